@@ -1,0 +1,1 @@
+"""The simulator: mechanisms of LLM serving, without any named system."""
