@@ -1,0 +1,48 @@
+# Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
+.DEFAULT_GOAL := run
+.PHONY: run test slow bench lint clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+INSTALLED := $(VENV)/.installed
+PEERS := $(VENV)/.installed-bench
+ARGS ?=
+
+run: $(INSTALLED)
+	@$(PY) run.py $(ARGS)
+
+test: $(INSTALLED)
+	@$(PY) -m pytest $(ARGS)
+
+slow: $(INSTALLED)
+	@$(PY) -m pytest -m slow $(ARGS)
+
+bench: $(INSTALLED) $(PEERS)
+	@$(PY) -m experiments.bench $(ARGS)
+
+lint: $(INSTALLED)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+clean:
+	rm -rf outputs multirun .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(PY):
+	@for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	        exec $$candidate -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo 'error: no Python >= 3.11 on the PATH; install one and run make again' >&2; exit 1
+
+$(INSTALLED): requirements.lock | $(PY)
+	@echo 'installing requirements.lock into $(VENV)' >&2
+	@$(PIP) install -r requirements.lock
+	@touch $@
+
+# The peer simulator is optional: without it the benchmark leaves its column empty.
+$(PEERS): requirements-bench.lock | $(INSTALLED)
+	@$(PIP) install --no-deps -r requirements-bench.lock || echo 'note: the peer simulator could not be installed' >&2
+	@touch $@
