@@ -1,0 +1,148 @@
+"""What a cluster consists of: pools of like instances and the links between instances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.config import BATCHINGS, Batching
+from framework.errors import InputError
+from framework.hardware import Gpu
+from framework.validate import require_at_least, require_choice, require_count, require_positive
+
+Role = Literal["mixed", "prefill", "decode"]
+ROLES: tuple[str, ...] = ("mixed", "prefill", "decode")
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """`instances` like instances of `tp` GPUs each. An option that is None is the engine's or the cluster's."""
+
+    name: str
+    role: Role
+    instances: int
+    gpu: Gpu
+    tp: int = 1
+    token_budget: int | None = None
+    max_batch: int | None = None
+    batching: Batching | None = None
+    link_bytes_s: float | None = None  # of an instance, each direction
+
+    def __post_init__(self) -> None:
+        require_choice(f"pool {self.name}: role", self.role, ROLES)
+        require_count(f"pool {self.name}: instances", self.instances)
+        require_count(f"pool {self.name}: tp", self.tp)
+        for option in ("token_budget", "max_batch"):
+            if getattr(self, option) is not None:
+                require_count(f"pool {self.name}: {option}", getattr(self, option))
+        if self.batching is not None:
+            require_choice(f"pool {self.name}: batching", self.batching, BATCHINGS)
+        if self.link_bytes_s is not None:
+            require_positive(f"pool {self.name}: link_bytes_s", self.link_bytes_s)
+
+    @property
+    def gpus(self) -> int:
+        return self.instances * self.tp
+
+    @property
+    def host_bytes_s(self) -> float:
+        """Bandwidth between an instance and its hosts' memory: the PCIe links of its GPUs together."""
+        return self.gpu.pcie_bytes_s * self.tp
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """The network interface of an instance: bytes/s in each direction, and the latency of a transfer."""
+
+    bandwidth_bytes_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive("link.bandwidth_bytes_s", self.bandwidth_bytes_s)
+        require_at_least("link.latency_s", self.latency_s, 0)
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Pools in order; instances are numbered pool after pool.
+
+    Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
+    one name.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    link: LinkSpec
+
+    def __post_init__(self) -> None:
+        roles = {pool.role for pool in self.pools}
+        for phase in ("prefill", "decode"):
+            if not roles & {"mixed", phase}:
+                raise InputError(f"cluster: no pool can {phase}; add a {phase} or a mixed pool")
+        if len({pool.name for pool in self.pools}) != len(self.pools):
+            raise InputError("cluster: pool names must differ, got " + ", ".join(pool.name for pool in self.pools))
+
+    @property
+    def instances(self) -> int:
+        return sum(pool.instances for pool in self.pools)
+
+    @property
+    def gpus(self) -> int:
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def pool_of_instance(self) -> NDArray[np.int64]:
+        """Index of each instance's pool, shape (instances,)."""
+        return np.repeat(np.arange(len(self.pools)), [pool.instances for pool in self.pools])
+
+    @property
+    def link_bytes_s(self) -> NDArray[np.float64]:
+        """Network bandwidth of each instance in each direction, shape (instances,)."""
+        own = [self.link.bandwidth_bytes_s if pool.link_bytes_s is None else pool.link_bytes_s for pool in self.pools]
+        return np.asarray(own, np.float64)[self.pool_of_instance]
+
+
+def mixed(
+    instances: int,
+    gpu: Gpu,
+    tp: int = 1,
+    link_bandwidth_bytes_s: float | None = None,
+    link_latency_s: float = 0.0,
+) -> ClusterSpec:
+    """Instances that prefill and decode. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs."""
+    require_count("cluster.instances", instances)
+    require_count("cluster.tp", tp)
+    pool = PoolSpec("mixed", "mixed", instances, gpu, tp)
+    return _linked((pool,), link_bandwidth_bytes_s, link_latency_s)
+
+
+def disaggregated(
+    prefill: int,
+    decode: int,
+    prefill_gpu: Gpu,
+    decode_gpu: Gpu,
+    prefill_tp: int = 1,
+    decode_tp: int = 1,
+    link_bandwidth_bytes_s: float | None = None,
+    link_latency_s: float = 0.0,
+) -> ClusterSpec:
+    """`prefill` instances hand over to `decode` instances. The network is as for `mixed`."""
+    for name, value in (("prefill", prefill), ("decode", decode), ("prefill_tp", prefill_tp), ("decode_tp", decode_tp)):
+        require_count(f"cluster.{name}", value)
+    pools = (
+        PoolSpec("prefill", "prefill", prefill, prefill_gpu, prefill_tp),
+        PoolSpec("decode", "decode", decode, decode_gpu, decode_tp),
+    )
+    return _linked(pools, link_bandwidth_bytes_s, link_latency_s)
+
+
+def _linked(pools: tuple[PoolSpec, ...], bandwidth_bytes_s: float | None, latency_s: float) -> ClusterSpec:
+    require_at_least("cluster.link_latency_s", latency_s, 0)
+    if bandwidth_bytes_s is not None:
+        require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)
+        return ClusterSpec(pools, LinkSpec(bandwidth_bytes_s, latency_s))
+    own = [pool.gpu.nic_bytes_s * pool.tp for pool in pools]
+    pools = tuple(replace(pool, link_bytes_s=bandwidth) for pool, bandwidth in zip(pools, own, strict=True))
+    return ClusterSpec(pools, LinkSpec(min(own), latency_s))

@@ -1,0 +1,60 @@
+"""Options of the engine that hold for every instance of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from framework.errors import InputError
+from framework.validate import require_at_least, require_choice, require_count, require_share
+
+Preemption = Literal["recompute", "swap"]
+Batching = Literal["decode_first", "prefill_first", "mixed"]
+FirstToken = Literal["prefill", "decode"]
+Log = Literal["full", "reduced"]
+
+PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
+BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed")
+FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
+LOGS: tuple[str, ...] = ("full", "reduced")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How instances form steps and hold KV.
+
+    `token_budget`: tokens of one step; `max_batch`: sequences on an instance at once; `block_tokens`: tokens of a KV
+    block; `preemption`: what happens to a victim's KV; `prefix_cache`: keep and share the KV of equal prefixes;
+    `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
+    together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
+    `first_token`: when token 1 of a transferred request is stamped; `log`: whether the step log is kept or reduced as
+    it is made. Raises InputError for a value out of range.
+    """
+
+    token_budget: int = 2048
+    max_batch: int = 256
+    block_tokens: int = 16
+    preemption: Preemption = "recompute"
+    prefix_cache: bool = False
+    watermark: float = 0.01
+    kv_fraction: float = 0.9
+    kv_tokens: int | None = None
+    batching: Batching = "decode_first"
+    first_token: FirstToken = "prefill"
+    log: Log = "full"
+
+    def __post_init__(self) -> None:
+        for name in ("token_budget", "max_batch", "block_tokens"):
+            require_count(f"engine.{name}", getattr(self, name))
+        if self.kv_tokens is not None:
+            require_count("engine.kv_tokens", self.kv_tokens)
+        require_choice("engine.preemption", self.preemption, PREEMPTIONS)
+        require_choice("engine.batching", self.batching, BATCHINGS)
+        require_choice("engine.first_token", self.first_token, FIRST_TOKENS)
+        require_choice("engine.log", self.log, LOGS)
+        require_share("engine.kv_fraction", self.kv_fraction)
+        require_at_least("engine.watermark", self.watermark, 0)
+        if self.watermark >= 1:
+            raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
+        if not isinstance(self.prefix_cache, bool):
+            raise InputError(f"engine.prefix_cache must be true or false, got {self.prefix_cache!r}")

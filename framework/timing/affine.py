@@ -1,0 +1,43 @@
+"""Step times from five coefficients: a user's own fit, and what exact checks are made with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framework.hardware import Gpu, Model
+from framework.timing.step import StepRow
+from framework.validate import require_at_least
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A step costs base_s + per_prefill_token_s * sum(chunk) + prefill_quadratic_s * sum((prefix + chunk)^2 - prefix^2)
+    + per_sequence_s * decodes + per_context_token_s * summed context, whatever the model and the GPU.
+
+    Sums are exact in float64 where the coefficients are dyadic (a small integer times a power of two). Raises
+    InputError for a negative coefficient.
+    """
+
+    base_s: float = 0.0
+    per_prefill_token_s: float = 0.0
+    prefill_quadratic_s: float = 0.0
+    per_sequence_s: float = 0.0
+    per_context_token_s: float = 0.0
+    source: str = "affine"
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("base_s", "per_prefill_token_s", "prefill_quadratic_s"),
+            *("per_sequence_s", "per_context_token_s"),
+        ):
+            require_at_least(f"timing.{name}", getattr(self, name), 0)
+
+    def row(self, model: Model, gpu: Gpu, tp: int) -> StepRow:
+        """The coefficients as they are."""
+        return StepRow(
+            base_s=self.base_s,
+            per_prefill_token_s=self.per_prefill_token_s,
+            prefill_quadratic_s=self.prefill_quadratic_s,
+            per_sequence_s=self.per_sequence_s,
+            per_context_token_s=self.per_context_token_s,
+        )
