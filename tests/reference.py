@@ -1,0 +1,482 @@
+"""The slow, obvious engine: every decode step is an event, every token has a time.
+
+A second implementation of framework/engine/SEMANTICS.md that shares no code with the compiled engine. It keeps plain
+Python objects and lists, so that it can be read beside that page line by line.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from framework.errors import PolicyError
+from framework.workload import Workload
+from tests.reference_parts import Cache, Instance, Links, Migration, Options, Request, Spec, Step, StepTime
+
+STEP_END, TRANSFER_END, TICK, ARRIVAL = range(4)
+FINISHED, REJECTED, FAILED = range(1, 4)
+Chunk = tuple[Request, int, int]  # request, prefix, tokens
+
+
+class Hooks:
+    """What a policy decides. `overrides` names the optional hooks that are asked at all."""
+
+    overrides: frozenset[str] = frozenset()
+    tick_s: float | None = None
+
+    def admit(self, simulation: Simulation, r: Request) -> str | None:
+        """Reason of a rejection, None to accept."""
+        return None
+
+    def route_prefill(self, simulation: Simulation, r: Request) -> int:
+        return 0
+
+    def route_decode(self, simulation: Simulation, r: Request) -> int:
+        return 0
+
+    def prioritize(self, simulation: Simulation, r: Request) -> float:
+        return 0.0
+
+    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
+        return i.token_budget, i.mode
+
+    def on_tick(self, simulation: Simulation) -> Sequence[tuple[int, int]]:
+        """Migrations: (request, destination) in order."""
+        return ()
+
+
+class Simulation:
+    def __init__(
+        self, workload: Workload, specs: Sequence[Spec], options: Options, timing: StepTime, hooks: Hooks
+    ) -> None:
+        self.workload = workload
+        self.options = options
+        self.timing = timing
+        self.hooks = hooks
+        self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
+        per_id = self.hash_tokens // options.block_tokens
+        self.instances = [
+            Instance(k, spec, Cache(spec.total_blocks, per_id), math.floor(options.watermark * spec.total_blocks))
+            for k, spec in enumerate(specs)
+        ]
+        self.requests = [self.read_request(k) for k in range(len(workload))]
+        self.links = Links(options.latency_s)
+        self.now = 0.0
+        self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
+        self.pushed = self.enqueued = self.admitted = self.preempted = self.ended = 0
+        self.withdrawn: set[int] = set()
+        self.outstanding = 0  # events in the heap that are neither ticks nor withdrawn
+        self.order: list[tuple[float, int, int]] = []
+
+    def read_request(self, k: int) -> Request:
+        w, p, ids = self.workload, int(self.workload.input_tokens[k]), []
+        if self.hash_tokens and w.hash_offsets is not None:
+            ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: p // self.hash_tokens]
+        return Request(k, p, int(w.output_tokens[k]), ids)
+
+    # events
+
+    def push(self, time: float, kind: int, id: int) -> int:
+        self.pushed += 1
+        self.outstanding += kind != TICK
+        heapq.heappush(self.heap, (time, kind, id, self.pushed))
+        return self.pushed
+
+    def withdraw(self, serial: int) -> None:
+        self.withdrawn.add(serial)
+        self.outstanding -= 1
+
+    def run(self) -> Simulation:
+        for r in self.requests:
+            if self.workload.previous is None or self.workload.previous[r.id] < 0:
+                self.push(float(self.workload.arrival_s[r.id]), ARRIVAL, r.id)
+        if self.hooks.tick_s is not None:
+            self.push(self.hooks.tick_s, TICK, 1)
+        while self.ended < len(self.requests):
+            if self.outstanding == 0:
+                raise PolicyError("route_decode: requests wait for each other's KV, nothing can move any more")
+            time, kind, id, serial = heapq.heappop(self.heap)
+            if serial not in self.withdrawn:
+                self.outstanding -= kind != TICK
+                self.advance(time)
+                self.order.append((time, kind, id))
+                self.handle(kind, id)
+        return self
+
+    def advance(self, time: float) -> None:
+        for i in self.instances:
+            i.totals["kv_block_s"] += i.cache.used * (time - self.now)
+        self.now = time
+
+    def handle(self, kind: int, id: int) -> None:
+        if kind == STEP_END:
+            self.step_end(self.instances[id])
+        elif kind == TRANSFER_END:
+            self.transfer_end(self.requests[id])
+        elif kind == ARRIVAL:
+            self.arrival(self.requests[id])
+        else:
+            assert self.hooks.tick_s is not None
+            self.push((id + 1) * self.hooks.tick_s, TICK, id + 1)
+            for request, target in self.hooks.on_tick(self):
+                self.migrate(self.requests[request], self.instances[target])
+
+    # arrival and end of a request
+
+    def arrival(self, r: Request) -> None:
+        r.arrival_s = self.now
+        if r.p + r.n > self.options.max_context:
+            self.end(r, REJECTED, "context")
+            return
+        if all(self.need(r) > i.largest_kv for i in self.instances):
+            self.end(r, REJECTED, "kv")
+            return
+        reason = self.hooks.admit(self, r) if "admit" in self.hooks.overrides else None
+        if reason is not None:
+            self.end(r, REJECTED, reason)
+            return
+        i = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "decode")
+        if self.need(r) > i.largest_kv:
+            self.end(r, REJECTED, "kv")
+            return
+        key = float(self.hooks.prioritize(self, r)) if "prioritize" in self.hooks.overrides else 0.0
+        self.enqueued += 1
+        i.waiting.append((key, self.enqueued, r))
+        self.poke(i)
+
+    def chosen(self, hook: str, index: int, barred_role: str) -> Instance:
+        if not 0 <= index < len(self.instances) or self.instances[index].spec.role == barred_role:
+            raise PolicyError(f"{hook} returned {index}")
+        return self.instances[index]
+
+    def end(self, r: Request, state: int, reason: str = "") -> None:
+        r.state, r.reason, r.end_s = state, reason, self.now
+        self.ended += 1
+        w = self.workload
+        if w.previous is not None and w.think_s is not None:
+            for later in self.requests:
+                if w.previous[later.id] == r.id:
+                    self.push(self.now + float(w.think_s[later.id]), ARRIVAL, later.id)
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.options.block_tokens)
+
+    def need(self, r: Request) -> int:
+        return self.blocks(r.p + r.n - 1)
+
+    # iterations
+
+    def poke(self, i: Instance) -> None:
+        i.changed = True
+        if not i.busy:
+            self.begin_iteration(i)
+
+    def begin_iteration(self, i: Instance) -> None:
+        i.busy = True
+        for r in list(i.decoding):
+            if r.migration is not None and r.migration.ready:
+                self.switch(i, r)
+        for r in i.joined:
+            self.number(r)
+            self.start_decoding(i, r)
+        i.joined = []
+        if i.changed and "batching" in self.hooks.overrides:
+            i.token_budget, i.mode = self.hooks.batching(self, i)
+        i.changed = False
+        preempted = self.preempted
+        i.swap_bytes = 0
+        form = {"decode_first": self.form_decode_first, "prefill_first": self.form_prefill_first}
+        decodes, chunks = form.get(i.mode, self.form_mixed)(i)
+        if decodes or chunks:
+            self.start_step(i, decodes, chunks)
+        else:
+            i.busy = False
+        if self.preempted > preempted:
+            self.start_transfers(i)
+            self.poke(i)
+
+    def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
+        preempted = self.room(i)
+        budget = i.token_budget - len(i.decoding)
+        self.swap_in(i, preempted)
+        chunks = []
+        for r in i.prefilling:
+            if budget > 0:
+                chunks.append((r, r.done, min(r.target - r.done, budget)))
+                budget -= chunks[-1][2]
+        while budget > 0 and not preempted and not i.swapped and self.admissible(i):
+            r = self.admit(i)
+            chunks.append((r, r.done, min(r.target - r.done, budget)))
+            budget -= chunks[-1][2]
+        return list(i.decoding), chunks
+
+    def form_prefill_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
+        chunks = self.whole_prompts(i, 0, barred=False)
+        if chunks:
+            return [], chunks
+        self.swap_in(i, self.room(i))
+        return list(i.decoding), []
+
+    def form_mixed(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
+        preempted = self.room(i)
+        self.swap_in(i, preempted)
+        chunks = self.whole_prompts(i, len(i.decoding), barred=preempted)
+        return list(i.decoding), chunks
+
+    def whole_prompts(self, i: Instance, spent: int, barred: bool) -> list[Chunk]:
+        chunks = [(r, r.done, r.target - r.done) for r in i.prefilling]
+        spent += sum(tokens for _, _, tokens in chunks)
+        while not barred and not i.swapped and self.admissible(i):
+            r = min(i.waiting)[2]
+            tokens = r.p + r.g - self.hash_tokens * len(self.cached(i, r))
+            if chunks and spent + tokens > i.token_budget:
+                break
+            self.admit(i)
+            chunks.append((r, r.done, tokens))
+            spent += tokens
+        return chunks
+
+    def cached(self, i: Instance, r: Request) -> list[int]:
+        """Ids of the cached prefix that r can reference; at least one token is left to compute."""
+        ids = i.cache.match(r.blocks)
+        while ids and self.hash_tokens * len(ids) >= r.p + r.g:
+            ids.pop()
+        return ids
+
+    def admissible(self, i: Instance) -> bool:
+        if not i.waiting or i.seats >= i.max_batch:
+            return False
+        r = min(i.waiting)[2]
+        ids = self.cached(i, r)
+        fresh = self.blocks(r.p + r.g) - len(ids) * i.cache.blocks_per_id
+        return i.cache.available - i.cache.idle_blocks(ids) - fresh >= i.watermark
+
+    def admit(self, i: Instance) -> Request:
+        entry = min(i.waiting)
+        i.waiting.remove(entry)
+        r = entry[2]
+        ids = self.cached(i, r)
+        i.cache.reference(r.id, ids)
+        r.target, r.registered, r.done = r.p + r.g, len(ids), self.hash_tokens * len(ids)
+        i.cache.take(r.id, self.blocks(r.target) - len(ids) * i.cache.blocks_per_id)
+        i.prefilling.append(r)
+        self.number(r)
+        if math.isnan(r.start_s):
+            r.start_s, r.prefill_instance, r.cached_tokens = self.now, i.id, r.done
+        return r
+
+    def number(self, r: Request) -> None:
+        self.admitted += 1
+        r.admission = self.admitted
+
+    def start_decoding(self, i: Instance, r: Request) -> None:
+        i.decoding.append(r)
+        r.decode_instance = i.id
+
+    def grows(self, r: Request) -> bool:
+        return r.kv % self.options.block_tokens == 0
+
+    def room(self, i: Instance) -> bool:
+        """Blocks for the tokens that the next decode step stores. True: something was preempted."""
+        preempted = False
+        while sum(self.grows(r) for r in i.decoding) > i.cache.available:
+            self.preempt(i, max(i.decoding + i.prefilling, key=lambda r: r.admission))
+            preempted = True
+        for r in i.decoding:
+            if self.grows(r):
+                i.cache.take(r.id, 1)
+        return preempted
+
+    def preempt(self, i: Instance, r: Request) -> None:
+        i.changed = True
+        self.preempted += 1
+        r.preemptions += 1
+        swap = self.options.preemption == "swap" and r in i.decoding
+        (i.decoding if r in i.decoding else i.prefilling).remove(r)
+        i.cache.release(r.id)
+        self.drop_migration(r)
+        if swap:
+            i.swap_bytes += r.kv * self.options.kv_bytes_per_token
+            i.swapped.append(r)
+            return
+        entry = (-math.inf, -self.preempted, r)
+        if i.spec.role != "decode":
+            i.waiting.append(entry)
+            return
+        target = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "decode")
+        if self.need(r) > target.largest_kv:
+            self.end(r, FAILED, "kv")
+            return
+        target.waiting.append(entry)
+        self.poke(target)
+
+    def swap_in(self, i: Instance, preempted: bool) -> None:
+        while not preempted and i.swapped and i.spare(self.blocks(i.swapped[0].kv + 1)):
+            r = i.swapped.pop(0)
+            i.cache.take(r.id, self.blocks(r.kv + 1))
+            i.swap_bytes += r.kv * self.options.kv_bytes_per_token
+            self.number(r)
+            i.decoding.append(r)
+
+    def start_step(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> None:
+        context = sum(r.p + r.g for r in decodes)
+        sampled = len(decodes) + sum(prefix + tokens == r.target for r, prefix, tokens in chunks)
+        pool, prefill_tokens = i.spec.pool, sum(tokens for _, _, tokens in chunks)
+        duration = self.timing.base_s(pool, prefill_tokens, len(decodes), sampled)
+        for _, prefix, tokens in chunks:
+            duration += self.timing.chunk_s(pool, prefix, tokens)
+        if decodes:
+            duration += self.timing.decode_s(pool, len(decodes), context)
+        duration += i.swap_bytes / i.spec.host_bytes_s
+        i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context)
+        self.push(i.step.end_s, STEP_END, i.id)
+
+    def step_end(self, i: Instance) -> None:
+        step, i.step = i.step, None
+        assert step is not None
+        self.count(i, step)
+        for r in step.decodes:
+            if not r.decoded and r.transferred and self.options.first_token == "decode":
+                r.first_token_s = self.now
+            r.decoded = True
+            self.emit(r)
+        for r, _, tokens in step.chunks:
+            r.done += tokens
+            self.register(i, r)
+            i.changed = True
+        released = False
+        for r in step.decodes:
+            if r.g == r.n:
+                i.decoding.remove(r)
+                released = self.finish(i, r)
+        for r, _, _ in step.chunks:
+            if r.done == r.target:
+                i.prefilling.remove(r)
+                released = self.prefilled(i, r) or released
+        if released:
+            self.start_transfers(i)
+        self.begin_iteration(i)
+
+    def count(self, i: Instance, step: Step) -> None:
+        i.steps.append((step.start_s, step.end_s, len(step.decodes), step.prefill_tokens, step.context))
+        added = {
+            "busy_s": step.end_s - step.start_s,
+            "steps": 1,
+            "decode_steps": len(step.decodes) > 0,
+            "prefill_tokens": step.prefill_tokens,
+            "decode_tokens": len(step.decodes),
+            "context_tokens": step.context,
+            "prefill_square": sum((prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks),
+            "batch_s": len(step.decodes) * (step.end_s - step.start_s),
+        }
+        for name, value in added.items():
+            i.totals[name] += value
+
+    def emit(self, r: Request) -> None:
+        r.g += 1
+        r.token_s.append(self.now)
+        if r.g == 1:
+            r.first_token_s = r.prefill_end_s = self.now
+
+    def register(self, i: Instance, r: Request) -> None:
+        while r.registered < len(r.blocks) and (r.registered + 1) * self.hash_tokens <= r.done:
+            i.cache.register(r.id, r.blocks[r.registered])
+            r.registered += 1
+
+    def finish(self, i: Instance, r: Request) -> bool:
+        i.changed = True
+        i.cache.release(r.id)
+        self.drop_migration(r)
+        self.end(r, FINISHED)
+        return True
+
+    def prefilled(self, i: Instance, r: Request) -> bool:
+        """A prefill has ended: emit, then finish, stay or leave. True: its KV was released."""
+        self.emit(r)
+        if r.g == r.n:
+            return self.finish(i, r)
+        d = i
+        if i.spec.role == "prefill" or "route_decode" in self.hooks.overrides:
+            d = self.chosen("route_decode", self.hooks.route_decode(self, r), "prefill")
+            if self.need(r) > d.largest_kv:
+                i.cache.release(r.id)
+                self.end(r, FAILED, "kv")
+                return True
+        if d is i:
+            self.start_decoding(i, r)
+        else:
+            r.source, r.destination = i, d
+            d.incoming.append(r)
+            self.start_transfers(d)
+        return False
+
+    # transfers and migrations
+
+    def start_transfers(self, d: Instance) -> None:
+        while d.incoming and d.spare(self.blocks(d.incoming[0].kv)):
+            r = d.incoming.pop(0)
+            assert r.source is not None
+            d.cache.take(r.id, self.blocks(r.kv))
+            d.reserved += 1
+            self.copy(r, r.source, d, r.kv)
+
+    def copy(self, r: Request, source: Instance, target: Instance, tokens: int) -> int:
+        time = self.links.copy(self.now, source, target, tokens * self.options.kv_bytes_per_token)
+        return self.push(time, TRANSFER_END, r.id)
+
+    def transfer_end(self, r: Request) -> None:
+        if r.migration is not None:
+            r.migration.ready = True
+            self.poke(self.instances[r.decode_instance])
+            return
+        s, d = r.source, r.destination
+        assert s is not None
+        assert d is not None
+        if r.moving:
+            r.migrations += 1
+        else:
+            r.transferred = True
+            if math.isnan(r.transfer_end_s):
+                r.transfer_end_s = self.now
+        r.source, r.destination, r.moving = None, None, False
+        s.cache.release(r.id)
+        self.start_transfers(s)
+        self.poke(s)
+        d.reserved -= 1
+        d.joined.append(r)
+        self.poke(d)
+
+    def migrate(self, r: Request, d: Instance) -> None:
+        s = next((i for i in self.instances if r in i.decoding), None)
+        if s is None or s is d or r.migration is not None or d.spec.role == "prefill":
+            return
+        if self.need(r) > d.largest_kv or not d.spare(self.blocks(r.kv)):
+            return
+        d.cache.take(r.id, self.blocks(r.kv))
+        d.reserved += 1
+        r.migration = Migration(d, r.kv, self.copy(r, s, d, r.kv))
+
+    def drop_migration(self, r: Request) -> None:
+        if r.migration is not None:
+            d, ready = r.migration.target, r.migration.ready
+            if not ready:
+                self.withdraw(r.migration.event)
+            r.migration = None
+            d.cache.release(r.id)
+            d.reserved -= 1
+            self.start_transfers(d)
+            self.poke(d)
+
+    def switch(self, i: Instance, r: Request) -> None:
+        assert r.migration is not None
+        d, copied = r.migration.target, r.migration.copied
+        i.changed = True
+        extra = self.blocks(r.kv) - self.blocks(copied)
+        if extra > d.cache.available:
+            self.drop_migration(r)
+            return
+        d.cache.take(r.id, extra)
+        i.decoding.remove(r)
+        r.migration, r.source, r.destination, r.moving = None, i, d, True
+        self.copy(r, i, d, r.kv - copied)

@@ -1,0 +1,221 @@
+"""The pieces of the slow reference engine: requests, blocks, links and instances as plain Python objects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+INSTANCE_TOTALS = (
+    *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "prefill_square"),
+    *("kv_block_s", "batch_s", "transferred_bytes"),
+)
+
+
+class StepTime(Protocol):
+    """Seconds of one step of pool `pool`, in three parts."""
+
+    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float: ...
+
+    def chunk_s(self, pool: int, prefix: int, chunk: int) -> float: ...
+
+    def decode_s(self, pool: int, decodes: int, context: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One instance: its pool, blocks and limits."""
+
+    pool: int
+    role: str  # mixed | prefill | decode
+    total_blocks: int
+    token_budget: int
+    max_batch: int
+    mode: str = "decode_first"
+    bandwidth_bytes_s: float = math.inf
+    host_bytes_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for the whole run."""
+
+    block_tokens: int = 16
+    watermark: float = 0.01
+    preemption: str = "recompute"
+    prefix_cache: bool = False
+    first_token: str = "prefill"
+    kv_bytes_per_token: int = 1
+    max_context: int = 1 << 40
+    latency_s: float = 0.0
+
+
+@dataclass
+class Migration:
+    target: Instance
+    copied: int  # KV tokens
+    event: int
+    ready: bool = False
+
+
+@dataclass(eq=False)
+class Request:
+    id: int
+    p: int
+    n: int
+    blocks: list[int]  # ids of its trace blocks that can be shared
+    g: int = 0
+    state: int = 0  # pending, finished, rejected, failed
+    reason: str = ""
+    # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
+    target: int = 0
+    done: int = 0
+    registered: int = 0
+    admission: int = -1
+    source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
+    destination: Instance | None = None
+    moving: bool = False  # the copy under way is the tail of a migration
+    migration: Migration | None = None
+    transferred: bool = False
+    decoded: bool = False
+    prefill_instance: int = -1
+    decode_instance: int = -1
+    arrival_s: float = math.nan
+    start_s: float = math.nan
+    prefill_end_s: float = math.nan
+    first_token_s: float = math.nan
+    transfer_end_s: float = math.nan
+    end_s: float = math.nan
+    cached_tokens: int = 0
+    preemptions: int = 0
+    migrations: int = 0
+    token_s: list[float] = field(default_factory=list)
+
+    @property
+    def kv(self) -> int:
+        return self.p + self.g - 1
+
+
+class Cache:
+    """Blocks of one instance: free, private to a request, or holding a cached trace block."""
+
+    def __init__(self, total: int, blocks_per_id: int) -> None:
+        self.total = total
+        self.free = total
+        self.blocks_per_id = blocks_per_id
+        self.private: dict[int, int] = {}  # request -> blocks
+        self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
+        self.references: dict[int, int] = {}  # cached id -> requests that reference it
+        self.unreferenced: list[int] = []  # cached ids nobody references, oldest first
+
+    @property
+    def available(self) -> int:
+        return self.free + len(self.unreferenced) * self.blocks_per_id
+
+    @property
+    def used(self) -> int:
+        return self.total - self.available
+
+    def match(self, ids: list[int]) -> list[int]:
+        run = 0
+        while run < len(ids) and ids[run] in self.references:
+            run += 1
+        return ids[:run]
+
+    def idle_blocks(self, ids: list[int]) -> int:
+        return self.blocks_per_id * sum(id in self.unreferenced for id in ids)
+
+    def reference(self, request: int, ids: list[int]) -> None:
+        for id in ids:
+            if self.references[id] == 0:
+                self.unreferenced.remove(id)
+            self.references[id] += 1
+        self.held[request] = list(ids)
+
+    def take(self, request: int, blocks: int) -> None:
+        while self.free < blocks:
+            del self.references[self.unreferenced.pop(0)]
+            self.free += self.blocks_per_id
+        self.free -= blocks
+        self.private[request] = self.private.get(request, 0) + blocks
+
+    def register(self, request: int, id: int) -> None:
+        """A computed trace block enters the cache, unless a copy is there already."""
+        if id not in self.references:
+            self.references[id] = 1
+            self.held.setdefault(request, []).append(id)
+            self.private[request] -= self.blocks_per_id
+
+    def release(self, request: int) -> None:
+        for id in reversed(self.held.pop(request, [])):
+            self.references[id] -= 1
+            if self.references[id] == 0:
+                self.unreferenced.append(id)
+        self.free += self.private.pop(request, 0)
+
+
+@dataclass
+class Step:
+    start_s: float
+    end_s: float
+    mode: str
+    decodes: list[Request]
+    chunks: list[tuple[Request, int, int]]  # request, prefix, tokens
+    context: int
+
+    @property
+    def prefill_tokens(self) -> int:
+        return sum(tokens for _, _, tokens in self.chunks)
+
+
+class Instance:
+    def __init__(self, id: int, spec: Spec, cache: Cache, watermark: int) -> None:
+        self.id = id
+        self.spec = spec
+        self.cache = cache
+        self.watermark = watermark
+        self.token_budget = spec.token_budget
+        self.max_batch = spec.max_batch
+        self.mode = spec.mode
+        self.waiting: list[tuple[float, int, Request]] = []  # key, seq
+        self.prefilling: list[Request] = []
+        self.decoding: list[Request] = []  # the running order
+        self.joined: list[Request] = []
+        self.swapped: list[Request] = []
+        self.incoming: list[Request] = []
+        self.reserved = 0  # seats of copies under way to this instance
+        self.busy = False
+        self.changed = False
+        self.step: Step | None = None
+        self.swap_bytes = 0
+        self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
+        self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
+
+    @property
+    def seats(self) -> int:
+        return len(self.decoding) + len(self.prefilling) + len(self.joined) + self.reserved
+
+    @property
+    def largest_kv(self) -> int:
+        return self.cache.total - self.watermark
+
+    def spare(self, blocks: int) -> bool:
+        """A seat and `blocks` blocks above the watermark."""
+        return self.seats < self.max_batch and self.cache.available - blocks >= self.watermark
+
+
+class Links:
+    """One link per instance and direction; a copy holds the sender's and the receiver's until its end."""
+
+    def __init__(self, latency_s: float) -> None:
+        self.latency_s = latency_s
+        self.egress_free: dict[int, float] = {}
+        self.ingress_free: dict[int, float] = {}
+
+    def copy(self, now: float, source: Instance, target: Instance, size: int) -> float:
+        """Time of the transfer end event."""
+        start = max(now, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
+        end = start + size / min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
+        self.egress_free[source.id] = self.ingress_free[target.id] = end
+        source.totals["transferred_bytes"] += size
+        return end + self.latency_s
