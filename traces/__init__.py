@@ -1,0 +1,1 @@
+"""Load, fetch, transform, fit and sample traces of LLM requests."""

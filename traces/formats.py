@@ -1,0 +1,194 @@
+"""Readers of the trace formats in use, one function each, and the table that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from framework.errors import InputError
+from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows
+from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
+
+METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
+PARQUET_MAGIC = b"PAR1"
+BURSTGPT_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+
+
+def read_mooncake(path: Path, block_tokens: int = 512) -> Trace:
+    """Mooncake JSONL (Qin et al., FAST'25): timestamp in ms, input_length, output_length and optional hash_ids."""
+    return _hashed_jsonl(path, block_tokens, ticks_per_s=1000.0)
+
+
+def read_bailian(path: Path, block_tokens: int = 16) -> Trace:
+    """Qwen-Bailian JSONL (Wang et al., ATC'25): as Mooncake, timestamp in s; chat turns replay at their times."""
+    return _hashed_jsonl(path, block_tokens, ticks_per_s=1.0)
+
+
+def read_azure(path: Path, block_tokens: int = 0) -> Trace:
+    """Azure LLM inference CSV (Patel et al., ISCA'24): UTC time of day to 100 ns, context and generated tokens."""
+    stamp, inputs, outputs = AZURE_COLUMNS
+    table = read_csv(path, numbers=(inputs, outputs), texts=(stamp,))
+    text = pl.col(stamp).str.replace(r"(Z|[+]00:00)$", "").str.replace("T", " ", literal=True)
+    time = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
+    timed = table.frame.with_columns(arrival_ns=time.dt.timestamp("ns"))
+    bad_time: Check = (pl.col("arrival_ns").is_null(), f"{stamp} is {{{stamp}}}, must be YYYY-MM-DD hh:mm:ss.f in UTC")
+    replace(table, frame=timed).refuse([bad_time, *length(inputs), *length(outputs)])
+    seconds = (pl.col("arrival_ns") - pl.col("arrival_ns").min()) / 1_000_000_000
+    return from_rows(timed.select(seconds.alias("arrival_s"), *_tokens(inputs, outputs)), path.stem, "real")
+
+
+def read_burstgpt(path: Path, block_tokens: int = 0) -> Trace:
+    """BurstGPT CSV (Wang et al., KDD'25): Timestamp in s, request and response tokens; open loop."""
+    return _plain_csv(path, BURSTGPT_COLUMNS)
+
+
+def read_vidur(path: Path, block_tokens: int = 0) -> Trace:
+    """Vidur CSV (Agrawal et al., MLSys'24): arrived_at in s, prefill and decode tokens."""
+    return _plain_csv(path, VIDUR_COLUMNS)
+
+
+def read_parquet(path: Path, block_tokens: int | None = None) -> Trace:
+    """This project's own Parquet: the columns of `traces.frame`, and what goes with them in the file's metadata."""
+    data = read_bytes(path)
+    try:
+        frame = pl.read_parquet(data)
+        about = json.loads(pl.read_parquet_metadata(data).get(METADATA_KEY, "{}"))
+        columns = {column: dtype for column, dtype in {**REQUIRED, **OPTIONAL}.items() if column in frame.columns}
+        if lost := [column for column in REQUIRED if column not in columns]:
+            raise InputError(f"{path}: no column {', '.join(lost)}; the columns are {', '.join(frame.columns)}")
+        if frame.is_empty():
+            raise InputError(f"{path}: the trace file has no rows")
+        block = block_tokens or int(about.get("hash_block_tokens", 0))
+        checks = [*number("arrival_s", 0), *length("input_tokens"), *length("output_tokens")]
+        if "hash_ids" in columns:
+            checks += _hash_checks(path, "hash_ids", "input_tokens", block)
+        floats = frame.with_columns(pl.col(column).cast(pl.Float64) for column in REQUIRED)
+        Table(path, floats, lambda row: row + 1, unit="row").refuse(checks)
+        rows = frame.select(pl.col(column).cast(dtype) for column, dtype in columns.items())
+    except (PolarsError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not a usable Parquet file ({str(error).splitlines()[0][:120]})") from None
+    trace = from_rows(rows, str(about.get("name", path.stem)), str(about.get("source", "real")), block)
+    return replace(trace, notes=(*about.get("notes", ()), *trace.notes))
+
+
+def write_parquet(trace: Trace, path: Path) -> None:
+    """Write a trace as this project's Parquet, to a temporary name first. Raises InputError if that cannot be done."""
+    about = {
+        "name": trace.name,
+        "source": trace.source,
+        "hash_block_tokens": trace.hash_block_tokens,
+        "notes": trace.notes,
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trace.frame.write_parquet(temporary, metadata={METADATA_KEY: json.dumps(about)})
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: its reader (path, tokens per hash block), and the default of the latter."""
+
+    read: Callable[[Path, int], Trace]
+    block_tokens: int = 0  # 0: none, or told by the file
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "mooncake": Format(read_mooncake, 512),
+        "azure": Format(read_azure),
+        "burstgpt": Format(read_burstgpt),
+        "bailian": Format(read_bailian, 16),
+        "vidur": Format(read_vidur),
+        "parquet": Format(read_parquet),
+    }
+)
+
+
+def read(path: Path, format_name: str | None = None, block_tokens: int | None = None) -> Trace:
+    """Read a trace file in a named format, or in the one that its content shows; with the file's sha256.
+
+    Raises InputError if there is no such file or format, or for the first bad row.
+    """
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory, not a trace file")
+    name = sniff(path) if format_name is None else format_name
+    if name not in FORMATS:
+        raise InputError(f"trace.format: {name!r} is not known; the formats are {', '.join(FORMATS)}")
+    if block_tokens is not None and block_tokens < 1:
+        raise InputError(f"trace.block_tokens is {block_tokens}, must be at least 1")
+    known = FORMATS[name]
+    trace = known.read(path, known.block_tokens if block_tokens is None else block_tokens)
+    return replace(trace, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def sniff(path: Path) -> str:
+    """The format of a file by its first bytes: Parquet's magic, the keys of a JSON line, or a CSV header."""
+    data = read_bytes(path)
+    if data.startswith(PARQUET_MAGIC):
+        return "parquet"
+    first = data.lstrip().split(b"\n", 1)[0].strip()
+    if first.startswith(b"{"):
+        return "bailian" if b'"chat_id"' in first else "mooncake"
+    header = {column.strip() for column in first.decode("utf-8", "replace").split(",")}
+    for name, columns in (("azure", AZURE_COLUMNS), ("burstgpt", BURSTGPT_COLUMNS), ("vidur", VIDUR_COLUMNS)):
+        if header.issuperset(columns):
+            return name
+    raise InputError(f"{path}: in no known format; set trace.format to one of {', '.join(FORMATS)}")
+
+
+def _hashed_jsonl(path: Path, block_tokens: int, ticks_per_s: float) -> Trace:
+    time, inputs, outputs, hashes = "timestamp", "input_length", "output_length", "hash_ids"
+    numbers = {column: pl.Float64() for column in (time, inputs, outputs)}
+    table = read_jsonl(path, {**numbers, hashes: pl.List(pl.Int64())}, required=tuple(numbers))
+    checks = [*number(time, 0), *length(inputs), *length(outputs)]
+    columns = [(pl.col(time) / ticks_per_s).alias("arrival_s"), *_tokens(inputs, outputs)]
+    if hashes in table.frame.columns:
+        checks += _hash_checks(path, hashes, inputs, block_tokens)
+        columns.append(pl.col(hashes))
+    table.refuse(checks)
+    return from_rows(table.frame.select(columns), path.stem, "real", block_tokens)
+
+
+def _plain_csv(path: Path, columns: tuple[str, str, str]) -> Trace:
+    time, inputs, outputs = columns
+    table = read_csv(path, numbers=columns)
+    table.refuse([*number(time, 0), *length(inputs), *length(outputs)])
+    rows = table.frame.select(pl.col(time).alias("arrival_s"), *_tokens(inputs, outputs))
+    return from_rows(rows, path.stem, "real")
+
+
+def _tokens(inputs: str, outputs: str) -> list[pl.Expr]:
+    names = ((inputs, "input_tokens"), (outputs, "output_tokens"))
+    return [pl.col(column).cast(pl.Int64).alias(name) for column, name in names]
+
+
+def _hash_checks(path: Path, hashes: str, inputs: str, block_tokens: int) -> list[Check]:
+    """One id per block of the prompt, the last block may be partial."""
+    if block_tokens < 1:
+        raise InputError(f"{path}: {hashes} without the tokens in a block; set trace.block_tokens")
+    held = pl.col(hashes).list.len().cast(pl.Int64)
+    fit = (pl.col(inputs) / block_tokens).ceil()
+    reason = (
+        f"{hashes} does not fit {inputs} {{{inputs}:g}}: ceil({{{inputs}:g}} / {block_tokens}) ids expected"
+        f" (another block size? set trace.block_tokens)"
+    )
+    return [
+        (pl.col(hashes).is_null(), f"{hashes} is missing, though other rows have it"),
+        (pl.col(hashes).list.eval(pl.element().is_null()).list.any(), f"{hashes} holds a null"),
+        (held != fit, reason),
+    ]

@@ -1,0 +1,167 @@
+"""What a trace is: a polars frame of requests with a name and a provenance, and its way into a Workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from framework.workload import Workload
+
+REQUIRED: Mapping[str, pl.DataType] = MappingProxyType(
+    {"arrival_s": pl.Float64(), "input_tokens": pl.Int64(), "output_tokens": pl.Int64()}
+)
+OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
+    {
+        "hash_ids": pl.List(pl.Int64()),  # one id per block of hash_block_tokens prompt tokens, the last may be partial
+        "session_id": pl.Int64(),  # null: a request of its own
+        "turn": pl.Int64(),  # place within the session, growing with the rows
+        "think_s": pl.Float64(),  # a later turn arrives this long after the turn before it ended
+        "slo_class": pl.String(),
+        "priority": pl.Int64(),
+    }
+)
+SOURCES = ("real", "twin", "synthetic")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in order of arrival, one row each, with the columns of REQUIRED and any of OPTIONAL.
+
+    `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled
+    from a description fitted to a recording (`twin`), or drawn from laws (`synthetic`); `sha256` is that of the file
+    they come from. `notes` is what a reader of results should know.
+    """
+
+    frame: pl.DataFrame
+    name: str
+    source: str
+    sha256: str = ""
+    hash_block_tokens: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a frame that lacks a column, has one of another type, or an unknown source."""
+        if self.source not in SOURCES:
+            raise InputError(f"trace {self.name}: source is {self.source!r}, must be one of {', '.join(SOURCES)}")
+        schema = self.frame.schema
+        for column, dtype in {**REQUIRED, **OPTIONAL}.items():
+            if column in REQUIRED and column not in schema:
+                raise InputError(f"trace {self.name}: no column {column}")
+            if column in schema and schema[column] != dtype:
+                raise InputError(f"trace {self.name}: column {column} is {schema[column]}, must be {dtype}")
+        if "hash_ids" in schema and self.hash_block_tokens < 1:
+            raise InputError(f"trace {self.name}: hash_ids need hash_block_tokens, the tokens in one block")
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    @property
+    def arrival_s(self) -> NDArray[np.float64]:
+        """Arrival times in seconds, shape (N,)."""
+        return self.frame["arrival_s"].to_numpy()
+
+    @property
+    def has(self) -> frozenset[str]:
+        """The optional columns at hand."""
+        return frozenset(self.frame.columns) & OPTIONAL.keys()
+
+    def with_frame(self, frame: pl.DataFrame, note: str | None = None) -> Trace:
+        """The same trace with other rows, and a note of what was done."""
+        return replace(self, frame=frame, notes=self.notes if note is None else (*self.notes, note))
+
+
+def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int = 0) -> Trace:
+    """A trace of valid rows in any order: sorted stably by arrival (noted if that moved any), the first at 0 s."""
+    notes: tuple[str, ...] = ()
+    late = int((rows["arrival_s"].diff() < 0).sum())
+    if late:
+        rows = rows.sort("arrival_s", maintain_order=True)
+        notes = (
+            f"{late} of {rows.height} rows came before an earlier one; rows were sorted by arrival, ties in file order",
+        )
+    rows = rows.with_columns(pl.col("arrival_s") - pl.col("arrival_s").first())
+    columns = [column for column in (*REQUIRED, *OPTIONAL) if column in rows.columns]
+    blocks = hash_block_tokens if "hash_ids" in columns else 0
+    return Trace(rows.select(columns), name, source, hash_block_tokens=blocks, notes=notes)
+
+
+def to_workload(trace: Trace) -> Workload:
+    """The trace as arrays. A later turn of a session points at the row of the turn before it (`previous`).
+
+    Hash ids are renamed to 0, 1, 2, ... where they are negative or spread far wider than their number.
+    """
+    frame = trace.frame
+    if frame.is_empty():
+        raise InputError(f"trace {trace.name}: no request is left; widen trace.window_s or the length filters")
+    hash_ids, hash_offsets = _flat_hash_ids(frame)
+    previous, session_id = _sessions(trace)
+    return Workload(
+        arrival_s=trace.arrival_s,
+        input_tokens=frame["input_tokens"].to_numpy(),
+        output_tokens=frame["output_tokens"].to_numpy(),
+        name=trace.name,
+        source=trace.source,
+        sha256=trace.sha256,
+        hash_ids=hash_ids,
+        hash_offsets=hash_offsets,
+        hash_block_tokens=trace.hash_block_tokens,
+        previous=previous,
+        think_s=frame["think_s"].fill_null(0.0).to_numpy() if previous is not None else None,
+        session_id=session_id,
+        turn=frame["turn"].fill_null(0).to_numpy() if "turn" in frame.columns else None,
+        slo_class=tuple(frame["slo_class"].fill_null("default")) if "slo_class" in frame.columns else None,
+        priority=frame["priority"].fill_null(0).to_numpy() if "priority" in frame.columns else None,
+        notes=trace.notes,
+    )
+
+
+def _flat_hash_ids(frame: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """All ids in one array and the N + 1 offsets of the rows in it; filled chunk by chunk to hold one copy only."""
+    if "hash_ids" not in frame.columns:
+        return np.zeros(0, np.int64), None
+    column = frame["hash_ids"]
+    offsets = np.zeros(frame.height + 1, np.int64)
+    np.cumsum(column.list.len().fill_null(0).to_numpy(), out=offsets[1:])
+    flat = np.empty(offsets[-1], np.int64)
+    start = 0
+    for chunk in column.get_chunks():
+        ids = chunk.explode(empty_as_null=False, keep_nulls=False)
+        flat[start : start + len(ids)] = ids.to_numpy()
+        start += len(ids)
+    if len(flat) and (flat.min() < 0 or flat.max() > 4 * len(flat) + 1024):
+        flat = np.unique(flat, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return flat, offsets
+
+
+def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """`previous` and `session_id`, -1 where there is none; None for both in a trace without sessions."""
+    frame = trace.frame
+    if "session_id" not in frame.columns:
+        return None, None
+    if "think_s" not in frame.columns:
+        raise InputError(f"trace {trace.name}: session_id needs a column think_s (seconds between turns)")
+    in_session = pl.col("session_id").is_not_null()
+    turn = pl.col("turn") if "turn" in frame.columns else pl.lit(None, pl.Int64)
+    rows = frame.select(
+        previous=pl.when(in_session).then(pl.int_range(pl.len()).shift(1).over("session_id")),
+        disordered=in_session & (turn <= turn.shift(1).over("session_id")),
+        think_s="think_s",
+        session_id="session_id",
+    )
+    later = rows["previous"].is_not_null()
+    for bad, reason in (
+        (rows["disordered"].fill_null(False), "its turn does not follow the turn before it in the order of arrival"),
+        (later & ~(rows["think_s"].fill_null(-1.0) >= 0), "a later turn needs think_s >= 0"),
+    ):
+        first = bad.arg_max()
+        if bad.any() and first is not None:
+            session = rows["session_id"][first]
+            raise InputError(f"trace {trace.name}, request {first} (session {session}): {reason}")
+    previous = rows["previous"].fill_null(-1).cast(pl.Int64).to_numpy()
+    return previous, rows["session_id"].fill_null(-1).to_numpy()

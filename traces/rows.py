@@ -1,0 +1,149 @@
+"""Tables read from text files, whose bad rows are refused with the line they stand on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from framework.errors import InputError
+
+Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a file. `line_of(row)` is the 1-based line (or what `unit` names) at which a row stands in it."""
+
+    path: Path
+    frame: pl.DataFrame
+    line_of: Callable[[int], int]
+    unit: str = "line"
+
+    def refuse(self, checks: Sequence[Check]) -> None:
+        """Raise InputError for the first row that is bad by any check; a check that yields null counts as bad."""
+        flags = self.frame.select(bad.fill_null(True).alias(str(index)) for index, (bad, _) in enumerate(checks))
+        firsts = [(flags[name].arg_max(), int(name)) for name in flags.columns if flags[name].any()]
+        found = [(row, index) for row, index in firsts if row is not None]
+        if found:
+            row, index = min(found)
+            reason = checks[index][1].format_map(self.frame.row(row, named=True))
+            raise InputError(f"{self.path}, {self.unit} {self.line_of(row)}: {reason}")
+
+
+def number(column: str, least: float) -> list[Check]:
+    """Checks that a float column holds finite numbers of at least `least`."""
+    value = pl.col(column)
+    return [
+        (value.is_null(), f"{column} is missing or not a number"),
+        (~value.is_finite(), f"{column} is {{{column}}}, must be finite"),
+        (value < least, f"{column} is {{{column}:g}}, must be at least {least:g}"),
+    ]
+
+
+def length(column: str) -> list[Check]:
+    """Checks that a float column holds whole numbers of tokens, at least 1."""
+    value = pl.col(column)
+    return [*number(column, 1), (value != value.floor(), f"{column} is {{{column}:g}}, must be a whole number")]
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content without byte order mark. Raises InputError if it is missing, unreadable or empty."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such trace file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not data.strip():
+        raise InputError(f"{path}: the trace file is empty")
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def read_jsonl(path: Path, schema: Mapping[str, pl.DataType], required: Sequence[str]) -> Table:
+    """One JSON object a line. Columns of `schema` that no row has are left out, unless they are `required`."""
+    data = read_bytes(path)
+    try:
+        frame = pl.read_ndjson(data, schema=dict(schema))
+    except PolarsError:
+        raise InputError(_json_fault(path, data, schema)) from None
+    missing = [column for column in schema if frame[column].null_count() == frame.height]
+    if lost := [column for column in required if column in missing]:
+        raise InputError(f"{path}: no column {', '.join(lost)}; rows need {', '.join(required)}")
+    return Table(path, frame.drop(missing), lambda row: _nth(_filled_lines(data), row)[0])
+
+
+def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> Table:
+    """A CSV file with a header line; `numbers` become floats (null where they are not), `texts` stay strings."""
+    data = read_bytes(path)
+    try:
+        raw = pl.read_csv(data, infer_schema=False)
+    except PolarsError as error:
+        raise InputError(_csv_fault(path, data, str(error))) from None
+    wanted = (*texts, *numbers)
+    if lost := [column for column in wanted if column not in raw.columns]:
+        raise InputError(f"{path}: no column {', '.join(lost)}; the header is {', '.join(raw.columns)}")
+    raw = raw.filter(~pl.all_horizontal(pl.all().is_null()))
+    if raw.is_empty():
+        raise InputError(f"{path}: the trace file has a header and no rows")
+    floats = [pl.col(column).str.strip_chars().cast(pl.Float64, strict=False) for column in numbers]
+    return Table(path, raw.select(*texts, *floats), lambda row: _nth(_filled_lines(data), row + 1)[0])
+
+
+def _filled_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    return ((index, line) for index, line in enumerate(data.split(b"\n"), start=1) if line.strip())
+
+
+def _nth(lines: Iterator[tuple[int, bytes]], place: int) -> tuple[int, bytes]:
+    return next(line for index, line in enumerate(lines) if index == place)
+
+
+def _json_fault(path: Path, data: bytes, schema: Mapping[str, pl.DataType]) -> str:
+    """What is wrong with a file that polars refused: the first line that is no JSON object or has another type."""
+    for line_number, line in _filled_lines(data):
+        where = f"{path}, line {line_number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            detail = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8"
+            return f"{where}: not JSON ({detail})"
+        if not isinstance(row, dict):
+            return f"{where}: not a JSON object"
+        for column, dtype in schema.items():
+            value = row.get(column)
+            if value is not None and not _fits(value, dtype):
+                return f"{where}: {column} is {json.dumps(value)[:40]}, must be {_words(dtype)}"
+    return f"{path}: not a file of JSON lines"
+
+
+def _fits(value: Any, dtype: pl.DataType) -> bool:
+    if isinstance(dtype, pl.List):
+        return isinstance(value, list) and all(_fits(item, pl.Int64()) for item in value)
+    if isinstance(value, bool):
+        return False
+    if dtype == pl.Float64:
+        return isinstance(value, int | float) and abs(value) < float("inf")
+    return isinstance(value, int) if dtype == pl.Int64 else isinstance(value, str)
+
+
+def _words(dtype: pl.DataType) -> str:
+    if isinstance(dtype, pl.List):
+        return "a list of whole numbers"
+    if dtype == pl.Float64:
+        return "a finite number"
+    return "a whole number" if dtype == pl.Int64 else "text"
+
+
+def _csv_fault(path: Path, data: bytes, detail: str) -> str:
+    """What is wrong with a CSV file that polars refused: the first line of another width, where that is the cause."""
+    lines = _filled_lines(data)
+    commas = next(lines)[1].count(b",")
+    for line_number, line in lines:
+        if line.count(b",") != commas:
+            return f"{path}, line {line_number}: {line.count(b',') + 1} fields, the header has {commas + 1}"
+    return f"{path}: not a CSV file ({detail.splitlines()[0]})"

@@ -1,0 +1,163 @@
+"""Pure functions from a trace to another: what is kept of it, how fast it plays, how often it repeats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from traces.frame import OPTIONAL, REQUIRED, Trace
+
+
+def period_s(trace: Trace) -> float:
+    """The time that the trace stands for: from the first arrival to one mean gap after the last, N / (N - 1) spans."""
+    span = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    return span * len(trace) / (len(trace) - 1) if len(trace) > 1 else 0.0
+
+
+def rate_rps(trace: Trace) -> float:
+    """Mean requests per second, N / period; infinite where all arrive at once."""
+    period = period_s(trace)
+    return len(trace) / period if period > 0 else math.inf
+
+
+def limit(trace: Trace, requests: int) -> Trace:
+    """The first `requests` rows."""
+    if requests < 1:
+        raise InputError(f"trace.limit is {requests}, must be at least 1")
+    return trace if requests >= len(trace) else trace.with_frame(trace.frame.head(requests))
+
+
+def window(trace: Trace, start_s: float, end_s: float) -> Trace:
+    """The rows that arrive in [start_s, end_s), moved to start at 0."""
+    if not 0 <= start_s < end_s:
+        raise InputError(f"trace.window_s is [{start_s:g}, {end_s:g}], must be [start, end] with 0 <= start < end")
+    kept = trace.frame.filter((pl.col("arrival_s") >= start_s) & (pl.col("arrival_s") < end_s))
+    return _from_zero(trace, kept, f"window of {start_s:g} to {end_s:g} s", "trace.window_s")
+
+
+def keep_lengths(
+    trace: Trace,
+    input_tokens: tuple[int | None, int | None] = (None, None),
+    output_tokens: tuple[int | None, int | None] = (None, None),
+) -> Trace:
+    """The rows whose lengths lie within [least, most] of each pair; None leaves an end open."""
+    kept = trace.frame
+    words = []
+    for column, (least, most) in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+        if least is not None and most is not None and least > most:
+            raise InputError(f"trace.min_{column} is {least}, more than trace.max_{column}, {most}")
+        if least is not None or most is not None:
+            low, high = 1 if least is None else least, np.iinfo(np.int64).max if most is None else most
+            kept = kept.filter(pl.col(column).is_between(low, high))
+            words.append(f"{column} from {low} to {'any' if most is None else most}")
+    note = f"{len(trace) - kept.height} of {len(trace)} requests left out: kept {' and '.join(words)}"
+    return _from_zero(trace, kept, note, "the length filters")
+
+
+def scale_rate(trace: Trace, factor: float) -> Trace:
+    """Arrivals `factor` times as fast by stretching time. Think times within sessions stay as they are."""
+    if not 0 < factor < math.inf:
+        raise InputError(f"trace.rate_scale is {factor:g}, must be positive")
+    if factor == 1:
+        return trace
+    stretched = trace.frame.with_columns(pl.col("arrival_s") / factor)
+    return trace.with_frame(stretched, f"arrival times divided by {factor:.6g}")
+
+
+def set_rate(trace: Trace, requests_per_s: float) -> Trace:
+    """Stretch arrival times to a mean rate over the whole trace, so that burstiness keeps its shape."""
+    if not 0 < requests_per_s < math.inf:
+        raise InputError(f"trace.rate is {requests_per_s:g}, must be positive (requests/s)")
+    if math.isinf(rate_rps(trace)):
+        raise InputError(f"trace {trace.name}: all requests arrive at once, there is no rate that could be stretched")
+    return scale_rate(trace, requests_per_s / rate_rps(trace))
+
+
+def tile(trace: Trace, copies: int) -> Trace:
+    """The trace `copies` times over, one period apart; hash blocks and sessions of each copy get new names."""
+    if copies < 1:
+        raise InputError(f"trace.tile is {copies}, must be at least 1")
+    if copies == 1:
+        return trace
+    period = period_s(trace)
+    steps = {"arrival_s": period, "hash_ids": _names(trace, "hash_ids"), "session_id": _names(trace, "session_id")}
+    parts = [_shifted(trace.frame, {column: index * step for column, step in steps.items()}) for index in range(copies)]
+    return trace.with_frame(pl.concat(parts, rechunk=False), f"tiled {copies} times, {period:.6g} s apart")
+
+
+def mix(traces: Sequence[Trace], name: str = "mix") -> Trace:
+    """All requests of several traces by arrival, ties in the order given; hash blocks and sessions stay apart."""
+    if not traces:
+        raise InputError("trace mix: no traces given")
+    blocks = {trace.hash_block_tokens for trace in traces if "hash_ids" in trace.has}
+    if len(blocks) > 1:
+        raise InputError(f"trace mix: hash blocks of {' and '.join(map(str, sorted(blocks)))} tokens cannot be mixed")
+    columns = [column for column in OPTIONAL if any(column in trace.has for trace in traces)]
+    start = {"hash_ids": 0, "session_id": 0}
+    parts = []
+    for trace in traces:
+        missing = [pl.lit(None, OPTIONAL[column]).alias(column) for column in columns if column not in trace.has]
+        frame = _shifted(trace.frame, start).with_columns(missing)
+        if "hash_ids" in columns and "hash_ids" not in trace.has:
+            frame = frame.with_columns(hash_ids=pl.lit([], OPTIONAL["hash_ids"]))
+        parts.append(frame.select(*REQUIRED, *columns))
+        start = {column: first + _names(trace, column) for column, first in start.items()}
+    sources = {trace.source for trace in traces}
+    source = next((kind for kind in ("synthetic", "twin") if kind in sources), "real")
+    notes = [f"{trace.name} ({trace.source}): {note}" for trace in traces for note in trace.notes]
+    merged = pl.concat(parts).sort("arrival_s", maintain_order=True)
+    content = f"mix of {', '.join(f'{trace.name} ({trace.source}, sha256 {trace.sha256[:12]})' for trace in traces)}"
+    return Trace(merged, name, source, "", max(blocks, default=0), (content, *notes))
+
+
+def poisson(trace: Trace, seed: int) -> Trace:
+    """Poisson arrivals at the same mean rate: the span is kept, the requests and their order too."""
+    if len(trace) < 3:
+        return trace
+    gaps = np.random.default_rng([seed, 1]).exponential(size=len(trace) - 1)
+    clock = np.concatenate(([0.0], np.cumsum(gaps)))
+    return _timed(
+        trace, clock * (trace.arrival_s[-1] / clock[-1]), "arrivals replaced by a Poisson process of the same rate"
+    )
+
+
+def jitter(trace: Trace, spread_s: float, seed: int) -> Trace:
+    """Spread the ticks of a coarse clock: each arrival is moved by a uniform time in [0, spread_s), order kept."""
+    if not 0 <= spread_s < math.inf:
+        raise InputError(f"trace.jitter_s is {spread_s:g}, must be at least 0")
+    if spread_s == 0:
+        return trace
+    moved = trace.arrival_s + np.random.default_rng([seed, 2]).uniform(0.0, spread_s, len(trace))
+    moved.sort()
+    return _timed(trace, moved - moved[0], f"arrivals moved by uniform times below {spread_s:g} s")
+
+
+def _timed(trace: Trace, arrival_s: NDArray[np.float64], note: str) -> Trace:
+    return trace.with_frame(trace.frame.with_columns(arrival_s=pl.Series(arrival_s)), note)
+
+
+def _from_zero(trace: Trace, kept: pl.DataFrame, note: str, cause: str) -> Trace:
+    if kept.height == len(trace):
+        return trace
+    if kept.is_empty():
+        raise InputError(f"trace {trace.name}: no request is left by {cause}")
+    return trace.with_frame(kept.with_columns(pl.col("arrival_s") - pl.col("arrival_s").first()), note)
+
+
+def _names(trace: Trace, column: str) -> int:
+    """How far apart copies of the column's ids must lie not to meet; ids are taken to be at least 0."""
+    if column not in trace.has:
+        return 0
+    ids = trace.frame[column]
+    highest = (ids.list.max() if ids.dtype == pl.List else ids).max()
+    return int(highest) + 1 if isinstance(highest, int) else 0
+
+
+def _shifted(frame: pl.DataFrame, shifts: Mapping[str, float]) -> pl.DataFrame:
+    """The frame with a constant added to some columns (to the ids within, for a list)."""
+    return frame.with_columns(pl.col(column) + by for column, by in shifts.items() if by and column in frame.columns)
