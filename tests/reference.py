@@ -95,7 +95,8 @@ class Simulation:
             self.push(self.hooks.tick_s, TICK, 1)
         while self.ended < len(self.requests):
             if self.outstanding == 0:
-                raise PolicyError("route_decode: requests wait for each other's KV, nothing can move any more")
+                self.stall()
+                break
             time, kind, id, serial = heapq.heappop(self.heap)
             if serial not in self.withdrawn:
                 self.outstanding -= kind != TICK
@@ -103,6 +104,11 @@ class Simulation:
                 self.order.append((time, kind, id))
                 self.handle(kind, id)
         return self
+
+    def stall(self) -> None:
+        for r in self.requests:
+            if r.state == 0:
+                r.state, r.reason, r.end_s = FAILED, "stalled", self.now
 
     def advance(self, time: float) -> None:
         for i in self.instances:
@@ -198,8 +204,8 @@ class Simulation:
 
     def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
-        budget = i.token_budget - len(i.decoding)
         self.swap_in(i, preempted)
+        budget = i.token_budget - len(i.decoding)
         chunks = []
         for r in i.prefilling:
             if budget > 0:
