@@ -1,0 +1,29 @@
+"""What all tests share: recorded traces where they are at hand, and no download ever."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ["TRACES_OFFLINE"] = "1"
+
+
+def _real_trace(name: str) -> Path:
+    directory = os.environ.get("TRACES_DIR")
+    if not directory:
+        pytest.skip(f"TRACES_DIR is not set: no recorded {name}")
+    path = Path(directory).expanduser() / name
+    if not path.exists():
+        pytest.skip(f"no {name} in TRACES_DIR")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_trace() -> Callable[[str], Path]:
+    """`real_trace("conversation_trace.jsonl")`: the recorded file or folder of that name in TRACES_DIR; skips without it."""
+    return _real_trace

@@ -1,0 +1,89 @@
+"""The house itself: locks, project file, licence, and the rule that the framework knows no system by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.conftest import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SYSTEMS = ("ares", "mooncake", "vllm", "sarathi", "distserve", "orca", "llumnix", "splitwise", "tetriinfer", "dynamo")
+FRAMEWORK = sorted((ROOT / "framework").rglob("*.py"))
+
+
+def locked(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().split()
+    pins = [line.split("==") for line in lines]
+    assert all(len(pin) == 2 for pin in pins), f"{name}: every line is package==version"
+    return {canonicalize_name(package): version for package, version in pins}
+
+
+def declared(extra: str | None) -> list[Requirement]:
+    project = PROJECT["project"]
+    lines = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("extra", "lock"),
+    [(None, "requirements.lock"), ("dev", "requirements.lock"), ("bench", "requirements-bench.lock")],
+)
+def test_lock_meets_the_declared_ranges(extra: str | None, lock: str) -> None:
+    pins = locked(lock)
+    for requirement in declared(extra):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+def test_one_python_version_is_named_everywhere() -> None:
+    version = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert PROJECT["tool"]["mypy"]["python_version"] == version
+    assert PROJECT["tool"]["ruff"]["target-version"] == "py" + version.replace(".", "")
+    assert f"({version.replace('.', ', ')})" in (ROOT / "Makefile").read_text()
+
+
+def test_licence_is_the_declared_one() -> None:
+    assert PROJECT["project"]["license"]["text"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("path", FRAMEWORK, ids=lambda path: str(path.relative_to(ROOT)))
+def test_framework_names_no_system(path: Path) -> None:
+    names = set(identifiers(ast.parse(path.read_text())))
+    assert not {name for name in names if set(words(name)) & set(SYSTEMS)}
+
+
+def identifiers(tree: ast.AST) -> list[str]:
+    found = []
+    for node in ast.walk(tree):
+        for attribute in ("id", "attr", "name", "arg", "module"):
+            value = getattr(node, attribute, None)
+            if isinstance(value, str):
+                found.append(value)
+    return found
+
+
+def words(identifier: str) -> list[str]:
+    """`AresPolicy.max_kv` as ares, policy, max, kv."""
+    return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", identifier).lower())
+
+
+def test_words_are_found_in_identifiers() -> None:
+    assert words("AresPolicy.max_kv") == ["ares", "policy", "max", "kv"]
+    assert "mooncake" in words("load_mooncake_rows")
+    assert "ares" not in words("shares")
+
+
+def test_every_policy_and_predictor_has_a_config_and_the_other_way_round() -> None:
+    for group, package in (("policy", "policies"), ("predictor", "predictors")):
+        targets = "\n".join(path.read_text() for path in (ROOT / "conf" / group).glob("*.yaml"))
+        named = set(re.findall(rf"_target_: {package}\.(\w+)\.", targets))
+        modules = {path.stem for path in (ROOT / package).glob("*.py") if not path.stem.startswith("_")}
+        assert named <= modules, f"conf/{group} names modules that do not exist"
+        assert modules <= named, f"modules of {package} without a YAML in conf/{group}"
