@@ -1,0 +1,163 @@
+"""ServeGen clients: read their windows and token laws, and draw the requests that they send.
+
+ServeGen (Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model Serving in Production",
+2025) publishes one pair of files per client. `chunk-N-trace.csv`: per window its start in s, requests/s, coefficient of
+variation of the gaps, the family of their law (Gamma or Weibull), its shape and scale; a client that is silent has rate 0 and no
+family. `chunk-N-dataset.json`: from a start in s on, the probabilities of prompt and output lengths.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from traces.frame import Trace
+
+FAMILIES = ("Gamma", "Weibull")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A client's arrivals from `start_s` on: requests/s, and the family and shape of the gaps' law."""
+
+    start_s: float
+    rate_per_s: float
+    family: str
+    shape: float
+
+
+@dataclass(frozen=True)
+class TokenLaw:
+    """Probabilities of prompt and output lengths from `start_s` on: (values, probabilities) each; drawn independently."""
+
+    start_s: float
+    inputs: tuple[NDArray[np.int64], NDArray[np.float64]]
+    outputs: tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: equally long windows in order of time, and the token laws that are not empty."""
+
+    number: int
+    windows: tuple[Window, ...]
+    laws: tuple[TokenLaw, ...]
+
+
+def read_clients(folder: Path) -> list[Client]:
+    """All clients of a folder, by number. Raises InputError for a missing, odd or half pair of files."""
+    found = sorted(folder.glob("chunk-*-trace.csv"), key=lambda path: (len(path.name), path.name))
+    if not found:
+        raise InputError(f"{folder}: no ServeGen client here, expected files chunk-N-trace.csv and chunk-N-dataset.json")
+    return [_read_client(path) for path in found]
+
+
+def draw_requests(clients: list[Client], start_s: float, requests: int, seed: int, name: str = "servegen") -> Trace:
+    """The first `requests` requests that the clients send from `start_s` on.
+
+    A client sends rate x length requests in each window, as the rate was counted there; their gaps follow the window's law,
+    scaled to fill it. Raises InputError if the clients' windows end before there are enough.
+    """
+    rng = np.random.default_rng(seed)
+    starts = sorted({window.start_s for client in clients for window in client.windows})
+    length = min(np.diff(starts), default=0.0)
+    parts: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]] = []
+    held = 0
+    for begin in (start for start in starts if start + length > start_s):
+        for client in clients:
+            window = next((window for window in client.windows if window.start_s == begin), None)
+            if window is None or window.rate_per_s <= 0:
+                continue
+            arrival = begin + _gaps_in(window, float(length), rng)
+            arrival = arrival[arrival >= start_s]
+            law = _law_at(client, begin)
+            inputs, outputs = (rng.choice(values, len(arrival), p=odds) for values, odds in (law.inputs, law.outputs))
+            parts.append((arrival, inputs, outputs))
+            held += len(arrival)
+        if held >= requests:
+            break
+    if held < requests:
+        raise InputError(f"the ServeGen clients send {held} requests from {start_s:g} s on, {requests} were asked for")
+    arrival, inputs, outputs = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    order = np.argsort(arrival, kind="stable")[:requests]
+    rows = {"arrival_s": np.round(arrival[order] - arrival[order[0]], 6)}
+    rows |= {"input_tokens": inputs[order], "output_tokens": outputs[order]}
+    note = f"{requests} requests drawn from {len(clients)} ServeGen clients from {start_s:g} s on, seed {seed}"
+    return Trace(pl.DataFrame(rows), name, "synthetic", notes=(note,))
+
+
+def folder_sha256(folder: Path) -> str:
+    """Checksum of a folder's client files: sha256 of the lines `sha256  name` in order of name, as `sha256sum chunk-*` prints."""
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(folder.glob("chunk-*"), key=lambda path: path.name)
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _gaps_in(window: Window, length_s: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Arrivals within a window of `length_s`, from its start."""
+    count = round(window.rate_per_s * length_s)
+    gaps = rng.standard_gamma(window.shape, count + 1) if window.family == "Gamma" else rng.weibull(window.shape, count + 1)
+    times = np.cumsum(gaps)
+    return length_s * times[:-1] / max(times[-1], 1e-300)
+
+
+def _law_at(client: Client, time_s: float) -> TokenLaw:
+    """The law in force, or the next one where none is known so early."""
+    if not client.laws:
+        raise InputError(f"ServeGen client {client.number} sends requests but has no token lengths")
+    past = [law for law in client.laws if law.start_s <= time_s]
+    return past[-1] if past else client.laws[0]
+
+
+def _read_client(path: Path) -> Client:
+    number = int(path.name.removeprefix("chunk-").removesuffix("-trace.csv"))
+    windows = tuple(_read_window(path, row, line) for row, line in enumerate(path.read_text().splitlines(), start=1) if line)
+    data = path.with_name(f"chunk-{number}-dataset.json")
+    try:
+        content = json.loads(data.read_text())
+        laws = [
+            TokenLaw(float(start), _pdf(law["input_tokens"]), _pdf(law["output_tokens"]))
+            for start, law in content.items()
+        ]
+    except FileNotFoundError:
+        raise InputError(f"{data}: missing, it belongs to {path.name}") from None
+    except (ValueError, KeyError, TypeError, SyntaxError, AttributeError) as error:
+        raise InputError(f"{data}: not a ServeGen dataset ({type(error).__name__}: {error})") from None
+    laws = [law for law in laws if len(law.inputs[0]) and len(law.outputs[0])]
+    return Client(number, windows, tuple(sorted(laws, key=lambda law: law.start_s)))
+
+
+def _read_window(path: Path, row: int, line: str) -> Window:
+    where = f"{path}, line {row}"
+    fields = line.split(",")
+    if len(fields) != 6:
+        raise InputError(f"{where}: {len(fields)} columns, a ServeGen window has 6 (start, rate, cv, family, shape, scale)")
+    try:
+        start, rate, shape = float(fields[0]), float(fields[1]), float(fields[4])
+    except ValueError:
+        raise InputError(f"{where}: start, rate and shape must be numbers") from None
+    if not (math.isfinite(rate) and rate >= 0 and math.isfinite(start)):
+        raise InputError(f"{where}: start {fields[0]} and rate {fields[1]} must be finite, the rate not negative")
+    if rate > 0 and (fields[3] not in FAMILIES or not shape > 0):
+        raise InputError(f"{where}: gaps of family {fields[3]!r} and shape {fields[4]}; known: {', '.join(FAMILIES)}, shape > 0")
+    return Window(start, rate, fields[3], shape)
+
+
+def _pdf(text: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """{length: probability} written as text; lengths below 1 token are left out."""
+    table = {int(length): float(odds) for length, odds in ast.literal_eval(text).items() if int(length) >= 1}
+    values, odds = np.array(sorted(table), np.int64), np.array([table[length] for length in sorted(table)])
+    if len(odds) and not (np.all(np.isfinite(odds)) and np.all(odds >= 0) and odds.sum() > 0):
+        raise ValueError("probabilities must be finite and not negative")
+    return values, odds / odds.sum() if len(odds) else odds
