@@ -30,12 +30,15 @@ _COEFFICIENTS = (
     *("per_sequence_s", "per_context_token_s", "per_sampled_s"),
 )
 _CURVES = ("linear", "attention", "logits")
-# A curve lies in `data` at `<curve>_at` as n knots, n values and n slopes; n = 0 where it is absent. The decode surface
-# lies as b batch knots, c context knots, then one row of c values and one of c slopes for each batch knot.
+_SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
+_FIRST_BUCKET = 1023 << 3  # of 1.0
+# An axis of n knots lies in `data` as a count of buckets, for each bucket the segment that holds its lower edge, the
+# knots, and an infinite one. `stride` = n + 1 values and as many slopes follow. For the decode surface the two axes
+# (batch, context) come first, then values and slopes over context for each batch knot. A stride of 0: no such table.
 ROW = np.dtype(
     [(name, np.float64) for name in _COEFFICIENTS]
-    + [(f"{name}_{what}", np.int64) for name in _CURVES for what in ("at", "knots")]
-    + [("decode_at", np.int64), ("decode_batches", np.int64), ("decode_contexts", np.int64)]
+    + [(f"{name}_{what}", np.int64) for name in _CURVES for what in ("at", "stride")]
+    + [(f"decode_{what}", np.int64) for what in ("at", "batches", "context_at", "lines_at", "stride")]
 )
 
 
@@ -118,49 +121,87 @@ def stack(rows: Sequence[StepRow]) -> StepTables:
     """The tables of K pools, in order."""
     table = np.zeros(len(rows), ROW)
     data: list[NDArray[np.float64]] = []
-    size = 0
+
+    def append(part: NDArray[np.float64]) -> int:
+        at = sum(map(len, data))
+        data.append(part)
+        return at
+
     for k, row in enumerate(rows):
         for name in _COEFFICIENTS:
             table[name][k] = getattr(row, name)
         for name in _CURVES:
             curve = getattr(row, name)
             if curve is not None:
-                table[f"{name}_at"][k], table[f"{name}_knots"][k] = size, len(curve.knots)
-                data.append(np.concatenate([curve.knots, curve.values, _slopes(curve.knots, curve.values)]))
-                size += len(data[-1])
+                table[f"{name}_at"][k] = append(_axis(curve.knots))
+                table[f"{name}_stride"][k] = len(curve.knots) + 1
+                append(_line(curve))
         if row.decode is not None:
             surface = row.decode
-            table["decode_at"][k] = size
-            table["decode_batches"][k], table["decode_contexts"][k] = len(surface.batches), len(surface.contexts)
-            lines = [part for values in surface.values for part in (values, _slopes(surface.contexts, values))]
-            data.append(np.concatenate([surface.batches, surface.contexts, *lines]))
-            size += len(data[-1])
+            table["decode_at"][k] = append(_axis(surface.batches))
+            table["decode_batches"][k] = len(surface.batches)
+            table["decode_context_at"][k] = append(_axis(surface.contexts))
+            table["decode_stride"][k] = len(surface.contexts) + 1
+            lines = [_line(Curve(surface.contexts, values)) for values in surface.values]
+            table["decode_lines_at"][k] = append(np.concatenate(lines))
     return StepTables(table, np.concatenate(data) if data else np.zeros(0))
 
 
-def _slopes(knots: tuple[float, ...], values: tuple[float, ...]) -> NDArray[np.float64]:
-    """Slope of the segment that starts at each knot; the last segment goes on."""
-    slopes = np.diff(values) / np.diff(knots)
-    return np.append(slopes, slopes[-1])
+def _axis(knots: tuple[float, ...]) -> NDArray[np.float64]:
+    last = int(np.float64(knots[-1]).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
+    edges = (np.arange(_FIRST_BUCKET, _FIRST_BUCKET + max(last, 0) + 1) << _SHIFT).view(np.float64)
+    starts = np.maximum(np.searchsorted(knots, edges, side="right") - 1, 0)
+    starts[0] = 0  # also holds what lies below 1
+    return np.concatenate([[len(starts)], starts, knots, [np.inf]])
+
+
+def _line(curve: Curve) -> NDArray[np.float64]:
+    """Value at each knot and slope of the segment that starts there; the last segment goes on."""
+    slopes = np.diff(curve.values) / np.diff(curve.knots)
+    return np.concatenate([curve.values, [np.nan], slopes, slopes[-1:], [np.nan]])
+
+
+# Branches stay inside the lookups, and the functions that call them are straight lines: numba then drops the reference
+# counting of the arrays they pass on, which would cost several times the lookup itself.
 
 
 @compiled
-def segment(data: NDArray[np.float64], at: int, knots: int, x: float) -> int:
-    """Index i of the segment of x among `knots` increasing knots at `at`: the last with knot <= x, or 0."""
-    low = 0
-    span = knots
-    while span > 1:
-        half = span >> 1
-        if data[at + low + half] <= x:
-            low += half
-        span -= half
-    return low
+def _segment(data: NDArray[np.float64], at: int, x: float) -> tuple[int, int]:
+    """Index of the last knot <= x (the first, for an x below all) of the axis at `at`, and where its knots begin."""
+    buckets = int(data[at])
+    bucket = int(np.float64(x).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
+    i = int(data[at + 1 + min(max(bucket, 0), buckets - 1)])
+    knots_at = at + 1 + buckets
+    while data[knots_at + i + 1] <= x:
+        i += 1
+    return i, knots_at
 
 
 @compiled
-def _curve(data: NDArray[np.float64], at: int, knots: int, x: float) -> float:
-    i = at + segment(data, at, knots, x)
-    return data[i + knots] + data[i + 2 * knots] * (x - data[i])  # type: ignore[no-any-return]
+def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
+    """The curve at `at`; 0 where there is none, and at x = 0, where there is nothing to do."""
+    if stride == 0 or x == 0.0:
+        return 0.0
+    i, knots_at = _segment(data, at, x)
+    knot = knots_at + i
+    return data[knot + stride] + data[knot + 2 * stride] * (x - data[knot])
+
+
+@compiled
+def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) -> tuple[float, float, float]:
+    """The decode surface of a row as (value, slope, knot); zeros and inf where there is none."""
+    stride = row["decode_stride"]
+    if stride == 0 or batch == 0.0:
+        return 0.0, 0.0, np.inf
+    i, contexts_at = _segment(data, row["decode_context_at"], context)
+    b, batches_at = _segment(data, row["decode_at"], batch)
+    b = min(b, row["decode_batches"] - 2)
+    share = (batch - data[batches_at + b]) / (data[batches_at + b + 1] - data[batches_at + b])
+    low = row["decode_lines_at"] + 2 * stride * b + i
+    high = low + 2 * stride
+    value = data[low] + share * (data[high] - data[low])
+    slope = data[low + stride] + share * (data[high + stride] - data[low + stride])
+    return value + slope * (context - data[contexts_at + i]), slope, data[contexts_at + i + 1]
 
 
 @compiled
@@ -172,24 +213,18 @@ def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sample
     row = tables.rows[k]
     time_s: float = row["base_s"] + row["per_prefill_token_s"] * prefill_tokens
     time_s += row["per_sequence_s"] * decodes + row["per_sampled_s"] * sampled
-    tokens = prefill_tokens + decodes
-    if row["linear_knots"] > 0 and tokens > 0:
-        time_s += _curve(tables.data, row["linear_at"], row["linear_knots"], float(tokens))
-    if row["logits_knots"] > 0 and sampled > 0:
-        time_s += _curve(tables.data, row["logits_at"], row["logits_knots"], float(sampled))
-    return time_s
+    time_s += _curve(tables.data, row["linear_at"], row["linear_stride"], float(prefill_tokens + decodes))
+    return time_s + _curve(tables.data, row["logits_at"], row["logits_stride"], float(sampled))
 
 
 @compiled
 def chunk_s(tables: StepTables, k: int, prefix: int, chunk: int) -> float:
-    """Seconds of prefill attention of one chunk after `prefix` tokens, in pool k."""
+    """Seconds of prefill attention of one chunk of at least one token after `prefix` tokens, in pool k."""
     row = tables.rows[k]
-    length = prefix + chunk
-    square = length * length - prefix * prefix
-    time_s: float = row["prefill_quadratic_s"] * square
-    if row["attention_knots"] > 0 and chunk > 0:
-        whole_s = _curve(tables.data, row["attention_at"], row["attention_knots"], float(length))
-        time_s += whole_s * (float(square) / float(length * length))
+    length = float(prefix + chunk)
+    square = length * length - float(prefix) * float(prefix)
+    whole_s = _curve(tables.data, row["attention_at"], row["attention_stride"], length)
+    time_s: float = row["prefill_quadratic_s"] * square + whole_s * (square / (length * length))
     return time_s
 
 
@@ -200,28 +235,9 @@ def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[fl
     Returns (value_s, slope_s, knot): value_s + slope_s * more at context + more, while context + more < knot.
     """
     row = tables.rows[k]
-    slope_s = row["per_context_token_s"]
-    value_s = slope_s * context
-    batches = row["decode_batches"]
-    if batches == 0 or decodes == 0:
-        return value_s, slope_s, np.inf
-    data = tables.data
-    at = row["decode_at"]
-    contexts = row["decode_contexts"]
-    x = float(context)
-    i = segment(data, at + batches, contexts, x)
-    knot = data[at + batches + i + 1] if i + 1 < contexts else np.inf
-    b = min(segment(data, at, batches, float(decodes)), batches - 2)
-    share = (decodes - data[at + b]) / (data[at + b + 1] - data[at + b])
-    low = at + batches + contexts + 2 * contexts * b + i
-    high = low + 2 * contexts
-    low_slope_s = data[low + contexts]
-    over = x - data[at + batches + i]
-    low_s = data[low] + low_slope_s * over
-    high_slope_s = data[high + contexts]
-    high_s = data[high] + high_slope_s * over
-    value_s += low_s + share * (high_s - low_s)
-    return value_s, slope_s + (low_slope_s + share * (high_slope_s - low_slope_s)), knot
+    value_s, slope_s, knot = _surface(tables.data, row, float(decodes), float(context))
+    per_token_s: float = row["per_context_token_s"]
+    return per_token_s * context + value_s, per_token_s + slope_s, knot
 
 
 def step_s(
