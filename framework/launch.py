@@ -84,10 +84,10 @@ def _not_instantiated(error: InstantiationException) -> str | None:
     where = _full_key(error)
     if isinstance(cause, TypeError) and _innermost_package(cause.__traceback__) == "hydra":
         return f"{where}: {_one_line(cause)}; see the class's own arguments"
-    roots = list(_chain(error))
-    if isinstance(cause, ImportError) and all(isinstance(root, ImportError | HydraException) for root in roots):
-        reason = _one_line(roots[-1])
-        return f"{where}: {_one_line(error).split(':')[0]}: {reason}; check _target_"
+    if isinstance(cause, ImportError):
+        target, missing = _one_line(error).split("'")[1], cause.__cause__
+        is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
+        return f"{where}: there is no {target} ({missing}); mend _target_" if is_misnamed else None
     if cause is None or isinstance(cause, OmegaConfBaseException):
         return f"{where}: {_one_line(cause or error)}"
     return None
@@ -95,8 +95,8 @@ def _not_instantiated(error: InstantiationException) -> str | None:
 
 def _not_composed(error: HydraException) -> str:
     text = _one_line(error)
-    if isinstance(error, OverrideParseException) and "add --multirun" in text:
-        return f"{error.override}: several values for one run; add -m to run each of them, or quote a list as [a,b]"
+    if text.startswith("Ambiguous value"):
+        return f"{text.split("'")[1]}: several values for one run; add -m to run each of them, or write a list as [a,b]"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {text.split(' See http')[0]}; an override is written key=value"
     if text.startswith("Could not override"):

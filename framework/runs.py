@@ -64,12 +64,10 @@ class Runs(Callback):
         self._exit_if_refused()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        summaries = read_summaries(Path(config.hydra.sweep.dir), self._started_ns)
-        if summaries:
-            from framework.report.table import comparison
-
-            print(comparison(summaries), flush=True)
-        self._exit_if_refused()
+        try:
+            print_comparison(Path(config.hydra.sweep.dir), self._started_ns)
+        finally:  # Hydra makes a warning of what breaks here
+            self._exit_if_refused()
 
     def _watch(self, config: DictConfig, key: str) -> None:
         try:
@@ -110,18 +108,32 @@ class FreshDirectory:
                 return
 
 
-def read_summaries(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """(label, summary) of each run below directory `sweep` that was written since `since_ns` (Unix time), in order.
+def print_comparison(sweep: Path, since_ns: int = 0) -> None:
+    """Print one table of the runs below directory `sweep`, as far as they were written since `since_ns` (Unix time)."""
+    from framework.report.table import comparison_table  # a run that is refused should not wait for these
+    from framework.terminal import results_console
 
-    The label names the overrides in which the runs differ.
-    """
+    runs = read_runs(sweep, since_ns)
+    if runs:
+        labels, summaries = zip(*runs, strict=True)
+        results_console().print(comparison_table(summaries, labels))
+
+
+def read_runs(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
+    """(label, summary) of each run below `sweep`, in the order of the jobs. Labels tell the runs apart by their overrides."""
     found = []
     for file in sweep.rglob("summary.json"):
         if file.stat().st_mtime_ns >= since_ns:
             job = OmegaConf.select(OmegaConf.load(file.parent / ".hydra" / "hydra.yaml"), "hydra.job.num")
-            overrides = list(OmegaConf.load(file.parent / ".hydra" / "overrides.yaml"))
+            overrides = [str(entry) for entry in OmegaConf.load(file.parent / ".hydra" / "overrides.yaml")]
             found.append((job, overrides, json.loads(file.read_text())))
     found.sort(key=lambda run: (run[0], run[1]))
     shared = set.intersection(*(set(overrides) for _, overrides, _ in found)) if len(found) > 1 else set()
-    labels = [" ".join(entry for entry in overrides if entry not in shared) for _, overrides, _ in found]
-    return [(label or "default", summary) for label, (_, _, summary) in zip(labels, found, strict=True)]
+    traces = {(summary["trace"], summary["trace_source"]) for _, _, summary in found}
+    runs = []
+    for _, overrides, summary in found:
+        own = [entry for entry in overrides if entry not in shared]
+        if len(traces) > 1 and summary["trace_source"] == "twin":
+            own.append("(twin)")
+        runs.append((" ".join(own) or summary["policy"], summary))
+    return runs

@@ -1,0 +1,37 @@
+"""The two streams of a run: results on stdout, a progress bar on stderr while somebody watches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_FILE_COLUMNS = 160  # of a table that goes into a file or a pipe; $COLUMNS says otherwise
+
+
+def results_console() -> Console:
+    """The console for results, on stdout: as wide as the terminal."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _FILE_COLUMNS
+    return console
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield `report(done, total)`, which draws the bar, or None where stderr is not a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    counts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}"), *counts, console=console, transient=True) as progress:
+        task = progress.add_task(label, total=None)
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield report
