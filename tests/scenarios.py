@@ -1,0 +1,338 @@
+"""Whole random runs: a trace, a cluster, engine options, step times and a policy, small and adverse on purpose.
+
+Exact scenarios use dyadic numbers throughout (small integers times powers of two), so that every sum of times is
+exact in float64 whatever its order; general ones use arbitrary floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.config import EngineConfig
+from framework.hardware import Gpu, Model, kv_capacity_tokens
+from framework.timing import step
+from framework.timing.step import StepRow, StepTables, Surface
+from framework.workload import Workload
+from tests.reference_parts import Options, Spec
+
+MODES = ("decode_first", "prefill_first", "mixed")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A random policy as data. An empty name: that hook is not overridden. `tick_s` 0: no ticks."""
+
+    seed: int = 0
+    route_prefill: str = "turn"
+    route_decode: str = ""
+    admit: str = ""
+    prioritize: str = ""
+    batching: str = ""
+    tick_s: float = 0.0
+    moves: int = 0  # migrations asked for at each tick
+
+
+@dataclass(frozen=True)
+class RowTiming:
+    """Step times by the name of a pool's GPU."""
+
+    rows: dict[str, StepRow]
+    source: str = "scenario"
+
+    def row(self, model: Model, gpu: Gpu, tp: int) -> StepRow:
+        return self.rows[gpu.name]
+
+
+@dataclass(frozen=True)
+class TableTime:
+    """The same tables for the reference engine."""
+
+    tables: StepTables
+
+    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
+        return float(step.base_s(self.tables, pool, prefill_tokens, decodes, sampled))
+
+    def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
+        return float(step.chunk_s(self.tables, pool, prefix, chunk))
+
+    def decode_s(self, pool: int, decodes: int, context: int) -> float:
+        return float(step.decode_s(self.tables, pool, decodes, context)[0])
+
+
+@dataclass(frozen=True)
+class Scenario:
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    timing: RowTiming
+    engine: EngineConfig
+    rules: Rules
+
+    def table_time(self) -> TableTime:
+        return TableTime(step.stack([self.timing.row(self.model, pool.gpu, pool.tp) for pool in self.cluster.pools]))
+
+    def options(self) -> Options:
+        engine = self.engine
+        return Options(
+            block_tokens=engine.block_tokens,
+            watermark=engine.watermark,
+            preemption=engine.preemption,
+            prefix_cache=engine.prefix_cache,
+            first_token=engine.first_token,
+            kv_bytes_per_token=self.model.kv_bytes_per_token,
+            max_context=self.model.max_context,
+            latency_s=self.cluster.link.latency_s,
+        )
+
+    def specs(self) -> list[Spec]:
+        """One Spec an instance, pool after pool."""
+        return [
+            Spec(
+                pool=k,
+                role=pool.role,
+                total_blocks=self.capacity_tokens(pool) // self.engine.block_tokens,
+                token_budget=pool.token_budget or self.engine.token_budget,
+                max_batch=pool.max_batch or self.engine.max_batch,
+                mode=pool.batching or self.engine.batching,
+                bandwidth_bytes_s=pool.link_bytes_s or self.cluster.link.bandwidth_bytes_s,
+                host_bytes_s=pool.host_bytes_s,
+            )
+            for k, pool in enumerate(self.cluster.pools)
+            for _ in range(pool.instances)
+        ]
+
+    def capacity_tokens(self, pool: PoolSpec) -> int:
+        if self.engine.kv_tokens is not None:
+            return self.engine.kv_tokens
+        return kv_capacity_tokens(self.model, pool.gpu, pool.tp, self.engine.kv_fraction)
+
+
+def mix(*values: int) -> int:
+    """A hash of integers (the finalizer of splitmix64, chained), 0 <= result < 2^64."""
+    state = 0
+    for value in values:
+        state = (state + value + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return state
+
+
+@dataclass
+class Look:
+    """What a policy can see at one moment; lists by instance. `decoding`: ids of the requests that decode there."""
+
+    now_s: float
+    roles: Sequence[str]
+    columns: dict[str, list[int]]
+    decoding: Sequence[Sequence[int]]
+
+
+COLUMNS = ("queued", "queued_tokens", "running", "kv_tokens", "incoming_kv_tokens", "free_blocks", "evictable_blocks")
+
+
+@dataclass
+class Ruler:
+    """Decides by `rules` on plain numbers, and notes all that it was asked and what it saw then."""
+
+    rules: Rules
+    notes: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def note(self, hook: str, subject: int, look: Look) -> None:
+        columns = tuple((name, tuple(values)) for name, values in sorted(look.columns.items()))
+        self.notes.append((hook, subject, look.now_s, columns, tuple(tuple(sorted(ids)) for ids in look.decoding)))
+
+    def admit(self, look: Look, request: int, prompt: int) -> bool:
+        self.note("admit", request, look)
+        if self.rules.admit == "hash":
+            return mix(self.rules.seed, 1, request) % 8 > 0
+        return min(look.columns["queued_tokens"]) < 96
+
+    def route_prefill(self, look: Look, request: int, prompt: int, generated: int) -> int:
+        self.note("route_prefill", request, look)
+        return self.pick(self.rules.route_prefill, "decode", 2, look, request, generated)
+
+    def route_decode(self, look: Look, request: int, generated: int) -> int:
+        self.note("route_decode", request, look)
+        return self.pick(self.rules.route_decode or "kv_tokens", "prefill", 3, look, request, generated)
+
+    def pick(self, rule: str, barred: str, salt: int, look: Look, request: int, generated: int) -> int:
+        able = [i for i, role in enumerate(look.roles) if role != barred]
+        if rule == "hash":
+            return able[mix(self.rules.seed, salt, request, generated) % len(able)]
+        if rule == "turn":
+            return able[request % len(able)]
+        return min(able, key=lambda i: (look.columns[rule][i], i))
+
+    def prioritize(self, look: Look, request: int, prompt: int) -> float:
+        self.note("prioritize", request, look)
+        if self.rules.prioritize == "hash":
+            return float(mix(self.rules.seed, 4, request) % 3)
+        return float(prompt)
+
+    def batching(self, look: Look, instance: int) -> tuple[int, str]:
+        self.note("batching", instance, look)
+        seen = [look.columns[name][instance] for name in COLUMNS]
+        if self.rules.batching == "mode":
+            return 1 + mix(self.rules.seed, 5, *seen) % 48, MODES[mix(self.rules.seed, 6, *seen) % 3]
+        return 1 + mix(self.rules.seed, 5, *seen) % 48, MODES[mix(self.rules.seed, instance) % 3]
+
+    def on_tick(self, look: Look) -> list[tuple[int, int]]:
+        self.note("on_tick", 0, look)
+        moves = []
+        for k in range(self.rules.moves):
+            draw = mix(self.rules.seed, 7, k, *look.columns["kv_tokens"])
+            ids = sorted(id for there in look.decoding for id in there)
+            if ids:
+                moves.append((ids[draw % len(ids)], (draw >> 32) % len(look.roles)))
+        return moves
+
+
+# strategies
+
+
+def dyadic(low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
+    return st.integers(low, high).map(lambda k: k * 2.0**exponent)
+
+
+def amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
+    """Multiples of 2^exponent, or floats of the same range."""
+    if exact:
+        return dyadic(low, high, exponent)
+    return st.floats(low * 2.0**exponent, high * 2.0**exponent).filter(lambda x: x == 0 or x > 1e-12)
+
+
+@st.composite
+def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
+    surface = None
+    if draw(st.integers(0, 3)) == 0:
+        batches = (1.0, 3.0, 5.0, 13.0)[: draw(st.integers(2, 4))]
+        contexts = (0.0, 32.0, 64.0, 128.0, 384.0)[: draw(st.integers(2, 5))]
+        rows, rise = [], 0.0
+        for _ in batches:
+            row = []
+            for _ in contexts:
+                rise += draw(amounts(exact, 0, 7, -10))
+                row.append(rise)
+            rows.append(tuple(row))
+        surface = Surface(batches, contexts, tuple(rows))
+    return StepRow(
+        base_s=draw(amounts(exact, 1, 15, -7)),
+        per_prefill_token_s=draw(amounts(exact, 0, 7, -10)),
+        prefill_quadratic_s=draw(amounts(exact, 0, 3, -16)),
+        per_sequence_s=draw(amounts(exact, 0, 7, -11)),
+        per_context_token_s=draw(amounts(exact, 0, 7, -14)),
+        per_sampled_s=draw(amounts(exact, 0, 3, -12)),
+        decode=surface,
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, exact: bool, block_tokens: int) -> Workload:
+    longest = draw(st.sampled_from([6, 40, 90]))
+    sessions = draw(st.booleans())
+    hash_tokens = block_tokens * draw(st.sampled_from([1, 2, 4])) if draw(st.booleans()) else 0
+    gaps = amounts(exact, 1, 40, draw(st.sampled_from([-11, -8, -5])))
+    arrival = 0.0
+    arrivals, prompts, outputs, previous, think = [], [], [], [], []
+    ids: list[list[int]] = []
+    for k in range(draw(st.integers(1, 20))):
+        arrival += draw(st.just(0.0) | gaps) if k else 0.0
+        arrivals.append(arrival)
+        outputs.append(draw(st.integers(1, longest)))
+        open_turns = [j for j in range(k) if j not in previous]
+        previous.append(draw(st.sampled_from([-1, *open_turns])) if sessions else -1)
+        think.append(draw(st.just(0.0) | gaps))
+        prompts.append(draw(st.integers(1, 60)))
+        if hash_tokens:
+            count = -(-prompts[-1] // hash_tokens)
+            shared = draw(st.sampled_from(ids))[: draw(st.integers(0, count))] if ids else []
+            fresh = [k * 100 + j for j in range(count - len(shared))]
+            ids.append(shared + fresh)
+    columns: dict[str, Any] = {}
+    if sessions:
+        columns = {"previous": np.array(previous, np.int64), "think_s": np.array(think)}
+    if hash_tokens:
+        columns["hash_ids"] = np.array([id for row in ids for id in row], np.int64)
+        columns["hash_offsets"] = np.cumsum([0, *map(len, ids)])
+        columns["hash_block_tokens"] = hash_tokens
+    return Workload(np.array(arrivals), np.array(prompts, np.int64), np.array(outputs, np.int64), **columns)
+
+
+MODEL = Model("tiny", 1, 8, 1, 1, 4, 8, 8, max_context=140)  # 16 bytes of KV a token
+
+
+@st.composite
+def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpec:
+    tokens = block_tokens * draw(st.integers(80 // block_tokens, 240 // block_tokens))
+    gpu = Gpu(
+        name=role + str(draw(st.integers(0, 9))),
+        peak_flops={"bf16": 1e12},
+        memory_bytes=float(MODEL.weight_bytes + tokens * MODEL.kv_bytes_per_token),
+        bandwidth_bytes_s=1e12,
+        link_bytes_s=1e9,
+        pcie_bytes_s=2.0 ** draw(st.integers(10, 18)) if exact else draw(st.floats(1e3, 2e5)),
+        nic_bytes_s=1e9,
+        tdp_w=100.0,
+        idle_w=1.0,
+        usd_per_hour=1.0,
+    )
+    return PoolSpec(
+        name=role,
+        role=role,  # type: ignore[arg-type]
+        instances=draw(st.integers(1, 3)),
+        gpu=gpu,
+        token_budget=draw(st.none() | st.integers(1, 64)),
+        max_batch=draw(st.none() | st.integers(1, 4)),
+        batching=draw(st.none() | st.sampled_from(MODES)),  # type: ignore[arg-type]
+        link_bytes_s=draw(st.none() | bandwidths(exact)),
+    )
+
+
+def bandwidths(exact: bool) -> st.SearchStrategy[float]:
+    return st.integers(11, 17).map(lambda k: 2.0**k) if exact else st.floats(2e3, 1e5)
+
+
+@st.composite
+def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
+    balanced = ("hash", "turn", "queued_tokens", "kv_tokens", "free_blocks", "running")
+    must_route = "prefill" in roles
+    ticking = draw(st.booleans())
+    return Rules(
+        seed=draw(st.integers(0, 999)),
+        route_prefill=draw(st.sampled_from(balanced)),
+        route_decode=draw(st.sampled_from([*([] if must_route else ["", ""]), *balanced, "incoming_kv_tokens"])),
+        admit=draw(st.sampled_from(["", "", "", "hash", "queue"])),
+        prioritize=draw(st.sampled_from(["", "", "hash", "short"])),
+        batching=draw(st.sampled_from(["", "", "budget", "mode"])),
+        tick_s=draw(amounts(exact, 1, 40, -6)) if ticking else 0.0,
+        moves=draw(st.integers(0, 3)) if ticking else 0,
+    )
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
+    block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
+    layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
+    specs = tuple(draw(pools(role, exact, block_tokens)) for role in layout)
+    workload = draw(workloads(exact, block_tokens))
+    engine = EngineConfig(
+        token_budget=draw(st.integers(1, 96)),
+        max_batch=draw(st.integers(1, 12)),
+        block_tokens=block_tokens,
+        preemption=draw(st.sampled_from(["recompute", "swap"])),
+        prefix_cache=workload.has_prefixes and draw(st.integers(0, 3)) > 0,
+        watermark=draw(st.sampled_from([0.0, 0.01, 0.0625, 0.25])),
+        kv_fraction=1.0,
+        batching=draw(st.sampled_from(MODES)),
+        first_token=draw(st.sampled_from(["prefill", "decode"])),
+    )
+    link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
+    timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})
+    return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, draw(rules(layout, exact)))
