@@ -110,7 +110,7 @@ def entry(name: str) -> Published:
     return CATALOGUE[name]
 
 
-def obtain(name: str, requests: int | None = None, seed: int = 0, block_tokens: int | None = None) -> Trace:
+def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
     """A public trace: its file from $TRACES_DIR, the user cache or a download, else its twin, said on stderr.
 
     `requests` is the length of the twin's sample (None: as long as the recording) and `seed` its seed; neither
@@ -122,7 +122,7 @@ def obtain(name: str, requests: int | None = None, seed: int = 0, block_tokens: 
     if path is None and known.url is not None:
         path, failure = _download_once(name)
     if path is not None:
-        trace = replace(formats.read(path, known.format, block_tokens), name=name)
+        trace = replace(formats.read(path, known.format), name=name)
         return replace(trace, notes=(*trace.notes, *_provenance(known, trace.sha256)))
     if known.twin is None:
         raise InputError(
@@ -208,7 +208,7 @@ def _get(url: str, timeout_s: float) -> bytes:
                         return
                     content.extend(chunk)
         except (OSError, ValueError) as error:
-            outcome.append(str(error))
+            outcome.append(str(getattr(error, "reason", error)))
 
     reader = threading.Thread(target=fetch, daemon=True)
     reader.start()

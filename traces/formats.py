@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
 from framework.errors import InputError
-from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows
+from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column
 from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
 
 METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
@@ -26,12 +27,19 @@ VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 def read_mooncake(path: Path, block_tokens: int = 512) -> Trace:
     """Mooncake JSONL (Qin et al., FAST'25): timestamp in ms, input_length, output_length and optional hash_ids."""
-    return _hashed_jsonl(path, block_tokens, ticks_per_s=1000.0)
+    rows = _hashed_jsonl(path, block_tokens, ticks_per_s=1000.0, least_ids=_ceil_blocks)
+    return from_rows(rows, path.stem, "real", block_tokens)
 
 
 def read_bailian(path: Path, block_tokens: int = 16) -> Trace:
-    """Qwen-Bailian JSONL (Wang et al., ATC'25): as Mooncake, timestamp in s; chat turns replay at their times."""
-    return _hashed_jsonl(path, block_tokens, ticks_per_s=1.0)
+    """Qwen-Bailian JSONL (Wang et al., ATC'25): as Mooncake, timestamp in s; chat turns replay at their times.
+
+    Its ids name a block's content alone; here they are chained, so that an id stands for the prefix that it ends.
+    """
+    rows = _hashed_jsonl(path, block_tokens, ticks_per_s=1.0, least_ids=_floor_blocks)
+    if "hash_ids" in rows.columns:
+        rows = rows.with_columns(_chained(rows["hash_ids"]))
+    return from_rows(rows, path.stem, "real", block_tokens)
 
 
 def read_azure(path: Path, block_tokens: int = 0) -> Trace:
@@ -71,7 +79,7 @@ def read_parquet(path: Path, block_tokens: int | None = None) -> Trace:
         block = block_tokens or int(about.get("hash_block_tokens", 0))
         checks = [*number("arrival_s", 0), *length("input_tokens"), *length("output_tokens")]
         if "hash_ids" in columns:
-            checks += _hash_checks(path, "hash_ids", "input_tokens", block)
+            checks += _hash_checks(path, ("hash_ids", "input_tokens"), block, _floor_blocks)
         floats = frame.with_columns(pl.col(column).cast(pl.Float64) for column in REQUIRED)
         Table(path, floats, lambda row: row + 1, unit="row").refuse(checks)
         rows = frame.select(pl.col(column).cast(dtype) for column, dtype in columns.items())
@@ -151,17 +159,19 @@ def sniff(path: Path) -> str:
     raise InputError(f"{path}: in no known format; set trace.format to one of {', '.join(FORMATS)}")
 
 
-def _hashed_jsonl(path: Path, block_tokens: int, ticks_per_s: float) -> Trace:
+def _hashed_jsonl(
+    path: Path, block_tokens: int, ticks_per_s: float, least_ids: Callable[[str, int], pl.Expr]
+) -> pl.DataFrame:
     time, inputs, outputs, hashes = "timestamp", "input_length", "output_length", "hash_ids"
     numbers = {column: pl.Float64() for column in (time, inputs, outputs)}
     table = read_jsonl(path, {**numbers, hashes: pl.List(pl.Int64())}, required=tuple(numbers))
     checks = [*number(time, 0), *length(inputs), *length(outputs)]
     columns = [(pl.col(time) / ticks_per_s).alias("arrival_s"), *_tokens(inputs, outputs)]
     if hashes in table.frame.columns:
-        checks += _hash_checks(path, hashes, inputs, block_tokens)
+        checks += _hash_checks(path, (hashes, inputs), block_tokens, least_ids)
         columns.append(pl.col(hashes))
     table.refuse(checks)
-    return from_rows(table.frame.select(columns), path.stem, "real", block_tokens)
+    return table.frame.select(columns)
 
 
 def _plain_csv(path: Path, columns: tuple[str, str, str]) -> Trace:
@@ -177,18 +187,50 @@ def _tokens(inputs: str, outputs: str) -> list[pl.Expr]:
     return [pl.col(column).cast(pl.Int64).alias(name) for column, name in names]
 
 
-def _hash_checks(path: Path, hashes: str, inputs: str, block_tokens: int) -> list[Check]:
-    """One id per block of the prompt, the last block may be partial."""
+def _ceil_blocks(inputs: str, block_tokens: int) -> pl.Expr:
+    return (pl.col(inputs) / block_tokens).ceil()
+
+
+def _floor_blocks(inputs: str, block_tokens: int) -> pl.Expr:
+    return (pl.col(inputs) / block_tokens).floor()
+
+
+def _hash_checks(
+    path: Path, columns: tuple[str, str], block_tokens: int, least_ids: Callable[[str, int], pl.Expr]
+) -> list[Check]:
+    """One id per block of the prompt; whether a partial last block has one too is for `least_ids` to say."""
+    hashes, inputs = columns
     if block_tokens < 1:
         raise InputError(f"{path}: {hashes} without the tokens in a block; set trace.block_tokens")
     held = pl.col(hashes).list.len().cast(pl.Int64)
-    fit = (pl.col(inputs) / block_tokens).ceil()
     reason = (
-        f"{hashes} does not fit {inputs} {{{inputs}:g}}: ceil({{{inputs}:g}} / {block_tokens}) ids expected"
-        f" (another block size? set trace.block_tokens)"
+        f"hash_ids do not fit the length: {{{inputs}:g}} tokens in blocks of {block_tokens} need"
+        f" ceil({{{inputs}:g}} / {block_tokens}) ids (another block size? set trace.block_tokens)"
     )
     return [
         (pl.col(hashes).is_null(), f"{hashes} is missing, though other rows have it"),
         (pl.col(hashes).list.eval(pl.element().is_null()).list.any(), f"{hashes} holds a null"),
-        (held != fit, reason),
+        ((held < least_ids(inputs, block_tokens)) | (held > _ceil_blocks(inputs, block_tokens)), reason),
     ]
+
+
+def _chained(lists: pl.Series) -> pl.Series:
+    """Ids of block contents as ids of prefixes: each is hashed with the one before it, then numbered from 0.
+
+    The hash has 64 bits (mixing function of Steele et al., OOPSLA 2014): n prefixes collide with odds of n^2 / 2^65.
+    """
+    lengths = lists.list.len().to_numpy().astype(np.int64)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    flat = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy().astype(np.uint64)
+    rows = np.argsort(-lengths, kind="stable")  # longest first: those that have a block j lead
+    chain = np.zeros(len(rows), np.uint64)
+    for block in range(int(lengths.max(initial=0))):
+        alive = int(np.searchsorted(-lengths[rows], -block, side="left"))
+        at = offsets[rows[:alive]] + block
+        mixed = (chain[:alive] ^ flat[at]) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        chain[:alive] = flat[at] = mixed ^ (mixed >> np.uint64(31))
+    names = np.unique(flat, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    column = list_column(names, offsets)
+    return column.alias(lists.name)

@@ -121,6 +121,18 @@ def to_workload(trace: Trace) -> Workload:
     )
 
 
+def list_column(values: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:
+    """A list column of N rows, row r holding values[offsets[r]:offsets[r + 1]]."""
+    lengths = np.diff(offsets)
+    filled = np.flatnonzero(lengths)
+    rows = pl.DataFrame({"row": np.repeat(filled, lengths[filled]), "value": values})
+    lists = rows.group_by("row", maintain_order=True).agg("value")
+    if len(filled) == len(lengths):
+        return lists["value"]
+    every = pl.DataFrame({"row": np.arange(len(lengths))}).join(lists, on="row", how="left", maintain_order="left")
+    return every["value"].fill_null([])
+
+
 def _flat_hash_ids(frame: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
     """All ids in one array and the N + 1 offsets of the rows in it; filled chunk by chunk to hold one copy only."""
     if "hash_ids" not in frame.columns:

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from framework.errors import InputError
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
 from traces.frame import Trace, to_workload
+from traces.transforms import mix
 
 
 @dataclass(frozen=True)
 class Transforms:
     """What is done to a trace, in this order: window, length filters, tiling, limit, Poisson, jitter, rate.
 
-    `rate` (requests/s) and `rate_scale` (factor) exclude each other. `window_s` is [start, end) of the recording.
+    The fields are the keys of the config node. `window_s` is [start, end) of the recording. `rate` (requests/s) and
+    `rate_scale` (a factor) exclude each other.
     """
 
     window_s: Sequence[float] | None = None
-    input_tokens: tuple[int | None, int | None] = (None, None)
-    output_tokens: tuple[int | None, int | None] = (None, None)
+    min_input_tokens: int | None = None
+    max_input_tokens: int | None = None
+    min_output_tokens: int | None = None
+    max_output_tokens: int | None = None
     tile: int = 1
     limit: int | None = None
     poisson: bool = False
@@ -32,19 +37,22 @@ class Transforms:
     def __post_init__(self) -> None:
         if self.rate is not None and self.rate_scale != 1.0:
             raise InputError("trace.rate and trace.rate_scale exclude each other; set one of them")
-        if self.window_s is not None and len(self.window_s) != 2:
-            raise InputError(f"trace.window_s is {list(self.window_s)}, must be [start, end] in seconds")
+        if self.window_s is not None and (isinstance(self.window_s, int | float) or len(self.window_s) != 2):
+            raise InputError(f"trace.window_s is {self.window_s}, must be [start, end] in seconds")
 
     @property
-    def drops_rows(self) -> bool:
-        """Whether a window or a filter may leave rows out."""
-        return self.window_s is not None or (*self.input_tokens, *self.output_tokens) != (None,) * 4
+    def resizes(self) -> bool:
+        """Whether the length of the result is more than a matter of `limit`."""
+        bounds = (self.min_input_tokens, self.max_input_tokens, self.min_output_tokens, self.max_output_tokens)
+        return self.window_s is not None or self.tile > 1 or bounds != (None,) * 4
 
     def apply(self, trace: Trace, seed: int) -> Trace:
         """The trace transformed. Raises InputError for a value out of range or if no request is left."""
         if self.window_s is not None:
             trace = transforms.window(trace, *self.window_s)
-        trace = transforms.keep_lengths(trace, self.input_tokens, self.output_tokens)
+        input_tokens = (self.min_input_tokens, self.max_input_tokens)
+        output_tokens = (self.min_output_tokens, self.max_output_tokens)
+        trace = transforms.keep_lengths(trace, input_tokens, output_tokens)
         trace = transforms.tile(trace, self.tile)
         if self.limit is not None:
             trace = transforms.limit(trace, self.limit)
@@ -63,49 +71,33 @@ def load(
     block_tokens: int | None = None,
     requests: int | None = None,
     seed: int = 0,
-    limit: int | None = None,
-    rate: float | None = None,
-    rate_scale: float = 1.0,
-    tile: int = 1,
-    window_s: Sequence[float] | None = None,
-    min_input_tokens: int | None = None,
-    max_input_tokens: int | None = None,
-    min_output_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    poisson: bool = False,
-    jitter_s: float = 0.0,
+    **transforms: Any,
 ) -> Workload:
-    """The workload of a trace file (`path`, any known format) or of a known trace (`name`); `path` wins.
+    """The workload of a trace file (`path`, in any known format) or of a known trace (`name`); `path` wins.
 
-    `requests` is the length of a twin's sample; a recording has its own, so there it is refused. The flat
-    parameters are the keys of the config node; `Transforms` says what those after `seed` do.
-    Raises InputError for whatever the user can set right: one line that says what and where.
+    `requests` is the length of a twin's sample; a recording has its own length, so there it is refused. The rest is
+    the fields of `Transforms`. Raises InputError for whatever the user can set right, one line that says what and
+    where.
     """
-    steps = Transforms(
-        window_s=window_s,
-        input_tokens=(min_input_tokens, max_input_tokens),
-        output_tokens=(min_output_tokens, max_output_tokens),
-        tile=tile,
-        limit=limit,
-        poisson=poisson,
-        jitter_s=jitter_s,
-        rate=rate,
-        rate_scale=rate_scale,
-    )
+    steps = Transforms(**transforms)
     if path is not None:
         trace = from_file(path, format, block_tokens)
     elif name is not None:
-        if format is not None:
-            raise InputError(f"trace.format={format} needs trace.path=FILE; trace {name} has a format of its own")
-        length = requests if steps.drops_rows or tile > 1 or requests is not None else limit
-        trace = catalogue.obtain(name, length, seed, block_tokens)
+        if format is not None or block_tokens is not None:
+            raise InputError(f"trace.format and trace.block_tokens need trace.path=FILE; trace {name} has its own")
+        length = steps.limit if requests is None and not steps.resizes else requests
+        trace = catalogue.obtain(name, length, seed)
     else:
         raise InputError(f"trace: neither path nor name is set; known names: {', '.join(catalogue.CATALOGUE)}")
     if requests is not None and (path is not None or trace.source != "twin"):
-        raise InputError(
-            f"trace.requests sets the length of a twin's sample, {trace.name} is {trace.source}: use trace.limit"
-        )
+        raise InputError(f"trace.requests is for samples of a twin, {trace.name} is {trace.source}: use trace.limit")
     return to_workload(steps.apply(trace, seed))
+
+
+def load_mix(names: Sequence[str], seed: int = 0, **transforms: Any) -> Workload:
+    """The workload of several known traces played at once, then transformed (the fields of `Transforms`)."""
+    steps = Transforms(**transforms)
+    return to_workload(steps.apply(mix([catalogue.obtain(name, seed=seed) for name in names], "+".join(names)), seed))
 
 
 def from_file(path: str, format_name: str | None = None, block_tokens: int | None = None) -> Trace:

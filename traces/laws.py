@@ -1,0 +1,172 @@
+"""Probability laws of lengths, think times and arrivals, named in a config and sampled by inverse transform."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from framework.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of non-negative numbers; parameters that the chosen law has no use for are ignored.
+
+    `fixed`: mean. `uniform`: low, high. `exponential`: mean. `lognormal`: mean and cv (standard deviation / mean).
+    `pareto`: mean and tail index `shape` > 1 (Pareto I). `empirical`: values and optional weights.
+    `low` and `high` truncate the exponential, lognormal and Pareto laws: what lies outside is never drawn, and the
+    mean moves accordingly. Raises InputError for a parameter that is missing or out of range.
+    """
+
+    law: str
+    mean: float | None = None
+    cv: float | None = None
+    shape: float | None = None
+    low: float | None = None
+    high: float | None = None
+    values: Sequence[float] | None = None
+    weights: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.law not in LAWS:
+            raise InputError(f"law {self.law!r} is not known; the laws are {', '.join(LAWS)}")
+        for name in NEEDS[self.law]:
+            if getattr(self, name) is None:
+                raise InputError(f"law {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
+        for name, least in (("mean", 0.0), ("cv", 0.0), ("shape", 1.0), ("low", 0.0), ("high", 0.0)):
+            value = getattr(self, name)
+            if value is not None and not (least <= value < math.inf):
+                raise InputError(f"law {self.law}: {name} is {value:g}, must be finite and at least {least:g}")
+        if self.law == "pareto" and self.shape == 1.0:
+            raise InputError("law pareto: shape is 1, a mean exists for shapes above 1 only")
+        if self.law in ("lognormal", "pareto", "exponential") and self.mean == 0.0:
+            raise InputError(f"law {self.law}: mean is 0, must be positive")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise InputError(f"law {self.law}: low is {self.low:g}, more than high, {self.high:g}")
+        if self.values is not None:
+            self._check_values(self.values)
+
+    def sample(self, count: int, rng: np.random.Generator) -> Floats:
+        """`count` independent draws."""
+        return LAWS[self.law](self, rng.random(count))
+
+    def _check_values(self, values: Sequence[float]) -> None:
+        if len(values) == 0 or not all(0 <= value < math.inf for value in values):
+            raise InputError(f"law {self.law}: values must be finite, not negative, and at least one")
+        if self.weights is not None:
+            if len(self.weights) != len(values):
+                raise InputError(f"law {self.law}: {len(self.weights)} weights for {len(values)} values")
+            if not all(0 <= weight < math.inf for weight in self.weights) or sum(self.weights) <= 0:
+                raise InputError(f"law {self.law}: weights must be finite, not negative, and not all 0")
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A renewal process of `rate` arrivals per second: `poisson`, `gamma` gaps with a cv, or `fixed` gaps."""
+
+    law: str
+    rate: float
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.law not in ("poisson", "gamma", "fixed"):
+            raise InputError(f"arrivals: law {self.law!r} is not known; the laws are poisson, gamma, fixed")
+        for name in ("rate", "cv"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"arrivals: {name} is {getattr(self, name):g}, must be positive")
+
+    def sample(self, count: int, rng: np.random.Generator) -> Floats:
+        """`count` arrival times in seconds, the first at 0."""
+        if self.law == "fixed":
+            return np.arange(count) / self.rate
+        shape = 1.0 if self.law == "poisson" else 1.0 / self.cv**2
+        gaps = rng.gamma(shape, 1.0 / (shape * self.rate), count - 1)
+        return np.concatenate(([0.0], np.cumsum(gaps)))
+
+
+def _fixed(law: Law, uniform: Floats) -> Floats:
+    return np.full(len(uniform), law.mean)
+
+
+def _uniform(law: Law, uniform: Floats) -> Floats:
+    low, high = _set(law.low), _set(law.high)
+    return low + (high - low) * uniform
+
+
+def _exponential(law: Law, uniform: Floats) -> Floats:
+    mean = _set(law.mean)
+    return _truncated(law, uniform, lambda x: -np.expm1(-x / mean), lambda p: -mean * np.log1p(-p))
+
+
+def _lognormal(law: Law, uniform: Floats) -> Floats:
+    sigma = math.sqrt(math.log1p(_set(law.cv) ** 2))
+    if sigma == 0.0:
+        return _fixed(law, uniform)
+    mu = math.log(_set(law.mean)) - sigma**2 / 2
+
+    def cdf(x: Floats) -> Floats:
+        with np.errstate(divide="ignore"):  # log(0): the lower end has no mass below it
+            return np.asarray(ndtr((np.log(x) - mu) / sigma))
+
+    return _truncated(law, uniform, cdf, lambda p: np.exp(mu + sigma * ndtri(p)))
+
+
+def _pareto(law: Law, uniform: Floats) -> Floats:
+    shape = _set(law.shape)
+    scale = _set(law.mean) * (shape - 1) / shape
+    cdf = lambda x: 1 - (scale / np.maximum(x, scale)) ** shape  # noqa: E731
+    return _truncated(law, uniform, cdf, lambda p: scale * (1 - p) ** (-1 / shape))
+
+
+def _empirical(law: Law, uniform: Floats) -> Floats:
+    values = np.asarray(law.values, dtype=np.float64)
+    weights = np.ones(len(values)) if law.weights is None else np.asarray(law.weights, dtype=np.float64)
+    cumulative = np.cumsum(weights)
+    return values[np.searchsorted(cumulative, uniform * cumulative[-1], side="right")]
+
+
+def _truncated(
+    law: Law, uniform: Floats, cdf: Callable[[Floats], Floats], quantile: Callable[[Floats], Floats]
+) -> Floats:
+    """The law within [low, high], by its distribution function there."""
+    bounds = np.array([0.0 if law.low is None else law.low, math.inf if law.high is None else law.high])
+    first, last = cdf(bounds)
+    if not first < last:
+        raise InputError(f"law {law.law}: no mass between low {bounds[0]:g} and high {bounds[1]:g}")
+    return np.clip(quantile(first + (last - first) * uniform), *bounds)  # clipped against rounding only
+
+
+def _set(value: float | None) -> float:
+    """A parameter that the law's own check has found to be set."""
+    assert value is not None
+    return value
+
+
+LAWS: Mapping[str, Callable[[Law, Floats], Floats]] = MappingProxyType(
+    {
+        "fixed": _fixed,
+        "uniform": _uniform,
+        "exponential": _exponential,
+        "lognormal": _lognormal,
+        "pareto": _pareto,
+        "empirical": _empirical,
+    }
+)
+NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fixed": ("mean",),
+        "uniform": ("low", "high"),
+        "exponential": ("mean",),
+        "lognormal": ("mean", "cv"),
+        "pareto": ("mean", "shape"),
+        "empirical": ("values",),
+    }
+)

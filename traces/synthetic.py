@@ -1,0 +1,173 @@
+"""Traces drawn from laws: lengths, arrivals, and sessions whose prompts grow turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from framework.workload import Workload
+from traces.frame import Trace, list_column, to_workload
+from traces.laws import Arrivals, Law
+from traces.load import Transforms
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Laws of the tokens that a request adds to its prompt and of those it generates, rounded to at least 1."""
+
+    input: Law
+    output: Law
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Conversations: how many turns, how long the user thinks between them, and what their prompts share.
+
+    Each turn's prompt is the prompt and the output of the turn before, then input tokens of its own. The first one
+    begins with one of `prefixes` system prompts of `prefix_tokens` tokens, each as likely. Prompts are cut into
+    prefix blocks of `block_tokens` tokens.
+    """
+
+    turns: Law
+    think_s: Law
+    prefix_tokens: int = 0
+    prefixes: int = 1
+    block_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        for name, least in (("prefix_tokens", 0), ("prefixes", 1), ("block_tokens", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"trace.sessions.{name} is {getattr(self, name)}, must be at least {least}")
+
+
+def load(
+    requests: int,
+    input: Law,
+    output: Law,
+    arrivals: Arrivals,
+    sessions: Sessions | None = None,
+    slo_classes: Mapping[str, float] | None = None,
+    name: str = "synthetic",
+    seed: int = 0,
+    **transforms: Any,
+) -> Workload:
+    """The workload of a config node `trace`: drawn from laws, then transformed (the fields of `Transforms`).
+
+    With `sessions`, `arrivals` are arrivals of sessions. `slo_classes` maps the names of classes to their shares.
+    """
+    steps = Transforms(**transforms)
+    lengths = Lengths(input, output)
+    if sessions is None:
+        trace = independent(requests, lengths, arrivals, seed)
+    else:
+        trace = conversations(requests, lengths, arrivals, sessions, seed)
+    if slo_classes:
+        trace = with_classes(trace, slo_classes, seed)
+    return to_workload(steps.apply(Trace(trace.frame, name, "synthetic", "", trace.hash_block_tokens), seed))
+
+
+def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:
+    """`requests` requests that have nothing to do with each other."""
+    _check_requests(requests)
+    rng = np.random.default_rng([seed, 10])
+    frame = pl.DataFrame(
+        {
+            "arrival_s": arrivals.sample(requests, rng),
+            "input_tokens": _tokens(lengths.input, requests, rng),
+            "output_tokens": _tokens(lengths.output, requests, rng),
+        }
+    )
+    return Trace(frame, "synthetic", "synthetic")
+
+
+def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions: Sessions, seed: int) -> Trace:
+    """The first `requests` turns, by arrival, of as many sessions as it takes.
+
+    A later turn's `arrival_s` counts think times alone; a run replays it `think_s` after the turn before has ended.
+    """
+    _check_requests(requests)
+    rng = np.random.default_rng([seed, 11])
+    turns = _enough_sessions(requests, sessions.turns, rng)
+    rows = int(turns.sum())
+    first = np.cumsum(turns) - turns  # row of each session's first turn
+    session = np.repeat(np.arange(len(turns)), turns)
+    turn = np.arange(rows) - first[session]
+    think_s = np.where(turn > 0, sessions.think_s.sample(rows, rng), 0.0)
+    output = _tokens(lengths.output, rows, rng)
+    added = _tokens(lengths.input, rows, rng) + np.where(turn > 0, np.roll(output, 1), sessions.prefix_tokens)
+    prompt = _within(added, first, session)
+    ids, offsets = _block_ids(prompt, session, rng.integers(sessions.prefixes, size=len(turns)), sessions)
+    frame = pl.DataFrame(
+        {
+            "arrival_s": arrivals.sample(len(turns), rng)[session] + _within(think_s, first, session),
+            "input_tokens": prompt,
+            "output_tokens": output,
+            "session_id": session,
+            "turn": turn,
+            "think_s": think_s,
+        }
+    ).with_columns(list_column(ids, offsets).alias("hash_ids"))
+    frame = frame.sort("arrival_s", maintain_order=True).head(requests)
+    return Trace(frame, "synthetic", "synthetic", hash_block_tokens=sessions.block_tokens)
+
+
+def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
+    """The trace with a service class drawn for each request, or for each session where there are sessions."""
+    weights = np.array(list(shares.values()), dtype=np.float64)
+    if not np.all(np.isfinite(weights)) or np.any(weights < 0) or weights.sum() <= 0:
+        raise InputError(f"trace.slo_classes: shares are {list(shares.values())}, must not be negative nor all 0")
+    unit = trace.frame["session_id"].to_numpy() if "session_id" in trace.has else np.arange(len(trace))
+    drawn = np.random.default_rng([seed, 12]).choice(len(weights), size=int(unit.max()) + 1, p=weights / weights.sum())
+    names = np.array(list(shares))[drawn[unit]]
+    return trace.with_frame(trace.frame.with_columns(pl.Series("slo_class", names.tolist(), pl.String())))
+
+
+def _check_requests(requests: int) -> None:
+    if requests < 1:
+        raise InputError(f"trace.requests is {requests}, must be at least 1")
+
+
+def _tokens(law: Law, count: int, rng: np.random.Generator) -> Ints:
+    return np.maximum(1, np.rint(law.sample(count, rng))).astype(np.int64)
+
+
+def _enough_sessions(requests: int, turns: Law, rng: np.random.Generator) -> Ints:
+    """Turns of each session, of the fewest sessions that have `requests` turns together."""
+    drawn = _tokens(turns, requests, rng)
+    return drawn[: int(np.searchsorted(np.cumsum(drawn), requests)) + 1]
+
+
+def _within(values: NDArray[Any], first: Ints, session: Ints) -> NDArray[Any]:
+    """Running sum of `values` within each session, (rows,)."""
+    total = np.cumsum(values)
+    return total - (total[first] - values[first])[session]
+
+
+def _block_ids(prompt: Ints, session: Ints, group: Ints, sessions: Sessions) -> tuple[Ints, Ints]:
+    """Ids of each prompt's blocks in one array and the N + 1 offsets of the rows in it.
+
+    A block inside the system prompt belongs to its group, a further full block to the session (a later turn has it
+    again), a partial last block to its row alone.
+    """
+    size = sessions.block_tokens
+    count = -(-prompt // size)
+    offsets = np.concatenate(([0], np.cumsum(count)))
+    row = np.repeat(np.arange(len(prompt)), count)
+    block = np.arange(offsets[-1]) - offsets[row]
+    shared = sessions.prefix_tokens // size
+    longest = int(count.max())
+    group_start = longest * int(session.max() + 1)  # sessions' blocks come first, then groups', then partial ones
+    row_start = group_start + shared * sessions.prefixes
+    owner = session[row]
+    ids = np.where(block < shared, group_start + group[owner] * shared + block, owner * longest + block)
+    partial = (block + 1) * size > prompt[row]
+    ids = np.where(partial, row_start + row, ids)
+    return np.unique(ids, return_inverse=True)[1].reshape(-1).astype(np.int64), offsets
