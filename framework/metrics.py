@@ -1,0 +1,262 @@
+"""From a Result to the numbers that are reported: a table of requests and a summary."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from framework.gaps import Gaps, recover
+from framework.usage import pool_table, usage
+from framework.validate import require_positive
+
+if TYPE_CHECKING:
+    from framework.simulate import Result
+
+Floats = NDArray[np.float64]
+STATES = ("pending", "finished", "rejected", "failed")
+FINISHED = STATES.index("finished")
+_LIMITS = ("ttft_s", "tpot_s")
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Limits that a good request keeps; None: not in force. `classes` gives a request's `slo_class` limits of its own,
+    as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all.
+    """
+
+    ttft_s: float | None = 2.0
+    tpot_s: float | None = 0.05
+    classes: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for where, limits in (("slo", {name: getattr(self, name) for name in _LIMITS}), *self._class_limits()):
+            for name, limit in limits.items():
+                if name not in _LIMITS:
+                    raise InputError(f"{where}.{name}: no such limit; choose from {', '.join(_LIMITS)}")
+                if limit is not None:
+                    require_positive(f"{where}.{name}", limit)
+
+    def _class_limits(self) -> list[tuple[str, Mapping[str, float | None]]]:
+        return [(f"slo.classes.{name}", limits) for name, limits in (self.classes or {}).items()]
+
+    def limits_s(self, name: str, slo_class: tuple[str, ...] | None, count: int) -> Floats:
+        """The limit `name` ("ttft_s" or "tpot_s") of each of `count` requests, (count,); inf where not in force."""
+        limits = np.full(count, _or_inf(getattr(self, name)))
+        if slo_class is not None:
+            classes = np.asarray(slo_class)
+            for own, values in (self.classes or {}).items():
+                if name in values:
+                    limits[classes == own] = _or_inf(values[name])
+        return limits
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is reported of one run: one row a request, the summary, one row a pool."""
+
+    requests: pl.DataFrame
+    summary: dict[str, Any]
+    pools: pl.DataFrame
+
+
+def evaluate(result: Result, slo: Slo) -> Evaluation:
+    """The request table, the summary and the pool table of a run, computed together."""
+    gaps = gaps_of(result)
+    requests = _request_table(result, slo, gaps)
+    summary = _summary(result, requests, gaps)
+    return Evaluation(requests, summary, pool_table(result, summary["duration"]))
+
+
+def request_table(result: Result, slo: Slo) -> pl.DataFrame:
+    """One row a request, in trace order; times in seconds, null where undefined.
+
+    TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
+    one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
+    request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
+    TPOT. `good`: finished and both kept.
+    """
+    return _request_table(result, slo, gaps_of(result))
+
+
+def summarize(result: Result, slo: Slo) -> dict[str, Any]:
+    """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
+
+    Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
+    runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
+    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill. None
+    where undefined.
+    """
+    return evaluate(result, slo).summary
+
+
+def gaps_of(result: Result) -> Gaps:
+    """Token gaps: those reduced during the run, else recovered from its step log."""
+    if result.gaps is not None:
+        return result.gaps
+    workload = result.workload
+    return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))
+
+
+def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
+    requests, workload = result.requests, result.workload
+    count = len(requests)
+    finished = requests["state"] == FINISHED
+    arrival_s, first_s = requests["arrival_s"], requests["first_token_s"]
+    later_tokens = workload.output_tokens - 1
+
+    ttft_s = first_s - arrival_s
+    e2e_s = np.where(finished, requests["end_s"] - arrival_s, np.nan)
+    tpot_s = np.full(count, np.nan)
+    np.divide(requests["end_s"] - first_s, later_tokens, out=tpot_s, where=finished & (later_tokens > 0))
+    ttft_ok = ~np.isnan(ttft_s) & (np.nan_to_num(ttft_s) <= slo.limits_s("ttft_s", workload.slo_class, count))
+    tpot_ok = finished & (np.nan_to_num(tpot_s) <= slo.limits_s("tpot_s", workload.slo_class, count))
+
+    columns = {
+        "request_id": np.arange(count),
+        "arrival_s": arrival_s,
+        "input_tokens": workload.input_tokens,
+        "output_tokens": workload.output_tokens,
+        "state": pl.Series(STATES).gather(requests["state"]),
+        "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
+        "prefill_instance": _null_below_zero(requests["prefill_instance"]),
+        "decode_instance": _null_below_zero(requests["decode_instance"]),
+        "queue_s": requests["start_s"] - arrival_s,
+        "prefill_s": requests["prefill_end_s"] - requests["start_s"],
+        "transfer_s": requests["transfer_end_s"] - requests["prefill_end_s"],
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
+        "tbt_p99_s": np.where(finished, gaps.request_p99_s, np.nan),
+        "tbt_max_s": np.where(finished, gaps.request_max_s, np.nan),
+        "e2e_s": e2e_s,
+        "cached_tokens": requests["cached_tokens"],
+        "preemptions": requests["preemptions"],
+        "migrations": requests["migrations"],
+        "predicted_output_tokens": requests["predicted_tokens"],
+        "ttft_ok": ttft_ok,
+        "tpot_ok": tpot_ok,
+        "good": finished & ttft_ok & tpot_ok,
+    }
+    return pl.DataFrame(columns).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, Any]:
+    completed = requests.filter(pl.col("state") == "finished")
+    offered, good = len(requests), int(requests["good"].sum())
+    duration_s = _duration_s(result)
+    input_tokens, output_tokens = int(completed["input_tokens"].sum()), int(completed["output_tokens"].sum())
+    gpus = result.cluster.gpus
+    used = usage(result, duration_s)
+    return {
+        "duration": duration_s,
+        "completed": len(completed),
+        "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens,
+        "request_throughput": _rate(len(completed), duration_s),
+        "request_goodput": _rate(good, duration_s),
+        "output_throughput": _rate(output_tokens, duration_s),
+        "total_token_throughput": _rate(input_tokens + output_tokens, duration_s),
+        **_statistics_ms("ttft", completed["ttft_s"]),
+        **_statistics_ms("tpot", completed["tpot_s"]),
+        **_gap_statistics_ms(gaps),
+        **_statistics_ms("e2el", completed["e2e_s"]),
+        "offered": offered,
+        "rejected": int((requests["state"] == "rejected").sum()),
+        "failed": int((requests["state"] == "failed").sum()),
+        "preemptions": int(requests["preemptions"].sum()),
+        "migrations": int(requests["migrations"].sum()),
+        "slo_attainment": good / offered,
+        "goodput_per_gpu": _rate(good, duration_s) / gpus,
+        "gpus": gpus,
+        "mfu": used["mfu"],
+        "mbu": used["mbu"],
+        "kv_utilization": used["kv_utilization"],
+        "cache_hit_rate": _cache_hit_rate(requests),
+        "energy_j": used["energy_j"],
+        "cost_usd": used["cost_usd"],
+        **_provenance(result),
+    }
+
+
+def _provenance(result: Result) -> dict[str, Any]:
+    workload = result.workload
+    packages = {name: version(name) for name in ("numpy", "polars", "numba")}
+    return {
+        "policy": result.policy,
+        "predictor": result.predictor,
+        "trace": workload.name,
+        "trace_source": workload.source,
+        "trace_sha256": workload.sha256 or None,
+        "timing_source": result.timing_source,
+        "seed": result.seed,
+        "versions": {"python": platform.python_version(), **packages},
+        "git_revision": git_revision(_ROOT),
+    }
+
+
+def git_revision(root: Path) -> str | None:
+    """The commit checked out in `root`, "-dirty" appended if tracked files were changed; None outside a repository."""
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _duration_s(result: Result) -> float:
+    """First arrival to last completion; to the last end of any kind where nothing was completed."""
+    requests = result.requests
+    finished = requests["state"] == FINISHED
+    ends_s = requests["end_s"][finished] if finished.any() else requests["end_s"]
+    return float(np.nanmax(ends_s) - np.nanmin(requests["arrival_s"]))
+
+
+def _statistics_ms(name: str, values_s: pl.Series) -> dict[str, float | None]:
+    values_ms = values_s.drop_nulls().to_numpy() * 1e3
+    if len(values_ms) == 0:
+        return _statistics(name, [np.nan] * 6)
+    centre = [values_ms.mean(), np.median(values_ms), values_ms.std()]
+    return _statistics(name, [*centre, *np.percentile(values_ms, [90, 95, 99])])
+
+
+def _gap_statistics_ms(gaps: Gaps) -> dict[str, float | None]:
+    values_s = (gaps.mean_s, gaps.median_s, gaps.std_s, gaps.p90_s, gaps.p95_s, gaps.p99_s)
+    return _statistics("itl", [value_s * 1e3 for value_s in values_s])
+
+
+def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:
+    statistics = ("mean", "median", "std", "p90", "p95", "p99")
+    return {
+        f"{statistic}_{name}_ms": None if np.isnan(value) else float(value)
+        for statistic, value in zip(statistics, values_ms, strict=True)
+    }
+
+
+def _cache_hit_rate(requests: pl.DataFrame) -> float | None:
+    admitted = requests.filter(pl.col("queue_s").is_not_null())
+    return float(admitted["cached_tokens"].sum() / admitted["input_tokens"].sum()) if len(admitted) else None
+
+
+def _rate(count: float, duration_s: float) -> float:
+    return count / duration_s if duration_s > 0 else 0.0
+
+
+def _or_inf(limit: float | None) -> float:
+    return np.inf if limit is None else float(limit)
+
+
+def _null_below_zero(values: NDArray[Any]) -> pl.Series:
+    series = pl.Series(np.ascontiguousarray(values))
+    return series.set(series < 0, None)

@@ -1,0 +1,214 @@
+"""Terminal tables: one run, and several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from framework.metrics import Evaluation, Slo
+
+Summary = Mapping[str, Any]
+_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
+_WARNING = "bold black on yellow"
+_KWH_J = 3.6e6
+_S, _MS = 1e3, 1.0  # units in ms
+_COMPARED = {
+    "TTFT s\nP50": ("median_ttft_ms", _S),
+    "\nP99": ("p99_ttft_ms", _S),
+    "TPOT ms\nP50": ("median_tpot_ms", _MS),
+    " \nP99": ("p99_tpot_ms", _MS),
+    "TBT ms\nP99": ("p99_itl_ms", _MS),
+    "E2E s\nP99": ("p99_e2el_ms", _S),
+}
+_COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
+_GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
+_NONE = "–"
+_PLAIN_WIDTH = 100  # of output that no terminal shows
+
+
+def console() -> Console:
+    """A console on stdout that is wide enough for these tables where it is a file or a pipe."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=_PLAIN_WIDTH)
+
+
+def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
+    """What a run came to, for `rich.console.Console.print`."""
+    beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 4))
+    return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
+
+
+def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None = None) -> RenderableType:
+    """Runs below each other, the best goodput bold and marked with an arrow.
+
+    Without `labels` a run is called by what tells it from the others: policy, predictor, trace, GPUs or seed.
+    """
+    names = [Text(label) for label in labels] if labels is not None else _distinguishing(summaries)
+    several_sizes = len({summary["gpus"] for summary in summaries}) > 1
+    goodput = "goodput_per_gpu" if several_sizes else "request_goodput"
+    best = max(summary[goodput] for summary in summaries)
+
+    table = _table("", "run", between=0)
+    for heading in ("goodput\n/s/GPU" if several_sizes else "goodput\nreq/s", "SLO\nmet %", *_COMPARED, *_COUNTED):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, summary in zip(names, summaries, strict=True):
+        unserved = summary["rejected"] + summary["failed"]
+        is_best = len(summaries) > 1 and best > 0 and summary[goodput] == best
+        table.add_row(
+            *("▸" if is_best else "", name, _number(summary[goodput]), _attainment(summary["slo_attainment"], unit="")),
+            *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
+            *(f"{count:,}" for count in (unserved, summary["preemptions"], summary["migrations"])),
+            style="bold" if is_best else "",
+        )
+    return Group(*_common_lines(summaries), table)
+
+
+def _headline(summary: Summary) -> list[Text]:
+    first = Text.assemble(
+        (str(summary["policy"]), "bold"), " on ", (str(summary["trace"]), "bold"), " ", _source(summary)
+    )
+    first.append(f"  {summary['offered']:,} requests, {_number(summary['duration'])} s, {_gpus(summary)}")
+    second = Text(style="dim")
+    if summary["predictor"] not in ("", "none", None):
+        second.append(f"predictor {summary['predictor']}, ")
+    second.append(f"timing {summary['timing_source']}, seed {summary['seed']}")
+    return [first, second]
+
+
+def _source(summary: Summary) -> Text:
+    """Where the requests come from; one that only resembles a real trace must be seen at once."""
+    if summary["trace_source"] == "twin":
+        return Text(" TWIN, not the real trace ", style=_WARNING)
+    return Text(f"({summary['trace_source']})", style="dim")
+
+
+def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
+    summary, requests = evaluation.summary, evaluation.requests
+    table = _table("latency", "")
+    for heading in ("P50", "P90", "P99", "SLO", "met"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    limits = {"ttft": (slo.ttft_s, "ttft_ok"), "tpot": (slo.tpot_s, "tpot_ok")}
+    for name, key in _LATENCIES.items():
+        values_ms = [summary[f"{statistic}_{key}_ms"] for statistic in ("median", "p90", "p99")]
+        unit, unit_ms = ("s", _S) if (values_ms[-1] or 0) >= _S else ("ms", _MS)
+        limit_s, ok = limits.get(key, (None, ""))
+        judged = [] if limit_s is None else [_scaled(limit_s * _S, unit_ms), _attainment(requests[ok].mean())]
+        table.add_row(name, unit, *(_scaled(value_ms, unit_ms) for value_ms in values_ms), *judged)
+    return table
+
+
+def _outcome(evaluation: Evaluation) -> Table:
+    summary, requests = evaluation.summary, evaluation.requests
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    per_gpu = f" ({_number(summary['goodput_per_gpu'])} per GPU)"
+    grid.add_row("goodput", Text.assemble((f"{_number(summary['request_goodput'])} req/s", "bold"), (per_gpu, "dim")))
+    share = f" {int(requests['good'].sum()):,} of {summary['offered']:,}"
+    grid.add_row("attainment", Text.assemble(_attainment(summary["slo_attainment"]), (share, "dim")))
+    throughput = f"{_number(summary['request_throughput'])} req/s, {_number(summary['output_throughput'])} tok/s"
+    grid.add_row("throughput", throughput)
+    for state in ("completed", "rejected", "failed"):
+        style = "red" if state != "completed" and summary[state] else ""
+        grid.add_row(state, Text.assemble((f"{summary[state]:,}", style), (_reasons(requests, state), "dim")))
+    grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
+    grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
+    if summary["cache_hit_rate"]:
+        grid.add_row("cache hits", _share(summary["cache_hit_rate"]))
+    grid.add_row("cost", f"${_number(summary['cost_usd'])}, {_number(summary['energy_j'] / _KWH_J)} kWh")
+    return grid
+
+
+def _pools(pools: pl.DataFrame) -> Table:
+    table = _table("pool", "role")
+    for heading in ("instances", "GPUs", "utilisation", "KV in use", "mean batch"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for pool in pools.iter_rows(named=True):
+        shares = (_share(pool["utilization"]), _share(pool["kv_utilization"]))
+        batch = _number(pool["mean_batch"]) if pool["mean_batch"] else _NONE
+        table.add_row(Text(pool["pool"]), pool["role"], f"{pool['instances']:,}", f"{pool['gpus']:,}", *shares, batch)
+    return table
+
+
+def _table(first: str, second: str, between: int = 1) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, between, 0, 0))
+    table.add_column(first, style="bold" if first else "", no_wrap=True)
+    table.add_column(second, no_wrap=not second or bool(first), overflow="fold")
+    return table
+
+
+def _reasons(requests: pl.DataFrame, state: str) -> str:
+    counts = requests.filter(pl.col("state") == state)["reason"].drop_nulls().value_counts()
+    ordered = sorted(counts.iter_rows(), key=lambda row: (-row[1], row[0]))
+    return f" ({', '.join(f'{reason} {count:,}' for reason, count in ordered)})" if ordered else ""
+
+
+def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
+    """The trace and the timing of all runs, where they agree."""
+
+    def agrees(*keys: str) -> bool:
+        return len({tuple(summary[key] for key in keys) for summary in summaries}) == 1
+
+    only = summaries[0]
+    lines = []
+    if agrees("trace", "trace_source"):
+        line = Text.assemble((str(only["trace"]), "bold"), " ", _source(only))
+        line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
+        lines.append(line.append(f"  {_gpus(only)}" if agrees("gpus") else ""))
+    if agrees("timing_source"):
+        lines.append(Text(f"timing {only['timing_source']}", style="dim"))
+    return [*lines, Text()]
+
+
+def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
+    def differs(key: str) -> bool:
+        return len({summary[key] for summary in summaries}) > 1
+
+    names = []
+    for summary in summaries:
+        name = Text(str(summary["policy"]))
+        if differs("predictor") and summary["predictor"] != "none":
+            name.append(f" {summary['predictor']}")
+        if differs("trace") or differs("trace_source"):
+            style = _WARNING if summary["trace_source"] == "twin" else "dim"
+            name.append(f" {summary['trace']} ").append(summary["trace_source"], style=style)
+        for key, label in (
+            ("offered", "{:,} requests"),
+            ("timing_source", "{}"),
+            ("gpus", "{} GPUs"),
+            ("seed", "seed {}"),
+        ):
+            name.append(" " + label.format(summary[key]) if differs(key) else "")
+        names.append(name)
+    return names
+
+
+def _gpus(summary: Summary) -> str:
+    return f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
+
+
+def _attainment(share: float, unit: str = " %") -> Text:
+    style = "green" if share >= _GOOD_SHARE else "yellow" if share >= _POOR_SHARE else "red"
+    return Text(f"{100 * share:.1f}{unit}", style=style)
+
+
+def _share(share: float | None) -> str:
+    return _NONE if share is None else f"{100 * share:.1f} %"
+
+
+def _scaled(value_ms: float | None, unit_ms: float) -> str:
+    return _NONE if value_ms is None else _number(value_ms / unit_ms)
+
+
+def _number(value: float) -> str:
+    """Three significant digits, more only before the point."""
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"

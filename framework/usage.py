@@ -1,0 +1,107 @@
+"""How much of the hardware a run used: FLOPs, bandwidth, KV memory, energy and money.
+
+All shares are of the whole run (`duration_s`), idle time included, and all work is counted, recomputation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.cluster import PoolSpec
+from framework.errors import InputError
+from framework.hardware import Model
+
+if TYPE_CHECKING:
+    from framework.simulate import Result
+
+Floats = NDArray[np.float64]
+_HOUR_S = 3600.0
+
+
+def flops(model: Model, instances: NDArray[np.void]) -> Floats:
+    """Model FLOPs of each instance's work, shape (M,).
+
+    Two per non-embedding weight and token, and two per multiply-add of causal attention (scores and values): a chunk
+    after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, a decode to its context (Kaplan et al.,
+    arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311, appendix B).
+    """
+    tokens = instances["prefill_tokens"] + instances["decode_tokens"]
+    attended = instances["prefill_square"] / 2 + instances["context_tokens"]
+    per_position = 4.0 * model.layers * model.heads * model.head_dim
+    work: Floats = 2.0 * model.non_embedding_parameters * tokens + per_position * attended
+    return work
+
+
+def memory_bytes(model: Model, instances: NDArray[np.void]) -> Floats:
+    """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written."""
+    tokens = instances["prefill_tokens"] + instances["decode_tokens"]
+    kv_tokens = instances["context_tokens"] + tokens
+    moved: Floats = 1.0 * model.weight_bytes * instances["steps"] + 1.0 * model.kv_bytes_per_token * kv_tokens
+    return moved
+
+
+def usage(result: Result, duration_s: float) -> dict[str, float | None]:
+    """Use of the whole cluster over `duration_s`: mfu, mbu, kv_utilization (shares), energy_j, cost_usd.
+
+    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy. A share is None
+    where it is undefined: a run without duration, a GPU that states no peak for the model's operands.
+    """
+    model, instances = result.model, result.instances
+    gpus = _of_instances(result, lambda pool: pool.tp)
+    peak_flops = _of_instances(result, lambda pool: pool.tp * _peak_flops(pool, model))
+    peak_bytes_s = _of_instances(result, lambda pool: pool.tp * pool.gpu.bandwidth_bytes_s)
+    idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
+    tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
+    usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
+    energy_j = gpus @ (idle_w * duration_s + (tdp_w - idle_w) * instances["busy_s"])
+    return {
+        "mfu": _share(flops(model, instances).sum(), peak_flops.sum() * duration_s),
+        "mbu": _share(memory_bytes(model, instances).sum(), peak_bytes_s.sum() * duration_s),
+        "kv_utilization": _share(instances["kv_block_s"].sum(), instances["total_blocks"].sum() * duration_s),
+        "energy_j": float(energy_j),
+        "cost_usd": float(gpus @ usd_per_hour) * duration_s / _HOUR_S,
+    }
+
+
+def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
+    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
+
+    `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
+    """
+    rows = []
+    for index, pool in enumerate(result.cluster.pools):
+        own = result.instances[result.instances["pool"] == index]
+        busy_s = float(own["busy_s"].sum())
+        rows.append(
+            {
+                "pool": pool.name,
+                "role": pool.role,
+                "instances": pool.instances,
+                "gpus": pool.gpus,
+                "utilization": _share(busy_s, pool.instances * duration_s),
+                "kv_utilization": _share(own["kv_block_s"].sum(), own["total_blocks"].sum() * duration_s),
+                "mean_batch": _share(own["batch_s"].sum(), busy_s),
+            }
+        )
+    numbers = ("utilization", "kv_utilization", "mean_batch")
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
+
+
+def _of_instances(result: Result, value: Callable[[PoolSpec], float]) -> Floats:
+    return np.array([value(pool) for pool in result.cluster.pools], np.float64)[result.instances["pool"]]
+
+
+def _peak_flops(pool: PoolSpec, model: Model) -> float:
+    try:
+        return pool.gpu.peak(model.dtype_bytes)
+    except InputError:
+        return float("nan")
+
+
+def _share(part: float, whole: float) -> float | None:
+    return float(part / whole) if whole > 0 else None

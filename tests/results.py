@@ -1,0 +1,152 @@
+"""Results made by hand, for tests of what is reported of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.config import EngineConfig
+from framework.engine.state import LEAP, MEMBERSHIP
+from framework.gaps import Gaps
+from framework.hardware import Gpu, Model
+from framework.workload import Workload
+
+PENDING, FINISHED, REJECTED, FAILED = range(4)
+REQUEST_FIELDS: dict[str, tuple[str, Any]] = {
+    "state": ("i1", PENDING),
+    "reason": ("i2", 0),
+    "prefill_instance": ("i4", -1),
+    "decode_instance": ("i4", -1),
+    "arrival_s": ("f8", 0.0),
+    "start_s": ("f8", np.nan),
+    "prefill_end_s": ("f8", np.nan),
+    "first_token_s": ("f8", np.nan),
+    "transfer_end_s": ("f8", np.nan),
+    "end_s": ("f8", np.nan),
+    "emitted": ("i8", 0),
+    "cached_tokens": ("i8", 0),
+    "preemptions": ("i4", 0),
+    "migrations": ("i4", 0),
+    "predicted_tokens": ("f8", np.nan),
+}
+INSTANCE_FIELDS: dict[str, tuple[str, Any]] = {
+    "pool": ("i4", 0),
+    "total_blocks": ("i8", 1000),
+    "busy_s": ("f8", 0.0),
+    "steps": ("i8", 0),
+    "decode_steps": ("i8", 0),
+    "prefill_tokens": ("i8", 0),
+    "decode_tokens": ("i8", 0),
+    "context_tokens": ("f8", 0.0),
+    "prefill_square": ("f8", 0.0),
+    "kv_block_s": ("f8", 0.0),
+    "batch_s": ("f8", 0.0),
+    "transferred_bytes": ("f8", 0.0),
+}
+GPU = Gpu(
+    name="H100",
+    peak_flops={"bf16": 989e12},
+    memory_bytes=80e9,
+    bandwidth_bytes_s=3.35e12,
+    link_bytes_s=450e9,
+    pcie_bytes_s=64e9,
+    nic_bytes_s=50e9,
+    tdp_w=700.0,
+    idle_w=100.0,
+    usd_per_hour=3.0,
+)
+MODEL = Model(
+    name="8B",
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=14336,
+    vocab=128256,
+    max_context=131072,
+)
+
+
+@dataclass(frozen=True)
+class HandMade:
+    """Has what a Result has."""
+
+    workload: Workload
+    cluster: ClusterSpec
+    requests: np.ndarray
+    instances: np.ndarray
+    leaps: np.ndarray
+    memberships: np.ndarray
+    model: Model = MODEL
+    engine: EngineConfig = EngineConfig()
+    policy: str = "distserve"
+    predictor: str = "none"
+    timing_source: str = "affine"
+    seed: int = 0
+    reasons: tuple[str, ...] = ("", "context", "kv")
+    events: int = 0
+    steps: int = 0
+    gaps: Gaps | None = None
+
+
+def records(fields: dict[str, tuple[str, Any]], rows: list[dict[str, Any]]) -> np.ndarray:
+    """A structured array of `rows`; what a row leaves out has the field's default."""
+    made = np.zeros(len(rows), [(name, kind) for name, (kind, _) in fields.items()])
+    for name, (_, default) in fields.items():
+        made[name] = [row.get(name, default) for row in rows]
+    return made
+
+
+def small_result(**changes: Any) -> HandMade:
+    """Five requests on one prefill and one decode instance: good, good with one token, rejected, failed, too slow.
+
+    Decode steps end at 1.75 (request 0), 2.0 (0, 4: the first of 4 after a first token at 1.5), 2.5 (4) and 3.0 (4).
+    """
+    requests: list[dict[str, Any]] = [
+        {"state": FINISHED, "decode_instance": 1, "start_s": 1.0, "prefill_end_s": 1.5, "first_token_s": 1.5, "end_s": 2.0},
+        {"state": FINISHED, "arrival_s": 1.0, "start_s": 1.5, "prefill_end_s": 2.0, "first_token_s": 2.0, "end_s": 2.0},
+        {"state": REJECTED, "reason": 2, "arrival_s": 1.0, "end_s": 1.0},
+        {"state": FAILED, "reason": 2, "arrival_s": 2.0, "start_s": 2.0, "prefill_end_s": 2.5, "first_token_s": 2.5},
+        {"state": FINISHED, "decode_instance": 1, "start_s": 1.0, "prefill_end_s": 1.5, "first_token_s": 1.5, "end_s": 3.0},
+    ]
+    for row, emitted in zip(requests, (3, 1, 0, 1, 4), strict=True):
+        row.update(emitted=emitted, prefill_instance=0 if emitted else -1)
+    requests[0].update(arrival_s=0.5, transfer_end_s=1.625, cached_tokens=64, migrations=1, predicted_tokens=2.5)
+    requests[3].update(end_s=2.5)
+    requests[4].update(arrival_s=0.5, transfer_end_s=1.75, preemptions=2)
+    instances = [
+        {"busy_s": 1.5, "steps": 3, "prefill_tokens": 400, "prefill_square": 60000.0, "kv_block_s": 500.0},
+        {"pool": 1, "busy_s": 1.25, "steps": 4, "decode_steps": 4, "decode_tokens": 5, "context_tokens": 600.0}
+        | {"kv_block_s": 1000.0, "batch_s": 1.5},
+    ]
+    leaps = [  # start_s, first_s, increment_s, step0, context, instance, steps, batch, prefill_tokens
+        (1.0, 0.5, 0.0, 0, 0, 0, 1, 0, 300),
+        (1.5, 0.5, 0.0, 0, 0, 0, 1, 0, 50),
+        (1.625, 0.125, 0.0, 0, 101, 1, 1, 1, 0),
+        (1.75, 0.25, 0.0, 1, 303, 1, 1, 2, 0),
+        (2.0, 0.5, 0.0, 0, 0, 0, 1, 0, 50),
+        (2.0, 0.5, 0.0, 2, 202, 1, 2, 1, 0),
+    ]
+    memberships = [(0, 2, 1.5, 0, 1), (1, 4, 1.5, 4, 1)]
+    workload = Workload(
+        arrival_s=np.array([0.5, 0.5, 1.0, 1.0, 2.0]),
+        input_tokens=np.array([100, 50, 5000, 50, 200]),
+        output_tokens=np.array([3, 1, 10, 5, 4]),
+        name="mooncake",
+        source="twin",
+        sha256="ab" * 32,
+    )
+    pools = (PoolSpec("prefill", "prefill", 1, GPU), PoolSpec("decode", "decode", 1, GPU, tp=2))
+    made: dict[str, Any] = {
+        "workload": workload,
+        "cluster": ClusterSpec(pools, LinkSpec(50e9)),
+        "requests": records(REQUEST_FIELDS, requests),
+        "instances": records(INSTANCE_FIELDS, instances),
+        "leaps": np.array(leaps, LEAP),
+        "memberships": np.array(memberships, MEMBERSHIP),
+    }
+    return HandMade(**(made | changes))
