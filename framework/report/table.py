@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 from rich import box
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +31,7 @@ _COMPARED = {
 _COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 _NONE = "–"
+_WIDE = 96  # columns that a full comparison needs
 _PLAIN_WIDTH = 100  # of output that no terminal shows
 
 
@@ -41,33 +43,44 @@ def console() -> Console:
 
 def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     """What a run came to, for `rich.console.Console.print`."""
-    beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 4))
+    beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
     return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
 
 
-def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None = None) -> RenderableType:
-    """Runs below each other, the best goodput bold and marked with an arrow.
+@dataclass(frozen=True)
+class ComparisonTable:
+    """Runs below each other, for `rich.console.Console.print`; the best goodput is bold and marked.
 
-    Without `labels` a run is called by what tells it from the others: policy, predictor, trace, GPUs or seed.
+    Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
+    goodput per GPU. A narrow terminal gets fewer columns.
     """
-    names = [Text(label) for label in labels] if labels is not None else _distinguishing(summaries)
-    several_sizes = len({summary["gpus"] for summary in summaries}) > 1
-    goodput = "goodput_per_gpu" if several_sizes else "request_goodput"
-    best = max(summary[goodput] for summary in summaries)
 
-    table = _table("", "run", between=0)
-    for heading in ("goodput\n/s/GPU" if several_sizes else "goodput\nreq/s", "SLO\nmet %", *_COMPARED, *_COUNTED):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, summary in zip(names, summaries, strict=True):
-        unserved = summary["rejected"] + summary["failed"]
-        is_best = len(summaries) > 1 and best > 0 and summary[goodput] == best
-        table.add_row(
-            *("▸" if is_best else "", name, _number(summary[goodput]), _attainment(summary["slo_attainment"], unit="")),
-            *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
-            *(f"{count:,}" for count in (unserved, summary["preemptions"], summary["migrations"])),
-            style="bold" if is_best else "",
-        )
-    return Group(*_common_lines(summaries), table)
+    summaries: Sequence[Summary]
+    labels: Sequence[str] | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _common_lines(self.summaries)
+        yield self._runs(with_counts=options.max_width >= _WIDE)
+
+    def _runs(self, with_counts: bool) -> Table:
+        labels = _distinguishing(self.summaries) if self.labels is None else [Text(label) for label in self.labels]
+        several_sizes = len({summary["gpus"] for summary in self.summaries}) > 1
+        goodput, heading = ("goodput_per_gpu", "/s/GPU") if several_sizes else ("request_goodput", "req/s")
+        best = max(summary[goodput] for summary in self.summaries)
+        table = _table("", "run", between=0)
+        for column in (f"goodput\n{heading}", "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
+            table.add_column(column, justify="right", no_wrap=True)
+        for label, summary in zip(labels, self.summaries, strict=True):
+            is_best = len(self.summaries) > 1 and best > 0 and summary[goodput] == best
+            counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
+            table.add_row(
+                *("▸" if is_best else "", label),
+                *(_number(summary[goodput]), _attainment(summary["slo_attainment"], unit="")),
+                *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
+                *(f"{count:,}" for count in counts[: len(_COUNTED) if with_counts else 0]),
+                style="bold" if is_best else "",
+            )
+        return table
 
 
 def _headline(summary: Summary) -> list[Text]:
@@ -91,7 +104,7 @@ def _source(summary: Summary) -> Text:
 
 def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
     summary, requests = evaluation.summary, evaluation.requests
-    table = _table("latency", "")
+    table = _table("", "")
     for heading in ("P50", "P90", "P99", "SLO", "met"):
         table.add_column(heading, justify="right", no_wrap=True)
     limits = {"ttft": (slo.ttft_s, "ttft_ok"), "tpot": (slo.tpot_s, "tpot_ok")}
