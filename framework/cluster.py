@@ -121,19 +121,31 @@ def mixed(
 def disaggregated(
     prefill: int,
     decode: int,
-    prefill_gpu: Gpu,
-    decode_gpu: Gpu,
-    prefill_tp: int = 1,
-    decode_tp: int = 1,
+    gpu: Gpu,
+    tp: int = 1,
+    prefill_gpu: Gpu | None = None,
+    decode_gpu: Gpu | None = None,
+    prefill_tp: int | None = None,
+    decode_tp: int | None = None,
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
 ) -> ClusterSpec:
-    """`prefill` instances hand over to `decode` instances. The network is as for `mixed`."""
-    for name, value in (("prefill", prefill), ("decode", decode), ("prefill_tp", prefill_tp), ("decode_tp", decode_tp)):
+    """`prefill` instances hand over to `decode` instances.
+
+    Both pools have `gpu` and `tp` unless they name their own. The network is as for `mixed`.
+    """
+    counts = {
+        "prefill": prefill,
+        "decode": decode,
+        "tp": tp,
+        "prefill_tp": tp if prefill_tp is None else prefill_tp,
+        "decode_tp": tp if decode_tp is None else decode_tp,
+    }
+    for name, value in counts.items():
         require_count(f"cluster.{name}", value)
     pools = (
-        PoolSpec("prefill", "prefill", prefill, prefill_gpu, prefill_tp),
-        PoolSpec("decode", "decode", decode, decode_gpu, decode_tp),
+        PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, counts["prefill_tp"]),
+        PoolSpec("decode", "decode", decode, decode_gpu or gpu, counts["decode_tp"]),
     )
     return _linked(pools, link_bandwidth_bytes_s, link_latency_s)
 

@@ -52,18 +52,20 @@ def compiled(target: Callable[..., Any] | Signatures, /) -> Any:
     if inspect.isfunction(target):
         return _compile(target, [])
     signatures = list(target) if isinstance(target, list) else [target]
-    if not all(sigutils.is_signature(signature) for signature in signatures):  # type: ignore[no-untyped-call]
+    is_signature: Callable[[Any], bool] = sigutils.is_signature
+    if not all(map(is_signature, signatures)):
         raise TypeError(f"compiled: {target!r} is neither a function nor a signature")
     return lambda function: _compile(function, signatures)
 
 
 def _compile(function: F, signatures: list[Any]) -> F:
-    if config.DISABLE_JIT:  # type: ignore[attr-defined]  # set when numba is imported
+    numba_config: Any = config
+    if numba_config.DISABLE_JIT:
         return function
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
     if cache_directory(Path(inspect.getfile(function))) is not None:
         # What `enable_caching` does, with a cache that knows where to look instead of asking the global configuration.
-        dispatcher._cache = _SourceKeyedCache(function)  # type: ignore[no-untyped-call]
+        dispatcher._cache = _SourceKeyedCache(function)
     for signature in signatures:
         dispatcher.compile(signature)
     if signatures:
@@ -96,16 +98,22 @@ class _SourceKeyedCache(caching.FunctionCache):
 
     _impl_class = _CacheFiles
 
+    def __init__(self, py_func: Callable[..., Any]) -> None:
+        parent: Any = super()  # numba has no types
+        parent.__init__(py_func)
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        parent: Any = super()
         try:
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            return parent.load_overload(sig, target_context)
         except Exception:  # a damaged file shows as almost any error of unpickling
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        parent: Any = super()
         try:
             with _locked(Path(self.cache_path)):  # numba's index is read, changed and written back
-                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+                parent.save_overload(sig, data)
         except OSError:
             return
 

@@ -1,0 +1,1 @@
+"""How long a step takes: tables (`step`) and the sources that fill them."""
