@@ -79,7 +79,7 @@ def _names(options: Sequence[str]) -> str:
 
 
 def _not_instantiated(error: InstantiationException) -> str | None:
-    """Arguments that do not fit and names that do not exist are the user's; what breaks inside a constructor is a bug."""
+    """Arguments that do not fit and names that do not exist are mistakes; what breaks inside a constructor is a bug."""
     cause = error.__cause__
     where = _full_key(error)
     if isinstance(cause, TypeError) and _innermost_package(cause.__traceback__) == "hydra":
@@ -96,7 +96,8 @@ def _not_instantiated(error: InstantiationException) -> str | None:
 def _not_composed(error: HydraException) -> str:
     text = _one_line(error)
     if text.startswith("Ambiguous value"):
-        return f"{text.split("'")[1]}: several values for one run; add -m to run each of them, or write a list as [a,b]"
+        override = text.split("'")[1]
+        return f"{override}: several values for one run; add -m to run each of them, or write a list as [a,b]"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {text.split(' See http')[0]}; an override is written key=value"
     if text.startswith("Could not override"):
@@ -111,7 +112,7 @@ def _bad_value(error: OmegaConfBaseException) -> str:
 
 
 def _unwritable(error: BaseException) -> str | None:
-    """Hydra makes the run directory and opens the log file: a failure there is about the directory that was asked for."""
+    """Hydra makes the run directory and its first files: what fails there is about the directory that was asked for."""
     for link in _chain(error):
         if isinstance(link, OSError) and _innermost_package(error.__traceback__) == "hydra":
             path = link.filename or "the run directory"

@@ -120,7 +120,7 @@ def print_comparison(sweep: Path, since_ns: int = 0) -> None:
 
 
 def read_runs(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """(label, summary) of each run below `sweep`, in the order of the jobs. Labels tell the runs apart by their overrides."""
+    """(label, summary) of each run below `sweep`, in the order of the jobs. Labels name the overrides that differ."""
     found = []
     for file in sweep.rglob("summary.json"):
         if file.stat().st_mtime_ns >= since_ns:

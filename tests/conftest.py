@@ -25,5 +25,5 @@ def _real_trace(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def real_trace() -> Callable[[str], Path]:
-    """`real_trace("conversation_trace.jsonl")`: the recorded file or folder of that name in TRACES_DIR; skips without it."""
+    """`real_trace("conversation_trace.jsonl")`: that file or folder in TRACES_DIR; the test is skipped without it."""
     return _real_trace
