@@ -41,8 +41,8 @@ class Hooks:
     def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
         return i.token_budget, i.mode
 
-    def on_tick(self, simulation: Simulation) -> Sequence[tuple[int, int]]:
-        """Migrations: (request, destination) in order."""
+    def on_tick(self, simulation: Simulation) -> Sequence[tuple[str, int, int]]:
+        """In order: ("migrate", request, instance) or ("budget", instance, tokens)."""
         return ()
 
 
@@ -125,8 +125,12 @@ class Simulation:
         else:
             assert self.hooks.tick_s is not None
             self.push((id + 1) * self.hooks.tick_s, TICK, id + 1)
-            for request, target in self.hooks.on_tick(self):
-                self.migrate(self.requests[request], self.instances[target])
+            for action, a, b in self.hooks.on_tick(self):
+                if action == "migrate":
+                    self.migrate(self.requests[a], self.instances[b])
+                else:
+                    self.instances[a].token_budget = b
+                    self.poke(self.instances[a])
 
     # arrival and end of a request
 
@@ -413,6 +417,7 @@ class Simulation:
             self.start_decoding(i, r)
         else:
             r.source, r.destination = i, d
+            i.held.append(r)
             d.incoming.append(r)
             self.start_transfers(d)
         return False
@@ -424,7 +429,7 @@ class Simulation:
             r = d.incoming.pop(0)
             assert r.source is not None
             d.cache.take(r.id, self.blocks(r.kv))
-            d.reserved += 1
+            d.arriving.append(r)
             self.copy(r, r.source, d, r.kv)
 
     def copy(self, r: Request, source: Instance, target: Instance, tokens: int) -> int:
@@ -447,9 +452,10 @@ class Simulation:
                 r.transfer_end_s = self.now
         r.source, r.destination, r.moving = None, None, False
         s.cache.release(r.id)
+        s.held.remove(r)
         self.start_transfers(s)
         self.poke(s)
-        d.reserved -= 1
+        d.arriving.remove(r)
         d.joined.append(r)
         self.poke(d)
 
@@ -460,7 +466,7 @@ class Simulation:
         if self.need(r) > d.largest_kv or not d.spare(self.blocks(r.kv)):
             return
         d.cache.take(r.id, self.blocks(r.kv))
-        d.reserved += 1
+        d.arriving.append(r)
         r.migration = Migration(d, r.kv, self.copy(r, s, d, r.kv))
 
     def drop_migration(self, r: Request) -> None:
@@ -470,7 +476,7 @@ class Simulation:
                 self.withdraw(r.migration.event)
             r.migration = None
             d.cache.release(r.id)
-            d.reserved -= 1
+            d.arriving.remove(r)
             self.start_transfers(d)
             self.poke(d)
 
@@ -484,5 +490,6 @@ class Simulation:
             return
         d.cache.take(r.id, extra)
         i.decoding.remove(r)
+        i.held.append(r)
         r.migration, r.source, r.destination, r.moving = None, i, d, True
         self.copy(r, i, d, r.kv - copied)

@@ -183,7 +183,8 @@ class Instance:
         self.joined: list[Request] = []
         self.swapped: list[Request] = []
         self.incoming: list[Request] = []
-        self.reserved = 0  # seats of copies under way to this instance
+        self.arriving: list[Request] = []  # copies under way to this instance hold a seat and blocks here
+        self.held: list[Request] = []  # prefilled or switched, KV kept here until a copy has ended
         self.busy = False
         self.changed = False
         self.step: Step | None = None
@@ -193,7 +194,7 @@ class Instance:
 
     @property
     def seats(self) -> int:
-        return len(self.decoding) + len(self.prefilling) + len(self.joined) + self.reserved
+        return len(self.decoding) + len(self.prefilling) + len(self.joined) + len(self.arriving)
 
     @property
     def largest_kv(self) -> int:

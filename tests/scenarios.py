@@ -7,7 +7,7 @@ exact in float64 whatever its order; general ones use arbitrary floats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,22 +20,9 @@ from framework.timing import step
 from framework.timing.step import StepRow, StepTables, Surface
 from framework.workload import Workload
 from tests.reference_parts import Options, Spec
+from tests.rulers import Rules
 
 MODES = ("decode_first", "prefill_first", "mixed")
-
-
-@dataclass(frozen=True)
-class Rules:
-    """A random policy as data. An empty name: that hook is not overridden. `tick_s` 0: no ticks."""
-
-    seed: int = 0
-    route_prefill: str = "turn"
-    route_decode: str = ""
-    admit: str = ""
-    prioritize: str = ""
-    batching: str = ""
-    tick_s: float = 0.0
-    moves: int = 0  # migrations asked for at each tick
 
 
 @dataclass(frozen=True)
@@ -111,87 +98,6 @@ class Scenario:
         if self.engine.kv_tokens is not None:
             return self.engine.kv_tokens
         return kv_capacity_tokens(self.model, pool.gpu, pool.tp, self.engine.kv_fraction)
-
-
-def mix(*values: int) -> int:
-    """A hash of integers (the finalizer of splitmix64, chained), 0 <= result < 2^64."""
-    state = 0
-    for value in values:
-        state = (state + value + 0x9E3779B97F4A7C15) % 2**64
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
-        state ^= state >> 31
-    return state
-
-
-@dataclass
-class Look:
-    """What a policy can see at one moment; lists by instance. `decoding`: ids of the requests that decode there."""
-
-    now_s: float
-    roles: Sequence[str]
-    columns: dict[str, list[int]]
-    decoding: Sequence[Sequence[int]]
-
-
-COLUMNS = ("queued", "queued_tokens", "running", "kv_tokens", "incoming_kv_tokens", "free_blocks", "evictable_blocks")
-
-
-@dataclass
-class Ruler:
-    """Decides by `rules` on plain numbers, and notes all that it was asked and what it saw then."""
-
-    rules: Rules
-    notes: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def note(self, hook: str, subject: int, look: Look) -> None:
-        columns = tuple((name, tuple(values)) for name, values in sorted(look.columns.items()))
-        self.notes.append((hook, subject, look.now_s, columns, tuple(tuple(sorted(ids)) for ids in look.decoding)))
-
-    def admit(self, look: Look, request: int, prompt: int) -> bool:
-        self.note("admit", request, look)
-        if self.rules.admit == "hash":
-            return mix(self.rules.seed, 1, request) % 8 > 0
-        return min(look.columns["queued_tokens"]) < 96
-
-    def route_prefill(self, look: Look, request: int, prompt: int, generated: int) -> int:
-        self.note("route_prefill", request, look)
-        return self.pick(self.rules.route_prefill, "decode", 2, look, request, generated)
-
-    def route_decode(self, look: Look, request: int, generated: int) -> int:
-        self.note("route_decode", request, look)
-        return self.pick(self.rules.route_decode or "kv_tokens", "prefill", 3, look, request, generated)
-
-    def pick(self, rule: str, barred: str, salt: int, look: Look, request: int, generated: int) -> int:
-        able = [i for i, role in enumerate(look.roles) if role != barred]
-        if rule == "hash":
-            return able[mix(self.rules.seed, salt, request, generated) % len(able)]
-        if rule == "turn":
-            return able[request % len(able)]
-        return min(able, key=lambda i: (look.columns[rule][i], i))
-
-    def prioritize(self, look: Look, request: int, prompt: int) -> float:
-        self.note("prioritize", request, look)
-        if self.rules.prioritize == "hash":
-            return float(mix(self.rules.seed, 4, request) % 3)
-        return float(prompt)
-
-    def batching(self, look: Look, instance: int) -> tuple[int, str]:
-        self.note("batching", instance, look)
-        seen = [look.columns[name][instance] for name in COLUMNS]
-        if self.rules.batching == "mode":
-            return 1 + mix(self.rules.seed, 5, *seen) % 48, MODES[mix(self.rules.seed, 6, *seen) % 3]
-        return 1 + mix(self.rules.seed, 5, *seen) % 48, MODES[mix(self.rules.seed, instance) % 3]
-
-    def on_tick(self, look: Look) -> list[tuple[int, int]]:
-        self.note("on_tick", 0, look)
-        moves = []
-        for k in range(self.rules.moves):
-            draw = mix(self.rules.seed, 7, k, *look.columns["kv_tokens"])
-            ids = sorted(id for there in look.decoding for id in there)
-            if ids:
-                moves.append((ids[draw % len(ids)], (draw >> 32) % len(look.roles)))
-        return moves
 
 
 # strategies
@@ -290,7 +196,7 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         gpu=gpu,
         token_budget=draw(st.none() | st.integers(1, 64)),
         max_batch=draw(st.none() | st.integers(1, 4)),
-        batching=draw(st.none() | st.sampled_from(MODES)),  # type: ignore[arg-type]
+        batching=draw(st.none() | st.sampled_from(MODES)),
         link_bytes_s=draw(st.none() | bandwidths(exact)),
     )
 
@@ -301,18 +207,18 @@ def bandwidths(exact: bool) -> st.SearchStrategy[float]:
 
 @st.composite
 def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
-    balanced = ("hash", "turn", "queued_tokens", "kv_tokens", "free_blocks", "running")
-    must_route = "prefill" in roles
+    balanced = ("hash", "turn", "queued_tokens", "kv_tokens", "free_blocks", "running", "cached")
     ticking = draw(st.booleans())
     return Rules(
         seed=draw(st.integers(0, 999)),
-        route_prefill=draw(st.sampled_from(balanced)),
-        route_decode=draw(st.sampled_from([*([] if must_route else ["", ""]), *balanced, "incoming_kv_tokens"])),
+        route_prefill=draw(st.sampled_from(["", *balanced])),
+        route_decode=draw(st.sampled_from(["", "", *balanced, "incoming_kv_tokens"])),
         admit=draw(st.sampled_from(["", "", "", "hash", "queue"])),
         prioritize=draw(st.sampled_from(["", "", "hash", "short"])),
         batching=draw(st.sampled_from(["", "", "budget", "mode"])),
         tick_s=draw(amounts(exact, 1, 40, -6)) if ticking else 0.0,
         moves=draw(st.integers(0, 3)) if ticking else 0,
+        budgets=ticking and draw(st.booleans()),
     )
 
 

@@ -231,8 +231,8 @@ def test_a_victim_of_a_decode_instance_is_prefilled_again_elsewhere() -> None:
     assert s.requests[1].transfer_end_s == 3
 
 
-def migrate_first(target: int = 1) -> Callable[[Simulation], Sequence[tuple[int, int]]]:
-    return lambda s: [(0, target)]
+def migrate_first(target: int = 1) -> Callable[[Simulation], Sequence[tuple[str, int, int]]]:
+    return lambda s: [("migrate", 0, target)]
 
 
 def test_migration_copies_while_decoding_then_moves_the_tail() -> None:
@@ -256,7 +256,7 @@ def test_a_migration_is_withdrawn_when_the_request_ends_first() -> None:
     assert tokens(s)[0] == [1, 2, 3, 4, 5]
     assert s.requests[0].migrations == 0
     assert (5.75, 1, 0) not in s.order
-    assert s.instances[1].reserved == 0
+    assert s.instances[1].seats == 0
     assert s.instances[1].totals["kv_block_s"] == 3 * 2.5
 
 
@@ -352,7 +352,7 @@ def test_a_request_fails_that_no_longer_fits_where_it_is_to_decode() -> None:
 def test_ticks_come_before_arrivals_of_the_same_time_and_stop_with_the_last_request() -> None:
     seen: list[tuple[float, int]] = []
 
-    def on_tick(s: Simulation) -> Sequence[tuple[int, int]]:
+    def on_tick(s: Simulation) -> Sequence[tuple[str, int, int]]:
         seen.append((s.now, len(s.instances[0].decoding) + len(s.instances[0].prefilling)))
         return ()
 

@@ -1,0 +1,282 @@
+"""Random policies that decide alike in both engines: by plain numbers, seen through one adapter for each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from framework.policy import Action, Migrate, Plan, Policy, SetTokenBudget
+from framework.views import Cluster
+from framework.views import Request as RequestView
+from tests.reference import Hooks, Simulation
+from tests.reference_parts import Instance, Request
+
+MODES = ("decode_first", "prefill_first", "mixed")
+COLUMNS = (
+    *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
+    *("free_blocks", "evictable_blocks", "token_budget"),
+)
+OPTIONAL_HOOKS = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A random policy as data. An empty name: that hook is not overridden. `tick_s` 0: no ticks."""
+
+    seed: int = 0
+    route_prefill: str = "turn"
+    route_decode: str = ""
+    admit: str = ""
+    prioritize: str = ""
+    batching: str = ""
+    tick_s: float = 0.0
+    moves: int = 0  # migrations asked for at each tick
+    budgets: bool = False  # ticks also set token budgets
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        names = {name for name in OPTIONAL_HOOKS[:-1] if getattr(self, name)}
+        return frozenset(names | ({"on_tick"} if self.tick_s else set()))
+
+
+def mix(*values: int) -> int:
+    """A hash of integers (the finalizer of splitmix64, chained), 0 <= result < 2^64."""
+    state = 0
+    for value in values:
+        state = (state + value + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return state
+
+
+@dataclass
+class Look:
+    """What a policy sees at one moment; lists by instance. `decoding`: (request, generated, KV) in running order."""
+
+    now_s: float
+    roles: Sequence[str]
+    columns: dict[str, list[int]]
+    decoding: list[list[tuple[int, int, int]]]
+
+
+@dataclass(frozen=True)
+class Note:
+    """One question to the policy and what it saw then."""
+
+    hook: str
+    subject: int
+    now_s: float
+    seen: tuple[Any, ...]
+
+
+@dataclass
+class Ruler:
+    """Decides by `rules`, and notes all that it was asked."""
+
+    rules: Rules
+    notes: list[Note] = field(default_factory=list)
+
+    def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
+        columns = tuple((name, tuple(look.columns[name])) for name in COLUMNS)
+        self.notes.append(Note(hook, subject, look.now_s, (columns, look.decoding, more)))
+
+    def admit(self, look: Look, request: int) -> bool:
+        self.note("admit", request, look)
+        if self.rules.admit == "hash":
+            return mix(self.rules.seed, 1, request) % 8 > 0
+        return min(look.columns["queued_tokens"]) < 96
+
+    def route_prefill(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
+        self.note("route_prefill", request, look, generated, cached)
+        return self.pick(self.rules.route_prefill, "decode", 2, look, request, generated, cached)
+
+    def route_decode(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
+        self.note("route_decode", request, look, generated, cached)
+        return self.pick(self.rules.route_decode, "prefill", 3, look, request, generated, cached)
+
+    def pick(
+        self, rule: str, barred: str, salt: int, look: Look, request: int, generated: int, cached: list[int]
+    ) -> int:
+        able = [i for i, role in enumerate(look.roles) if role != barred]
+        if rule == "hash":
+            return able[mix(self.rules.seed, salt, request, generated) % len(able)]
+        if rule == "turn":
+            return able[request % len(able)]
+        if rule == "cached":
+            return max(able, key=lambda i: (cached[i], -i))
+        return min(able, key=lambda i: (look.columns[rule][i], i))
+
+    def prioritize(self, look: Look, request: int, prompt: int) -> float:
+        self.note("prioritize", request, look)
+        if self.rules.prioritize == "hash":
+            return float(mix(self.rules.seed, 4, request) % 3)
+        return float(prompt)
+
+    def batching(self, look: Look, instance: int) -> tuple[int, str]:
+        self.note("batching", instance, look)
+        seen = [look.columns[name][instance] for name in ("queued", "running", "kv_tokens", "free_blocks")]
+        mode = MODES[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % 3]
+        return 1 + mix(self.rules.seed, 5, *seen) % 48, mode
+
+    def on_tick(self, look: Look) -> list[tuple[str, int, int]]:
+        """("migrate", request, instance) and ("budget", instance, tokens), in order."""
+        self.note("on_tick", 0, look)
+        actions = []
+        decoding = sorted(id for there in look.decoding for id, _, _ in there)
+        for k in range(self.rules.moves):
+            draw = mix(self.rules.seed, 7, k, *look.columns["kv_tokens"])
+            if decoding:
+                actions.append(("migrate", decoding[draw % len(decoding)], (draw >> 32) % len(look.roles)))
+        if self.rules.budgets:
+            draw = mix(self.rules.seed, 8, *look.columns["free_blocks"])
+            actions.append(("budget", draw % len(look.roles), 1 + (draw >> 32) % 48))
+        return actions
+
+
+# the reference
+
+
+def look_at_simulation(s: Simulation) -> Look:
+    cells = [instance_columns(i) for i in s.instances]
+    return Look(
+        now_s=s.now,
+        roles=[i.spec.role for i in s.instances],
+        columns={name: [cell[name] for cell in cells] for name in COLUMNS},
+        decoding=[[(r.id, r.g, r.kv) for r in i.decoding] for i in s.instances],
+    )
+
+
+def instance_columns(i: Instance) -> dict[str, int]:
+    queue = [r for _, _, r in i.waiting]
+    return {
+        "queued": len(queue),
+        "queued_tokens": sum(r.p + r.g for r in queue) + sum(r.target - r.done for r in i.prefilling),
+        "running": len(i.decoding),
+        "prefilling": len(i.prefilling),
+        "kv_tokens": sum(r.kv for r in i.decoding + i.joined + i.held) + sum(r.done for r in i.prefilling),
+        "incoming": len(i.incoming) + len(i.arriving),
+        "incoming_kv_tokens": sum(r.kv for r in i.incoming + i.arriving),
+        "swapped": len(i.swapped),
+        "free_blocks": i.cache.free,
+        "evictable_blocks": i.cache.available - i.cache.free,
+        "token_budget": i.token_budget,
+    }
+
+
+def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
+    """Tokens of r's prompt in the cache of each instance, one token at least left to compute."""
+    if not s.hash_tokens:
+        return [0] * len(s.instances)
+    runs = [len(i.cache.match(r.blocks)) * s.hash_tokens for i in s.instances]
+    return [run - s.hash_tokens if run >= r.p else run for run in runs]
+
+
+class RuledHooks(Hooks):
+    """The ruler for the reference engine, with the framework's default routing where it rules nothing."""
+
+    def __init__(self, ruler: Ruler) -> None:
+        self.ruler = ruler
+        self.overrides = ruler.rules.overridden
+        self.tick_s = ruler.rules.tick_s or None
+
+    def admit(self, simulation: Simulation, r: Request) -> str | None:
+        return None if self.ruler.admit(look_at_simulation(simulation), r.id) else "policy"
+
+    def route_prefill(self, simulation: Simulation, r: Request) -> int:
+        look = look_at_simulation(simulation)
+        if "route_prefill" in self.overrides:
+            return self.ruler.route_prefill(look, r.id, r.g, cached_in_simulation(simulation, r))
+        able = [i for i, role in enumerate(look.roles) if role != "decode"]
+        return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
+
+    def route_decode(self, simulation: Simulation, r: Request) -> int:
+        look = look_at_simulation(simulation)
+        if "route_decode" in self.overrides:
+            return self.ruler.route_decode(look, r.id, r.g, cached_in_simulation(simulation, r))
+        able = [i for i, role in enumerate(look.roles) if role != "prefill"]
+        return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
+
+    def prioritize(self, simulation: Simulation, r: Request) -> float:
+        return self.ruler.prioritize(look_at_simulation(simulation), r.id, r.p)
+
+    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
+        return self.ruler.batching(look_at_simulation(simulation), i.id)
+
+    def on_tick(self, simulation: Simulation) -> Sequence[tuple[str, int, int]]:
+        return self.ruler.on_tick(look_at_simulation(simulation))
+
+
+# the compiled engine
+
+
+def look_at_cluster(cluster: Cluster) -> Look:
+    columns = {name: [int(value) for value in getattr(cluster.instances, name)] for name in COLUMNS}
+    decoding = []
+    for i in range(len(cluster.instances)):
+        ids = cluster.decoding(i)
+        cells = zip(ids, cluster.requests.generated(ids), cluster.requests.kv_tokens(ids), strict=True)
+        decoding.append([(int(r), int(generated), int(kv)) for r, generated, kv in cells])
+    prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
+    roles = [
+        "mixed" if i in prefill & decode else "prefill" if i in prefill else "decode" for i in range(len(decoding))
+    ]
+    return Look(cluster.now_s, roles, columns, decoding)
+
+
+def _cached(request: RequestView, cluster: Cluster) -> list[int]:
+    return [int(tokens) for tokens in cluster.instances.cached_tokens(request)]
+
+
+class _Ruled(Policy):
+    ruler: Ruler
+
+
+def _admit(self: _Ruled, request: RequestView, cluster: Cluster) -> bool | str:
+    return True if self.ruler.admit(look_at_cluster(cluster), request.id) else "policy"
+
+
+def _route_prefill(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
+
+
+def _route_decode(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.route_decode(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
+
+
+def _prioritize(self: _Ruled, queue: np.ndarray[Any, Any], cluster: Cluster) -> np.ndarray[Any, Any]:
+    look = look_at_cluster(cluster)
+    prompts = cluster.requests.input_tokens
+    return np.array([self.ruler.prioritize(look, int(r), int(prompts[r])) for r in queue])
+
+
+def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
+    budget, mode = self.ruler.batching(look_at_cluster(cluster), int(instance))
+    return Plan(budget, mode)  # type: ignore[arg-type]
+
+
+def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
+    for kind, a, b in self.ruler.on_tick(look_at_cluster(cluster)):
+        yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "admit": _admit,
+    "route_prefill": _route_prefill,
+    "route_decode": _route_decode,
+    "prioritize": _prioritize,
+    "batching": _batching,
+    "on_tick": _on_tick,
+}
+
+
+def ruled_policy(ruler: Ruler) -> Policy:
+    """A policy whose class defines exactly the hooks that the ruler rules."""
+    members: dict[str, Any] = {name: _METHODS[name] for name in ruler.rules.overridden}
+    members["tick_s"] = ruler.rules.tick_s or None
+    policy = type("Ruled", (_Ruled,), members)()
+    policy.ruler = ruler
+    return policy

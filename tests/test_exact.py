@@ -1,0 +1,168 @@
+"""The compiled engine against the plain reference, over random whole runs.
+
+Dyadic scenarios agree to the bit: rows, totals, steps, token times, and every question to the policy in its order with
+all that it saw. General floats agree within 1e-9 relative; runs in which two events come closer than that are set aside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from framework.simulate import Result, simulate
+from tests.recovery import step_times, token_times
+from tests.reference import ARRIVAL, TICK, Simulation
+from tests.reference_parts import INSTANCE_TOTALS
+from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
+from tests.scenarios import Scenario, scenarios
+
+ROW_FIELDS = (
+    *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
+    *("transfer_end_s", "end_s", "cached_tokens", "preemptions", "migrations"),
+)
+NEAR = 1e-9
+
+quick = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+thorough = settings(quick, max_examples=4000)
+
+
+def run_reference(scenario: Scenario) -> tuple[Simulation, list[Note]]:
+    ruler = Ruler(scenario.rules)
+    hooks = RuledHooks(ruler)
+    simulation = Simulation(scenario.workload, scenario.specs(), scenario.options(), scenario.table_time(), hooks).run()
+    return simulation, ruler.notes
+
+
+def run_engine(scenario: Scenario) -> tuple[Result, list[Note]]:
+    ruler = Ruler(scenario.rules)
+    result = simulate(
+        scenario.workload, scenario.cluster, scenario.model, scenario.timing, scenario.engine, ruled_policy(ruler)
+    )
+    result.check()
+    return result, ruler.notes
+
+
+def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
+    """All that is compared, of the reference."""
+    rows = [[getattr(r, name) for name in ROW_FIELDS] for r in simulation.requests]
+    return {
+        "reasons": [r.reason for r in simulation.requests],
+        "rows": [dict(zip(ROW_FIELDS, row, strict=True)) for row in rows],
+        "emitted": [r.g for r in simulation.requests],
+        "tokens": [r.token_s for r in simulation.requests],
+        "steps": [i.steps for i in simulation.instances],
+        "instances": [i.totals for i in simulation.instances],
+        "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
+    }
+
+
+def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
+    """The same of the compiled engine."""
+    steps = step_times(result)
+    return {
+        "reasons": [result.reasons[row["reason"]] for row in result.requests],
+        "rows": [{name: row[name].item() for name in ROW_FIELDS} for row in result.requests],
+        "emitted": result.requests["emitted"].tolist(),
+        "tokens": token_times(result),
+        "steps": [steps[i] for i in range(len(result.instances))],
+        "instances": [{name: row[name].item() for name in INSTANCE_TOTALS} for row in result.instances],
+        "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
+    }
+
+
+def differences(ours: Any, theirs: Any, tolerance: float, path: str = "") -> list[str]:
+    """Where two nested structures differ; floats by more than `tolerance`, relative to 1 + their size."""
+    if isinstance(ours, dict):
+        return [line for key in ours for line in differences(ours[key], theirs[key], tolerance, f"{path}.{key}")]
+    if isinstance(ours, Sequence) and not isinstance(ours, str):
+        lines = [] if len(ours) == len(theirs) else [f"{path}: {len(ours)} entries, engine {len(theirs)}"]
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        return lines + [line for k, (a, b) in pairs for line in differences(a, b, tolerance, f"{path}[{k}]")]
+    if isinstance(ours, float) or isinstance(theirs, float):
+        same = (
+            ours == theirs or abs(ours - theirs) <= tolerance * (1 + abs(ours)) or (ours != ours and theirs != theirs)
+        )
+    else:
+        same = ours == theirs
+    return [] if same else [f"{path}: {ours!r}, engine {theirs!r}"]
+
+
+def compare(scenario: Scenario, tolerance: float) -> None:
+    reference = outline(*run_reference(scenario))
+    engine = outline_of_result(*run_engine(scenario))
+    found = differences(reference, engine, tolerance)
+    assert not found, "\n".join([f"{len(found)} differences", *found[:12]])
+
+
+def has_near_tie(simulation: Simulation) -> bool:
+    """Whether two events whose times are sums come within NEAR of each other or of any other event."""
+    first_turns = simulation.workload.previous
+    given_time = [
+        kind == TICK or (kind == ARRIVAL and (first_turns is None or first_turns[id] < 0))
+        for _, kind, id in simulation.order
+    ]
+    for k in range(1, len(simulation.order)):
+        before, now = simulation.order[k - 1][0], simulation.order[k][0]
+        if now - before <= NEAR * (1 + now) and not (given_time[k - 1] and given_time[k]):
+            return True
+    return False
+
+
+@quick
+@given(scenarios(exact=True))
+def test_exact(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@pytest.mark.slow
+@thorough
+@given(scenarios(exact=True))
+def test_exact_thoroughly(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+def check_floats(examples: settings) -> None:
+    compared = set_aside = 0
+
+    @examples
+    @given(scenarios(exact=False))
+    def check(scenario: Scenario) -> None:
+        nonlocal compared, set_aside
+        if has_near_tie(run_reference(scenario)[0]):
+            set_aside += 1
+        else:
+            compared += 1
+            compare(scenario, tolerance=NEAR)
+
+    check()
+    assert compared > set_aside, f"{set_aside} of {compared + set_aside} runs were set aside"
+
+
+def test_floats() -> None:
+    check_floats(settings(quick, max_examples=150))
+
+
+@pytest.mark.slow
+def test_floats_thoroughly() -> None:
+    check_floats(thorough)
+
+
+@settings(quick, max_examples=100)
+@given(scenarios(exact=True))
+def test_reference_keeps_its_books(scenario: Scenario) -> None:
+    simulation, _ = run_reference(scenario)
+    for r in simulation.requests:
+        assert r.state != 0
+        assert len(r.token_s) == r.g
+        assert r.state != 1 or r.g == r.n
+        assert r.token_s == sorted(r.token_s)
+        assert all(math.ldexp(t, 40).is_integer() for t in r.token_s), "a time is not dyadic"
+    stalled = any(r.reason == "stalled" for r in simulation.requests)
+    for i in simulation.instances:
+        assert all(a[1] <= b[0] for a, b in zip(i.steps, i.steps[1:], strict=False))
+        assert stalled or (i.cache.used, i.seats, i.waiting, i.incoming, i.swapped) == (0, 0, [], [], [])
+        assert stalled or i.cache.available == i.cache.total
