@@ -120,7 +120,7 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
     path = find(name)
     failure = "the recording is not public as one file"
     if path is None and known.url is not None:
-        path, failure = _download_once(name)
+        path, failure = download_once(name)
     if path is not None:
         trace = replace(formats.read(path, known.format), name=name)
         return replace(trace, notes=(*trace.notes, *_provenance(known, trace.sha256)))
@@ -182,7 +182,7 @@ def download(name: str, timeout_s: float) -> Path:
 
 
 @functools.cache
-def _download_once(name: str) -> tuple[Path | None, str]:
+def download_once(name: str) -> tuple[Path | None, str]:
     """The downloaded file or the reason why there is none; asked once a process, so that a sweep waits once."""
     if os.environ.get(OFFLINE, "0") not in ("", "0"):
         return None, f"no file found, downloads are off by ${OFFLINE}"
@@ -204,7 +204,7 @@ def _get(url: str, timeout_s: float) -> bytes:
                 while time.monotonic() < deadline:
                     chunk = response.read1(CHUNK_BYTES)
                     if not chunk:
-                        outcome.append("")
+                        outcome.append("cut short" if response.length else "")
                         return
                     content.extend(chunk)
         except (OSError, ValueError) as error:

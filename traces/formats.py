@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from framework.errors import InputError
-from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column
+from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
 
 METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
@@ -51,8 +52,9 @@ def read_azure(path: Path, block_tokens: int = 0) -> Trace:
     timed = table.frame.with_columns(arrival_ns=time.dt.timestamp("ns"))
     bad_time: Check = (pl.col("arrival_ns").is_null(), f"{stamp} is {{{stamp}}}, must be YYYY-MM-DD hh:mm:ss.f in UTC")
     replace(table, frame=timed).refuse([bad_time, *length(inputs), *length(outputs)])
-    seconds = (pl.col("arrival_ns") - pl.col("arrival_ns").min()) / 1_000_000_000
-    return from_rows(timed.select(seconds.alias("arrival_s"), *_tokens(inputs, outputs)), path.stem, "real")
+    arrival_ns = timed["arrival_ns"] - timed["arrival_ns"].min()
+    rows = timed.select(seconds(arrival_ns, 1e9), *_tokens(inputs, outputs))
+    return from_rows(rows, path.stem, "real")
 
 
 def read_burstgpt(path: Path, block_tokens: int = 0) -> Trace:
@@ -103,7 +105,8 @@ def write_parquet(trace: Trace, path: Path) -> None:
         trace.frame.write_parquet(temporary, metadata={METADATA_KEY: json.dumps(about)})
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
@@ -166,12 +169,12 @@ def _hashed_jsonl(
     numbers = {column: pl.Float64() for column in (time, inputs, outputs)}
     table = read_jsonl(path, {**numbers, hashes: pl.List(pl.Int64())}, required=tuple(numbers))
     checks = [*number(time, 0), *length(inputs), *length(outputs)]
-    columns = [(pl.col(time) / ticks_per_s).alias("arrival_s"), *_tokens(inputs, outputs)]
+    columns = _tokens(inputs, outputs)
     if hashes in table.frame.columns:
         checks += _hash_checks(path, (hashes, inputs), block_tokens, least_ids)
         columns.append(pl.col(hashes))
     table.refuse(checks)
-    return table.frame.select(columns)
+    return table.frame.select(seconds(table.frame[time], ticks_per_s), *columns)
 
 
 def _plain_csv(path: Path, columns: tuple[str, str, str]) -> Trace:

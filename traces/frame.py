@@ -26,6 +26,7 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
         "priority": pl.Int64(),
     }
 )
+MAX_THINK_S = 1e9
 SOURCES = ("real", "twin", "synthetic")
 
 
@@ -74,6 +75,11 @@ class Trace:
     def with_frame(self, frame: pl.DataFrame, note: str | None = None) -> Trace:
         """The same trace with other rows, and a note of what was done."""
         return replace(self, frame=frame, notes=self.notes if note is None else (*self.notes, note))
+
+
+def seconds(ticks: pl.Series, ticks_per_s: float) -> pl.Series:
+    """Clock ticks as seconds, rounded once: polars divides by a number as it multiplies by its rounded inverse."""
+    return pl.Series("arrival_s", ticks.to_numpy() / ticks_per_s)
 
 
 def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int = 0) -> Trace:
@@ -160,8 +166,8 @@ def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]
         raise InputError(f"trace {trace.name}: session_id needs a column think_s (seconds between turns)")
     in_session = pl.col("session_id").is_not_null()
     turn = pl.col("turn") if "turn" in frame.columns else pl.lit(None, pl.Int64)
-    rows = frame.select(
-        previous=pl.when(in_session).then(pl.int_range(pl.len()).shift(1).over("session_id")),
+    rows = frame.with_row_index("row").select(
+        previous=pl.when(in_session).then(pl.col("row").shift(1).over("session_id")),
         disordered=in_session & (turn <= turn.shift(1).over("session_id")),
         think_s="think_s",
         session_id="session_id",
@@ -169,11 +175,11 @@ def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]
     later = rows["previous"].is_not_null()
     for bad, reason in (
         (rows["disordered"].fill_null(False), "its turn does not follow the turn before it in the order of arrival"),
-        (later & ~(rows["think_s"].fill_null(-1.0) >= 0), "a later turn needs think_s >= 0"),
+        (later & ~rows["think_s"].fill_null(-1.0).is_between(0, MAX_THINK_S), "a later turn needs think_s >= 0"),
     ):
         first = bad.arg_max()
         if bad.any() and first is not None:
             session = rows["session_id"][first]
             raise InputError(f"trace {trace.name}, request {first} (session {session}): {reason}")
-    previous = rows["previous"].fill_null(-1).cast(pl.Int64).to_numpy()
+    previous = rows["previous"].cast(pl.Int64).fill_null(-1).to_numpy()
     return previous, rows["session_id"].fill_null(-1).to_numpy()

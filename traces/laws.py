@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from framework.errors import InputError
+from traces.settings import check_at_least, check_positive
 
 Floats = NDArray[np.float64]
 
@@ -42,9 +43,8 @@ class Law:
             if getattr(self, name) is None:
                 raise InputError(f"law {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
         for name, least in (("mean", 0.0), ("cv", 0.0), ("shape", 1.0), ("low", 0.0), ("high", 0.0)):
-            value = getattr(self, name)
-            if value is not None and not (least <= value < math.inf):
-                raise InputError(f"law {self.law}: {name} is {value:g}, must be finite and at least {least:g}")
+            if getattr(self, name) is not None:
+                check_at_least(f"law {self.law}: {name}", getattr(self, name), least)
         if self.law == "pareto" and self.shape == 1.0:
             raise InputError("law pareto: shape is 1, a mean exists for shapes above 1 only")
         if self.law in ("lognormal", "pareto", "exponential") and self.mean == 0.0:
@@ -59,13 +59,16 @@ class Law:
         return LAWS[self.law](self, rng.random(count))
 
     def _check_values(self, values: Sequence[float]) -> None:
-        if len(values) == 0 or not all(0 <= value < math.inf for value in values):
-            raise InputError(f"law {self.law}: values must be finite, not negative, and at least one")
+        if not isinstance(values, Sequence) or not values:
+            raise InputError(f"law {self.law}: values is {values!r}, must be a list of numbers")
+        for value in values:
+            check_at_least(f"law {self.law}: a value", value)
         if self.weights is not None:
-            if len(self.weights) != len(values):
-                raise InputError(f"law {self.law}: {len(self.weights)} weights for {len(values)} values")
-            if not all(0 <= weight < math.inf for weight in self.weights) or sum(self.weights) <= 0:
-                raise InputError(f"law {self.law}: weights must be finite, not negative, and not all 0")
+            if not isinstance(self.weights, Sequence) or len(self.weights) != len(values):
+                raise InputError(f"law {self.law}: weights must be a list of {len(values)} numbers, one for each value")
+            for weight in self.weights:
+                check_at_least(f"law {self.law}: a weight", weight)
+            check_positive(f"law {self.law}: the sum of weights", sum(self.weights))
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,8 @@ class Arrivals:
     def __post_init__(self) -> None:
         if self.law not in ("poisson", "gamma", "fixed"):
             raise InputError(f"arrivals: law {self.law!r} is not known; the laws are poisson, gamma, fixed")
-        for name in ("rate", "cv"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"arrivals: {name} is {getattr(self, name):g}, must be positive")
+        check_positive("arrivals: rate", self.rate)
+        check_positive("arrivals: cv", self.cv)
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """`count` arrival times in seconds, the first at 0."""

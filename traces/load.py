@@ -11,7 +11,9 @@ from framework.errors import InputError
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
 from traces.frame import Trace, to_workload
-from traces.transforms import mix
+from traces.settings import check_positive, check_whole
+
+TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,14 @@ class Transforms:
     rate_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.poisson, bool):
+            raise InputError(f"trace.poisson is {self.poisson!r}, must be true or false")
+        check_positive("trace.rate_scale", self.rate_scale)
+        if self.limit is not None:
+            check_whole("trace.limit", self.limit)
         if self.rate is not None and self.rate_scale != 1.0:
             raise InputError("trace.rate and trace.rate_scale exclude each other; set one of them")
-        if self.window_s is not None and (isinstance(self.window_s, int | float) or len(self.window_s) != 2):
+        if self.window_s is not None and (not isinstance(self.window_s, Sequence) or len(self.window_s) != 2):
             raise InputError(f"trace.window_s is {self.window_s}, must be [start, end] in seconds")
 
     @property
@@ -71,37 +78,48 @@ def load(
     block_tokens: int | None = None,
     requests: int | None = None,
     seed: int = 0,
-    **transforms: Any,
+    **steps: Any,
 ) -> Workload:
     """The workload of a trace file (`path`, in any known format) or of a known trace (`name`); `path` wins.
 
-    `requests` is the length of a twin's sample; a recording has its own length, so there it is refused. The rest is
+    `requests` is the length of a twin's sample; a recording has its own length, so there it is refused. `steps` are
     the fields of `Transforms`. Raises InputError for whatever the user can set right, one line that says what and
     where.
     """
-    steps = Transforms(**transforms)
-    if path is not None:
+    transform = Transforms(**steps)
+    check_whole("trace.seed", seed, 0)
+    if requests is not None:
+        check_whole("trace.requests", requests)
+    length = transform.limit if requests is None and not transform.resizes else requests
+    sampled = False
+    if path is not None and format == TWIN:
+        from traces.twin import sample_twin
+
+        trace, sampled = sample_twin(Path(str(path)).expanduser(), length, seed), True
+    elif path is not None:
         trace = from_file(path, format, block_tokens)
     elif name is not None:
         if format is not None or block_tokens is not None:
             raise InputError(f"trace.format and trace.block_tokens need trace.path=FILE; trace {name} has its own")
-        length = steps.limit if requests is None and not steps.resizes else requests
         trace = catalogue.obtain(name, length, seed)
+        sampled = trace.source == "twin"
     else:
         raise InputError(f"trace: neither path nor name is set; known names: {', '.join(catalogue.CATALOGUE)}")
-    if requests is not None and (path is not None or trace.source != "twin"):
-        raise InputError(f"trace.requests is for samples of a twin, {trace.name} is {trace.source}: use trace.limit")
-    return to_workload(steps.apply(trace, seed))
+    if requests is not None and not sampled:
+        raise InputError(f"trace.requests is for samples of a twin, {trace.name} is a file: use trace.limit")
+    return to_workload(transform.apply(trace, seed))
 
 
-def load_mix(names: Sequence[str], seed: int = 0, **transforms: Any) -> Workload:
+def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:
     """The workload of several known traces played at once, then transformed (the fields of `Transforms`)."""
-    steps = Transforms(**transforms)
-    return to_workload(steps.apply(mix([catalogue.obtain(name, seed=seed) for name in names], "+".join(names)), seed))
+    transform = Transforms(**steps)
+    check_whole("trace.seed", seed, 0)
+    traces = [catalogue.obtain(name, seed=seed) for name in names]
+    return to_workload(transform.apply(transforms.mix(traces, "+".join(names)), seed))
 
 
 def from_file(path: str, format_name: str | None = None, block_tokens: int | None = None) -> Trace:
     """The trace in a file; a file that is a published one by its sha256 goes by that name."""
-    trace = formats.read(Path(path).expanduser(), format_name, block_tokens)
+    trace = formats.read(Path(str(path)).expanduser(), format_name, block_tokens)
     known = [name for name, published in catalogue.CATALOGUE.items() if published.sha256 == trace.sha256]
     return replace(trace, name=known[0]) if known else trace

@@ -15,6 +15,7 @@ from framework.workload import Workload
 from traces.frame import Trace, list_column, to_workload
 from traces.laws import Arrivals, Law
 from traces.load import Transforms
+from traces.settings import check_at_least, check_positive, check_whole
 
 Ints = NDArray[np.int64]
 
@@ -44,8 +45,7 @@ class Sessions:
 
     def __post_init__(self) -> None:
         for name, least in (("prefix_tokens", 0), ("prefixes", 1), ("block_tokens", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"trace.sessions.{name} is {getattr(self, name)}, must be at least {least}")
+            check_whole(f"trace.sessions.{name}", getattr(self, name), least)
 
 
 def load(
@@ -64,6 +64,7 @@ def load(
     With `sessions`, `arrivals` are arrivals of sessions. `slo_classes` maps the names of classes to their shares.
     """
     steps = Transforms(**transforms)
+    check_whole("trace.seed", seed, 0)
     lengths = Lengths(input, output)
     if sessions is None:
         trace = independent(requests, lengths, arrivals, seed)
@@ -76,7 +77,7 @@ def load(
 
 def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:
     """`requests` requests that have nothing to do with each other."""
-    _check_requests(requests)
+    check_whole("trace.requests", requests)
     rng = np.random.default_rng([seed, 10])
     frame = pl.DataFrame(
         {
@@ -93,7 +94,7 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
 
     A later turn's `arrival_s` counts think times alone; a run replays it `think_s` after the turn before has ended.
     """
-    _check_requests(requests)
+    check_whole("trace.requests", requests)
     rng = np.random.default_rng([seed, 11])
     turns = _enough_sessions(requests, sessions.turns, rng)
     rows = int(turns.sum())
@@ -121,18 +122,16 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
 
 def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
     """The trace with a service class drawn for each request, or for each session where there are sessions."""
+    if not isinstance(shares, Mapping):
+        raise InputError(f"trace.slo_classes is {shares!r}, must map names to shares")
+    for name, share in shares.items():
+        check_at_least(f"trace.slo_classes.{name}", share)
+    check_positive("the sum of trace.slo_classes", sum(shares.values()))
     weights = np.array(list(shares.values()), dtype=np.float64)
-    if not np.all(np.isfinite(weights)) or np.any(weights < 0) or weights.sum() <= 0:
-        raise InputError(f"trace.slo_classes: shares are {list(shares.values())}, must not be negative nor all 0")
     unit = trace.frame["session_id"].to_numpy() if "session_id" in trace.has else np.arange(len(trace))
     drawn = np.random.default_rng([seed, 12]).choice(len(weights), size=int(unit.max()) + 1, p=weights / weights.sum())
     names = np.array(list(shares))[drawn[unit]]
     return trace.with_frame(trace.frame.with_columns(pl.Series("slo_class", names.tolist(), pl.String())))
-
-
-def _check_requests(requests: int) -> None:
-    if requests < 1:
-        raise InputError(f"trace.requests is {requests}, must be at least 1")
 
 
 def _tokens(law: Law, count: int, rng: np.random.Generator) -> Ints:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from traces.frame import OPTIONAL, REQUIRED, Trace
+from traces.settings import check_at_least, check_positive, check_whole
 
 
 def period_s(trace: Trace) -> float:
@@ -27,15 +28,16 @@ def rate_rps(trace: Trace) -> float:
 
 def limit(trace: Trace, requests: int) -> Trace:
     """The first `requests` rows."""
-    if requests < 1:
-        raise InputError(f"trace.limit is {requests}, must be at least 1")
+    check_whole("trace.limit", requests)
     return trace if requests >= len(trace) else trace.with_frame(trace.frame.head(requests))
 
 
 def window(trace: Trace, start_s: float, end_s: float) -> Trace:
     """The rows that arrive in [start_s, end_s), moved to start at 0."""
-    if not 0 <= start_s < end_s:
-        raise InputError(f"trace.window_s is [{start_s:g}, {end_s:g}], must be [start, end] with 0 <= start < end")
+    check_at_least("the start of trace.window_s", start_s)
+    check_positive("the end of trace.window_s", end_s)
+    if start_s >= end_s:
+        raise InputError(f"trace.window_s is [{start_s:g}, {end_s:g}], must be [start, end] with start < end")
     kept = trace.frame.filter((pl.col("arrival_s") >= start_s) & (pl.col("arrival_s") < end_s))
     return _from_zero(trace, kept, f"window of {start_s:g} to {end_s:g} s", "trace.window_s")
 
@@ -49,6 +51,9 @@ def keep_lengths(
     kept = trace.frame
     words = []
     for column, (least, most) in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+        for end, value in (("min", least), ("max", most)):
+            if value is not None:
+                check_whole(f"trace.{end}_{column}", value)
         if least is not None and most is not None and least > most:
             raise InputError(f"trace.min_{column} is {least}, more than trace.max_{column}, {most}")
         if least is not None or most is not None:
@@ -61,18 +66,15 @@ def keep_lengths(
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """Arrivals `factor` times as fast by stretching time. Think times within sessions stay as they are."""
-    if not 0 < factor < math.inf:
-        raise InputError(f"trace.rate_scale is {factor:g}, must be positive")
+    check_positive("trace.rate_scale", factor)
     if factor == 1:
         return trace
-    stretched = trace.frame.with_columns(pl.col("arrival_s") / factor)
-    return trace.with_frame(stretched, f"arrival times divided by {factor:.6g}")
+    return _timed(trace, trace.arrival_s / factor, f"arrival times divided by {factor:.6g}")
 
 
 def set_rate(trace: Trace, requests_per_s: float) -> Trace:
     """Stretch arrival times to a mean rate over the whole trace, so that burstiness keeps its shape."""
-    if not 0 < requests_per_s < math.inf:
-        raise InputError(f"trace.rate is {requests_per_s:g}, must be positive (requests/s)")
+    check_positive("trace.rate", requests_per_s)
     if math.isinf(rate_rps(trace)):
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no rate that could be stretched")
     return scale_rate(trace, requests_per_s / rate_rps(trace))
@@ -80,8 +82,7 @@ def set_rate(trace: Trace, requests_per_s: float) -> Trace:
 
 def tile(trace: Trace, copies: int) -> Trace:
     """The trace `copies` times over, one period apart; hash blocks and sessions of each copy get new names."""
-    if copies < 1:
-        raise InputError(f"trace.tile is {copies}, must be at least 1")
+    check_whole("trace.tile", copies)
     if copies == 1:
         return trace
     period = period_s(trace)
@@ -128,8 +129,7 @@ def poisson(trace: Trace, seed: int) -> Trace:
 
 def jitter(trace: Trace, spread_s: float, seed: int) -> Trace:
     """Spread the ticks of a coarse clock: each arrival is moved by a uniform time in [0, spread_s), order kept."""
-    if not 0 <= spread_s < math.inf:
-        raise InputError(f"trace.jitter_s is {spread_s:g}, must be at least 0")
+    check_at_least("trace.jitter_s", spread_s)
     if spread_s == 0:
         return trace
     moved = trace.arrival_s + np.random.default_rng([seed, 2]).uniform(0.0, spread_s, len(trace))
