@@ -107,6 +107,7 @@ class _SourceKeyedCache(caching.FunctionCache):
         try:
             return parent.load_overload(sig, target_context)
         except Exception:  # a damaged file shows as almost any error of unpickling
+            self._forget()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -114,6 +115,15 @@ class _SourceKeyedCache(caching.FunctionCache):
         try:
             with _locked(Path(self.cache_path)):  # numba's index is read, changed and written back
                 parent.save_overload(sig, data)
+        except OSError:
+            return
+
+    def _forget(self) -> None:
+        """Start the index anew: saving reads it first."""
+        parent: Any = super()
+        try:
+            with _locked(Path(self.cache_path)):
+                parent.flush()
         except OSError:
             return
 

@@ -114,12 +114,10 @@ def test_model_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
     ],
 )
 def test_impossible_models_are_refused(field: str, value: float, message: str) -> None:
-    fields: dict[str, Any] = {
-        **{"name": "m", "layers": 2, "hidden": 64, "heads": 8, "kv_heads": 4, "head_dim": 8},
-        **{"intermediate": 128, "vocab": 100, "max_context": 128, field: value},
-    }
+    sizes = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_context")
+    fields: dict[str, Any] = {**dict.fromkeys(sizes, 8), field: value}
     with pytest.raises(InputError) as caught:
-        Model(**fields)
+        Model("m", **fields)
     assert str(caught.value) == message
 
 
