@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class HandMade:
     leaps: np.ndarray
     memberships: np.ndarray
     model: Model = MODEL
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = field(default_factory=EngineConfig)
     policy: str = "distserve"
     predictor: str = "none"
     timing_source: str = "affine"
@@ -102,16 +102,31 @@ def records(fields: dict[str, tuple[str, Any]], rows: list[dict[str, Any]]) -> n
 
 
 def small_result(**changes: Any) -> HandMade:
-    """Five requests on one prefill and one decode instance: good, good with one token, rejected, failed, too slow.
+    """Five requests on one prefill instance and one decode instance of two GPUs, from 0.5 s to 3 s.
 
-    Decode steps end at 1.75 (request 0), 2.0 (0, 4: the first of 4 after a first token at 1.5), 2.5 (4) and 3.0 (4).
+    0: finished, 3 tokens, gaps 0.25 and 0.25 s; 1: finished, one token; 2: rejected; 3: failed after its first token;
+    4: finished, 4 tokens, gaps of 0.5 s. Decode steps end at 1.75 s (request 0), 2.0 (0 and 4), 2.5 (4) and 3.0 (4).
     """
     requests: list[dict[str, Any]] = [
-        {"state": FINISHED, "decode_instance": 1, "start_s": 1.0, "prefill_end_s": 1.5, "first_token_s": 1.5, "end_s": 2.0},
+        {
+            "state": FINISHED,
+            "decode_instance": 1,
+            "start_s": 1.0,
+            "prefill_end_s": 1.5,
+            "first_token_s": 1.5,
+            "end_s": 2.0,
+        },
         {"state": FINISHED, "arrival_s": 1.0, "start_s": 1.5, "prefill_end_s": 2.0, "first_token_s": 2.0, "end_s": 2.0},
         {"state": REJECTED, "reason": 2, "arrival_s": 1.0, "end_s": 1.0},
         {"state": FAILED, "reason": 2, "arrival_s": 2.0, "start_s": 2.0, "prefill_end_s": 2.5, "first_token_s": 2.5},
-        {"state": FINISHED, "decode_instance": 1, "start_s": 1.0, "prefill_end_s": 1.5, "first_token_s": 1.5, "end_s": 3.0},
+        {
+            "state": FINISHED,
+            "decode_instance": 1,
+            "start_s": 1.0,
+            "prefill_end_s": 1.5,
+            "first_token_s": 1.5,
+            "end_s": 3.0,
+        },
     ]
     for row, emitted in zip(requests, (3, 1, 0, 1, 4), strict=True):
         row.update(emitted=emitted, prefill_instance=0 if emitted else -1)

@@ -32,13 +32,6 @@ _COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 _NONE = "–"
 _WIDE = 96  # columns that a full comparison needs
-_PLAIN_WIDTH = 100  # of output that no terminal shows
-
-
-def console() -> Console:
-    """A console on stdout that is wide enough for these tables where it is a file or a pipe."""
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
 def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
@@ -47,30 +40,32 @@ def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
 
 
-@dataclass(frozen=True)
-class ComparisonTable:
+def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None = None) -> RenderableType:
     """Runs below each other, for `rich.console.Console.print`; the best goodput is bold and marked.
 
     Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
     goodput per GPU. A narrow terminal gets fewer columns.
     """
+    return _Comparison(summaries, [Text(label) for label in labels] if labels else _distinguishing(summaries))
 
+
+@dataclass(frozen=True)
+class _Comparison:
     summaries: Sequence[Summary]
-    labels: Sequence[str] | None = None
+    labels: Sequence[Text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
         yield self._runs(with_counts=options.max_width >= _WIDE)
 
     def _runs(self, with_counts: bool) -> Table:
-        labels = _distinguishing(self.summaries) if self.labels is None else [Text(label) for label in self.labels]
         several_sizes = len({summary["gpus"] for summary in self.summaries}) > 1
         goodput, heading = ("goodput_per_gpu", "/s/GPU") if several_sizes else ("request_goodput", "req/s")
         best = max(summary[goodput] for summary in self.summaries)
         table = _table("", "run", between=0)
         for column in (f"goodput\n{heading}", "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
             table.add_column(column, justify="right", no_wrap=True)
-        for label, summary in zip(labels, self.summaries, strict=True):
+        for label, summary in zip(self.labels, self.summaries, strict=True):
             is_best = len(self.summaries) > 1 and best > 0 and summary[goodput] == best
             counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
             table.add_row(

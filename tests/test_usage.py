@@ -1,0 +1,47 @@
+"""Hardware use against worked numbers."""
+
+from __future__ import annotations
+
+import pytest
+from results import INSTANCE_FIELDS, MODEL, records, small_result
+
+from framework.usage import flops, memory_bytes, pool_table, usage
+
+
+def test_flops_of_a_measured_prefill() -> None:
+    """Llama-3.1-8B on an H100, 2,048 tokens in 43.3 ms: MFU 0.69 with causal attention counted."""
+    whole = records(INSTANCE_FIELDS, [{"prefill_tokens": 2048, "prefill_square": 2048.0**2}])
+    assert flops(MODEL, whole)[0] / 0.0433 / 989e12 == pytest.approx(0.69, abs=0.005)
+
+
+def test_flops_do_not_depend_on_chunking() -> None:
+    square = sum((prefix + 512) ** 2 - prefix**2 for prefix in range(0, 2048, 512))
+    assert square == 2048**2
+
+
+def test_decode_attends_to_its_context() -> None:
+    one = records(INSTANCE_FIELDS, [{"decode_tokens": 1, "context_tokens": 1000.0}])
+    assert flops(MODEL, one)[0] == 2 * MODEL.non_embedding_parameters + 4 * 32 * 32 * 128 * 1000
+
+
+def test_bandwidth_bound_decoding_uses_all_of_it() -> None:
+    """Llama-3-8B on an H100 decodes at most 209 tokens/s at batch 1."""
+    second = records(INSTANCE_FIELDS, [{"steps": 209, "decode_tokens": 209}])
+    assert memory_bytes(MODEL, second)[0] / 3.35e12 == pytest.approx(1.0, abs=0.01)
+
+
+def test_kv_is_read_once_per_context_token_and_written_once() -> None:
+    steps = records(INSTANCE_FIELDS, [{"prefill_tokens": 10, "decode_tokens": 2, "context_tokens": 23.0}])
+    assert memory_bytes(MODEL, steps)[0] == 35 * 2 * 32 * 8 * 128 * 2
+
+
+def test_pool_table() -> None:
+    rows = pool_table(small_result(), 2.5).rows()
+    assert rows == [("prefill", "prefill", 1, 1, 0.6, 0.2, 0.0), ("decode", "decode", 1, 2, 0.5, 0.4, 1.2)]
+
+
+def test_shares_are_of_all_gpus() -> None:
+    result = small_result()
+    used = usage(result, 2.5)
+    assert used["mfu"] == pytest.approx(flops(MODEL, result.instances).sum() / (3 * 989e12 * 2.5))
+    assert used["mbu"] == pytest.approx(memory_bytes(MODEL, result.instances).sum() / (3 * 3.35e12 * 2.5))
