@@ -153,7 +153,7 @@ def test_parquet_keeps_all(tmp_path):
     formats.write_parquet(trace, path)
     back = formats.read(path)
     assert back.frame.equals(frame)
-    assert dataclasses.replace(back, frame=frame, sha256="") == trace
+    assert (back.name, back.source, back.hash_block_tokens, back.notes) == ("mine", "twin", 16, ("a note",))
     assert os.listdir(path.parent) == ["t.parquet"]
 
 
@@ -548,11 +548,16 @@ def test_hanging_download_ends_in_time(published, monkeypatch):
 
 def test_hanging_name_lookup_ends_in_time(published, monkeypatch):
     published(hang, "0" * 64)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(3))
+
+    def never(*_: object, **__: object) -> None:
+        time.sleep(1.5)
+        raise OSError("gave up")
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
     started = time.monotonic()
     with pytest.raises(InputError, match=r"not done within 0.3 s"):
         catalogue.download("mooncake", 0.3)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 1.2
 
 
 def test_fetch_lists_what_there_is(nowhere, capsys):

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
 
@@ -207,7 +208,7 @@ def _get(url: str, timeout_s: float) -> bytes:
                         outcome.append("cut short" if response.length else "")
                         return
                     content.extend(chunk)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             outcome.append(str(getattr(error, "reason", error)))
 
     reader = threading.Thread(target=fetch, daemon=True)

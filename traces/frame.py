@@ -30,7 +30,7 @@ MAX_THINK_S = 1e9
 SOURCES = ("real", "twin", "synthetic")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """Requests in order of arrival, one row each, with the columns of REQUIRED and any of OPTIONAL.
 
