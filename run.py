@@ -26,7 +26,7 @@ def main(config: DictConfig) -> float:
     result = experiment.run()
     evaluation = evaluate(result, experiment.slo)
     directory = Path(HydraConfig.get().runtime.output_dir)
-    write(directory, result, evaluation, **config.output)
+    write(directory, result, evaluation, steps=config.output.steps, timeline=config.output.timeline)
     if HydraConfig.get().mode != RunMode.MULTIRUN:  # a sweep ends in one table of all its runs
         results_console().print(run_table(evaluation, experiment.slo))
         print(f"results in {directory}", file=sys.stderr)

@@ -56,10 +56,18 @@ class Experiment:
 def compose(config: DictConfig) -> Experiment:
     """Build each part that `config` names by `_target_`.
 
-    Raises InputError for a seed that is none, and Hydra's InstantiationException around whatever a part refuses.
+    Raises InputError for a seed or an output that cannot be, and Hydra's InstantiationException around whatever a part
+    refuses.
     """
     if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
+    for name, value in config.output.items():
+        if not isinstance(value, bool):
+            raise InputError(f"output.{name} must be true or false, got {value!r}")
+        if value and config.engine.get("log") == "reduced":
+            raise InputError(
+                f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
+            )
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     kinds: dict[str, Any] = {
         "model": Model,
