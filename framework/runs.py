@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shutil
 import sys
 import time
@@ -17,8 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.launch import USER_ERROR, explain, report_error
-
-_HYDRA_FILES = ("multirun.yaml", "config.yaml", "hydra.yaml", "overrides.yaml")
 
 
 class Runs(Callback):
@@ -56,7 +55,7 @@ class Runs(Callback):
         self._mistakes.add(line)
         if self._in_sweep:
             output = Path(config.hydra.runtime.output_dir)
-            FreshDirectory(output, (output,)).discard()
+            FreshDirectory(output, frozenset(), (output,)).discard()
         job_return.return_value = float("nan")
         job_return.status = JobStatus.COMPLETED
 
@@ -84,28 +83,42 @@ class Runs(Callback):
 
 @dataclass(frozen=True)
 class FreshDirectory:
-    """A directory for results, and the directories that did not exist before it was asked for, deepest first."""
+    """A directory for results as it was before the run: what it held, and which folders did not exist, deepest first."""
 
     path: Path
+    held: frozenset[str]
     missing: tuple[Path, ...]
 
     @classmethod
     def watch(cls, path: Path) -> FreshDirectory:
         path = path.absolute()
-        return cls(path, tuple(folder for folder in (path, *path.parents) if not folder.exists()))
+        held = frozenset(os.listdir(path)) if path.is_dir() else frozenset[str]()
+        return cls(path, held, tuple(folder for folder in (path, *path.parents) if not folder.exists()))
 
     def discard(self) -> None:
-        """Remove what Hydra put here if nothing else came, then the directories that were made for it."""
-        if not self.path.is_dir() or not self.missing:
+        """Remove what Hydra put here if nothing else came, then the folders that were made for it."""
+        if not self.path.is_dir():
             return
-        files = [entry for entry in self.path.rglob("*") if not entry.is_dir()]
-        if all(entry.name in _HYDRA_FILES or entry.suffix == ".log" for entry in files):
-            shutil.rmtree(self.path, ignore_errors=True)
-        for folder in self.missing[1:]:
+        new = [entry for entry in self.path.iterdir() if entry.name not in self.held]
+        if any(not _is_hydras(entry) for entry in new):
+            return
+        for entry in new:
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        for folder in self.missing:
             try:
                 folder.rmdir()
             except OSError:  # another run lives there
                 return
+
+
+def _is_hydras(entry: Path) -> bool:
+    """Whether Hydra made it: its records, its log, the folders of a sweep's runs as long as they hold no more than that."""
+    if entry.is_dir():
+        return entry.name == ".hydra" or all(_is_hydras(inner) for inner in entry.iterdir())
+    return entry.name == "multirun.yaml" or entry.suffix == ".log"
 
 
 def print_comparison(sweep: Path, since_ns: int = 0) -> None:

@@ -1,0 +1,156 @@
+"""Every file of every config group composes and makes what it says; a policy's cluster gives way to an explicit one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hydra import compose as compose_config
+from hydra import initialize_config_dir
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from framework.cluster import ClusterSpec
+from framework.compose import compose
+from framework.engine.config import EngineConfig
+from framework.errors import InputError
+from framework.hardware import Gpu, Model, kv_capacity_tokens
+from framework.launch import explain
+from framework.metrics import Slo
+from framework.policy import Policy
+from framework.predictor import Predictor
+from framework.timing.step import StepRow
+from framework.workload import Workload
+from tests.conftest import ROOT
+
+GROUPS = ("policy", "predictor", "trace", "model", "gpu", "cluster", "timing", "engine", "load", "slo")
+KINDS: dict[str, tuple[type, ...]] = {
+    "policy": (Policy,),
+    "predictor": (Predictor, type(None)),
+    "trace": (Workload,),
+    "model": (Model,),
+    "gpu": (Gpu,),
+    "cluster": (ClusterSpec,),
+    "engine": (EngineConfig,),
+    "slo": (Slo,),
+}
+SMALL = ("trace=synthetic", "trace.limit=20")
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml") if not path.stem.startswith("_"))
+
+
+def choices(*groups: str) -> list[Any]:
+    return [pytest.param(group, name, id=f"{group}={name}") for group in groups for name in names(group)]
+
+
+@pytest.fixture(autouse=True)
+def config_directory() -> Iterator[None]:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        yield
+
+
+def configured(*overrides: str) -> DictConfig:
+    return compose_config("config", overrides=list(overrides))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_has_choices(group: str) -> None:
+    assert names(group)
+    assert group in configured()
+
+
+@pytest.mark.parametrize(("group", "name"), choices(*(group for group in KINDS if group != "trace")))
+def test_a_choice_makes_what_its_group_says(group: str, name: str) -> None:
+    assert isinstance(instantiate(configured(f"{group}={name}")[group], _convert_="all"), KINDS[group])
+
+
+@pytest.mark.parametrize("name", names("trace"))
+def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACES_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        workload = instantiate(configured(f"trace={name}", "trace.limit=20").trace, _convert_="all")
+    except HydraException as error:
+        line = explain(error)
+        assert line is not None
+        assert f"traces.fetch {name}" in line
+    else:
+        assert isinstance(workload, Workload)
+        assert len(workload) == 20
+
+
+@pytest.mark.parametrize(("group", "name"), choices("timing"))
+def test_a_timing_source_times_steps(group: str, name: str) -> None:
+    config = configured(f"timing={name}")
+    timing, model, gpu = (instantiate(config[part], _convert_="all") for part in ("timing", "model", "gpu"))
+    assert isinstance(timing.source, str)
+    assert isinstance(timing.row(model, gpu, 1), StepRow)
+
+
+@pytest.mark.parametrize("name", names("model"))
+def test_a_model_fits_on_enough_gpus(name: str) -> None:
+    config = configured(f"model={name}")
+    model, gpu = (instantiate(config[part], _convert_="all") for part in ("model", "gpu"))
+    assert kv_capacity_tokens(model, gpu, 8, 0.9) > 0
+
+
+@pytest.mark.parametrize("name", names("policy"))
+def test_a_policy_can_use_the_cluster_that_its_file_names(name: str) -> None:
+    experiment = compose(configured(f"policy={name}", *SMALL))
+    assert isinstance(experiment.policy.layout(experiment.cluster), ClusterSpec)
+
+
+@pytest.mark.parametrize("override", ["policy=ares", "policy=distserve"])
+def test_a_policys_cluster_gives_way_to_an_explicit_one(override: str) -> None:
+    assert configured(override).cluster._target_ == "framework.cluster.disaggregated"
+    for overrides in ((override, "cluster=mixed"), ("cluster=mixed", override)):
+        config = configured(*overrides)
+        assert config.cluster._target_ == "framework.cluster.mixed"
+        experiment = compose(configured(*overrides, *SMALL))
+        with pytest.raises(InputError, match="cluster=disaggregated"):
+            experiment.policy.layout(experiment.cluster)
+
+
+def test_names_that_others_rely_on() -> None:
+    config = configured(
+        *("policy=chunked", "cluster=mixed", "cluster.instances=3", "engine.token_budget=512", "engine.max_batch=8"),
+        *("engine.block_tokens=32", "engine.preemption=swap", "engine.prefix_cache=true", "slo.ttft_s=1"),
+        *("slo.tpot_s=0.1", "trace.path=a", "trace.format=mooncake", "trace.limit=5", "trace.rate=2"),
+        *("trace.rate_scale=1", "trace.tile=2", "trace.window_s=[0,5]", "trace.poisson=true", "trace.jitter_s=1"),
+        *("seed=7", "timing=affine", "timing.base_s=0.01", "timing.per_prefill_token_s=1e-5"),
+        *("timing.prefill_quadratic_s=0", "timing.per_sequence_s=0", "timing.per_context_token_s=0"),
+    )
+    assert config.cluster.instances == 3
+    config = configured("policy=distserve", "cluster=disaggregated", "cluster.prefill=3", "cluster.decode=5")
+    assert (config.cluster.prefill, config.cluster.decode) == (3, 5)
+
+
+def test_the_seed_reaches_the_run_and_its_trace() -> None:
+    experiment = compose(configured(*SMALL, "seed=5"))
+    other = compose(configured(*SMALL, "seed=6"))
+    assert experiment.seed == 5
+    assert not (experiment.workload.input_tokens == other.workload.input_tokens).all()
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", "many", "true"])
+def test_a_seed_is_a_whole_number(seed: str) -> None:
+    with pytest.raises(InputError, match="seed"):
+        compose(configured(*SMALL, f"seed={seed}"))
+
+
+def test_a_part_of_the_wrong_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="policy: _target_ must make a Policy"):
+        compose(configured(*SMALL, "policy=chunked", "policy._target_=builtins.dict"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [(["output.steps=true", "engine.log=reduced"], "engine.log=full"), (["output.timeline=maybe"], "output.timeline")],
+)
+def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        compose(configured(*SMALL, *overrides))

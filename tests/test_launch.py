@@ -1,0 +1,145 @@
+"""What the command line's edge takes for a mistake, and which directories it clears away."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.errors import InputError, InvariantError, PolicyError
+from framework.launch import explain
+from framework.runs import FreshDirectory, read_runs
+
+
+def broken(kind: str) -> None:
+    if kind == "input":
+        raise InputError("rate is -1,\n must be above 0")
+    raise {"type": TypeError, "key": KeyError, "import": ImportError}[kind]("inside")
+
+
+@pytest.mark.parametrize("error", [InputError("a  b\nc"), PolicyError("a b c")])
+def test_a_mistake_is_put_on_one_line(error: InputError) -> None:
+    assert explain(error) == "a b c"
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), InvariantError("x"), TypeError("x"), OSError(2, "gone", "file")])
+def test_anything_else_is_a_bug(error: Exception) -> None:
+    assert explain(error) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("input", "rate is -1, must be above 0"), ("type", None), ("key", None), ("import", None)],
+)
+def test_a_constructor_is_told_from_its_arguments(kind: str, line: str | None) -> None:
+    with pytest.raises(HydraException) as caught:
+        instantiate({"_target_": f"{__name__}.broken", "kind": kind})
+    assert explain(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({"_target_": f"{__name__}.broken", "sort": 1}, ["sort"]),
+        ({"_target_": f"{__name__}.absent"}, ["absent", "_target_"]),
+        ({"_target_": "no_such_package.Thing"}, ["no_such_package", "_target_"]),
+    ],
+)
+def test_arguments_and_names_are_the_users(node: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(HydraException) as caught:
+        instantiate({"part": node})
+    line = explain(caught.value)
+    assert line is not None
+    assert line.startswith("part: ")
+    assert all(word in line for word in words)
+    assert "\n" not in line
+
+
+def test_a_module_that_breaks_while_it_is_imported_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaks_on_import.py").write_text("import package_that_is_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HydraException) as caught:
+        instantiate({"_target_": "breaks_on_import.Thing"})
+    assert explain(caught.value) is None
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(OmegaConfBaseException) as caught:
+        OmegaConf.create({"part": {"path": "???"}}).part.path  # noqa: B018
+    line = explain(caught.value)
+    assert line is not None
+    assert line.startswith("part.path: ")
+
+
+def test_a_fresh_directory_is_discarded_with_the_parents_made_for_it(tmp_path: Path) -> None:
+    fresh = FreshDirectory.watch(tmp_path / "a" / "b")
+    (tmp_path / "a" / "b" / ".hydra").mkdir(parents=True)
+    (tmp_path / "a" / "b" / ".hydra" / "config.yaml").touch()
+    (tmp_path / "a" / "b" / "run.log").touch()
+    fresh.discard()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_parent_in_which_another_run_lives_is_kept(tmp_path: Path) -> None:
+    fresh = FreshDirectory.watch(tmp_path / "a" / "b")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "other").mkdir()
+    fresh.discard()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["other"]
+
+
+def test_a_directory_with_results_is_kept(tmp_path: Path) -> None:
+    fresh = FreshDirectory.watch(tmp_path / "a")
+    (tmp_path / "a" / ".hydra").mkdir(parents=True)
+    (tmp_path / "a" / "summary.json").touch()
+    fresh.discard()
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {".hydra", "summary.json"}
+
+
+def test_a_directory_that_was_there_keeps_what_it_held(tmp_path: Path) -> None:
+    (tmp_path / "old.log").touch()
+    fresh = FreshDirectory.watch(tmp_path)
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / "run.log").touch()
+    fresh.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["old.log"]
+
+
+def job(sweep: Path, number: int, overrides: list[str], source: str = "real") -> Path:
+    directory = sweep / str(number)
+    (directory / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(overrides), directory / ".hydra" / "overrides.yaml")
+    OmegaConf.save(OmegaConf.create({"hydra": {"job": {"num": number}}}), directory / ".hydra" / "hydra.yaml")
+    summary = {"policy": "P", "trace": "t", "trace_source": source, "number": number}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    return directory
+
+
+def test_runs_of_a_sweep_are_called_by_what_differs_and_kept_in_order(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        job(tmp_path, number, ["trace=t", f"policy=p{number}"])
+    runs = read_runs(tmp_path)
+    assert [(label, summary["number"]) for label, summary in runs] == [
+        ("policy=p1", 1),
+        ("policy=p2", 2),
+        ("policy=p10", 10),
+    ]
+
+
+def test_runs_of_an_earlier_sweep_in_the_same_directory_are_left_out(tmp_path: Path) -> None:
+    old = job(tmp_path, 0, ["seed=0"])
+    os.utime(old / "summary.json", ns=(10, 10))
+    job(tmp_path, 1, ["seed=1"])
+    assert [label for label, _ in read_runs(tmp_path, since_ns=11)] == ["seed=1"]
+
+
+def test_a_twin_among_recordings_is_marked(tmp_path: Path) -> None:
+    job(tmp_path, 0, ["trace.path=a"])
+    job(tmp_path, 1, ["trace=b"], source="twin")
+    assert [label for label, _ in read_runs(tmp_path)] == ["trace.path=a", "trace=b (twin)"]
