@@ -180,10 +180,24 @@ def test_empty_log() -> None:
         assert np.isnan([gaps.mean_s, gaps.std_s, gaps.median_s, gaps.p99_s, *gaps.request_p99_s]).all()
 
 
-@pytest.mark.parametrize(("field", "value"), [("last_step", 301), ("first_step", -1)])
-def test_membership_beyond_the_log_is_an_error(field: str, value: int) -> None:
+@pytest.mark.parametrize(("field", "value"), [("last_step", 301), ("first_step", -1), ("request", 3)])
+def test_membership_that_does_not_fit_is_an_error(field: str, value: int) -> None:
     log = random_log(2)
     broken = log.memberships.copy()
     broken[field][broken["instance"] == 0] = value
-    with pytest.raises(InvariantError, match="step log"):
+    with pytest.raises(InvariantError, match="membership"):
         recover(log.leaps, broken, log.output_tokens, log.instances)
+
+
+def test_missing_leap_is_an_error() -> None:
+    log = random_log(2)
+    with pytest.raises(InvariantError, match="leap"):
+        recover(log.leaps[1:], log.memberships, log.output_tokens, log.instances)
+
+
+def test_step_forgotten_too_early_is_an_error() -> None:
+    log = random_log(2)
+    reducer = GapReducer(log.output_tokens, log.instances)
+    reducer.add(log.leaps, log.memberships[:0], np.full(log.instances, 10))
+    with pytest.raises(InvariantError, match="membership"):
+        reducer.add(log.leaps[:0], log.memberships, np.full(log.instances, 10))
