@@ -83,7 +83,7 @@ class Runs(Callback):
 
 @dataclass(frozen=True)
 class FreshDirectory:
-    """A directory for results as it was before the run: what it held, and which folders did not exist, deepest first."""
+    """A directory for results as it was before a run: what it held, and the folders to be made, deepest first."""
 
     path: Path
     held: frozenset[str]
@@ -115,7 +115,7 @@ class FreshDirectory:
 
 
 def _is_hydras(entry: Path) -> bool:
-    """Whether Hydra made it: its records, its log, the folders of a sweep's runs as long as they hold no more than that."""
+    """Whether Hydra made it: its records, its log, and the folders of a sweep's runs while they hold no more."""
     if entry.is_dir():
         return entry.name == ".hydra" or all(_is_hydras(inner) for inner in entry.iterdir())
     return entry.name == "multirun.yaml" or entry.suffix == ".log"
