@@ -199,10 +199,18 @@ def test_unwritable_parquet(tmp_path):
 def test_missing_and_empty_files(tmp_path, name):
     with pytest.raises(InputError, match="no such trace file"):
         formats.read(tmp_path / "none", name)
-    with pytest.raises(InputError, match="the trace file is empty"):
-        formats.read(written(tmp_path, " \n\n"), name)
-    with pytest.raises(InputError, match="is a directory"):
-        formats.read(tmp_path, name)
+    if name != "servegen":
+        with pytest.raises(InputError, match="the trace file is empty"):
+            formats.read(written(tmp_path, " \n\n"), name)
+        with pytest.raises(InputError, match="a folder is no trace in format"):
+            formats.read(tmp_path, name)
+
+
+def test_folders_hold_servegen_clients(tmp_path):
+    with pytest.raises(InputError, match="no ServeGen client here"):
+        formats.read(tmp_path)
+    with pytest.raises(InputError, match="no folder is no trace in format servegen"):
+        formats.read(written(tmp_path, MOONCAKE), "servegen")
 
 
 @pytest.mark.parametrize(
@@ -228,6 +236,7 @@ def test_unknown_formats(tmp_path):
         (row(input_length=600.5), "input_length is 600.5, must be a whole number"),
         (row(input_length="600"), 'input_length is "600", must be a finite number'),
         (row(input_length=True), "input_length is true, must be a finite number"),
+        (row(input_length=1e12), "input_length is 1e+12, more than any request can have"),
         (row(timestamp=-1), "timestamp is -1, must be at least 0"),
         (row(timestamp=None), "timestamp is missing"),
         (row(hash_ids=[1]), "hash_ids do not fit the length: 600 tokens"),
@@ -236,6 +245,7 @@ def test_unknown_formats(tmp_path):
         (row(hash_ids=None), "hash_ids is missing, though other rows have it"),
         (row(hash_ids=[1, None]), "hash_ids holds a null"),
         (row(hash_ids=["a", "b"]), "must be a list of whole numbers"),
+        (row(hash_ids=[1, 2**63]), "must be a list of whole numbers of 64 bits"),
         (row(hash_ids=5), "hash_ids is 5, must be a list of whole numbers"),
         ({"timestamp": 1}, "input_length is missing"),
     ],
@@ -283,6 +293,7 @@ def test_wrong_keys(tmp_path):
         ("2023-11-16 18:15:46.68,5.5,4", "ContextTokens is 5.5, must be a whole number"),
         ("yesterday,5,4", "TIMESTAMP is yesterday, must be YYYY-MM-DD"),
         (",5,4", "TIMESTAMP is None, must be"),
+        (",,", "TIMESTAMP is None, must be"),
         ("2023-11-16 18:15:46.68,5,4,3", "4 fields, the header has 3"),
     ],
 )
@@ -598,3 +609,10 @@ def test_real_traces(name, requests, means):
 @needs_real
 def test_real_file_by_path_goes_by_its_name():
     assert load(name="azure_code", path=f"{REAL}/conversation_trace.jsonl", format="mooncake").name == "mooncake"
+
+
+@needs_real
+def test_real_servegen_clients():
+    workload = load(path=f"{REAL}/servegen_deepseek_r1", limit=1000)
+    assert (workload.name, len(workload)) == ("servegen_deepseek_r1", 1000)
+    assert len(workload.sha256) == 64

@@ -91,6 +91,13 @@ def read_parquet(path: Path, block_tokens: int | None = None) -> Trace:
     return replace(trace, notes=(*about.get("notes", ()), *trace.notes))
 
 
+def read_servegen(path: Path, block_tokens: int = 0) -> Trace:
+    """A folder of ServeGen clients (Xiang et al., 2025): requests drawn from a busy period of theirs."""
+    from traces.servegen import busy_requests  # only where it is needed
+
+    return busy_requests(path)
+
+
 def write_parquet(trace: Trace, path: Path) -> None:
     """Write a trace as this project's Parquet, to a temporary name first. Raises InputError if that cannot be done."""
     about = {
@@ -125,6 +132,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "burstgpt": Format(read_burstgpt),
         "bailian": Format(read_bailian, 16),
         "vidur": Format(read_vidur),
+        "servegen": Format(read_servegen),
         "parquet": Format(read_parquet),
     }
 )
@@ -135,20 +143,25 @@ def read(path: Path, format_name: str | None = None, block_tokens: int | None = 
 
     Raises InputError if there is no such file or format, or for the first bad row.
     """
-    if path.is_dir():
-        raise InputError(f"{path}: is a directory, not a trace file")
     name = sniff(path) if format_name is None else format_name
     if name not in FORMATS:
         raise InputError(f"trace.format: {name!r} is not known; the formats are {', '.join(FORMATS)}")
     if block_tokens is not None and block_tokens < 1:
         raise InputError(f"trace.block_tokens is {block_tokens}, must be at least 1")
+    if path.exists() and path.is_dir() != (name == "servegen"):
+        raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no folder'} is no trace in format {name}")
     known = FORMATS[name]
     trace = known.read(path, known.block_tokens if block_tokens is None else block_tokens)
-    return replace(trace, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    if trace.sha256:
+        return trace
+    with path.open("rb") as content:
+        return replace(trace, sha256=hashlib.file_digest(content, "sha256").hexdigest())
 
 
 def sniff(path: Path) -> str:
-    """The format of a file by its first bytes: Parquet's magic, the keys of a JSON line, or a CSV header."""
+    """The format of a file by its first line: Parquet's magic, the keys of a JSON line, or a CSV header."""
+    if path.is_dir():
+        return "servegen"
     data = read_bytes(path)
     if data.startswith(PARQUET_MAGIC):
         return "parquet"

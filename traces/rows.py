@@ -13,6 +13,7 @@ from polars.exceptions import PolarsError
 
 from framework.errors import InputError
 
+MAX_TOKENS = 10**9
 Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
 
 
@@ -49,7 +50,11 @@ def number(column: str, least: float) -> list[Check]:
 def length(column: str) -> list[Check]:
     """Checks that a float column holds whole numbers of tokens, at least 1."""
     value = pl.col(column)
-    return [*number(column, 1), (value != value.floor(), f"{column} is {{{column}:g}}, must be a whole number")]
+    return [
+        *number(column, 1),
+        (value != value.floor(), f"{column} is {{{column}:g}}, must be a whole number"),
+        (value > MAX_TOKENS, f"{column} is {{{column}:g}}, more than any request can have"),
+    ]
 
 
 def read_bytes(path: Path) -> bytes:
@@ -66,7 +71,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_jsonl(path: Path, schema: Mapping[str, pl.DataType], required: Sequence[str]) -> Table:
-    """One JSON object a line. Columns of `schema` that no row has are left out, unless they are `required`."""
+    """One JSON object a line; the columns of `schema` are floats or lists of whole numbers.
+
+    Columns that no row has are left out, unless they are `required`.
+    """
     data = read_bytes(path)
     try:
         frame = pl.read_ndjson(data, schema=dict(schema))
@@ -83,12 +91,14 @@ def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> T
     data = read_bytes(path)
     try:
         raw = pl.read_csv(data, infer_schema=False)
+        if raw.select(pl.all_horizontal(pl.all().is_null()).any()).item():  # blank lines: rows of nulls to polars
+            raw = pl.read_csv(b"\n".join(line for _, line in _filled_lines(data)), infer_schema=False)
     except PolarsError as error:
         raise InputError(_csv_fault(path, data, str(error))) from None
+    raw = raw.rename(str.strip)
     wanted = (*texts, *numbers)
     if lost := [column for column in wanted if column not in raw.columns]:
         raise InputError(f"{path}: no column {', '.join(lost)}; the header is {', '.join(raw.columns)}")
-    raw = raw.filter(~pl.all_horizontal(pl.all().is_null()))
     if raw.is_empty():
         raise InputError(f"{path}: the trace file has a header and no rows")
     floats = [pl.col(column).str.strip_chars().cast(pl.Float64, strict=False) for column in numbers]
@@ -128,15 +138,11 @@ def _fits(value: Any, dtype: pl.DataType) -> bool:
         return False
     if dtype == pl.Float64:
         return isinstance(value, int | float) and abs(value) < float("inf")
-    return isinstance(value, int) if dtype == pl.Int64 else isinstance(value, str)
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def _words(dtype: pl.DataType) -> str:
-    if isinstance(dtype, pl.List):
-        return "a list of whole numbers"
-    if dtype == pl.Float64:
-        return "a finite number"
-    return "a whole number" if dtype == pl.Int64 else "text"
+    return "a list of whole numbers of 64 bits" if isinstance(dtype, pl.List) else "a finite number"
 
 
 def _csv_fault(path: Path, data: bytes, detail: str) -> str:
