@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from framework.errors import InputError
 from traces import catalogue, fetch, formats
@@ -321,6 +323,43 @@ def test_unsorted_rows_are_sorted_stably_with_one_note(tmp_path):
     assert trace.notes[0].startswith("2 of 5 rows came before an earlier one")
 
 
+valid_rows = st.lists(
+    st.builds(
+        lambda gap, length, output, first: row(
+            timestamp=gap,
+            input_length=length,
+            output_length=output,
+            hash_ids=list(range(first, first - -length // 512)),
+        ),
+        st.integers(0, 5000),
+        st.integers(1, 4000),
+        st.integers(1, 10**6),
+        st.integers(0, 10**12),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(valid_rows, st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_mooncake_file_and_any_single_mistake(tmp_path_factory, rows, data):
+    folder = tmp_path_factory.mktemp("any")
+    trace = formats.read(written(folder, jsonl(*rows)))
+    ordered = sorted(rows, key=lambda entry: entry["timestamp"])
+    start = ordered[0]["timestamp"] / 1000
+    expected = [(r["timestamp"] / 1000 - start, r["input_length"], r["output_length"], r["hash_ids"]) for r in ordered]
+    assert trace.frame.rows() == expected
+    place = data.draw(st.integers(0, len(rows) - 1))
+    column = data.draw(st.sampled_from(["timestamp", "input_length", "output_length", "hash_ids"]))
+    bad = data.draw(st.sampled_from([None, -1, float("nan"), float("inf"), "x", 0.5, [], [1] * 9, {}, True]))
+    if (column == "timestamp" and bad == 0.5) or (bad is None and len(rows) == 1):
+        return
+    rows[place] = {**rows[place], column: bad}
+    with pytest.raises(InputError, match=f"line {place + 1}: .*{column}"):
+        formats.read(written(folder, jsonl(*rows)), "mooncake")
+
+
 # ---- the way into a workload
 
 
@@ -358,6 +397,16 @@ def test_sessions_become_previous_and_think_s():
 def test_bad_sessions(changes, reason):
     with pytest.raises(InputError, match=reason):
         to_workload(sessions(**changes))
+
+
+def test_arrays_are_alike_whatever_they_come_from(tmp_path):
+    """Compiled code is specialised on writability and layout: one kind of array, one specialisation."""
+    read = to_workload(formats.read(written(tmp_path, MOONCAKE)))
+    for workload in (read, to_workload(sessions())):
+        for name, value in vars(workload).items():
+            if isinstance(value, np.ndarray):
+                assert value.flags.writeable, name
+                assert value.flags.c_contiguous, name
 
 
 def test_sessions_need_think_times():

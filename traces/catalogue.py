@@ -153,7 +153,7 @@ def find(name: str) -> Path | None:
     """The trace's file in $TRACES_DIR or the user cache, if there."""
     file = entry(name).file
     folder = os.environ.get(FOLDER)
-    places = [*([Path(folder)] if folder else []), cache_folder()]
+    places = [*([Path(folder).expanduser()] if folder else []), cache_folder()]
     return next((place / file for place in places if file is not None and (place / file).is_file()), None)
 
 
