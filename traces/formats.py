@@ -143,12 +143,14 @@ def read(path: Path, format_name: str | None = None, block_tokens: int | None = 
 
     Raises InputError if there is no such file or format, or for the first bad row.
     """
+    if not path.exists():
+        raise InputError(f"{path}: no such trace file")
     name = sniff(path) if format_name is None else format_name
     if name not in FORMATS:
         raise InputError(f"trace.format: {name!r} is not known; the formats are {', '.join(FORMATS)}")
     if block_tokens is not None and block_tokens < 1:
         raise InputError(f"trace.block_tokens is {block_tokens}, must be at least 1")
-    if path.exists() and path.is_dir() != (name == "servegen"):
+    if path.is_dir() != (name == "servegen"):
         raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no folder'} is no trace in format {name}")
     known = FORMATS[name]
     trace = known.read(path, known.block_tokens if block_tokens is None else block_tokens)
