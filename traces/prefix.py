@@ -1,9 +1,10 @@
 """How prompts share prefixes, as a small model that can be fitted to hash_ids and sampled to any length.
 
 Three tiers make up a prompt's prefix. A *trunk* is a prefix that many requests share (a system prompt). A *turn*
-goes on where an earlier request ended: it matches all but the last blocks of it. A *branch* leaves an earlier request well
-before its end (an edited or regenerated prompt). What a request adds to what it matches depends on its length; how
-long ago the matched request arrived is what sets the reuse distance, and with it the hit ratio of a finite cache.
+goes on where an earlier request ended: it matches all but the last blocks of it. A *branch* leaves an earlier
+request well before its end (an edited or regenerated prompt). What a request adds to what it matches depends on its
+length; how long ago the matched request arrived is what sets the reuse distance, and with it the hit ratio of a
+finite cache.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
 NEW, TURN, BRANCH = 0, 1, 2
-LENGTH_BINS = 16
-KNOTS = np.linspace(0.0, 1.0, 33)
+LENGTH_BINS = 24
+ROWS_PER_BIN = 200  # fewer bins for short traces
+KNOTS = np.array([0, 0.005, 0.01, 0.02, 0.03, *np.arange(5, 96, 5) / 100, 0.97, 0.98, 0.99, 0.995, 1])
 TURN_SLACK_BLOCKS = 5  # a turn leaves at most this many blocks of the request before it unmatched
 TRUNKS = 16
 TRUNK_SHARE = 0.005  # a first block is a trunk if this share of all requests begins with it
-TURN_CLASSES = 8  # the parents' place in their session, the last class open
+TURN_CLASSES = 12  # the parents' place in their session, the last class open
 NEIGHBOURS = 4  # candidates looked at on either side of the wanted time
+SHORTEST_LAG_S = 1e-3
 MAX_CENSORING = 5.0  # lags near the trace's duration are seen rarely; their weight is bounded
 
 
@@ -31,10 +35,11 @@ MAX_CENSORING = 5.0  # lags near the trace's duration are seen rarely; their wei
 class PrefixModel:
     """Fitted tables. Axis `kind` is (turn, branch); Q = len(KNOTS) quantiles, B length bins.
 
-    `trunk_blocks`, `trunk_weights` (T,): depth of each trunk and the share of fresh sessions that begin with it; the rest begin
-    alone. `bin_blocks` (B,): upper ends of the bins of prompt length in blocks. `kind_weights` (B, 2). `added_blocks`
-    (B, 2, Q): blocks of a prompt beyond the match. `unmatched_blocks` (2, Q): blocks of the parent beyond the match. `lag_s`
-    (2, Q): time since the parent arrived. `parent_turn` (TURN_CLASSES,): shares of the parent's place in its session.
+    `trunk_blocks`, `trunk_weights` (T,): depth of each trunk and the share of fresh sessions that begin with it;
+    the rest begin alone. `bin_blocks` (B,): upper ends of the bins of prompt length in blocks. `kind_weights` (B,
+    2). `added_blocks` (B, 2, Q): blocks of a prompt beyond the match. `unmatched_blocks` (2, Q): blocks of the
+    parent beyond the match. `lag_s` (2, Q): time since the parent arrived. `parent_turn` (TURN_CLASSES,): shares of
+    the parent's place in its session.
     """
 
     block_tokens: int
@@ -61,7 +66,7 @@ class PrefixModel:
         return _name_blocks(blocks, parent, shared, trunk, self.trunk_blocks)
 
     def _draw(self, arrival_s: NDArray[np.float64], blocks: NDArray[np.int64], rng: np.random.Generator) -> _Wishes:
-        """What each request would like to attach to; a wish for a time before the trace begins makes a fresh session."""
+        """What each request would like to follow; a parent before the trace begins makes it a fresh session."""
         count = len(blocks)
         length_bin = np.minimum(np.searchsorted(self.bin_blocks, blocks), len(self.bin_blocks) - 1)
         reach = self.kind_weights[length_bin].cumsum(axis=1)
@@ -70,7 +75,7 @@ class PrefixModel:
         row = np.maximum(kind - 1, 0)
         added = _pick(self.added_blocks[length_bin, row], rng.random(count))
         unmatched = _pick(self.unmatched_blocks[row], rng.random(count))
-        lag = np.exp(_interpolate(np.log(np.maximum(self.lag_s, 1e-3))[row], rng.random(count)))
+        lag = np.maximum(_interpolate(self.lag_s[row], rng.random(count)), SHORTEST_LAG_S)
         turn = 1 + np.searchsorted(np.cumsum(self.parent_turn)[:-1], rng.random(count), side="right")
         kind[lag > arrival_s - arrival_s[0]] = NEW
         return _Wishes(kind, np.clip(blocks - added, 1, blocks), unmatched, lag, turn)
@@ -83,7 +88,7 @@ class PrefixModel:
 
 @dataclass(frozen=True)
 class _Wishes:
-    """Arrays of shape (N,): kind, blocks to share, blocks of the parent beyond them, seconds since the parent, its turn."""
+    """Arrays (N,): kind, blocks to share, blocks of the parent beyond them, seconds since the parent, its turn."""
 
     kind: NDArray[np.int64]
     shared: NDArray[np.int64]
@@ -93,12 +98,11 @@ class _Wishes:
 
 
 def _interpolate(quantiles: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Row r of `quantiles` (N, Q) at draws[r]."""
-    position = draws * (quantiles.shape[1] - 1)
-    below = np.minimum(position.astype(np.int64), quantiles.shape[1] - 2)
+    """Row r of `quantiles` (N, Q) at draws[r] in [0, 1)."""
+    below = np.searchsorted(KNOTS, draws, side="right") - 1
     rows = np.arange(len(draws))
     low, high = quantiles[rows, below], quantiles[rows, below + 1]
-    return low + (position - below) * (high - low)
+    return low + (draws - KNOTS[below]) / (KNOTS[below + 1] - KNOTS[below]) * (high - low)
 
 
 def _pick(quantiles: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -110,8 +114,9 @@ def _attach(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The parent of each request (-1: none) and the blocks shared with it, both (N,).
 
-    Requests that nobody has continued yet wait in one list per length, in order of arrival. A request takes the one that
-    comes nearest to its wish; each is taken once, as a continued conversation is the one that its next turn continues.
+    Requests that nobody has continued yet wait in one list per length, in order of arrival. A request takes the one
+    that comes nearest to its wish; each is taken once, as a continued conversation is the one that its next turn
+    continues.
     """
     count = len(blocks)
     parent, shared = np.full(count, -1, np.int64), np.zeros(count, np.int64)
@@ -131,7 +136,7 @@ def _attach(
             for tail in range(max(1, length - margin), min(longest, length + margin) + 1):
                 middle = bisect_left(since[tail], target)
                 for slot in range(max(0, middle - NEIGHBOURS), min(len(since[tail]), middle + NEIGHBOURS)):
-                    apart = abs((now - since[tail][slot]) / lags[request] - 1)
+                    apart = abs(log(max(now - since[tail][slot], SHORTEST_LAG_S) / lags[request]))
                     step = abs(min(place[waiting[tail][slot]], TURN_CLASSES) - turns[request])
                     cost = apart + 0.2 * step + 0.1 * abs(tail - length)
                     if cost < best_cost:
@@ -175,9 +180,7 @@ def _name_blocks(
     return ids, offsets
 
 
-def fit_prefix(
-    arrival_s: NDArray[np.float64], paths: Sequence[Sequence[int]], block_tokens: int
-) -> PrefixModel:
+def fit_prefix(arrival_s: NDArray[np.float64], paths: Sequence[Sequence[int]], block_tokens: int) -> PrefixModel:
     """Fits the tables to the block ids `paths` (N of them, root first) of requests in order of arrival.
 
     A lag can only be seen if the parent lies inside the trace, so each is weighted by duration / (duration - lag), the
@@ -194,7 +197,8 @@ def fit_prefix(
     added = blocks[child] - seen.matched[child]
     kind = (unmatched > TURN_SLACK_BLOCKS).astype(np.int64)
 
-    edges = np.unique(np.quantile(blocks, np.arange(1, LENGTH_BINS + 1) / LENGTH_BINS, method="higher")).astype(np.int64)
+    bins = min(max(len(blocks) // ROWS_PER_BIN, 4), LENGTH_BINS)
+    edges = np.unique(np.quantile(blocks, np.arange(1, bins + 1) / bins, method="higher")).astype(np.int64)
     length_bin = np.searchsorted(edges, blocks)
     weights = np.zeros((len(edges), 2))
     added_table = np.zeros((len(edges), 2, len(KNOTS)))
@@ -226,7 +230,10 @@ def fit_prefix(
 
 @dataclass(frozen=True)
 class _Seen:
-    """Per request (N,): the last earlier request that holds its deepest known block beyond a trunk (-1), blocks matched, place in session."""
+    """Arrays (N,). `parent`: the last earlier request that holds the deepest known block, -1 if that lies in a trunk.
+
+    `matched`: blocks known, from the root on. `place`: 1 for a fresh session, one more than the parent's for others.
+    """
 
     parent: NDArray[np.int64]
     matched: NDArray[np.int64]

@@ -1,9 +1,10 @@
 """ServeGen clients: read their windows and token laws, and draw the requests that they send.
 
-ServeGen (Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model Serving in Production",
-2025) publishes one pair of files per client. `chunk-N-trace.csv`: per window its start in s, requests/s, coefficient of
-variation of the gaps, the family of their law (Gamma or Weibull), its shape and scale; a client that is silent has rate 0 and no
-family. `chunk-N-dataset.json`: from a start in s on, the probabilities of prompt and output lengths.
+ServeGen (Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model Serving in
+Production", 2025) publishes one pair of files per client. `chunk-N-trace.csv`: per window its start in s,
+requests/s, coefficient of variation of the gaps, the family of their law (Gamma or Weibull), its shape and scale; a
+client that is silent has rate 0 and no family. `chunk-N-dataset.json`: from a start in s on, the probabilities of
+prompt and output lengths.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ast
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from framework.errors import InputError
 from traces.frame import Trace
 
 FAMILIES = ("Gamma", "Weibull")
+BUSY = 1.6
+BUSY_REQUESTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True)
 class TokenLaw:
-    """Probabilities of prompt and output lengths from `start_s` on: (values, probabilities) each; drawn independently."""
+    """Independent laws of prompt and output lengths from `start_s` on, each (values, probabilities)."""
 
     start_s: float
     inputs: tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -57,15 +60,33 @@ def read_clients(folder: Path) -> list[Client]:
     """All clients of a folder, by number. Raises InputError for a missing, odd or half pair of files."""
     found = sorted(folder.glob("chunk-*-trace.csv"), key=lambda path: (len(path.name), path.name))
     if not found:
-        raise InputError(f"{folder}: no ServeGen client here, expected files chunk-N-trace.csv and chunk-N-dataset.json")
+        raise InputError(
+            f"{folder}: no ServeGen client here, expected files chunk-N-trace.csv and chunk-N-dataset.json"
+        )
     return [_read_client(path) for path in found]
 
 
-def draw_requests(clients: list[Client], start_s: float, requests: int, seed: int, name: str = "servegen") -> Trace:
+def busy_requests(folder: Path) -> Trace:
+    """BUSY_REQUESTS requests from a busy period: the longest run of windows with more than BUSY times the mean rate."""
+    clients = read_clients(folder)
+    rates: dict[float, float] = {}
+    for window in (window for client in clients for window in client.windows):
+        rates[window.start_s] = rates.get(window.start_s, 0.0) + window.rate_per_s
+    mean = sum(rates.values()) / len(rates)
+    best: list[float] = [max(rates, key=lambda start: rates[start])]
+    run: list[float] = []
+    for start in sorted(rates):
+        run = [*run, start] if rates[start] > BUSY * mean else []
+        best = run if len(run) > len(best) else best
+    trace = draw_requests(clients, best[0], BUSY_REQUESTS, seed=0)
+    return replace(trace, name=folder.name, sha256=folder_sha256(folder))
+
+
+def draw_requests(clients: list[Client], start_s: float, requests: int, seed: int) -> Trace:
     """The first `requests` requests that the clients send from `start_s` on.
 
-    A client sends rate x length requests in each window, as the rate was counted there; their gaps follow the window's law,
-    scaled to fill it. Raises InputError if the clients' windows end before there are enough.
+    A client sends rate x length requests in each window, as the rate was counted there; their gaps follow the
+    window's law, scaled to fill it. Raises InputError if the clients' windows end before there are enough.
     """
     rng = np.random.default_rng(seed)
     starts = sorted({window.start_s for client in clients for window in client.windows})
@@ -92,11 +113,11 @@ def draw_requests(clients: list[Client], start_s: float, requests: int, seed: in
     rows = {"arrival_s": np.round(arrival[order] - arrival[order[0]], 6)}
     rows |= {"input_tokens": inputs[order], "output_tokens": outputs[order]}
     note = f"{requests} requests drawn from {len(clients)} ServeGen clients from {start_s:g} s on, seed {seed}"
-    return Trace(pl.DataFrame(rows), name, "synthetic", notes=(note,))
+    return Trace(pl.DataFrame(rows), "servegen", "synthetic", notes=(note,))
 
 
 def folder_sha256(folder: Path) -> str:
-    """Checksum of a folder's client files: sha256 of the lines `sha256  name` in order of name, as `sha256sum chunk-*` prints."""
+    """Checksum of a folder's client files: sha256 of what `LC_ALL=C; sha256sum chunk-*` prints in it."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(folder.glob("chunk-*"), key=lambda path: path.name)
@@ -107,7 +128,11 @@ def folder_sha256(folder: Path) -> str:
 def _gaps_in(window: Window, length_s: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """Arrivals within a window of `length_s`, from its start."""
     count = round(window.rate_per_s * length_s)
-    gaps = rng.standard_gamma(window.shape, count + 1) if window.family == "Gamma" else rng.weibull(window.shape, count + 1)
+    gaps = (
+        rng.standard_gamma(window.shape, count + 1)
+        if window.family == "Gamma"
+        else rng.weibull(window.shape, count + 1)
+    )
     times = np.cumsum(gaps)
     return length_s * times[:-1] / max(times[-1], 1e-300)
 
@@ -122,7 +147,9 @@ def _law_at(client: Client, time_s: float) -> TokenLaw:
 
 def _read_client(path: Path) -> Client:
     number = int(path.name.removeprefix("chunk-").removesuffix("-trace.csv"))
-    windows = tuple(_read_window(path, row, line) for row, line in enumerate(path.read_text().splitlines(), start=1) if line)
+    windows = tuple(
+        _read_window(path, row, line) for row, line in enumerate(path.read_text().splitlines(), start=1) if line
+    )
     data = path.with_name(f"chunk-{number}-dataset.json")
     try:
         content = json.loads(data.read_text())
@@ -142,7 +169,9 @@ def _read_window(path: Path, row: int, line: str) -> Window:
     where = f"{path}, line {row}"
     fields = line.split(",")
     if len(fields) != 6:
-        raise InputError(f"{where}: {len(fields)} columns, a ServeGen window has 6 (start, rate, cv, family, shape, scale)")
+        raise InputError(
+            f"{where}: {len(fields)} columns, a ServeGen window has 6 (start, rate, cv, family, shape, scale)"
+        )
     try:
         start, rate, shape = float(fields[0]), float(fields[1]), float(fields[4])
     except ValueError:
@@ -150,7 +179,9 @@ def _read_window(path: Path, row: int, line: str) -> Window:
     if not (math.isfinite(rate) and rate >= 0 and math.isfinite(start)):
         raise InputError(f"{where}: start {fields[0]} and rate {fields[1]} must be finite, the rate not negative")
     if rate > 0 and (fields[3] not in FAMILIES or not shape > 0):
-        raise InputError(f"{where}: gaps of family {fields[3]!r} and shape {fields[4]}; known: {', '.join(FAMILIES)}, shape > 0")
+        raise InputError(
+            f"{where}: gaps of family {fields[3]!r} and shape {fields[4]}; known: {', '.join(FAMILIES)}, shape > 0"
+        )
     return Window(start, rate, fields[3], shape)
 
 

@@ -39,8 +39,8 @@ def summarize(trace: Trace) -> dict[str, float]:
     if "hash_ids" in trace.frame.columns:
         paths = hash_paths(trace)
         figures["ideal_hit_ratio"] = ideal_hit_ratio(paths, inputs, trace.hash_block_tokens)
-        for tokens in CACHE_TOKENS:
-            figures[f"lru_hit_{tokens}_tokens"] = lru_hit_ratio(paths, inputs, trace.hash_block_tokens, tokens)
+        for size in CACHE_TOKENS:
+            figures[f"lru_hit_{size}_tokens"] = lru_hit_ratio(paths, inputs, trace.hash_block_tokens, size)
     return figures
 
 
@@ -63,7 +63,7 @@ def rank_correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> f
 
 
 def dispersion(arrival_s: NDArray[np.float64], window_s: float) -> float:
-    """Index of dispersion of counts: variance over mean of the arrivals in the whole windows of `window_s` since the first.
+    """Index of dispersion of counts: variance over mean of the arrivals in the whole windows since the first.
 
     1 for a Poisson process (Cox and Lewis, The Statistical Analysis of Series of Events, 1966).
     """
@@ -74,7 +74,7 @@ def dispersion(arrival_s: NDArray[np.float64], window_s: float) -> float:
 
 
 def clock_tick(arrival_s: NDArray[np.float64]) -> float:
-    """Seconds between the ticks of a coarse clock (10 ms or more, seen as shared timestamps on a grid); 0 if there is none."""
+    """Seconds between the ticks of a coarse clock (10 ms or more, with shared timestamps); 0 if there is none."""
     times = np.unique(arrival_s)
     if len(times) < 10 or len(times) > 0.9 * len(arrival_s):
         return 0.0
@@ -100,7 +100,7 @@ def ideal_hit_ratio(paths: Sequence[Sequence[int]], input_tokens: NDArray[np.flo
 def lru_hit_ratio(
     paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int, capacity_tokens: int
 ) -> float:
-    """The same for one cache of `capacity_tokens` that evicts the least recently used block, a request's leaf before its root."""
+    """The same for one cache of `capacity_tokens` that evicts the block unused for longest, leaf before root."""
     capacity = capacity_tokens // block_tokens
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0.0

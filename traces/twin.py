@@ -1,10 +1,10 @@
 """Twins: small fitted descriptions of traces that can be sampled to any length.
 
-A twin holds tables with a fixed number of knots and no row of the trace it was fitted to: the arrivals per window and how
-they cluster below it, the quantile functions of prompt and output lengths with the copula that ties them, and the model of
-shared prefixes (`traces.prefix`). Sampled lengths are stratified: a sample as long as the trace has the trace's quantiles
-and counts per window, and two samples differ in which lengths meet, in what order, when within a window, and in who
-shares a prefix with whom.
+A twin holds tables with a fixed number of knots and no row of the trace it was fitted to: the arrivals per window
+and how they cluster below it, the quantile functions of prompt and output lengths with the copula that ties them,
+and the model of shared prefixes (`traces.prefix`). Sampled lengths are stratified: a sample as long as the trace
+has the trace's quantiles and counts per window, and two samples differ in which lengths meet, in what order, when
+within a window, and in who shares a prefix with whom.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from traces.arrivals import ArrivalModel
 from traces.frame import Trace
 from traces.prefix import PrefixModel
 
@@ -31,61 +32,13 @@ SUFFIX = ".json"
 
 
 @dataclass(frozen=True)
-class ArrivalModel:
-    """Arrivals per window, split into ever smaller parts by Dirichlet-multinomial draws.
-
-    `counts` (W,) are the arrivals in each window of `window_s`; longer samples repeat them. `parts` (L,) says into how many
-    equal parts each level splits those above it, `concentration` (L,) how evenly: the concentration of a symmetric
-    Dirichlet law over the parts, large for Poisson, small for bursts. Within the smallest parts arrivals are uniform. With a
-    clock of `tick_s` > 0 the smallest part is one tick, at which all its arrivals fall, off by one of `tick_offsets_s`.
-    """
-
-    window_s: float
-    counts: NDArray[np.int64]
-    parts: tuple[int, ...]
-    concentration: tuple[float, ...]
-    tick_s: float = 0.0
-    tick_offsets_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
-
-    def sample(self, requests: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """`requests` arrival times in seconds, sorted, the first at 0."""
-        whole, rest = divmod(requests, int(self.counts.sum()))
-        counts = np.concatenate((np.tile(self.counts, whole), self.counts[: 1 + np.searchsorted(self.counts.cumsum(), rest)]))
-        width = self.window_s
-        for parts, concentration in zip(self.parts, self.concentration, strict=True):
-            counts = _split(counts, parts, concentration, rng).reshape(-1)
-            width /= parts
-        cell = np.repeat(np.arange(len(counts)), counts)
-        if self.tick_s > 0:
-            offsets = self.tick_offsets_s[rng.integers(len(self.tick_offsets_s), size=len(counts))]
-            arrival = np.sort(cell * self.tick_s + offsets[cell], kind="stable")
-        else:
-            arrival = np.sort((cell + rng.random(len(cell))) * width, kind="stable")
-        arrival = arrival[:requests]
-        return np.round(arrival - arrival[0], 6)
-
-
-def _split(
-    counts: NDArray[np.int64], parts: int, concentration: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Dirichlet-multinomial splits of `counts` (C,) into (C, parts); an infinite concentration is multinomial."""
-    if not np.isfinite(concentration):
-        return rng.multinomial(counts, np.full(parts, 1 / parts))
-    share = rng.standard_gamma(concentration / parts, size=(len(counts), parts))
-    total = share.sum(axis=1, keepdims=True)
-    lost = np.flatnonzero(total[:, 0] < 1e-200)  # every share underflowed: one part has it all
-    share[lost, rng.integers(parts, size=len(lost))] = 1.0
-    total[lost] = share[lost].sum(axis=1, keepdims=True)
-    return rng.multinomial(counts, share / total)
-
-
-@dataclass(frozen=True)
 class LengthModel:
     """Joint law of prompt and output lengths.
 
-    `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the quantile
-    function is linear. `copula` (B, B) is the probability of each pair of rank classes (a checkerboard copula), inputs
-    down, outputs across; every row and column sums to 1 / B. No request is longer than `max_total_tokens`.
+    `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
+    quantile function is linear. `copula` (B, B) is the probability of each pair of rank classes (a checkerboard
+    copula), inputs down, outputs across; every row and column sums to 1 / B. No request is longer than
+    `max_total_tokens`.
     """
 
     levels: NDArray[np.float64]
@@ -93,6 +46,14 @@ class LengthModel:
     output_tokens: NDArray[np.float64]
     copula: NDArray[np.float64]
     max_total_tokens: int
+
+    def __post_init__(self) -> None:
+        """Refuse tables that do not fit together."""
+        shapes = {self.levels.shape, self.input_tokens.shape, self.output_tokens.shape}
+        if len(shapes) != 1 or np.diff(self.levels).min() <= 0 or min(self.input_tokens[0], self.output_tokens[0]) < 1:
+            raise ValueError("levels must rise, and each needs a quantile of at least 1 token")
+        if self.copula.ndim != 2 or self.copula.min() < 0 or self.copula.sum(axis=1).min() <= 0:
+            raise ValueError("the copula must hold probabilities, and no row of it may be empty")
 
     def sample(
         self, requests: int, with_maximum: bool, rng: np.random.Generator
@@ -104,7 +65,17 @@ class LengthModel:
             output_rank[output_rank.argmax()] = 1.0
         inputs = np.rint(np.interp(input_rank, self.levels, self.input_tokens)).astype(np.int64)
         outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
+        self._trade_outputs(inputs, outputs, rng)
         return inputs, np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
+
+    def _trade_outputs(self, inputs: NDArray[np.int64], outputs: NDArray[np.int64], rng: np.random.Generator) -> None:
+        """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
+        for request in np.flatnonzero(inputs + outputs > self.max_total_tokens).tolist():
+            others = rng.integers(len(inputs), size=64)
+            longest = np.maximum(inputs[request] + outputs[others], inputs[others] + outputs[request])
+            if longest.min() <= self.max_total_tokens:
+                other = others[np.argmax(longest <= self.max_total_tokens)]
+                outputs[request], outputs[other] = outputs[other], outputs[request]
 
     def _ranks(self, requests: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Two stratified sets of ranks in (0, 1), paired by the copula."""
@@ -120,7 +91,9 @@ class LengthModel:
         reach = (self.copula / self.copula.sum(axis=1, keepdims=True)).cumsum(axis=1)
         column = np.minimum((draw[:, None] >= reach[row]).sum(axis=1), classes - 1)
         output_rank = np.empty(requests)
-        output_rank[np.lexsort((rng.random(requests), column))] = (np.arange(requests) + rng.random(requests)) / requests
+        output_rank[np.lexsort((rng.random(requests), column))] = (
+            np.arange(requests) + rng.random(requests)
+        ) / requests
         return input_rank, output_rank
 
 
@@ -148,6 +121,8 @@ class Twin:
         count = self.requests if requests is None else requests
         if count < 1:
             raise InputError(f"twin {self.name}: cannot sample {count} requests, ask for at least 1")
+        if seed < 0:
+            raise InputError(f"twin {self.name}: the seed is {seed}, must not be negative")
         arrival_rng, length_rng, prefix_rng = (
             np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
         )
@@ -223,7 +198,9 @@ def load_twin(name_or_path: str | os.PathLike[str]) -> Twin:
     if name.endswith(SUFFIX) or os.sep in name:
         return Twin.load(name)
     if name not in shipped():
-        raise InputError(f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file")
+        raise InputError(
+            f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
+        )
     return Twin.from_json(files("traces").joinpath("twins", name + SUFFIX).read_text(), name)
 
 

@@ -1,0 +1,239 @@
+"""Twins: the shipped ones keep what they publish, samples are reproducible, fits find what was put in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.errors import InputError
+from traces import fit
+from traces.arrivals import ArrivalModel, fit_arrivals
+from traces.catalogue import CATALOGUE
+from traces.describe import difference
+from traces.fit import fit_lengths, fit_twin
+from traces.frame import Trace, to_workload
+from traces.statistics import clock_tick, dispersion, hash_paths, rank_correlation, summarize
+from traces.twin import Twin, load_twin, sample_twin, shipped
+
+NAMES = ("azure_code", "azure_conv", "mooncake", "reasoning")
+MAX_BYTES = 200_000
+
+
+def make_trace(requests: int, seed: int = 0, prefixes: bool = False) -> Trace:
+    """Poisson arrivals at 5 / s, lognormal lengths, optionally sessions below four shared prompts of eight blocks."""
+    rng = np.random.default_rng(seed)
+    arrival = np.sort(rng.uniform(0, requests / 5, requests))
+    inputs = np.maximum(1, rng.lognormal(6, 1, requests)).astype(np.int64)
+    outputs = np.maximum(1, rng.lognormal(5, 0.7, requests)).astype(np.int64)
+    columns: dict[str, object] = {"arrival_s": arrival - arrival[0], "input_tokens": inputs, "output_tokens": outputs}
+    if prefixes:
+        paths: list[list[int]] = []
+        for request in range(requests):
+            if request >= 20 and rng.random() < 0.4:
+                shared = paths[request - int(rng.integers(5, 20))]
+            else:
+                prompt = 1 + int(rng.integers(4))
+                shared = [10**6 * prompt + depth for depth in range(8)]
+            paths.append([*shared, *(10**7 + 10 * request + block for block in range(int(rng.integers(1, 6))))])
+        columns |= {"hash_ids": paths, "input_tokens": [16 * len(path) for path in paths]}
+    return Trace(pl.DataFrame(columns), "made", "synthetic", hash_block_tokens=16 if prefixes else 0)
+
+
+def test_shipped_twins_are_small_and_say_where_they_come_from() -> None:
+    assert shipped() == sorted(NAMES)
+    for name in NAMES:
+        twin = load_twin(name)
+        assert len(twin.to_json()) < MAX_BYTES
+        assert twin.name == name
+        assert twin.licence
+        assert twin.citation
+        assert twin.original.startswith("https://")
+        assert len(twin.original_sha256) == 64
+        assert CATALOGUE[name].sha256 in (None, twin.original_sha256)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_twins_keep_their_published_figures(name: str) -> None:
+    twin = load_twin(name)
+    sampled = summarize(twin.sample())
+    assert sampled.keys() == twin.statistics.keys()
+    off = {figure: difference(figure, value, sampled[figure]) for figure, value in twin.statistics.items()}
+    beyond = {
+        figure: f"{size:.1f} {unit}" for figure, (size, unit) in off.items() if abs(size) > (2 if unit == "pt" else 5)
+    }
+    assert not beyond
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_keep_their_law_at_any_length(name: str) -> None:
+    twin = load_twin(name)
+    sampled = summarize(twin.sample(3 * twin.requests, seed=5))
+    for figure, value in twin.statistics.items():
+        if figure.startswith(("input_", "output_", "rate_")):
+            assert sampled[figure] == pytest.approx(value, rel=0.05), figure
+
+
+def test_same_seed_same_bytes() -> None:
+    for name in NAMES:
+        first, again, other = (sample_twin(name, 500, seed=seed) for seed in (3, 3, 4))
+        assert first.frame.equals(again.frame)
+        assert first.sha256 == again.sha256
+        assert not first.frame.equals(other.frame)
+
+
+@given(requests=st.integers(1, 3000), seed=st.integers(0, 2**32), name=st.sampled_from(NAMES))
+@settings(max_examples=40, deadline=None)
+def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> None:
+    trace = sample_twin(name, requests, seed)
+    workload = to_workload(trace)
+    assert len(workload) == requests
+    assert workload.arrival_s[0] == 0
+    assert workload.source == "twin"
+    assert (workload.input_tokens + workload.output_tokens).max() <= load_twin(name).lengths.max_total_tokens
+    if workload.hash_offsets is not None:
+        blocks = -(-workload.input_tokens // workload.hash_block_tokens)
+        assert np.array_equal(np.diff(workload.hash_offsets), blocks)
+        parents: dict[int, int] = {}  # an id names a block and all before it, so it follows one other only
+        for path in hash_paths(trace):
+            for before, block in zip([-1, *path], path, strict=False):
+                assert parents.setdefault(block, before) == before
+
+
+def test_twice_the_length_repeats_the_rate_profile() -> None:
+    twin = load_twin("azure_code")
+    windows = len(twin.arrivals.counts)
+    arrival = twin.sample(2 * int(twin.arrivals.counts.sum())).arrival_s
+    period = 60 * (windows - 1 + twin.arrivals.last_window)
+    for start in (0.0, period):
+        within = arrival[(arrival >= start) & (arrival < start + period)] - start
+        assert np.array_equal(np.bincount((within // 60).astype(int), minlength=windows), twin.arrivals.counts)
+
+
+def test_clock_ticks_are_kept() -> None:
+    arrival = sample_twin("mooncake", 3000).arrival_s
+    assert clock_tick(arrival) == 3.0
+    assert np.all(arrival % 3 == 0)
+    assert len(np.unique(arrival)) < 400
+
+
+def test_poisson_arrivals_are_fitted_as_poisson() -> None:
+    rng = np.random.default_rng(1)
+    model = fit_arrivals(np.cumsum(rng.exponential(0.1, 40_000)))
+    sampled = model.sample(40_000, rng)
+    assert dispersion(sampled, 1.0) == pytest.approx(1, abs=0.08)
+    assert dispersion(sampled, 10.0) == pytest.approx(1, abs=0.2)
+
+
+def test_bursts_are_fitted_as_bursts() -> None:
+    rng = np.random.default_rng(2)
+    bursts = np.repeat(np.cumsum(rng.exponential(5.0, 2000)), rng.integers(1, 20, 2000))
+    arrival = np.sort(bursts + rng.uniform(0, 2.0, len(bursts)))
+    model = fit_arrivals(arrival)
+    sampled = model.sample(len(arrival), np.random.default_rng(0))
+    for window in (1.0, 10.0, 60.0):
+        assert dispersion(sampled, window) == pytest.approx(dispersion(arrival, window), rel=0.1)
+
+
+@pytest.mark.parametrize("slope", [-3.0, 0.0, 0.5, 3.0])
+def test_copula_keeps_the_rank_correlation(slope: float) -> None:
+    rng = np.random.default_rng(3)
+    left = rng.normal(size=20_000)
+    lengths = [np.ceil(np.exp(5 + values)) for values in (left, slope * left + rng.normal(size=20_000))]
+    sampled = fit_lengths(*lengths).sample(20_000, True, rng)
+    assert rank_correlation(*(values.astype(float) for values in sampled)) == pytest.approx(
+        rank_correlation(*lengths), abs=0.01
+    )
+    for real, drawn in zip(lengths, sampled, strict=True):
+        for level in (0.1, 0.5, 0.9, 0.99):
+            assert np.quantile(drawn, level) == pytest.approx(np.quantile(real, level), rel=0.02)
+
+
+def test_shared_prompts_and_sessions_are_found() -> None:
+    trace = make_trace(4000, prefixes=True)
+    twin = fit_twin(trace)
+    assert twin.prefixes is not None
+    assert twin.prefixes.trunk_blocks.tolist() == [8, 8, 8, 8]
+    assert twin.prefixes.trunk_weights.sum() == pytest.approx(1, abs=1e-4)
+    sampled = summarize(twin.sample(seed=1))
+    for figure, value in twin.statistics.items():
+        if "hit" in figure:
+            assert sampled[figure] == pytest.approx(value, abs=0.03), figure
+
+
+def test_a_twin_does_not_grow_with_its_trace() -> None:
+    def numbers(requests: int) -> int:
+        return fit_twin(make_trace(requests)).to_json().count(",")
+
+    assert numbers(200_000) <= 1.1 * numbers(40_000)
+    assert len(fit_twin(make_trace(6_000, prefixes=True)).to_json()) < 40_000
+
+
+def test_short_traces_are_not_retold() -> None:
+    trace = make_trace(200)
+    twin = fit_twin(trace)
+    assert len(twin.lengths.levels) <= 20
+    assert twin.lengths.copula.size <= 25
+
+
+def test_file_round_trip(tmp_path: Path) -> None:
+    twin = fit_twin(make_trace(500, prefixes=True))
+    twin.save(tmp_path / "made.json")
+    again = Twin.load(tmp_path / "made.json")
+    assert again.to_json() == twin.to_json() == (tmp_path / "made.json").read_text()
+    assert sample_twin(tmp_path / "made.json", 300).frame.equals(twin.sample(300).frame)
+    assert [path.name for path in tmp_path.iterdir()] == ["made.json"]
+
+
+def test_twin_mistakes_are_told(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"schema":"trace-twin/1"}')
+    with pytest.raises(InputError, match=r"shipped: azure_code, azure_conv, mooncake, reasoning"):
+        sample_twin("moncake")
+    with pytest.raises(InputError, match="No such file"):
+        sample_twin(tmp_path / "none.json")
+    with pytest.raises(InputError, match=r"bad\.json is not a twin"):
+        sample_twin(tmp_path / "bad.json")
+    with pytest.raises(InputError, match="at least 1"):
+        sample_twin("mooncake", 0)
+    with pytest.raises(InputError, match="seed"):
+        sample_twin("mooncake", 10, seed=-1)
+    content = json.loads(load_twin("azure_conv").to_json())
+    content["arrivals"]["counts"] = [0, 0]
+    (tmp_path / "empty.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"empty\.json is not a twin"):
+        sample_twin(tmp_path / "empty.json")
+    with pytest.raises(InputError, match="too few"):
+        fit_twin(make_trace(50))
+    with pytest.raises(ValueError, match="counts"):
+        ArrivalModel(60.0, np.zeros(3, np.int64), 1.0, (6,), (1.0,), 0.0, {})
+
+
+def test_fit_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "own.csv"
+    rows = make_trace(300).frame.rename(
+        {"arrival_s": "arrived_at", "input_tokens": "num_prefill_tokens", "output_tokens": "num_decode_tokens"}
+    )
+    rows.write_csv(source)
+    assert fit.main([str(source), "--out", str(tmp_path / "own.json"), "--licence", "CC0"]) == 0
+    assert "twin of 300 requests" in capsys.readouterr().out
+    assert load_twin(tmp_path / "own.json").licence == "CC0"
+    for wrong in ([str(tmp_path / "none.csv")], [str(source), "--out", str(tmp_path / "no" / "own.json")]):
+        assert fit.main(wrong) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.csv", "own.json"]
+
+
+@pytest.mark.parametrize("name", ["azure_code", "azure_conv", "mooncake"])
+def test_shipped_twins_are_what_the_fit_command_writes(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = CATALOGUE[name].file
+    assert file is not None
+    assert fit.main([str(real_trace(file)), "--out", str(tmp_path / "twin.json")]) == 0
+    assert (tmp_path / "twin.json").read_text() == load_twin(name).to_json()
