@@ -18,6 +18,7 @@ from polars.exceptions import PolarsError
 from framework.errors import InputError
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
+from traces.settings import check_whole
 
 METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
 PARQUET_MAGIC = b"PAR1"
@@ -148,8 +149,8 @@ def read(path: Path, format_name: str | None = None, block_tokens: int | None = 
     name = sniff(path) if format_name is None else format_name
     if name not in FORMATS:
         raise InputError(f"trace.format: {name!r} is not known; the formats are {', '.join(FORMATS)}")
-    if block_tokens is not None and block_tokens < 1:
-        raise InputError(f"trace.block_tokens is {block_tokens}, must be at least 1")
+    if block_tokens is not None:
+        check_whole("trace.block_tokens", block_tokens)
     if path.is_dir() != (name == "servegen"):
         raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no folder'} is no trace in format {name}")
     known = FORMATS[name]
