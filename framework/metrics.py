@@ -102,7 +102,7 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
 
 def gaps_of(result: Result) -> Gaps:
     """Token gaps: those reduced during the run, else recovered from its step log."""
-    if result.gaps is not None:
+    if result.engine.log == "reduced":
         return result.gaps
     workload = result.workload
     return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))
@@ -246,7 +246,7 @@ def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:
 
 def _cache_hit_rate(requests: pl.DataFrame) -> float | None:
     admitted = requests.filter(pl.col("queue_s").is_not_null())
-    return float(admitted["cached_tokens"].sum() / admitted["input_tokens"].sum()) if len(admitted) else None
+    return int(admitted["cached_tokens"].sum()) / int(admitted["input_tokens"].sum()) if len(admitted) else None
 
 
 def _rate(count: float, duration_s: float) -> float:

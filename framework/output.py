@@ -27,7 +27,7 @@ def write(
     Returns the files. Raises InputError if one cannot be written, or needs a step log that the run did not keep; then
     none of them is left behind, and those of an earlier run in `directory` stay as they were.
     """
-    if (steps or timeline) and result.gaps is not None:
+    if (steps or timeline) and result.engine.log == "reduced":
         asked = "output.steps" if steps else "output.timeline"
         raise InputError(f"{asked} needs the step log, which this run reduced as it was made: set engine.log=full")
     writers: dict[str, Callable[[IO[bytes]], object]] = {

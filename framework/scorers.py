@@ -25,7 +25,7 @@ def mooncake_tbt_s(result: Result) -> Floats:
 
     Qin et al., "Mooncake", FAST 2025 (arXiv 2407.00079). Raises InputError if the run kept no step log.
     """
-    if result.gaps is not None:
+    if result.engine.log == "reduced":
         raise InputError("mooncake_tbt_s needs the step log of the run: set engine.log=full")
     workload = result.workload
     gaps_s = slowest_mean(result.leaps, result.memberships, workload.output_tokens, len(result.instances), 0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,17 @@ from framework.engine.config import EngineConfig
 from framework.engine.state import LEAP, MEMBERSHIP
 from framework.gaps import Gaps
 from framework.hardware import Gpu, Model
+from framework.simulate import OUTCOME, Result
 from framework.workload import Workload
 
 PENDING, FINISHED, REJECTED, FAILED = range(4)
-REQUEST_FIELDS: dict[str, tuple[str, Any]] = {
-    "state": ("i1", PENDING),
-    "reason": ("i2", 0),
-    "prefill_instance": ("i4", -1),
-    "decode_instance": ("i4", -1),
-    "arrival_s": ("f8", 0.0),
-    "start_s": ("f8", np.nan),
-    "prefill_end_s": ("f8", np.nan),
-    "first_token_s": ("f8", np.nan),
-    "transfer_end_s": ("f8", np.nan),
-    "end_s": ("f8", np.nan),
-    "emitted": ("i8", 0),
-    "cached_tokens": ("i8", 0),
-    "preemptions": ("i4", 0),
-    "migrations": ("i4", 0),
-    "predicted_tokens": ("f8", np.nan),
+Fields = dict[str, tuple[str, Any]]
+_DEFAULTS = {"prefill_instance": -1, "decode_instance": -1, "arrival_s": 0.0}
+REQUEST_FIELDS: Fields = {
+    name: (OUTCOME[name].str, _DEFAULTS.get(name, np.nan if OUTCOME[name].kind == "f" else 0))
+    for name in OUTCOME.names or ()
 }
-INSTANCE_FIELDS: dict[str, tuple[str, Any]] = {
+INSTANCE_FIELDS: Fields = {
     "pool": ("i4", 0),
     "total_blocks": ("i8", 1000),
     "busy_s": ("f8", 0.0),
@@ -72,28 +62,13 @@ MODEL = Model(
 
 
 @dataclass(frozen=True)
-class HandMade:
-    """Has what a Result has."""
+class HandMade(Result):
+    """A Result that nothing was simulated for."""
 
-    workload: Workload
-    cluster: ClusterSpec
-    requests: np.ndarray
-    instances: np.ndarray
-    leaps: np.ndarray
-    memberships: np.ndarray
-    model: Model = MODEL
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    policy: str = "distserve"
-    predictor: str = "none"
-    timing_source: str = "affine"
-    seed: int = 0
-    reasons: tuple[str, ...] = ("", "context", "kv")
-    events: int = 0
-    steps: int = 0
     gaps: Gaps | None = None
 
 
-def records(fields: dict[str, tuple[str, Any]], rows: list[dict[str, Any]]) -> np.ndarray:
+def records(fields: Fields, rows: list[dict[str, Any]]) -> np.ndarray:
     """A structured array of `rows`; what a row leaves out has the field's default."""
     made = np.zeros(len(rows), [(name, kind) for name, (kind, _) in fields.items()])
     for name, (_, default) in fields.items():
@@ -107,32 +82,19 @@ def small_result(**changes: Any) -> HandMade:
     0: finished, 3 tokens, gaps 0.25 and 0.25 s; 1: finished, one token; 2: rejected; 3: failed after its first token;
     4: finished, 4 tokens, gaps of 0.5 s. Decode steps end at 1.75 s (request 0), 2.0 (0 and 4), 2.5 (4) and 3.0 (4).
     """
-    requests: list[dict[str, Any]] = [
-        {
-            "state": FINISHED,
-            "decode_instance": 1,
-            "start_s": 1.0,
-            "prefill_end_s": 1.5,
-            "first_token_s": 1.5,
-            "end_s": 2.0,
-        },
-        {"state": FINISHED, "arrival_s": 1.0, "start_s": 1.5, "prefill_end_s": 2.0, "first_token_s": 2.0, "end_s": 2.0},
+    early = {"state": FINISHED, "arrival_s": 0.5, "start_s": 1.0, "prefill_end_s": 1.5, "first_token_s": 1.5}
+    early |= {"decode_instance": 1, "prefill_instance": 0}
+    late = {"start_s": 2.0, "prefill_end_s": 2.5, "first_token_s": 2.5, "end_s": 2.5, "prefill_instance": 0}
+    once = {"start_s": 1.5, "prefill_end_s": 2.0, "first_token_s": 2.0, "end_s": 2.0, "prefill_instance": 0}
+    requests = [
+        early
+        | {"end_s": 2.0, "emitted": 3, "transfer_end_s": 1.625, "cached_tokens": 64, "migrations": 1}
+        | {"predicted_tokens": 2.5},
+        once | {"state": FINISHED, "arrival_s": 1.0, "emitted": 1},
         {"state": REJECTED, "reason": 2, "arrival_s": 1.0, "end_s": 1.0},
-        {"state": FAILED, "reason": 2, "arrival_s": 2.0, "start_s": 2.0, "prefill_end_s": 2.5, "first_token_s": 2.5},
-        {
-            "state": FINISHED,
-            "decode_instance": 1,
-            "start_s": 1.0,
-            "prefill_end_s": 1.5,
-            "first_token_s": 1.5,
-            "end_s": 3.0,
-        },
+        late | {"state": FAILED, "reason": 2, "arrival_s": 2.0, "emitted": 1},
+        early | {"end_s": 3.0, "emitted": 4, "transfer_end_s": 1.75, "preemptions": 2},
     ]
-    for row, emitted in zip(requests, (3, 1, 0, 1, 4), strict=True):
-        row.update(emitted=emitted, prefill_instance=0 if emitted else -1)
-    requests[0].update(arrival_s=0.5, transfer_end_s=1.625, cached_tokens=64, migrations=1, predicted_tokens=2.5)
-    requests[3].update(end_s=2.5)
-    requests[4].update(arrival_s=0.5, transfer_end_s=1.75, preemptions=2)
     instances = [
         {"busy_s": 1.5, "steps": 3, "prefill_tokens": 400, "prefill_square": 60000.0, "kv_block_s": 500.0},
         {"pool": 1, "busy_s": 1.25, "steps": 4, "decode_steps": 4, "decode_tokens": 5, "context_tokens": 600.0}
@@ -159,9 +121,24 @@ def small_result(**changes: Any) -> HandMade:
     made: dict[str, Any] = {
         "workload": workload,
         "cluster": ClusterSpec(pools, LinkSpec(50e9)),
+        "model": MODEL,
+        "engine": EngineConfig(),
+        "policy": "distserve",
+        "predictor": "none",
+        "timing_source": "affine",
+        "seed": 0,
+        "reasons": ("", "context", "kv"),
+        "events": 20,
+        "steps": 7,
         "requests": records(REQUEST_FIELDS, requests),
         "instances": records(INSTANCE_FIELDS, instances),
         "leaps": np.array(leaps, LEAP),
         "memberships": np.array(memberships, MEMBERSHIP),
     }
     return HandMade(**(made | changes))
+
+
+def reduced_result(gaps: Gaps) -> HandMade:
+    """The same run with its step log reduced as it was made."""
+    none: dict[str, Any] = {"leaps": np.zeros(0, LEAP), "memberships": np.zeros(0, MEMBERSHIP)}
+    return small_result(gaps=gaps, engine=EngineConfig(log="reduced"), **none)

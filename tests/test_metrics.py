@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, small_result
+from results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
 
 from framework.errors import InputError
 from framework.gaps import Gaps
@@ -198,7 +198,7 @@ def test_run_without_duration_has_no_rates() -> None:
 def test_gaps_reduced_during_the_run_replace_the_step_log() -> None:
     per_request = np.array([0.1, np.nan, np.nan, np.nan, 0.2])
     gaps = Gaps(per_request, 2 * per_request, 5, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16)
-    evaluation = evaluate(small_result(gaps=gaps, leaps=np.zeros(0), memberships=np.zeros(0)), SLO)
+    evaluation = evaluate(reduced_result(gaps), SLO)
     assert evaluation.requests["tbt_p99_s"].to_list() == [0.1, None, None, None, 0.2]
     assert evaluation.requests["tbt_max_s"].to_list() == [0.2, None, None, None, 0.4]
     assert evaluation.summary["p90_itl_ms"] == pytest.approx(140.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from results import small_result
+from results import reduced_result, small_result
 
 from framework import output
 from framework.errors import InputError
@@ -92,7 +92,7 @@ def test_results_of_an_earlier_run_survive_a_failure(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("asked", ["steps", "timeline"])
 def test_reduced_run_has_no_steps_to_write(tmp_path: Path, asked: str) -> None:
-    reduced = small_result(gaps=gaps_of(small_result()))
+    reduced = reduced_result(gaps_of(small_result()))
     with pytest.raises(InputError, match=f"output.{asked} needs the step log"):
         write(tmp_path, reduced, EVALUATION, **{asked: True})
     assert names(tmp_path) == []

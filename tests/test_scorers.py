@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from results import small_result
+from results import reduced_result, small_result
 
 from framework.engine.state import LEAP, MEMBERSHIP
 from framework.errors import InputError
@@ -28,4 +28,4 @@ def test_slowest_tenth_of_the_gaps() -> None:
 
 def test_reduced_run_cannot_be_scored_by_gaps() -> None:
     with pytest.raises(InputError, match=r"engine\.log=full"):
-        mooncake_tbt_s(small_result(gaps=gaps_of(small_result())))
+        mooncake_tbt_s(reduced_result(gaps_of(small_result())))

@@ -107,7 +107,9 @@ def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
         values_ms = [summary[f"{statistic}_{key}_ms"] for statistic in ("median", "p90", "p99")]
         unit, unit_ms = ("s", _S) if (values_ms[-1] or 0) >= _S else ("ms", _MS)
         limit_s, ok = limits.get(key, (None, ""))
-        judged = [] if limit_s is None else [_scaled(limit_s * _S, unit_ms), _attainment(requests[ok].mean())]
+        judged: list[str | Text] = []
+        if limit_s is not None:
+            judged = [_scaled(limit_s * _S, unit_ms), _attainment(int(requests[ok].sum()) / len(requests))]
         table.add_row(name, unit, *(_scaled(value_ms, unit_ms) for value_ms in values_ms), *judged)
     return table
 
