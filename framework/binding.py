@@ -1,0 +1,181 @@
+"""Ties a policy's hooks to the compiled engine and brings back what they raise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.config import BATCHINGS
+from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED
+from framework.engine.state import (
+    ACTION,
+    BAD_INSTANCE,
+    BAD_ROLE,
+    HOOK_NAMES,
+    MIGRATE,
+    MODES,
+    PRIORITIZE,
+    REASONS,
+    ROLES,
+    SET_TOKEN_BUDGET,
+    State,
+    View,
+)
+from framework.errors import PolicyError
+from framework.policy import Action, Decision, Migrate, Plan, Policy, SetTokenBudget
+from framework.views import Cluster, Request
+
+_COMPILED_STATE = 16
+_MOST_ACTIONS = 1 << 16
+
+
+class Binding:
+    """One policy bound to one run: the engine's hook functions, the arrays they get, and errors on their way out."""
+
+    def __init__(self, policy: Policy, cluster: Cluster, state: State) -> None:
+        self.reasons = list(REASONS)
+        self.raised: BaseException | None = None
+        self._policy = policy
+        self._cluster = cluster
+        self._state = state
+        self._actions = np.zeros(_MOST_ACTIONS, ACTION)
+        self._callbacks = np.zeros(len(HOOK_NAMES), np.int64)
+        self._kept_alive: list[Any] = []
+        answers: tuple[Callable[[int], Any], ...] = (
+            self._admit,
+            self._route_prefill,
+            self._route_decode,
+            self._prioritize,
+            self._batching,
+            self._on_tick,
+        )
+        functions, observes = [], False
+        for hook, (name, answer) in enumerate(zip(HOOK_NAMES, answers, strict=True)):
+            own = getattr(policy, name)
+            if isinstance(own, Decision):
+                functions.append(own.function)
+                observes = observes or own.observes
+            else:
+                functions.append(PYTHON_HOOKS[hook])
+                self._connect(hook, answer)
+                observes = observes or self._overrides(name)
+        self.functions = tuple(functions)
+        sim = state.sim
+        sim["asks_admit"] = self._overrides("admit")
+        sim["asks_route_decode"] = self._overrides("route_decode")
+        sim["asks_prioritize"] = self._overrides("prioritize")
+        sim["asks_batching"] = self._overrides("batching")
+        sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
+        sim["observes"] = observes
+        sim["tick_s"] = policy.tick_s if policy.tick_s is not None else 0.0
+        self.view = View(state.sim, state.requests, state.instances, self._callbacks, self._actions)
+        self.params = np.asarray(policy.compiled_params, np.float64)
+        self.state = np.zeros(_COMPILED_STATE)
+
+    def error(self) -> PolicyError | BaseException:
+        """What made the engine stop: what the hook raised, or one line on what it returned."""
+        if self.raised is not None:
+            return self.raised
+        sim = self._state.sim[0]
+        hook, request, value = int(sim["error_hook"]), int(sim["error_request"]), int(sim["error_value"])
+        name = f"policy {type(self._policy).__name__}: {HOOK_NAMES[hook]}"
+        about = f" for request {request}" if request >= 0 else ""
+        count = len(self._state.instances)
+        if sim["status"] == BAD_INSTANCE:
+            return PolicyError(f"{name} returned instance {value}{about}; the cluster has instances 0 to {count - 1}")
+        if sim["status"] == BAD_ROLE:
+            roles = {number: role for role, number in ROLES.items()}
+            role = roles[int(self._state.instances["role"][value])]
+            return PolicyError(f"{name} returned instance {value}{about}, which is a {role} instance")
+        if hook == PRIORITIZE:
+            return PolicyError(f"{name} returned NaN{about}; keys must be numbers")
+        return PolicyError(f"{name} returned {value}{about}, which cannot be used")
+
+    def _overrides(self, name: str) -> bool:
+        return getattr(type(self._policy), name) is not getattr(Policy, name) or name in vars(self._policy)
+
+    def _connect(self, hook: int, answer: Callable[[int], Any]) -> None:
+        prototype = KEY_CALLBACK if hook == PRIORITIZE else DECISION_CALLBACK
+        failed = math.nan if hook == PRIORITIZE else RAISED
+
+        def call(argument: int) -> Any:
+            try:
+                return answer(argument)
+            except BaseException as error:  # it cannot pass through the engine: keep it, raise it again outside
+                self.raised = error
+                return failed
+
+        callback = prototype(call)
+        self._kept_alive.append(callback)
+        address = ctypes.cast(callback, ctypes.c_void_p).value
+        assert address is not None
+        self._callbacks[hook] = address
+
+    def _request(self, r: int) -> Request:
+        return Request(r, self._cluster.requests)
+
+    def _admit(self, r: int) -> int:
+        answer = self._policy.admit(self._request(r), self._cluster)
+        if isinstance(answer, str):
+            return self._reason(answer)
+        if not isinstance(answer, (bool, np.bool_)):
+            raise PolicyError(
+                f"policy {type(self._policy).__name__}: admit returned {answer!r}; return True, False or a reason"
+            )
+        return 0 if answer else self._reason("policy")
+
+    def _reason(self, reason: str) -> int:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+        return self.reasons.index(reason)
+
+    def _route_prefill(self, r: int) -> int:
+        return self._number("route_prefill", self._policy.route_prefill(self._request(r), self._cluster))
+
+    def _route_decode(self, r: int) -> int:
+        return self._number("route_decode", self._policy.route_decode(self._request(r), self._cluster))
+
+    def _number(self, hook: str, answer: Any) -> int:
+        try:
+            return answer.__index__()  # type: ignore[no-any-return]
+        except AttributeError:
+            raise PolicyError(
+                f"policy {type(self._policy).__name__}: {hook} returned {answer!r}; return the number of an instance"
+            ) from None
+
+    def _prioritize(self, r: int) -> float:
+        keys = self._policy.prioritize(np.asarray([r]), self._cluster)
+        return float(np.asarray(keys, np.float64).reshape(-1)[0])
+
+    def _batching(self, i: int) -> int:
+        plan = self._policy.batching(i, self._cluster)
+        if not isinstance(plan, Plan) or plan.token_budget < 1 or plan.batching not in BATCHINGS:
+            raise PolicyError(
+                f"policy {type(self._policy).__name__}: batching returned {plan!r} for instance {i}; "
+                f"return Plan(token_budget >= 1, one of {', '.join(BATCHINGS)})"
+            )
+        return int(plan.token_budget) * 8 + MODES[plan.batching]
+
+    def _on_tick(self, tick: int) -> int:
+        actions = self._policy.on_tick(self._cluster)
+        return self._write(actions)
+
+    def _write(self, actions: Iterable[Action]) -> int:
+        count = 0
+        for action in actions:
+            row: NDArray[Any] = self._actions[count]
+            if isinstance(action, Migrate) and 0 <= action.request < len(self._state.requests):
+                row["kind"], row["request"], row["instance"] = MIGRATE, action.request, action.instance
+            elif isinstance(action, SetTokenBudget) and action.tokens >= 1:
+                row["kind"], row["instance"], row["value"] = SET_TOKEN_BUDGET, action.instance, action.tokens
+                row["request"] = -1
+            else:
+                raise PolicyError(f"policy {type(self._policy).__name__}: on_tick returned {action!r}, no usable action")
+            count += 1
+        return count

@@ -1,0 +1,227 @@
+"""The present step, or run of equal steps, of an instance: launched, looked into while it lasts, cut short, completed.
+
+A leap is a run of decode steps without a decision between them. The context grows by the batch each step and the step
+time is affine in it, so step j (from 0) lasts `first + j * increment` and boundaries are sums with a closed form.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from framework.engine.kvcache import available, take
+from framework.engine.queues import tree_update
+from framework.engine.state import STEP_END, State
+from framework.jit import kernel
+from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@kernel
+def boundary_s(s: State, i: int, steps: int) -> float:
+    """End of the leap's step number `steps` (from 1)."""
+    inst = s.instances[i]
+    return inst.leap_start_s + (steps * inst.leap_first_s + inst.leap_increment_s * (steps * (steps - 1) // 2))
+
+
+@kernel
+def steps_passed(s: State, i: int) -> int:
+    """Steps of the running leap whose end comes before the present event, or is it."""
+    sim, inst = s.sim[0], s.instances[i]
+    elapsed_s = sim.now_s - inst.leap_start_s
+    slope = 0.5 * inst.leap_increment_s
+    linear = inst.leap_first_s - slope
+    denominator = linear + math.sqrt(linear * linear + 4.0 * slope * elapsed_s)
+    steps = inst.leap_steps
+    if 2.0 * elapsed_s < steps * denominator:
+        steps = int(2.0 * elapsed_s / denominator)
+    included = sim.kind > STEP_END or i <= sim.id
+    while steps < inst.leap_steps and _passed(boundary_s(s, i, steps + 1), sim.now_s, included):
+        steps += 1
+    while steps > 0 and not _passed(boundary_s(s, i, steps), sim.now_s, included):
+        steps -= 1
+    return steps
+
+
+@kernel
+def _passed(boundary: float, now_s: float, included: bool) -> bool:
+    return boundary < now_s or (included and boundary == now_s)
+
+
+@kernel
+def growth(s: State, i: int, from_step: int, steps: int) -> int:
+    """New blocks that the running requests need in `steps` decode steps from the instance's step number `from_step` on."""
+    inst, block = s.instances[i], s.sim[0].block_tokens
+    count = (steps // block) * inst.running
+    for step in range(from_step, from_step + steps % block):
+        count += s.arena[inst.growth_at + step % block]
+    return count
+
+
+@kernel
+def advance(s: State, i: int, steps: int) -> None:
+    """Bring i's counters to the point where `steps` steps of its leap have ended (and the next, if any, is under way)."""
+    inst = s.instances[i]
+    fresh = steps - inst.leap_done
+    begun = min(steps + 1, inst.leap_steps)
+    if begun > inst.leap_grown:
+        step0 = inst.decode_steps - inst.leap_done
+        take(s, i, growth(s, i, step0 + inst.leap_grown, begun - inst.leap_grown))
+        inst.leap_grown = begun
+    if fresh > 0:
+        inst.leap_done = steps
+        inst.decode_steps += fresh
+        inst.decode_kv += fresh * inst.leap_decodes
+        inst.kv_tokens += fresh * inst.leap_decodes
+
+
+@kernel
+def catch_up(s: State) -> None:
+    """Make every instance's record show what has passed before the present event: called before a hook looks."""
+    for i in range(s.sim[0].instances):
+        catch_up_one(s, i)
+
+
+@kernel
+def catch_up_one(s: State, i: int) -> None:
+    inst = s.instances[i]
+    if inst.busy and inst.leap_steps > 1:
+        advance(s, i, steps_passed(s, i))
+
+
+@kernel
+def cut_short(s: State, i: int) -> None:
+    """End i's leap at its first boundary that has not passed yet."""
+    inst = s.instances[i]
+    if inst.leap_steps > 1:
+        passed = steps_passed(s, i)
+        if passed + 1 < inst.leap_steps:
+            inst.leap_steps = passed + 1
+            inst.event_s = boundary_s(s, i, inst.leap_steps)
+            tree_update(s, i)
+
+
+@kernel
+def reserve(s: State, i: int, blocks: int) -> None:
+    """Take available blocks for KV that comes from elsewhere; a leap that counted on them ends earlier."""
+    take(s, i, blocks)
+    inst = s.instances[i]
+    if inst.busy and inst.leap_steps > 1:
+        ungrown = inst.leap_steps - inst.leap_grown
+        if growth(s, i, inst.decode_steps - inst.leap_done + inst.leap_grown, ungrown) > available(s, i):
+            cut_short(s, i)
+
+
+@kernel
+def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
+    """Start the step that has been formed: `decodes` running requests (all or none) and the chunks noted in the arena.
+
+    If nothing but decoding is going on, the leap goes on to the first decision: a finish, another segment of the step
+    time, or the end of the KV memory.
+    """
+    sim, inst = s.sim[0], s.instances[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    context = inst.decode_kv + decodes if decodes > 0 else 0
+    completing = 0
+    if prefill_tokens > 0:
+        for j in range(inst.prefilling):
+            q = s.requests[s.arena[inst.prefilling_at + j]]
+            if q.done + s.arena[inst.chunk_at + j] == q.target:
+                completing += 1
+    first_s = base_s(tables, inst.pool, prefill_tokens, decodes, decodes + completing)
+    if prefill_tokens > 0:
+        for j in range(inst.prefilling):
+            q = s.requests[s.arena[inst.prefilling_at + j]]
+            chunk = s.arena[inst.chunk_at + j]
+            if chunk > 0:
+                first_s += chunk_s(tables, inst.pool, q.done, chunk)
+                inst.prefill_square += float((2 * q.done + chunk) * chunk)
+    value_s, slope_s, knot = 0.0, 0.0, np.inf
+    if decodes > 0:
+        value_s, slope_s, knot = decode_s(tables, inst.pool, decodes, context)
+    first_s += value_s
+    first_s += inst.swap_bytes / inst.host_bytes_s
+
+    inst.leap_steps = 1
+    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted:
+        inst.leap_steps = _steps_until_decision(s, i, decodes, context, knot)
+    inst.swap_bytes = 0.0
+    inst.leap_start_s = sim.now_s
+    inst.leap_first_s = first_s
+    inst.leap_increment_s = slope_s * decodes
+    inst.leap_used_blocks = inst.total_blocks - inst.free_blocks - inst.evictable_blocks
+    inst.leap_done = 0
+    inst.leap_grown = 1
+    inst.leap_decodes = decodes
+    inst.leap_prefill_tokens = prefill_tokens
+    inst.leap_context = context
+    inst.busy = True
+    inst.event_s = boundary_s(s, i, inst.leap_steps)
+    if inst.unstamped > 0 and decodes > 0:
+        _stamp_first_tokens(s, i, sim.now_s + first_s)
+    tree_update(s, i)
+
+
+@kernel
+def _steps_until_decision(s: State, i: int, decodes: int, context: int, knot: float) -> int:
+    inst = s.instances[i]
+    steps = inst.next_finish - inst.decode_steps
+    if knot <= context + float(steps - 1) * decodes:  # the last steps read another segment
+        steps = max(1, int(math.ceil((knot - context) / decodes)))
+    room = available(s, i)
+    if ((steps - 1) // s.sim[0].block_tokens + 1) * decodes > room:
+        low, high = 1, steps  # the first step's blocks have been taken
+        while low < high:
+            middle = (low + high + 1) // 2
+            if growth(s, i, inst.decode_steps + 1, middle - 1) <= room:
+                low = middle
+            else:
+                high = middle - 1
+        steps = low
+    return steps
+
+
+@kernel
+def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
+    inst = s.instances[i]
+    for j in range(inst.running):
+        q = s.requests[s.arena[inst.running_at + j]]
+        if q.unstamped:
+            q.unstamped = False
+            q.first_token_s = time_s
+    inst.unstamped = 0
+
+
+@kernel
+def complete(s: State, i: int) -> None:
+    """The leap has ended: log it, bring the counters up to its end, add to the totals."""
+    sim, inst = s.sim[0], s.instances[i]
+    steps, decodes = inst.leap_steps, inst.leap_decodes
+    duration_s = sim.now_s - inst.leap_start_s
+    row = s.leaps[sim.leaps]
+    row.start_s = inst.leap_start_s
+    row.first_s = inst.leap_first_s
+    row.increment_s = inst.leap_increment_s
+    row.step0 = inst.decode_steps - inst.leap_done
+    row.context = inst.leap_context
+    row.instance = i
+    row.steps = steps
+    row.batch = decodes
+    row.prefill_tokens = inst.leap_prefill_tokens
+    sim.leaps += 1
+    if decodes > 0:
+        advance(s, i, steps)
+        inst.last_decode_end_s = sim.now_s
+        inst.decode_tokens += steps * decodes
+        inst.context_tokens += float(steps) * inst.leap_context + 0.5 * float(steps) * (steps - 1) * decodes
+        inst.batch_s += decodes * duration_s
+    used = inst.total_blocks - inst.free_blocks - inst.evictable_blocks
+    inst.kv_block_s += 0.5 * (inst.leap_used_blocks + used) * duration_s
+    inst.busy_s += duration_s
+    inst.steps += steps
+    inst.prefill_tokens += inst.leap_prefill_tokens
+    sim.steps += steps
+    inst.busy = False
+    inst.event_s = np.inf

@@ -1,0 +1,200 @@
+"""Lays out the memory of one run: what the engine's arrays hold before the first event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.cluster import ClusterSpec
+from framework.engine.config import EngineConfig
+from framework.engine.state import (
+    INSTANCE,
+    LEAP,
+    MEMBERSHIP,
+    MODES,
+    RECOMPUTE,
+    REQUEST,
+    ROLES,
+    SIM,
+    SWAP,
+    State,
+)
+from framework.errors import InputError
+from framework.hardware import Model, kv_capacity_tokens
+from framework.timing.step import Timing, stack
+from framework.workload import Workload
+
+_LOG_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Views of per-instance lists in the arena, for looking in from Python."""
+
+    running: NDArray[np.int64]  # (M, most requests on an instance)
+    prefilling: NDArray[np.int64]
+    finished: NDArray[np.int64]  # (N,) in order of their ends
+
+
+class _Arena:
+    """Hands out consecutive stretches of one integer array."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def take(self, count: int) -> int:
+        at = self.size
+        self.size += count
+        return at
+
+
+def allocate(
+    workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig
+) -> tuple[State, Lists]:
+    """The state before the first event. Raises InputError where the model does not fit or prefixes do not match blocks."""
+    instances = _instances(cluster, model, engine)
+    requests = _requests(workload)
+    sim = np.zeros(1, SIM)
+    count, size = len(workload), len(instances)
+    most_running = min(int(instances["max_batch"].max()), count)
+    arena = _Arena()
+    sim["requests"], sim["instances"], sim["remaining"] = count, size, count
+    sim["next_tick"] = 1
+    sim["most_running"] = most_running
+    sim["max_context"] = model.max_context
+    sim["block_tokens"] = engine.block_tokens
+    sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
+    sim["kv_bytes_per_token"] = model.kv_bytes_per_token
+    sim["latency_s"] = cluster.link.latency_s
+    sim["stamp_at_decode"] = engine.first_token == "decode"
+    sim["tree_leaves"] = leaves = max(2, 1 << (size - 1).bit_length())
+    sim["tree_at"] = arena.take(2 * leaves)
+    sim["woken_at"] = arena.take(size)
+    sim["heap_at"] = arena.take(count)
+    sim["released_at"] = arena.take(count)
+    sim["finished_at"] = arena.take(count)
+    sim["output_at"] = arena.take(count)
+    for name in ("running_at", "finish_at", "prefilling_at", "chunk_at"):
+        instances[name] = arena.take(size * most_running) + most_running * np.arange(size)
+    instances["growth_at"] = arena.take(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
+    cached = engine.prefix_cache and workload.has_prefixes
+    if cached:
+        _lay_out_cache(sim, instances, arena, workload, engine)
+    data = np.zeros(arena.size, np.int64)
+    tree = data[sim["tree_at"][0] :][: 2 * leaves]
+    tree[leaves:] = np.arange(leaves)
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = tree[2 * node]
+    data[sim["output_at"][0] :][:count] = workload.output_tokens
+    if cached:
+        _fill_cache(sim, instances, requests, data, workload)
+    tables = stack([timing.row(model, pool.gpu, pool.tp) for pool in cluster.pools])
+    lists = Lists(
+        running=data[instances["running_at"][0] :][: size * most_running].reshape(size, most_running),
+        prefilling=data[instances["prefilling_at"][0] :][: size * most_running].reshape(size, most_running),
+        finished=data[sim["finished_at"][0] :][:count],
+    )
+    rows = max(_LOG_ROWS, 64 * most_running)
+    logs = np.zeros(rows, LEAP), np.zeros(rows, MEMBERSHIP)
+    return State(sim, requests, instances, data, *logs, tables.rows, tables.data), lists
+
+
+def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDArray[np.void]:
+    instances = np.zeros(cluster.instances, INSTANCE)
+    pool_of = cluster.pool_of_instance
+    instances["pool"] = pool_of
+    for k, pool in enumerate(cluster.pools):
+        tokens = kv_capacity_tokens(model, pool.gpu, pool.tp, engine.kv_fraction)
+        if engine.kv_tokens is not None:
+            tokens = engine.kv_tokens
+        blocks = tokens // engine.block_tokens
+        if blocks < 1:
+            raise InputError(
+                f"pool {pool.name}: {tokens} KV tokens are less than one block of engine.block_tokens={engine.block_tokens}"
+            )
+        mine = instances[pool_of == k]
+        mine["role"] = ROLES[pool.role]
+        mine["mode"] = MODES[pool.batching or engine.batching]
+        mine["token_budget"] = pool.token_budget or engine.token_budget
+        mine["max_batch"] = pool.max_batch or engine.max_batch
+        mine["total_blocks"] = mine["free_blocks"] = blocks
+        mine["watermark"] = math.floor(engine.watermark * blocks)
+        mine["host_bytes_s"] = pool.gpu.pcie_bytes_s * pool.tp
+        instances[pool_of == k] = mine
+    instances["bandwidth_bytes_s"] = cluster.link_bytes_s
+    for name in ("waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):
+        instances[name] = -1
+    for name in ("swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
+        instances[name] = -1
+    instances["event_s"] = np.inf
+    instances["next_finish"] = np.iinfo(np.int64).max
+    return instances
+
+
+def _requests(workload: Workload) -> NDArray[np.void]:
+    requests = np.zeros(len(workload), REQUEST)
+    requests["arrival_s"] = requests["event_s"] = workload.arrival_s
+    requests["input_tokens"] = workload.input_tokens
+    for name in ("instance", "destination", "heap_index", "next", "child", "followed_by"):
+        requests[name] = -1
+    for name in ("prefill_instance", "decode_instance", "session"):
+        requests[name] = -1
+    for name in ("start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
+        requests[name] = np.nan
+    if workload.previous is not None:
+        later = np.flatnonzero(workload.previous >= 0)
+        requests["follows"][later] = True
+        requests["followed_by"][workload.previous[later]] = later
+    for name, column in (
+        ("think_s", workload.think_s),
+        ("session", workload.session_id),
+        ("turn", workload.turn),
+        ("priority", workload.priority),
+    ):
+        if column is not None:
+            requests[name] = column
+    if workload.slo_class is not None:
+        requests["slo_class"] = np.unique(workload.slo_class, return_inverse=True)[1]
+    return requests
+
+
+def _lay_out_cache(
+    sim: NDArray[np.void], instances: NDArray[np.void], arena: _Arena, workload: Workload, engine: EngineConfig
+) -> None:
+    if workload.hash_block_tokens % engine.block_tokens:
+        raise InputError(
+            f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
+            f"engine.block_tokens={engine.block_tokens}; choose a divisor"
+        )
+    blocks = workload.hash_block_tokens // engine.block_tokens
+    nodes = int(instances["total_blocks"].max()) // blocks + 1
+    slots = 1 << (2 * nodes - 1).bit_length()
+    sim["hash_blocks"], sim["cache_nodes"], sim["cache_slots"] = blocks, nodes, slots
+    sim["hash_at"] = arena.take(len(workload.hash_ids))
+    sim["held_at"] = arena.take(len(workload.hash_ids))
+    stretch = slots + 4 * nodes
+    instances["cache_at"] = arena.take(stretch * len(instances)) + stretch * np.arange(len(instances))
+
+
+def _fill_cache(
+    sim: NDArray[np.void],
+    instances: NDArray[np.void],
+    requests: NDArray[np.void],
+    data: NDArray[np.int64],
+    workload: Workload,
+) -> None:
+    assert workload.hash_offsets is not None
+    slots, nodes = int(sim["cache_slots"][0]), int(sim["cache_nodes"][0])
+    data[sim["hash_at"][0] :][: len(workload.hash_ids)] = workload.hash_ids
+    for at in instances["cache_at"]:
+        data[at : at + slots] = -1
+        links = data[at + slots + 3 * nodes :][:nodes]
+        links[:] = np.arange(1, nodes + 1)
+        links[-1] = -1
+    instances["cache_free"] = 0
+    requests["hash_at"] = workload.hash_offsets[:-1]
+    known = np.diff(workload.hash_offsets)
+    requests["hash_count"] = np.minimum(known, workload.input_tokens // workload.hash_block_tokens)

@@ -1,0 +1,195 @@
+"""KV on the move: transfers from prefill to decode, live migration, and who is woken when memory comes free."""
+
+from __future__ import annotations
+
+from framework.engine.kvcache import available, blocks_for, release
+from framework.engine.leap import catch_up_one, cut_short, reserve
+from framework.engine.queues import append, copy_push, copy_withdraw
+from framework.engine.state import (
+    COPIED,
+    COPYING,
+    DECODING,
+    HELD,
+    JOINED,
+    NOT_MIGRATING,
+    PREFILL,
+    TAIL,
+    State,
+)
+from framework.jit import kernel
+
+
+@kernel
+def poke(s: State, i: int) -> None:
+    """Something changed for i: idle, it begins an iteration after this event, else at its next boundary."""
+    sim, inst = s.sim[0], s.instances[i]
+    inst.marked = True
+    if inst.busy:
+        cut_short(s, i)
+    elif not inst.woken:
+        inst.woken = True
+        s.arena[sim.woken_at + (sim.woken_first + sim.woken) % sim.instances] = i
+        sim.woken += 1
+
+
+@kernel
+def seats(s: State, i: int) -> int:
+    inst = s.instances[i]
+    return inst.running + inst.prefilling + inst.joined + inst.reserved
+
+
+@kernel
+def has_room(s: State, i: int, blocks: int) -> bool:
+    """Whether KV of `blocks` blocks and its request may come to i."""
+    inst = s.instances[i]
+    return seats(s, i) < inst.max_batch and available(s, i) - blocks >= inst.watermark
+
+
+@kernel
+def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
+    """Claim both ends of the link, first come first served, and announce the end of the copy."""
+    sim, src, dst = s.sim[0], s.instances[source], s.instances[target]
+    bytes_ = tokens * sim.kv_bytes_per_token
+    start_s = max(sim.now_s, max(src.egress_free_s, dst.ingress_free_s))
+    end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)
+    src.egress_free_s = end_s
+    dst.ingress_free_s = end_s
+    src.transferred_bytes += bytes_
+    copy_push(s, r, end_s + sim.latency_s)
+
+
+@kernel
+def send(s: State, r: int, target: int) -> None:
+    """Let r, its KV held where it was prefilled, wait for room on the target."""
+    q, dst = s.requests[r], s.instances[target]
+    q.state = HELD
+    q.destination = target
+    dst.incoming_head = append(s, dst.incoming_head, dst.incoming_tail, r)
+    dst.incoming_tail = r
+    dst.incoming += 1
+    dst.incoming_kv_tokens += q.kv
+    start_transfers(s, target)
+
+
+@kernel
+def start_transfers(s: State, i: int) -> None:
+    """Start the copies of those waiting for i that now find room, in order."""
+    inst = s.instances[i]
+    if inst.incoming_head < 0:
+        return
+    catch_up_one(s, i)
+    while inst.incoming_head >= 0:
+        r = inst.incoming_head
+        q = s.requests[r]
+        blocks = blocks_for(s, q.kv)
+        if not has_room(s, i, blocks):
+            break
+        inst.incoming_head = q.next
+        inst.reserved += 1
+        reserve(s, i, blocks)
+        _start_copy(s, r, q.instance, i, q.kv)
+
+
+@kernel
+def arrive_with_kv(s: State, r: int) -> None:
+    """r's copy has ended: its KV leaves the source, r joins the destination at that one's next boundary."""
+    q, sim = s.requests[r], s.sim[0]
+    source, target = q.instance, q.destination
+    release(s, source, r)
+    start_transfers(s, source)
+    poke(s, source)
+    if q.state == TAIL:
+        q.migrations += 1
+    elif q.transfer_end_s != q.transfer_end_s:
+        q.transfer_end_s = sim.now_s
+        q.unstamped = sim.stamp_at_decode and q.emitted == 1
+    dst = s.instances[target]
+    dst.reserved -= 1
+    dst.joined += 1
+    dst.incoming -= 1
+    dst.incoming_kv_tokens -= q.kv
+    dst.kv_tokens += q.kv
+    dst.joined_head = append(s, dst.joined_head, dst.joined_tail, r)
+    dst.joined_tail = r
+    q.state = JOINED
+    q.instance = target
+    q.destination = -1
+    poke(s, target)
+
+
+# --- live migration ---------------------------------------------------------------------------------------------------
+
+
+@kernel
+def kv_now(s: State, r: int) -> int:
+    """KV tokens of a decoding request."""
+    return s.requests[r].offset + s.instances[s.requests[r].instance].decode_steps
+
+
+@kernel
+def migrate(s: State, r: int, target: int) -> None:
+    """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
+    q, dst, sim = s.requests[r], s.instances[target], s.sim[0]
+    if q.state != DECODING or q.migration != NOT_MIGRATING or q.instance == target or dst.role == PREFILL:
+        return
+    peak = q.input_tokens + s.arena[sim.output_at + r] - 1
+    catch_up_one(s, q.instance)
+    catch_up_one(s, target)
+    kv = kv_now(s, r)
+    blocks = blocks_for(s, kv)
+    if blocks_for(s, peak) > dst.total_blocks - dst.watermark or not has_room(s, target, blocks):
+        return
+    q.migration = COPYING
+    q.destination = target
+    q.migrated_kv = kv
+    dst.reserved += 1
+    dst.incoming += 1
+    dst.incoming_kv_tokens += kv
+    reserve(s, target, blocks)
+    _start_copy(s, r, q.instance, target, kv)
+
+
+@kernel
+def copy_done(s: State, r: int) -> None:
+    """The background copy has ended: the switch is due at the source's next boundary."""
+    s.requests[r].migration = COPIED
+    s.instances[s.requests[r].instance].switching = True
+    poke(s, s.requests[r].instance)
+
+
+@kernel
+def switch_over(s: State, r: int) -> bool:
+    """At a boundary of its instance: send the tail of r's KV and stop decoding here; False if the target has no room."""
+    q = s.requests[r]
+    target = q.destination
+    dst = s.instances[target]
+    catch_up_one(s, target)
+    kv = kv_now(s, r)
+    extra = blocks_for(s, kv) - blocks_for(s, q.migrated_kv)
+    if extra > available(s, target):
+        cancel_migration(s, r)
+        return False
+    reserve(s, target, extra)
+    dst.incoming_kv_tokens += kv - q.migrated_kv
+    q.migration = NOT_MIGRATING
+    _start_copy(s, r, q.instance, target, kv - q.migrated_kv)
+    return True
+
+
+@kernel
+def cancel_migration(s: State, r: int) -> None:
+    """Give back what r had reserved at its destination; the link time it claimed stays claimed."""
+    q = s.requests[r]
+    target = q.destination
+    dst = s.instances[target]
+    if q.migration == COPYING:
+        copy_withdraw(s, r)
+    q.migration = NOT_MIGRATING
+    q.destination = -1
+    dst.reserved -= 1
+    dst.incoming -= 1
+    dst.incoming_kv_tokens -= q.migrated_kv
+    catch_up_one(s, target)
+    dst.free_blocks += blocks_for(s, q.migrated_kv)
+    start_transfers(s, target)
+    poke(s, target)

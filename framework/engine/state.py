@@ -1,0 +1,260 @@
+"""Memory of one run: a few structured arrays and one integer arena, so that compiled functions pass little around.
+
+Per-instance lists of variable size (running requests, chunks, caches) live in the arena at offsets kept in the instance's
+record (fields ending in `_at`). Nothing here decides or computes; see SEMANTICS.md for what the fields mean.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Request states. The values up to TAIL hold or await resources; the last three are ends.
+FUTURE, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(11)
+# Instance roles and batching modes.
+MIXED, PREFILL, DECODE = range(3)
+DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED = range(3)
+ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
+MODES = {"decode_first": DECODE_FIRST, "prefill_first": PREFILL_FIRST, "mixed": WHOLE_MIXED}
+# Kinds of events, in the order in which ties are broken.
+STEP_END, TRANSFER_END, TICK, ARRIVAL = range(4)
+# Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
+NOT_MIGRATING, COPYING, COPIED = range(3)
+# Why the loop came back.
+DONE, PAUSED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE = range(6)
+# Reasons known to the engine; a policy's own follow.
+NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY = range(5)
+REASONS = ("", "context", "kv", "stalled")
+# Preemption.
+RECOMPUTE, SWAP = range(2)
+# Actions of a tick.
+MIGRATE, SET_TOKEN_BUDGET = range(2)
+# Hooks, as they are named in errors.
+ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK = range(6)
+HOOK_NAMES = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick")
+
+
+def _record(*fields: tuple[str, str]) -> np.dtype[np.void]:
+    """Fields readable as attributes both in compiled code and in plain Python."""
+    return np.dtype((np.record, np.dtype(list(fields), align=True)))
+
+
+REQUEST = _record(
+    ("arrival_s", "f8"),
+    ("event_s", "f8"),  # time of its one pending event (arrival of a later turn, end of a copy)
+    ("think_s", "f8"),
+    ("key", "f8"),
+    ("seq", "i8"),
+    ("input_tokens", "i8"),
+    ("emitted", "i8"),  # tokens emitted, as of its last change of state (while decoding: see offset)
+    ("target", "i8"),  # tokens to prefill: input + emitted at the time it was queued
+    ("done", "i8"),  # of them, prefilled or found in the cache
+    ("kv", "i8"),  # KV tokens held while neither prefilling nor decoding
+    ("offset", "i8"),  # while decoding: KV tokens = offset + decode_steps of its instance
+    ("admission", "i8"),
+    ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
+    ("previous_token_s", "f8"),
+    ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
+    ("hash_at", "i8"),
+    ("hash_count", "i4"),  # blocks of its prompt that can be shared
+    ("registered", "i4"),  # of them, looked at so far on its present instance
+    ("shared", "i4"),  # of them, referenced in the cache
+    ("state", "i1"),
+    ("migration", "i1"),
+    ("unstamped", "i1"),
+    ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
+    ("destination", "i4"),  # of its transfer or migration, -1
+    ("follows", "b1"),  # arrives when its session's turn before has ended
+    ("heap_index", "i4"),  # of its pending event, -1
+    ("next", "i4"),  # link in the one list it is in
+    ("child", "i4"),
+    ("followed_by", "i4"),  # next turn of its session, -1
+    ("priority", "i4"),
+    ("slo_class", "i4"),
+    ("session", "i8"),
+    ("turn", "i4"),
+    ("reason", "i2"),
+    ("prefill_instance", "i4"),
+    ("decode_instance", "i4"),
+    ("start_s", "f8"),
+    ("prefill_end_s", "f8"),
+    ("first_token_s", "f8"),
+    ("transfer_end_s", "f8"),
+    ("end_s", "f8"),
+    ("cached_tokens", "i8"),
+    ("preemptions", "i4"),
+    ("migrations", "i4"),
+)
+
+INSTANCE = _record(
+    ("pool", "i4"),
+    ("role", "i1"),
+    ("mode", "i1"),
+    ("busy", "b1"),
+    ("marked", "b1"),  # something changed since its last iteration was formed
+    ("woken", "b1"),
+    ("switching", "b1"),  # a running request's migration is due to switch
+    ("released", "b1"),  # KV or a seat came free while a step was formed
+    ("preempted", "b1"),  # the iteration being formed preempted
+    ("token_budget", "i8"),
+    ("max_batch", "i8"),
+    ("total_blocks", "i8"),
+    ("watermark", "i8"),
+    ("free_blocks", "i8"),
+    ("evictable_blocks", "i8"),
+    ("queued", "i8"),
+    ("queued_tokens", "i8"),
+    ("running", "i8"),
+    ("prefilling", "i8"),
+    ("joined", "i8"),
+    ("reserved", "i8"),
+    ("swapped", "i8"),
+    ("incoming", "i8"),
+    ("incoming_kv_tokens", "i8"),
+    ("kv_tokens", "i8"),
+    ("decode_kv", "i8"),  # KV tokens of the decoding requests
+    ("decode_steps", "i8"),
+    ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
+    ("unstamped", "i8"),
+    ("swap_bytes", "f8"),
+    ("waiting_root", "i4"),
+    ("joined_head", "i4"),
+    ("joined_tail", "i4"),
+    ("incoming_head", "i4"),
+    ("incoming_tail", "i4"),
+    ("swapped_head", "i4"),
+    ("swapped_tail", "i4"),
+    ("running_at", "i8"),
+    ("finish_at", "i8"),
+    ("prefilling_at", "i8"),
+    ("chunk_at", "i8"),
+    ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
+    ("cache_at", "i8"),
+    ("cache_free", "i8"),  # first unused node of the cache, -1
+    ("cache_old", "i8"),  # ends of the list of unreferenced cached blocks
+    ("cache_young", "i8"),
+    ("event_s", "f8"),  # end of the present leap, inf when idle
+    ("leap_start_s", "f8"),
+    ("leap_first_s", "f8"),
+    ("leap_increment_s", "f8"),
+    ("leap_steps", "i8"),
+    ("leap_done", "i8"),
+    ("leap_grown", "i8"),  # steps whose new blocks have been taken
+    ("leap_decodes", "i8"),
+    ("leap_prefill_tokens", "i8"),
+    ("leap_context", "i8"),
+    ("leap_used_blocks", "i8"),
+    ("last_decode_end_s", "f8"),
+    ("egress_free_s", "f8"),
+    ("ingress_free_s", "f8"),
+    ("bandwidth_bytes_s", "f8"),
+    ("host_bytes_s", "f8"),
+    ("busy_s", "f8"),
+    ("steps", "i8"),
+    ("prefill_tokens", "i8"),
+    ("decode_tokens", "i8"),
+    ("context_tokens", "f8"),
+    ("prefill_square", "f8"),
+    ("kv_block_s", "f8"),
+    ("batch_s", "f8"),
+    ("transferred_bytes", "f8"),
+)
+
+SIM = _record(
+    ("now_s", "f8"),
+    ("kind", "i8"),  # the event being processed is (now_s, kind, id)
+    ("id", "i8"),
+    ("requests", "i8"),
+    ("instances", "i8"),
+    ("remaining", "i8"),
+    ("next_arrival", "i8"),
+    ("next_arrival_s", "f8"),
+    ("tick_s", "f8"),
+    ("next_tick", "i8"),
+    ("seq", "i8"),
+    ("admissions", "i8"),
+    ("preemptions", "i8"),
+    ("events", "i8"),
+    ("steps", "i8"),
+    ("finished", "i8"),
+    ("woken", "i8"),
+    ("woken_first", "i8"),
+    ("heap_size", "i8"),
+    ("heap_at", "i8"),
+    ("released_size", "i8"),
+    ("released_at", "i8"),
+    ("tree_at", "i8"),
+    ("tree_leaves", "i8"),
+    ("most_running", "i8"),
+    ("woken_at", "i8"),
+    ("finished_at", "i8"),
+    ("output_at", "i8"),  # true output lengths: never in a view
+    ("hash_at", "i8"),
+    ("held_at", "i8"),
+    ("cache_nodes", "i8"),  # per instance
+    ("cache_slots", "i8"),
+    ("leaps", "i8"),
+    ("memberships", "i8"),
+    ("max_context", "i8"),
+    ("block_tokens", "i8"),
+    ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: no prefix cache
+    ("preemption", "i8"),
+    ("kv_bytes_per_token", "f8"),
+    ("latency_s", "f8"),
+    ("stamp_at_decode", "b1"),
+    ("asks_admit", "b1"),
+    ("asks_route_decode", "b1"),
+    ("asks_prioritize", "b1"),
+    ("dynamic_keys", "b1"),
+    ("asks_batching", "b1"),
+    ("observes", "b1"),  # hooks look at instances: bring them up to date before each call
+    ("status", "i8"),
+    ("error_hook", "i8"),
+    ("error_request", "i8"),
+    ("error_value", "i8"),
+)
+
+LEAP = _record(
+    ("start_s", "f8"),
+    ("first_s", "f8"),
+    ("increment_s", "f8"),
+    ("step0", "i8"),
+    ("context", "i8"),
+    ("instance", "i4"),
+    ("steps", "i4"),
+    ("batch", "i4"),
+    ("prefill_tokens", "i4"),
+)
+MEMBERSHIP = _record(
+    ("first_step", "i8"),
+    ("last_step", "i8"),
+    ("previous_token_s", "f8"),
+    ("request", "i4"),
+    ("instance", "i4"),
+)
+ACTION = _record(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value", "i8"))
+
+
+class State(NamedTuple):
+    """Everything the compiled engine works on. `arena` holds true output lengths and is never handed to a hook."""
+
+    sim: NDArray[np.void]  # (1,)
+    requests: NDArray[np.void]  # (N,)
+    instances: NDArray[np.void]  # (M,)
+    arena: NDArray[np.int64]
+    leaps: NDArray[np.void]
+    memberships: NDArray[np.void]
+    timing_rows: NDArray[np.void]
+    timing_data: NDArray[np.float64]
+
+
+class View(NamedTuple):
+    """What a compiled hook receives. Hooks read it; the engine alone writes."""
+
+    sim: NDArray[np.void]
+    requests: NDArray[np.void]
+    instances: NDArray[np.void]
+    callbacks: NDArray[np.int64]  # addresses of plain-Python hooks, by hook
+    actions: NDArray[np.void]

@@ -1,0 +1,172 @@
+"""What a policy is: a class whose methods are the decision points of a run, each with a sensible default.
+
+A hook is a method of plain Python, or a function made with `@decision`: compiled, of (request, view, params, state), for
+hooks that are hot. Views are read-only and hold no true output length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.cluster import ClusterSpec
+from framework.engine.config import Batching
+from framework.engine.hooks import DECISION
+from framework.engine.state import DECODE, PREFILL, View
+from framework.errors import InputError
+from framework.jit import compiled
+from framework.views import Cluster, Request
+
+
+@dataclass(frozen=True)
+class Migrate:
+    """Move a decoding request to another instance while it goes on; ignored where that cannot be done now."""
+
+    request: int
+    instance: int
+
+
+@dataclass(frozen=True)
+class SetTokenBudget:
+    """From its next step on, the instance puts at most `tokens` tokens into a step."""
+
+    instance: int
+    tokens: int
+
+
+Action = Migrate | SetTokenBudget
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an instance forms its coming steps: tokens of one step, and what goes first."""
+
+    token_budget: int
+    batching: Batching
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A compiled hook. `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks)."""
+
+    function: Callable[..., Any]
+    observes: bool
+
+
+def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
+    """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
+
+    `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, `params` the policy's
+    `compiled_params`, `state` 16 floats of the policy's own that start at 0.
+    """
+    return lambda function: Decision(compiled(DECISION)(function), observes)
+
+
+@decision(observes=False)
+def prefill_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """The prefill-capable instances in turn."""
+    i = int(state[0]) % len(view.instances)
+    while view.instances[i].role == DECODE:
+        i = (i + 1) % len(view.instances)
+    state[0] = i + 1
+    return i
+
+
+@decision(observes=False)
+def decode_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """The decode-capable instances in turn."""
+    i = int(state[1]) % len(view.instances)
+    while view.instances[i].role == PREFILL:
+        i = (i + 1) % len(view.instances)
+    state[1] = i + 1
+    return i
+
+
+@decision(observes=False)
+def prefill_least_queued(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """Where the fewest tokens lack prefill; among equals, where the fewest requests decode."""
+    best = -1
+    for i in range(len(view.instances)):
+        inst = view.instances[i]
+        if inst.role != DECODE:
+            if best < 0:
+                best = i
+            else:
+                other = view.instances[best]
+                if inst.queued_tokens < other.queued_tokens or (
+                    inst.queued_tokens == other.queued_tokens and inst.running < other.running
+                ):
+                    best = i
+    return best
+
+
+@decision(observes=True)
+def decode_least_kv(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """Where the fewest KV tokens are held or on their way."""
+    best, least = -1, 0
+    for i in range(len(view.instances)):
+        inst = view.instances[i]
+        held = inst.kv_tokens + inst.incoming_kv_tokens
+        if inst.role != PREFILL and (best < 0 or held < least):
+            best, least = i, held
+    return best
+
+
+class Policy:
+    """Base of all policies: override what is new. `self` holds the configured values and may keep counters of its own."""
+
+    roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # of instances it can use
+    suggested_cluster: ClassVar[str] = "mixed"
+    batching_mode: ClassVar[Batching | None] = None  # of its pools, None: the engine's
+    tick_s: float | None = None  # period of on_tick, None: never
+    dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
+    compiled_params: tuple[float, ...] = ()
+
+    def layout(self, spec: ClusterSpec) -> ClusterSpec:
+        """The pools to run on, given those configured. Raises InputError if the policy cannot use them."""
+        unfit = sorted({pool.role for pool in spec.pools} - set(self.roles))
+        if unfit:
+            raise InputError(
+                f"policy {type(self).__name__} cannot use {' or '.join(unfit)} instances; "
+                f"choose cluster={self.suggested_cluster}"
+            )
+        pools = tuple(replace(pool, batching=pool.batching or self.batching_mode) for pool in spec.pools)
+        return replace(spec, pools=pools)
+
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        """Whether to serve an arriving request; a string rejects it for that reason."""
+        return True
+
+    # Any: a subclass may put a method or another compiled rule here.
+    route_prefill: Any = prefill_least_queued  # (request, cluster) -> instance that prefills
+    route_decode: Any = decode_least_kv  # (request, cluster) -> instance that decodes, asked when the prefill has ended
+
+    def prioritize(self, queue: NDArray[np.int64], cluster: Cluster) -> NDArray[np.float64] | float:
+        """Sort keys of queued requests (ids), smallest first; equal keys in the order of queueing."""
+        return 0.0
+
+    def batching(self, instance: int, cluster: Cluster) -> Plan:
+        """The plan of an instance's coming steps, asked whenever something changed there."""
+        raise NotImplementedError
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        """Called every `tick_s`; the actions are carried out in order."""
+        return ()
+
+
+class Aggregated(Policy):
+    """Every instance prefills and decodes."""
+
+    roles: ClassVar[tuple[str, ...]] = ("mixed",)
+
+
+class Disaggregated(Policy):
+    """Some instances prefill, others decode; KV is moved between them."""
+
+    roles: ClassVar[tuple[str, ...]] = ("prefill", "decode")
+    suggested_cluster: ClassVar[str] = "disaggregated"
+    batching_mode: ClassVar[Batching | None] = "prefill_first"

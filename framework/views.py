@@ -1,0 +1,232 @@
+"""What a policy sees: read-only views over the engine's arrays, with nothing in them that a real scheduler would not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.cluster import ClusterSpec
+from framework.engine.lookup import cached_tokens
+from framework.engine.memory import Lists
+from framework.engine.state import DECODE, DECODING, PREFILL, State
+from framework.predictor import Predictions
+from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_INSTANCE_COLUMNS = (
+    *("pool", "role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens"),
+    *("swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget", "max_batch", "bandwidth_bytes_s"),
+)
+_REQUEST_COLUMNS = (
+    *("arrival_s", "input_tokens", "priority", "slo_class", "session", "turn", "instance", "destination"),
+    *("prefill_instance", "decode_instance", "preemptions", "migrations", "first_token_s"),
+)
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class Instances:
+    """Some instances as columns, each an array of shape (len(self),) in the order of `ids`, as of the present event.
+
+    `queued` requests wait to be prefilled and `queued_tokens` tokens lack prefill; `running` requests decode,
+    `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
+    engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now).
+    """
+
+    pool: Integers
+    role: Integers
+    queued: Integers
+    queued_tokens: Integers
+    running: Integers
+    prefilling: Integers
+    kv_tokens: Integers
+    incoming: Integers
+    incoming_kv_tokens: Integers
+    swapped: Integers
+    total_blocks: Integers
+    free_blocks: Integers
+    evictable_blocks: Integers
+    token_budget: Integers
+    max_batch: Integers
+    bandwidth_bytes_s: Floats
+
+    def __init__(self, state: State, ids: Integers) -> None:
+        self.ids = ids
+        self._state = state
+        self._first = int(ids[0])
+        self._consecutive = bool(np.all(np.diff(ids) == 1))
+        if self._consecutive:
+            rows = state.instances[self._first : self._first + len(ids)]
+            for name in _INSTANCE_COLUMNS:
+                setattr(self, name, _read_only(rows[name]))
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
+            return self._state.instances[name][self.ids]  # type: ignore[no-any-return]
+        raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def argmin(self, values: NDArray[Any]) -> int:
+        """The instance with the smallest value (the first of equal ones), as its number in the cluster."""
+        position = int(values.argmin())
+        return self._first + position if self._consecutive else int(self.ids[position])
+
+    def cached_tokens(self, request: Request) -> Integers:
+        """Tokens of the request's prompt that each instance has in its prefix cache."""
+        return cached_tokens(self._state, self.ids, request.id)
+
+    def prefill_s(self, request: Request) -> Floats:
+        """Seconds to prefill what the request lacks on each instance, alone and in one piece; queues not counted."""
+        length = request.input_tokens
+        tables = StepTables(self._state.timing_rows, self._state.timing_data)
+        times = []
+        for pool, cached in zip(self.pool, self.cached_tokens(request), strict=True):
+            chunk = length - int(cached)
+            times.append(base_s(tables, int(pool), chunk, 0, 1) + chunk_s(tables, int(pool), int(cached), chunk))
+        return np.asarray(times)
+
+    def step_s(self) -> Floats:
+        """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
+        tables = StepTables(self._state.timing_rows, self._state.timing_data)
+        times = np.zeros(len(self))
+        for j, i in enumerate(self.ids):
+            row = self._state.instances[i]
+            running, pool = int(row["running"]), int(row["pool"])
+            if running:
+                context = int(row["decode_kv"]) + running
+                times[j] = base_s(tables, pool, 0, running, running) + decode_s(tables, pool, running, context)[0]
+        return times
+
+
+class Requests:
+    """All requests as columns of shape (N,); `ids` elsewhere index them."""
+
+    arrival_s: Floats
+    input_tokens: Integers
+    priority: Integers
+    slo_class: Integers
+    session: Integers
+    turn: Integers
+    instance: Integers
+    destination: Integers
+    prefill_instance: Integers
+    decode_instance: Integers
+    preemptions: Integers
+    migrations: Integers
+    first_token_s: Floats
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        for name in _REQUEST_COLUMNS:
+            setattr(self, name, _read_only(state.requests[name]))
+
+    def generated(self, ids: Integers) -> Integers:
+        """Tokens emitted so far."""
+        rows = self._state.requests[ids]
+        steps = self._state.instances["decode_steps"][rows["instance"]]
+        decoding = rows["offset"] + steps - rows["input_tokens"] + 1
+        return np.where(rows["state"] == DECODING, decoding, rows["emitted"])
+
+    def kv_tokens(self, ids: Integers) -> Integers:
+        """KV tokens of decoding requests."""
+        rows = self._state.requests[ids]
+        return rows["offset"] + self._state.instances["decode_steps"][rows["instance"]]  # type: ignore[no-any-return]
+
+
+class Request:
+    """One request, as it is known at the present event."""
+
+    __slots__ = ("_requests", "id")
+
+    def __init__(self, id: int, requests: Requests) -> None:
+        self.id = id
+        self._requests = requests
+
+    @property
+    def arrival_s(self) -> float:
+        return float(self._requests.arrival_s[self.id])
+
+    @property
+    def input_tokens(self) -> int:
+        return int(self._requests.input_tokens[self.id])
+
+    @property
+    def generated(self) -> int:
+        return int(self._requests.generated(np.asarray([self.id]))[0])
+
+    @property
+    def priority(self) -> int:
+        return int(self._requests.priority[self.id])
+
+    @property
+    def slo_class(self) -> int:
+        return int(self._requests.slo_class[self.id])
+
+    @property
+    def session(self) -> int:
+        return int(self._requests.session[self.id])
+
+    @property
+    def turn(self) -> int:
+        return int(self._requests.turn[self.id])
+
+    @property
+    def prefill_instance(self) -> int:
+        return int(self._requests.prefill_instance[self.id])
+
+    @property
+    def preemptions(self) -> int:
+        return int(self._requests.preemptions[self.id])
+
+
+class Cluster:
+    """The cluster as of the present event. `prefill`, `decode` and `instances` are those that can do it, and all."""
+
+    def __init__(self, state: State, lists: Lists, spec: ClusterSpec, predictions: Predictions) -> None:
+        self._state = state
+        self._lists = lists
+        self.spec = spec
+        roles = state.instances["role"]
+        self.instances = Instances(state, np.arange(len(roles)))
+        self.prefill = Instances(state, np.flatnonzero(roles != DECODE))
+        self.decode = Instances(state, np.flatnonzero(roles != PREFILL))
+        self.requests = Requests(state)
+        self.predictions = predictions
+        self.block_tokens = int(state.sim["block_tokens"][0])
+        self.kv_bytes_per_token = float(state.sim["kv_bytes_per_token"][0])
+
+    @property
+    def now_s(self) -> float:
+        return float(self._state.sim["now_s"][0])
+
+    def decoding(self, instance: int) -> Integers:
+        """Ids of the requests that decode on an instance, in running order; shape (running,)."""
+        return self._lists.running[instance, : self._state.instances["running"][instance]].copy()
+
+    def migrating(self, ids: Integers) -> NDArray[np.bool_]:
+        """Which of these decoding requests are being migrated already."""
+        return self._state.requests["migration"][ids] != 0  # type: ignore[no-any-return]
+
+    def remaining_tokens(self, ids: Integers) -> Floats:
+        """Output tokens that the run's predictor still expects of these requests."""
+        return self.predictions.remaining(ids, self.requests.generated(ids))
+
+    def pool(self, name: str) -> Instances:
+        """The instances of a named pool of the cluster's layout."""
+        names = [pool.name for pool in self.spec.pools]
+        return Instances(self._state, np.flatnonzero(self._state.instances["pool"] == names.index(name)))
+
+
+def ids_of(requests: Iterable[Request]) -> Integers:
+    return np.asarray([request.id for request in requests], np.int64)
