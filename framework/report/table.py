@@ -110,7 +110,7 @@ def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
         judged: list[str | Text] = []
         if limit_s is not None:
             judged = [_scaled(limit_s * _S, unit_ms), _attainment(int(requests[ok].sum()) / len(requests))]
-        table.add_row(name, unit, *(_scaled(value_ms, unit_ms) for value_ms in values_ms), *judged)
+        table.add_row(Text(name, "bold"), unit, *(_scaled(value_ms, unit_ms) for value_ms in values_ms), *judged)
     return table
 
 
