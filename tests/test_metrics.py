@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
 
 from framework.errors import InputError
 from framework.gaps import Gaps
 from framework.metrics import Slo, evaluate, git_revision, request_table, summarize
+from tests.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
 LATENCY_KEYS = [

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from results import reduced_result, small_result
 
 from framework import output
 from framework.errors import InputError
 from framework.metrics import Slo, evaluate, gaps_of
 from framework.output import step_table, write
+from tests.results import reduced_result, small_result
 
 EVALUATION = evaluate(small_result(), Slo())
 

@@ -8,9 +8,9 @@ import json
 from typing import Any
 
 import pytest
-from results import small_result
 
 from framework.report.perfetto import write_timeline
+from tests.results import small_result
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from results import reduced_result, small_result
 
 from framework.engine.state import LEAP, MEMBERSHIP
 from framework.errors import InputError
 from framework.metrics import gaps_of
 from framework.scorers import job_completion_time_s, mooncake_tbt_s, normalized_latency_s
+from tests.results import reduced_result, small_result
 
 
 def test_job_completion_time_and_normalized_latency() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from results import small_result
 from rich.console import Console, RenderableType
 
 from framework.metrics import Slo, evaluate, summarize
 from framework.report.table import comparison_table, run_table
+from tests.results import small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
 

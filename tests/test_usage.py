@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from results import INSTANCE_FIELDS, MODEL, records, small_result
 
 from framework.usage import flops, memory_bytes, pool_table, usage
+from tests.results import INSTANCE_FIELDS, MODEL, records, small_result
 
 
 def test_flops_of_a_measured_prefill() -> None:
