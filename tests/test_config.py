@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hydra import compose as compose_config
 from hydra import initialize_config_dir
 from hydra.errors import HydraException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
 from framework.cluster import ClusterSpec
@@ -154,3 +155,13 @@ def test_a_part_of_the_wrong_kind_is_refused() -> None:
 def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         compose(configured(*SMALL, *overrides))
+
+
+@pytest.mark.parametrize("group", ["policy", "predictor"])
+def test_a_file_names_every_parameter_with_its_default(group: str) -> None:
+    for name in names(group):
+        node = configured(f"{group}={name}")[group]
+        target = get_object(node["_target_"])
+        parameters = inspect.signature(target).parameters.values()
+        written = {key: value for key, value in node.items() if not str(key).startswith("_")}
+        assert written == {parameter.name: parameter.default for parameter in parameters}, name
