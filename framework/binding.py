@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
-
-import ctypes
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.config import BATCHINGS
-from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED
+from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, Hooks
 from framework.engine.state import (
     ACTION,
     BAD_INSTANCE,
@@ -20,6 +19,7 @@ from framework.engine.state import (
     HOOK_NAMES,
     MIGRATE,
     MODES,
+    OUT_OF_BLOCKS,
     PRIORITIZE,
     REASONS,
     ROLES,
@@ -27,7 +27,7 @@ from framework.engine.state import (
     State,
     View,
 )
-from framework.errors import PolicyError
+from framework.errors import InvariantError, PolicyError
 from framework.policy import Action, Decision, Migrate, Plan, Policy, SetTokenBudget
 from framework.views import Cluster, Request
 
@@ -78,15 +78,21 @@ class Binding:
         self.params = np.asarray(policy.compiled_params, np.float64)
         self.state = np.zeros(_COMPILED_STATE)
 
+    def hooks(self) -> Hooks:
+        """The decision points with what they are handed, for the loop."""
+        return Hooks(*self.functions, self.view, self.params, self.state)
+
     def error(self) -> PolicyError | BaseException:
         """What made the engine stop: what the hook raised, or one line on what it returned."""
         if self.raised is not None:
             return self.raised
         sim = self._state.sim[0]
         hook, request, value = int(sim["error_hook"]), int(sim["error_request"]), int(sim["error_value"])
-        name = f"policy {type(self._policy).__name__}: {HOOK_NAMES[hook]}"
+        name = f"policy {self._policy.name}: {HOOK_NAMES[hook]}"
         about = f" for request {request}" if request >= 0 else ""
         count = len(self._state.instances)
+        if sim["status"] == OUT_OF_BLOCKS:
+            return InvariantError("an instance took more KV blocks than it had")
         if sim["status"] == BAD_INSTANCE:
             return PolicyError(f"{name} returned instance {value}{about}; the cluster has instances 0 to {count - 1}")
         if sim["status"] == BAD_ROLE:
@@ -125,9 +131,7 @@ class Binding:
         if isinstance(answer, str):
             return self._reason(answer)
         if not isinstance(answer, (bool, np.bool_)):
-            raise PolicyError(
-                f"policy {type(self._policy).__name__}: admit returned {answer!r}; return True, False or a reason"
-            )
+            raise PolicyError(f"policy {self._policy.name}: admit returned {answer!r}; return True, False or a reason")
         return 0 if answer else self._reason("policy")
 
     def _reason(self, reason: str) -> int:
@@ -143,10 +147,10 @@ class Binding:
 
     def _number(self, hook: str, answer: Any) -> int:
         try:
-            return answer.__index__()  # type: ignore[no-any-return]
+            return answer.__index__()
         except AttributeError:
             raise PolicyError(
-                f"policy {type(self._policy).__name__}: {hook} returned {answer!r}; return the number of an instance"
+                f"policy {self._policy.name}: {hook} returned {answer!r}; return the number of an instance"
             ) from None
 
     def _prioritize(self, r: int) -> float:
@@ -157,7 +161,7 @@ class Binding:
         plan = self._policy.batching(i, self._cluster)
         if not isinstance(plan, Plan) or plan.token_budget < 1 or plan.batching not in BATCHINGS:
             raise PolicyError(
-                f"policy {type(self._policy).__name__}: batching returned {plan!r} for instance {i}; "
+                f"policy {self._policy.name}: batching returned {plan!r} for instance {i}; "
                 f"return Plan(token_budget >= 1, one of {', '.join(BATCHINGS)})"
             )
         return int(plan.token_budget) * 8 + MODES[plan.batching]
@@ -176,6 +180,6 @@ class Binding:
                 row["kind"], row["instance"], row["value"] = SET_TOKEN_BUDGET, action.instance, action.tokens
                 row["request"] = -1
             else:
-                raise PolicyError(f"policy {type(self._policy).__name__}: on_tick returned {action!r}, no usable action")
+                raise PolicyError(f"policy {self._policy.name}: on_tick returned {action!r}, no usable action")
             count += 1
         return count

@@ -70,7 +70,8 @@ def kernel(function: F) -> F:
     """
     if numba_config.DISABLE_JIT:
         return function
-    return cast(F, numba.njit(**_OPTIONS, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    options = _OPTIONS | {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, numba.njit(**options)(function))
 
 
 def entry(signature: Any) -> Callable[[F], F]:

@@ -102,7 +102,7 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
 
 def gaps_of(result: Result) -> Gaps:
     """Token gaps: those reduced during the run, else recovered from its step log."""
-    if result.engine.log == "reduced":
+    if result.gaps is not None:
         return result.gaps
     workload = result.workload
     return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))

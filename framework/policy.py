@@ -1,7 +1,7 @@
 """What a policy is: a class whose methods are the decision points of a run, each with a sensible default.
 
-A hook is a method of plain Python, or a function made with `@decision`: compiled, of (request, view, params, state), for
-hooks that are hot. Views are read-only and hold no true output length.
+A hook is a method of plain Python or, where it is hot, a compiled function of (request, view, params, state) made with
+`@decision`. Views are read-only and hold no true output length.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from framework.engine.hooks import DECISION
 from framework.engine.state import DECODE, PREFILL, View
 from framework.errors import InputError
 from framework.jit import compiled
+from framework.names import given_name
 from framework.views import Cluster, Request
 
 
@@ -60,8 +61,8 @@ class Decision:
 def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
     """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
 
-    `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, `params` the policy's
-    `compiled_params`, `state` 16 floats of the policy's own that start at 0.
+    `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, `params`
+    the policy's `compiled_params`, `state` 16 floats of the policy's own that start at 0.
     """
     return lambda function: Decision(compiled(DECISION)(function), observes)
 
@@ -117,7 +118,7 @@ def decode_least_kv(request: int, view: View, params: NDArray[np.float64], state
 
 
 class Policy:
-    """Base of all policies: override what is new. `self` holds the configured values and may keep counters of its own."""
+    """Base of all policies: override what is new. `self` holds the configured values and may keep counters."""
 
     roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # of instances it can use
     suggested_cluster: ClassVar[str] = "mixed"
@@ -125,6 +126,11 @@ class Policy:
     tick_s: float | None = None  # period of on_tick, None: never
     dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
     compiled_params: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What results call it: its file in policies/, else its class."""
+        return given_name(type(self))
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         """The pools to run on, given those configured. Raises InputError if the policy cannot use them."""

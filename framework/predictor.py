@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.names import given_name
 from framework.workload import Workload
 
 Integers = NDArray[np.int64]
@@ -20,6 +21,11 @@ class Predictor:
 
     stride: int = 20
 
+    @property
+    def name(self) -> str:
+        """What results call it: its file in predictors/, else its class."""
+        return given_name(type(self))
+
     def prepare(self, workload: Workload, seed: int) -> None:
         """Called once before a run. A simulated error model may look at the true lengths here; no policy can."""
 
@@ -34,7 +40,9 @@ class Predictor:
 class Predictions:
     """The predictor's answers of one run, asked lazily and kept within a stride of generated tokens."""
 
-    def __init__(self, predictor: Predictor | None, workload: Workload, finished: Integers, sim: NDArray[np.void]) -> None:
+    def __init__(
+        self, predictor: Predictor | None, workload: Workload, finished: Integers, sim: NDArray[np.void]
+    ) -> None:
         self._predictor = predictor
         self._output_tokens = workload.output_tokens
         self._finished = finished

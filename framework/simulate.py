@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from framework.binding import Binding
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
+from framework.engine.lookup import oldest_open_step
 from framework.engine.loop import run
-from framework.engine.memory import allocate
+from framework.engine.memory import Lists, allocate
 from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBERSHIP, PAUSED, REJECTED, State
 from framework.errors import InvariantError
+from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
 from framework.policy import Policy
 from framework.predictor import Predictions, Predictor
@@ -51,8 +53,8 @@ _ENDS = {FINISHED: 1, REJECTED: 2, FAILED: 3}
 class Result:
     """What a run leaves behind, as arrays; `framework.metrics` turns it into numbers.
 
-    `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances` (M,):
-    totals. `leaps`: runs of equal steps, in the order of their ends. `memberships`: which decode steps of which
+    `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
+    (M,): totals. `leaps`: runs of equal steps, in the order of their ends. `memberships`: which decode steps of which
     instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds.
     """
 
@@ -71,6 +73,7 @@ class Result:
     instances: NDArray[Any]
     leaps: NDArray[Any]
     memberships: NDArray[Any]
+    gaps: Gaps | None = None  # in place of the log where that is reduced
 
     def check(self) -> None:
         """Raise InvariantError unless every invariant of a finished run holds."""
@@ -92,8 +95,8 @@ def simulate(
 ) -> Result:
     """Replay the workload until every request has ended.
 
-    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError for what a
-    policy returned, and whatever a policy raised.
+    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError
+    for what a policy returned, and whatever a policy raised.
     """
     spec = policy.layout(cluster)
     state, lists = allocate(workload, spec, model, timing, engine)
@@ -101,14 +104,15 @@ def simulate(
         predictor.prepare(workload, seed)
     predictions = Predictions(predictor, workload, lists.finished, state.sim)
     binding = Binding(policy, Cluster(state, lists, spec, predictions), state)
-    leaps, memberships = _replay(state, binding, progress or _silent)
-    result = Result(
+    log = _FullLog() if engine.log == "full" else _ReducedLog(workload, len(state.instances))
+    _replay(state, lists, binding, log, progress or _silent)
+    return Result(
         workload=workload,
         cluster=spec,
         model=model,
         engine=engine,
-        policy=type(policy).__name__,
-        predictor="none" if predictor is None else type(predictor).__name__,
+        policy=policy.name,
+        predictor="none" if predictor is None else predictor.name,
         timing_source=timing.source,
         seed=seed,
         reasons=tuple(binding.reasons),
@@ -116,35 +120,61 @@ def simulate(
         steps=int(state.sim["steps"][0]),
         requests=_outcomes(state, predictions),
         instances=state.instances,
-        leaps=leaps,
-        memberships=memberships,
+        **log.parts(),
     )
-    return result
 
 
 def _silent(ended: int, total: int) -> None:
     pass
 
 
+class _FullLog:
+    """Keeps the whole step log."""
+
+    def __init__(self) -> None:
+        self.leaps = [np.zeros(0, LEAP)]
+        self.memberships = [np.zeros(0, MEMBERSHIP)]
+
+    def add(self, leaps: NDArray[np.void], memberships: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
+        self.leaps.append(leaps.copy())
+        self.memberships.append(memberships.copy())
+
+    def parts(self) -> dict[str, Any]:
+        """The parts of a Result that come from the log."""
+        return {"leaps": np.concatenate(self.leaps), "memberships": np.concatenate(self.memberships)}
+
+
+class _ReducedLog:
+    """Reduces the step log to token gaps as it is made, for runs too long to keep it."""
+
+    def __init__(self, workload: Workload, instances: int) -> None:
+        self._reducer = GapReducer(workload.output_tokens, instances)
+
+    def add(self, leaps: NDArray[np.void], memberships: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
+        self._reducer.add(leaps, memberships, keep_from_step)
+
+    def parts(self) -> dict[str, Any]:
+        """The parts of a Result that come from the log."""
+        empty = {"leaps": np.zeros(0, LEAP), "memberships": np.zeros(0, MEMBERSHIP)}
+        return empty | {"gaps": self._reducer.finish()}
+
+
 def _replay(
-    state: State, binding: Binding, progress: Callable[[int, int], None]
-) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """Run the loop to the end; the logs it made, whole."""
-    leaps: list[NDArray[np.void]] = []
-    memberships: list[NDArray[np.void]] = []
+    state: State, lists: Lists, binding: Binding, log: _FullLog | _ReducedLog, progress: Callable[[int, int], None]
+) -> None:
+    """Run the loop to the end, emptying the engine's log whenever it is full."""
     sim = state.sim
     total = int(sim["requests"][0])
+    hooks = binding.hooks()
     while True:
-        status = run(
-            state, *binding.functions, binding.view, binding.params, binding.state, _EVENTS_BETWEEN_REPORTS
-        )
+        status = run(state, *hooks, _EVENTS_BETWEEN_REPORTS)
         if status in (LOG_FULL, DONE):
-            leaps.append(state.leaps[: sim["leaps"][0]].copy())
-            memberships.append(state.memberships[: sim["memberships"][0]].copy())
+            kept = state.leaps[: sim["leaps"][0]], state.memberships[: sim["memberships"][0]]
+            log.add(*kept, oldest_open_step(state, lists.running))
             sim["leaps"] = sim["memberships"] = 0
         progress(total - int(sim["remaining"][0]), total)
         if status == DONE:
-            return np.concatenate(leaps or [np.zeros(0, LEAP)]), np.concatenate(memberships or [np.zeros(0, MEMBERSHIP)])
+            return
         if status not in (LOG_FULL, PAUSED):
             raise binding.error()
 

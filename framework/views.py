@@ -1,25 +1,33 @@
-"""What a policy sees: read-only views over the engine's arrays, with nothing in them that a real scheduler would not know."""
+"""What a policy sees: read-only views over the engine's arrays, with nothing that a real scheduler would not know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
-from framework.engine.lookup import cached_tokens
+from framework.engine.lookup import cached_tokens, decoding_on, prefill_times_s, step_times_s
 from framework.engine.memory import Lists
 from framework.engine.state import DECODE, DECODING, PREFILL, State
 from framework.predictor import Predictions
-from framework.timing.step import StepTables, base_s, chunk_s, decode_s
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _INSTANCE_COLUMNS = (
-    *("pool", "role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens"),
+    *(
+        "pool",
+        "role",
+        "queued",
+        "queued_tokens",
+        "running",
+        "prefilling",
+        "kv_tokens",
+        "incoming",
+        "incoming_kv_tokens",
+    ),
     *("swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget", "max_batch", "bandwidth_bytes_s"),
 )
 _REQUEST_COLUMNS = (
@@ -71,7 +79,7 @@ class Instances:
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
-            return self._state.instances[name][self.ids]  # type: ignore[no-any-return]
+            return self._state.instances[name][self.ids]
         raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
 
     def __len__(self) -> int:
@@ -88,25 +96,11 @@ class Instances:
 
     def prefill_s(self, request: Request) -> Floats:
         """Seconds to prefill what the request lacks on each instance, alone and in one piece; queues not counted."""
-        length = request.input_tokens
-        tables = StepTables(self._state.timing_rows, self._state.timing_data)
-        times = []
-        for pool, cached in zip(self.pool, self.cached_tokens(request), strict=True):
-            chunk = length - int(cached)
-            times.append(base_s(tables, int(pool), chunk, 0, 1) + chunk_s(tables, int(pool), int(cached), chunk))
-        return np.asarray(times)
+        return prefill_times_s(self._state, self.ids, request.id)
 
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
-        tables = StepTables(self._state.timing_rows, self._state.timing_data)
-        times = np.zeros(len(self))
-        for j, i in enumerate(self.ids):
-            row = self._state.instances[i]
-            running, pool = int(row["running"]), int(row["pool"])
-            if running:
-                context = int(row["decode_kv"]) + running
-                times[j] = base_s(tables, pool, 0, running, running) + decode_s(tables, pool, running, context)[0]
-        return times
+        return step_times_s(self._state, self.ids)
 
 
 class Requests:
@@ -133,15 +127,15 @@ class Requests:
 
     def generated(self, ids: Integers) -> Integers:
         """Tokens emitted so far."""
-        rows = self._state.requests[ids]
-        steps = self._state.instances["decode_steps"][rows["instance"]]
-        decoding = rows["offset"] + steps - rows["input_tokens"] + 1
-        return np.where(rows["state"] == DECODING, decoding, rows["emitted"])
+        requests = self._state.requests
+        emitted: Integers = requests["emitted"][ids]
+        decoding = self.kv_tokens(ids) - requests["input_tokens"][ids] + 1
+        return np.where(requests["state"][ids] == DECODING, decoding, emitted)
 
     def kv_tokens(self, ids: Integers) -> Integers:
         """KV tokens of decoding requests."""
-        rows = self._state.requests[ids]
-        return rows["offset"] + self._state.instances["decode_steps"][rows["instance"]]  # type: ignore[no-any-return]
+        requests, steps = self._state.requests, self._state.instances["decode_steps"]
+        return requests["offset"][ids] + steps[requests["instance"][ids]]
 
 
 class Request:
@@ -214,9 +208,13 @@ class Cluster:
         """Ids of the requests that decode on an instance, in running order; shape (running,)."""
         return self._lists.running[instance, : self._state.instances["running"][instance]].copy()
 
+    def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
+        """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
+        return decoding_on(self._state, self._lists.running, pool.ids)
+
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         """Which of these decoding requests are being migrated already."""
-        return self._state.requests["migration"][ids] != 0  # type: ignore[no-any-return]
+        return self._state.requests["migration"][ids] != 0
 
     def remaining_tokens(self, ids: Integers) -> Floats:
         """Output tokens that the run's predictor still expects of these requests."""
@@ -226,7 +224,3 @@ class Cluster:
         """The instances of a named pool of the cluster's layout."""
         names = [pool.name for pool in self.spec.pools]
         return Instances(self._state, np.flatnonzero(self._state.instances["pool"] == names.index(name)))
-
-
-def ids_of(requests: Iterable[Request]) -> Integers:
-    return np.asarray([request.id for request in requests], np.int64)

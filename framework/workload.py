@@ -14,7 +14,7 @@ from framework.errors import InputError
 class Workload:
     """N requests in trace order, each array of shape (N,) unless said otherwise.
 
-    `arrival_s` is non-decreasing, starts at 0 and holds the recorded times; a request with `previous >= 0` (a later turn of a
+    `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later turn of a
     session) arrives `think_s` after request `previous` has ended instead. Prompt prefixes are shared where
     `hash_ids[hash_offsets[r] + j]` (block j of request r, `hash_block_tokens` tokens each, ids chained: the same id
     means the same prefix up to and including that block) are equal.
@@ -39,7 +39,16 @@ class Workload:
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
-        for name in ("input_tokens", "output_tokens", "previous", "think_s", "session_id", "turn", "slo_class", "priority"):
+        for name in (
+            "input_tokens",
+            "output_tokens",
+            "previous",
+            "think_s",
+            "session_id",
+            "turn",
+            "slo_class",
+            "priority",
+        ):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(f"workload: {name} has {len(column)} rows, arrival_s has {count}")

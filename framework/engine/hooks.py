@@ -29,7 +29,7 @@ from framework.engine.state import (
     SIM,
     View,
 )
-from framework.jit import compiled
+from framework.jit import compiled, numba_config
 
 DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 KEY_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)
@@ -73,7 +73,7 @@ def _caller(returned: types.Type, native: ir.Type) -> Any:
     return call
 
 
-if numba.config.DISABLE_JIT:
+if numba_config.DISABLE_JIT:
 
     def _call_decision(address: int, argument: int) -> int:
         return int(DECISION_CALLBACK(int(address))(int(argument)))
@@ -88,31 +88,37 @@ else:
 
 @compiled(DECISION)
 def python_admit(r: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`admit` as a method of plain Python."""
     return _call_decision(view.callbacks[ADMIT], r)
 
 
 @compiled(DECISION)
 def python_route_prefill(r: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`route_prefill` as a method of plain Python."""
     return _call_decision(view.callbacks[ROUTE_PREFILL], r)
 
 
 @compiled(DECISION)
 def python_route_decode(r: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`route_decode` as a method of plain Python."""
     return _call_decision(view.callbacks[ROUTE_DECODE], r)
 
 
 @compiled(KEY)
 def python_prioritize(r: int, view: View, params: np.ndarray, state: np.ndarray) -> float:
+    """`prioritize` as a method of plain Python."""
     return _call_key(view.callbacks[PRIORITIZE], r)
 
 
 @compiled(DECISION)
 def python_batching(i: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`batching` as a method of plain Python."""
     return _call_decision(view.callbacks[BATCHING], i)
 
 
 @compiled(DECISION)
 def python_on_tick(tick: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`on_tick` as a method of plain Python."""
     return _call_decision(view.callbacks[ON_TICK], tick)
 
 

@@ -1,4 +1,4 @@
-"""One iteration of an instance: what joins, what is preempted, swapped in and admitted, and what its end brings about."""
+"""One iteration of an instance: what joins, is preempted, swapped in and admitted, and what its end brings about."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from framework.engine.state import (
     COPIED,
     DECODE,
     DECODE_FIRST,
-    DECODING,
     FAILED,
+    HELD,
     HOOK_RAISED,
     NOT_MIGRATING,
     PREFILL,
@@ -119,7 +119,7 @@ def _key(s: State, h: Hooks, r: int) -> float:
     key = h.prioritize(r, h.seen, h.params, h.state)
     if key != key:
         fail(s, HOOK_RAISED, PRIORITIZE, r, 0)
-    return key  # type: ignore[no-any-return]
+    return key
 
 
 @kernel
@@ -425,7 +425,7 @@ def _emit_from_prefill(s: State, r: int) -> None:
     q.previous_token_s = sim.now_s
     q.emitted += 1
     q.kv = q.target
-    q.state = DECODING  # its KV is counted by `kv` from here on
+    q.state = HELD  # its KV is counted by `kv` from here on
 
 
 @kernel

@@ -6,27 +6,54 @@ to young (least recently used first). Memory per instance, from `cache_at`: slot
 
 from __future__ import annotations
 
-from framework.engine.state import PREFILLING, State
+from framework.engine.state import OUT_OF_BLOCKS, PREFILLING, State
 from framework.jit import kernel
 
 
 @kernel
 def blocks_for(s: State, tokens: int) -> int:
+    """Blocks that hold so many tokens."""
     return (tokens + s.sim[0].block_tokens - 1) // s.sim[0].block_tokens
 
 
 @kernel
 def available(s: State, i: int) -> int:
+    """Blocks that can be taken: free ones, and those of cached prefixes that nobody references."""
     return s.instances[i].free_blocks + s.instances[i].evictable_blocks
+
+
+@kernel
+def note_use(s: State, i: int, blocks: int, time_s: float) -> None:
+    """From `time_s` on, so many more blocks are in use: what is in use is 0 at both ends of a run, so that the sum of
+    -blocks * time over all changes is the integral of blocks in use over time.
+    """
+    s.instances[i].kv_block_s -= blocks * time_s
 
 
 @kernel
 def take(s: State, i: int, blocks: int) -> None:
     """Take blocks that are available, evicting the oldest unreferenced prefixes where free ones are not enough."""
+    take_at(s, i, blocks, s.sim[0].now_s)
+
+
+@kernel
+def take_at(s: State, i: int, blocks: int, time_s: float) -> None:
+    """The same, for blocks that were taken at an earlier time of a leap."""
     inst = s.instances[i]
+    note_use(s, i, blocks, time_s)
     while inst.free_blocks < blocks:
+        if inst.cache_old < 0:
+            s.sim[0].status = OUT_OF_BLOCKS
+            break
         _evict_oldest(s, i)
     inst.free_blocks -= blocks
+
+
+@kernel
+def give_back(s: State, i: int, blocks: int) -> None:
+    """Free blocks that nobody shares."""
+    note_use(s, i, -blocks, s.sim[0].now_s)
+    s.instances[i].free_blocks += blocks
 
 
 @kernel
@@ -35,7 +62,7 @@ def release(s: State, i: int, r: int) -> None:
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
     tokens = q.target if q.state == PREFILLING else q.kv
     inst.kv_tokens -= tokens
-    inst.free_blocks += blocks_for(s, tokens) - q.shared * sim.hash_blocks
+    give_back(s, i, blocks_for(s, tokens) - q.shared * sim.hash_blocks)
     if q.shared > 0:
         for j in range(q.registered - 1, -1, -1):
             if s.arena[sim.held_at + q.hash_at + j] != 0:
@@ -82,6 +109,7 @@ def reference_prefix(s: State, i: int, r: int, run: int) -> None:
         if s.arena[refs_at + node] == 0:
             _unlink(s, i, node)
             inst.evictable_blocks -= sim.hash_blocks
+            note_use(s, i, sim.hash_blocks, sim.now_s)
         s.arena[refs_at + node] += 1
         s.arena[sim.held_at + q.hash_at + j] = 1
     q.shared = run
@@ -90,7 +118,7 @@ def reference_prefix(s: State, i: int, r: int, run: int) -> None:
 
 @kernel
 def register_prefix(s: State, i: int, r: int) -> None:
-    """Enter into i's cache the trace blocks of r that its prefill has now completed; a block known already stays private."""
+    """Enter into i's cache the trace blocks of r that its prefill has completed; one known already stays private."""
     q, sim = s.requests[r], s.sim[0]
     if sim.hash_blocks == 0:
         return
@@ -184,6 +212,7 @@ def _unreference(s: State, i: int, key: int) -> None:
             inst.cache_old = node
         inst.cache_young = node
         inst.evictable_blocks += sim.hash_blocks
+        note_use(s, i, -sim.hash_blocks, sim.now_s)
 
 
 @kernel

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from framework.engine.kvcache import available, take
+from framework.engine.kvcache import available, take, take_at
 from framework.engine.queues import tree_update
 from framework.engine.state import STEP_END, State
 from framework.jit import kernel
@@ -52,7 +52,7 @@ def _passed(boundary: float, now_s: float, included: bool) -> bool:
 
 @kernel
 def growth(s: State, i: int, from_step: int, steps: int) -> int:
-    """New blocks that the running requests need in `steps` decode steps from the instance's step number `from_step` on."""
+    """New blocks that the running requests need in `steps` decode steps from i's step number `from_step` on."""
     inst, block = s.instances[i], s.sim[0].block_tokens
     count = (steps // block) * inst.running
     for step in range(from_step, from_step + steps % block):
@@ -62,13 +62,14 @@ def growth(s: State, i: int, from_step: int, steps: int) -> int:
 
 @kernel
 def advance(s: State, i: int, steps: int) -> None:
-    """Bring i's counters to the point where `steps` steps of its leap have ended (and the next, if any, is under way)."""
+    """Bring i's counters to where `steps` steps of its leap have ended (and the next, if any, is under way)."""
     inst = s.instances[i]
     fresh = steps - inst.leap_done
     begun = min(steps + 1, inst.leap_steps)
     if begun > inst.leap_grown:
         step0 = inst.decode_steps - inst.leap_done
-        take(s, i, growth(s, i, step0 + inst.leap_grown, begun - inst.leap_grown))
+        middle_s = 0.5 * (boundary_s(s, i, inst.leap_grown) + boundary_s(s, i, begun - 1))
+        take_at(s, i, growth(s, i, step0 + inst.leap_grown, begun - inst.leap_grown), middle_s)
         inst.leap_grown = begun
     if fresh > 0:
         inst.leap_done = steps
@@ -86,6 +87,7 @@ def catch_up(s: State) -> None:
 
 @kernel
 def catch_up_one(s: State, i: int) -> None:
+    """Make i's record show what has passed before the present event."""
     inst = s.instances[i]
     if inst.busy and inst.leap_steps > 1:
         advance(s, i, steps_passed(s, i))
@@ -151,7 +153,6 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     inst.leap_start_s = sim.now_s
     inst.leap_first_s = first_s
     inst.leap_increment_s = slope_s * decodes
-    inst.leap_used_blocks = inst.total_blocks - inst.free_blocks - inst.evictable_blocks
     inst.leap_done = 0
     inst.leap_grown = 1
     inst.leap_decodes = decodes
@@ -169,7 +170,7 @@ def _steps_until_decision(s: State, i: int, decodes: int, context: int, knot: fl
     inst = s.instances[i]
     steps = inst.next_finish - inst.decode_steps
     if knot <= context + float(steps - 1) * decodes:  # the last steps read another segment
-        steps = max(1, int(math.ceil((knot - context) / decodes)))
+        steps = max(1, math.ceil((knot - context) / decodes))
     room = available(s, i)
     if ((steps - 1) // s.sim[0].block_tokens + 1) * decodes > room:
         low, high = 1, steps  # the first step's blocks have been taken
@@ -191,6 +192,7 @@ def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
         if q.unstamped:
             q.unstamped = False
             q.first_token_s = time_s
+            q.previous_token_s = time_s
     inst.unstamped = 0
 
 
@@ -217,8 +219,6 @@ def complete(s: State, i: int) -> None:
         inst.decode_tokens += steps * decodes
         inst.context_tokens += float(steps) * inst.leap_context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.batch_s += decodes * duration_s
-    used = inst.total_blocks - inst.free_blocks - inst.evictable_blocks
-    inst.kv_block_s += 0.5 * (inst.leap_used_blocks + used) * duration_s
     inst.busy_s += duration_s
     inst.steps += steps
     inst.prefill_tokens += inst.leap_prefill_tokens

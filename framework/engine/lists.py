@@ -6,6 +6,7 @@ import numpy as np
 
 from framework.engine.kvcache import release
 from framework.engine.network import cancel_migration
+from framework.engine.queues import release_push
 from framework.engine.state import (
     DECODING,
     FAILED,
@@ -14,7 +15,6 @@ from framework.engine.state import (
     PREFILLING,
     State,
 )
-from framework.engine.queues import release_push
 from framework.jit import kernel
 
 NEVER = np.iinfo(np.int64).max

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from framework.engine.kvcache import matched_blocks
 from framework.engine.state import State
 from framework.jit import compiled
+from framework.timing.step import StepTables, base_s, chunk_s, decode_s
 
 
 @compiled
@@ -18,3 +19,57 @@ def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.
         run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
         tokens[j] = run * s.sim[0].hash_blocks * s.sim[0].block_tokens
     return tokens
+
+
+@compiled
+def prefill_times_s(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.float64]:
+    """Seconds to prefill, in one piece, what r lacks on each of these instances."""
+    tables = StepTables(s.timing_rows, s.timing_data)
+    cached = cached_tokens(s, instances, r)
+    times_s = np.empty(len(instances))
+    for j in range(len(instances)):
+        pool, chunk = s.instances[instances[j]].pool, s.requests[r].input_tokens - cached[j]
+        times_s[j] = base_s(tables, pool, chunk, 0, 1) + chunk_s(tables, pool, cached[j], chunk)
+    return times_s
+
+
+@compiled
+def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
+    tables = StepTables(s.timing_rows, s.timing_data)
+    times_s = np.zeros(len(instances))
+    for j in range(len(instances)):
+        inst = s.instances[instances[j]]
+        if inst.running > 0:
+            value_s, _, _ = decode_s(tables, inst.pool, inst.running, inst.decode_kv + inst.running)
+            times_s[j] = base_s(tables, inst.pool, 0, inst.running, inst.running) + value_s
+    return times_s
+
+
+@compiled
+def decoding_on(
+    s: State, running: NDArray[np.int64], instances: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Requests that decode on these instances, and the position of each one's instance among them."""
+    count = 0
+    for i in instances:
+        count += s.instances[i].running
+    ids, owners = np.empty(count, np.int64), np.empty(count, np.int64)
+    at = 0
+    for j in range(len(instances)):
+        for slot in range(s.instances[instances[j]].running):
+            ids[at] = running[instances[j], slot]
+            owners[at] = j
+            at += 1
+    return ids, owners
+
+
+@compiled
+def oldest_open_step(s: State, running: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+    oldest = np.empty(len(s.instances), np.int64)
+    for i in range(len(s.instances)):
+        oldest[i] = s.instances[i].decode_steps - s.instances[i].leap_done
+        for slot in range(s.instances[i].running):
+            oldest[i] = min(oldest[i], s.requests[running[i, slot]].join_step)
+    return oldest

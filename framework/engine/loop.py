@@ -15,7 +15,6 @@ from framework.engine.lists import end, fail_rest
 from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
 from framework.engine.queues import copy_withdraw, release_pop, tree_update
 from framework.engine.state import (
-    ACTION,
     ADMIT,
     ARRIVAL,
     BAD_INSTANCE,

@@ -54,7 +54,7 @@ class _Arena:
 def allocate(
     workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig
 ) -> tuple[State, Lists]:
-    """The state before the first event. Raises InputError where the model does not fit or prefixes do not match blocks."""
+    """The state before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
     requests = _requests(workload)
     sim = np.zeros(1, SIM)
@@ -113,7 +113,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         blocks = tokens // engine.block_tokens
         if blocks < 1:
             raise InputError(
-                f"pool {pool.name}: {tokens} KV tokens are less than one block of engine.block_tokens={engine.block_tokens}"
+                f"pool {pool.name}: {tokens} KV tokens are less than engine.block_tokens={engine.block_tokens}, one block"
             )
         mine = instances[pool_of == k]
         mine["role"] = ROLES[pool.role]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.engine.kvcache import available, blocks_for, release
+from framework.engine.kvcache import available, blocks_for, give_back, release
 from framework.engine.leap import catch_up_one, cut_short, reserve
 from framework.engine.queues import append, copy_push, copy_withdraw
 from framework.engine.state import (
@@ -34,6 +34,7 @@ def poke(s: State, i: int) -> None:
 
 @kernel
 def seats(s: State, i: int) -> int:
+    """Requests that count against i's largest batch."""
     inst = s.instances[i]
     return inst.running + inst.prefilling + inst.joined + inst.reserved
 
@@ -159,7 +160,7 @@ def copy_done(s: State, r: int) -> None:
 
 @kernel
 def switch_over(s: State, r: int) -> bool:
-    """At a boundary of its instance: send the tail of r's KV and stop decoding here; False if the target has no room."""
+    """At a boundary of its instance: send the tail of r's KV, which stops decoding here; False if there is no room."""
     q = s.requests[r]
     target = q.destination
     dst = s.instances[target]
@@ -190,6 +191,6 @@ def cancel_migration(s: State, r: int) -> None:
     dst.incoming -= 1
     dst.incoming_kv_tokens -= q.migrated_kv
     catch_up_one(s, target)
-    dst.free_blocks += blocks_for(s, q.migrated_kv)
+    give_back(s, target, blocks_for(s, q.migrated_kv))
     start_transfers(s, target)
     poke(s, target)

@@ -30,6 +30,7 @@ def _meld(s: State, a: int, b: int) -> int:
 
 @kernel
 def queue_push(s: State, i: int, r: int) -> None:
+    """Put r into i's queue, by its key and seq."""
     s.requests[r].next = -1
     s.requests[r].child = -1
     s.instances[i].waiting_root = _meld(s, s.instances[i].waiting_root, r)
@@ -144,6 +145,7 @@ def release_push(s: State, r: int, time_s: float) -> None:
 
 @kernel
 def release_pop(s: State) -> int:
+    """Take the earliest later turn."""
     sim = s.sim[0]
     first = s.arena[sim.released_at]
     sim.released_size -= 1

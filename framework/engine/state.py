@@ -1,7 +1,7 @@
 """Memory of one run: a few structured arrays and one integer arena, so that compiled functions pass little around.
 
-Per-instance lists of variable size (running requests, chunks, caches) live in the arena at offsets kept in the instance's
-record (fields ending in `_at`). Nothing here decides or computes; see SEMANTICS.md for what the fields mean.
+Per-instance lists of variable size (running requests, chunks, caches) live in the arena at offsets kept in the
+instance's record (fields ending in `_at`). Nothing here decides or computes; SEMANTICS.md says what the fields mean.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP_END, TRANSFER_END, TICK, ARRIVAL = range(4)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
-DONE, PAUSED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE = range(6)
+DONE, PAUSED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS = range(7)
 # Reasons known to the engine; a policy's own follow.
 NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY = range(5)
 REASONS = ("", "context", "kv", "stalled")
@@ -145,7 +145,6 @@ INSTANCE = _record(
     ("leap_decodes", "i8"),
     ("leap_prefill_tokens", "i8"),
     ("leap_context", "i8"),
-    ("leap_used_blocks", "i8"),
     ("last_decode_end_s", "f8"),
     ("egress_free_s", "f8"),
     ("ingress_free_s", "f8"),

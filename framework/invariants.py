@@ -1,0 +1,93 @@
+"""What must be true of every finished run, whatever the policy did; a breach is a bug of the engine."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from framework.errors import InvariantError
+
+if TYPE_CHECKING:
+    from framework.simulate import Result
+
+_FINISHED = 1
+_ROUNDING = 1e-9  # relative; leaps are summed in closed form
+
+
+def check_result(result: Result) -> None:
+    """Raise InvariantError, naming the first request or instance concerned, unless all invariants hold."""
+    _check_ends(result)
+    _check_times(result)
+    _check_memory(result)
+    if result.engine.log == "full":
+        _check_steps(result)
+        _check_tokens(result)
+
+
+def _fail_where(broken: np.ndarray, what: str) -> None:
+    if np.any(broken):
+        raise InvariantError(f"{what} (first at {int(np.flatnonzero(broken)[0])}, {int(np.sum(broken))} in all)")
+
+
+def _check_ends(result: Result) -> None:
+    """Each request ended once, and those that finished emitted all their tokens."""
+    rows = result.requests
+    _fail_where((rows["state"] < 1) | (rows["state"] > 3), "request without an end")
+    _fail_where((rows["state"] != _FINISHED) & (rows["reason"] == 0), "request that did not finish, without a reason")
+    finished = rows["state"] == _FINISHED
+    _fail_where(finished & (rows["emitted"] != result.workload.output_tokens), "finished request with lost tokens")
+    _fail_where(rows["emitted"] > result.workload.output_tokens, "request with more tokens than it has")
+
+
+def _check_times(result: Result) -> None:
+    """Time never goes back within a request; a missing time (NaN) is not compared."""
+    rows = result.requests
+    order = ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "end_s")
+    for before, after in itertools.pairwise(order):
+        _fail_where(rows[after] < rows[before], f"request whose {after} precedes its {before}")
+    started = rows["start_s"] == rows["start_s"]
+    _fail_where((rows["state"] == _FINISHED) & ~started, "finished request that never started")
+
+
+def _check_memory(result: Result) -> None:
+    """At the end nothing is held: blocks are free or cached and unreferenced, and every list is empty."""
+    instances = result.instances
+    stalled = result.reasons.index("stalled") in result.requests["reason"]
+    held = instances["free_blocks"] + instances["evictable_blocks"] != instances["total_blocks"]
+    _fail_where(held & (not stalled), "instance whose blocks are not all released")
+    _fail_where(instances["free_blocks"] < 0, "instance with more blocks in use than it has")
+    for name in ("queued", "queued_tokens", "running", "prefilling", "joined", "reserved", "swapped", "incoming"):
+        _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+    for name in ("kv_tokens", "decode_kv", "incoming_kv_tokens"):
+        _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+
+
+def _check_steps(result: Result) -> None:
+    """No instance runs two steps at once, and the log counts every step."""
+    leaps = result.leaps
+    steps = leaps["steps"].astype(np.float64)
+    ends_s = leaps["start_s"] + steps * leaps["first_s"] + leaps["increment_s"] * (steps * (steps - 1) / 2)
+    order = np.lexsort((leaps["start_s"], leaps["instance"]))
+    same = np.diff(leaps["instance"][order]) == 0
+    starts_s, before_s = leaps["start_s"][order][1:], ends_s[order][:-1]
+    _fail_where(
+        same & (starts_s < before_s - _ROUNDING * np.abs(before_s)), "step that starts before the last one ended"
+    )
+    if int(leaps["steps"].sum()) != result.steps:
+        raise InvariantError(f"the log holds {int(leaps['steps'].sum())} steps, the engine counted {result.steps}")
+
+
+def _check_tokens(result: Result) -> None:
+    """Every token comes from the end of a prefill or from one decode step that its request was part of."""
+    rows, memberships = result.requests, result.memberships
+    decoded = memberships["last_step"] - memberships["first_step"]
+    recomputed = memberships["instance"] < 0
+    tokens = np.zeros(len(rows), np.int64)
+    np.add.at(tokens, memberships["request"], np.where(recomputed, 1, decoded))
+    tokens += rows["prefill_end_s"] == rows["prefill_end_s"]
+    _fail_where((rows["state"] == _FINISHED) & (tokens != rows["emitted"]), "request whose tokens do not add up")
+    batch_tokens = int((result.leaps["steps"].astype(np.int64) * result.leaps["batch"]).sum())
+    if batch_tokens < int(decoded[~recomputed].sum()):
+        raise InvariantError("requests emitted more tokens than decode steps had room for")

@@ -1,0 +1,178 @@
+"""Adaptive decode rescheduling (ARES, arXiv 2510.13668; revised as STAR, HPDC 2026).
+
+Requests are placed once at the end of their prefill, but outputs diverge and decode instances drift apart. A periodic
+rescheduler compares their present and predicted load and moves requests from overloaded to underloaded instances while
+they go on decoding, where the move pays for its transfer. The papers' abstracts fix this mechanism; the formulas below
+(horizon-weighted projected load, variance gain) and all parameters are a reconstruction consistent with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.jit import compiled
+from framework.policy import Action, Disaggregated, Migrate
+from framework.validate import require_at_least, require_count, require_positive, require_share
+from framework.views import Cluster
+from policies.rules import DECODE_RULES, PREFILL_RULES, rule
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_GRID_TOKENS = 256  # spacing of the horizon at which load is projected
+
+
+class Ares(Disaggregated):
+    """Every `period_s` (None: never), move at most `moves` requests off each overloaded decode instance.
+
+    Load is W = sum over tau = 0, 256, ... `horizon_tokens` of `discount`^(tau / 256) times the KV tokens projected tau
+    steps ahead; a horizon of 0 looks at the present load alone. An instance is overloaded above (1 + `imbalance`)
+    times the mean, or when its projection comes within `headroom` of its KV memory; underloaded below (1 -
+    `imbalance`) times the mean. A request moves only if it is expected to decode for `amortisation` times its transfer
+    (bytes over the link plus `transfer_overhead_s`), lowers the variance of W by more than `transfer_weight` times
+    that time, fits the target's projection, and has not been moved within `cooldown_s`.
+    """
+
+    def __init__(
+        self,
+        routing: str = "least_queued",
+        placement: str = "least_kv",
+        period_s: float | None = 1.0,
+        horizon_tokens: int = 4096,
+        discount: float = 0.9,
+        imbalance: float = 0.1,
+        headroom: float = 0.05,
+        amortisation: float = 3.0,
+        transfer_overhead_s: float = 0.01,
+        transfer_weight: float = 0.0,
+        moves: int = 1,
+        cooldown_s: float = 5.0,
+    ) -> None:
+        if period_s is not None:
+            require_positive("policy.period_s", period_s)
+        require_count("policy.moves", moves)
+        require_share("policy.discount", discount)
+        for name, value in (
+            *(("horizon_tokens", horizon_tokens), ("imbalance", imbalance), ("headroom", headroom)),
+            *(("amortisation", amortisation), ("transfer_overhead_s", transfer_overhead_s)),
+            *(("transfer_weight", transfer_weight), ("cooldown_s", cooldown_s)),
+        ):
+            require_at_least(f"policy.{name}", value, 0)
+        self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+        self.route_decode = rule("policy.placement", placement, DECODE_RULES)
+        self.tick_s = period_s
+        self.horizon = np.arange(0, horizon_tokens + 1, _GRID_TOKENS, dtype=np.float64)
+        self.weights = discount ** (self.horizon / _GRID_TOKENS)
+        self.imbalance = imbalance
+        self.headroom = headroom
+        self.amortisation = amortisation
+        self.transfer_overhead_s = transfer_overhead_s
+        self.transfer_weight = transfer_weight
+        self.moves = moves
+        self.cooldown_s = cooldown_s
+        self.moved_at_s: dict[int, float] = {}
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        pool = cluster.decode
+        ids, owners = cluster.decoding_on(pool)
+        if len(ids) == 0:
+            return ()
+        kv = cluster.requests.kv_tokens(ids).astype(np.float64)
+        remaining = cluster.remaining_tokens(ids)
+        remaining = np.where(np.isnan(remaining), np.inf, remaining)  # nothing is known: it goes on for ever
+        projected = project(kv, remaining, owners, self.horizon, len(pool))
+        projected += pool.incoming_kv_tokens[:, None]
+        load = projected @ self.weights
+        limit = np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64)
+        overloaded = (load > (1.0 + self.imbalance) * load.mean()) | (projected.max(axis=1) > limit)
+        if not overloaded.any():
+            return ()
+        transfer_s = kv * cluster.kv_bytes_per_token / pool.bandwidth_bytes_s[owners] + self.transfer_overhead_s
+        price = transfer_s * self.transfer_weight
+        pays = remaining * pool.step_s()[owners] >= self.amortisation * transfer_s
+        free = pays & ~cluster.migrating(ids) & self._cooled(ids, cluster.now_s)
+        actions = []
+        for source in np.argsort(-load, kind="stable"):
+            for _ in range(self.moves if overloaded[source] else 0):
+                underloaded = load < (1.0 - self.imbalance) * load.mean()
+                candidates = np.flatnonzero(free & (owners == source))
+                row, target = best_move(
+                    candidates, np.flatnonzero(underloaded), int(source), kv, remaining, price,
+                    self.horizon, self.weights, projected, load, limit,
+                )  # fmt: skip
+                if row < 0:
+                    break
+                free[row] = False
+                shift = contribution(kv[row], remaining[row], self.horizon)
+                projected[source] -= shift
+                projected[target] += shift
+                load = projected @ self.weights
+                self.moved_at_s[int(ids[row])] = cluster.now_s
+                actions.append(Migrate(int(ids[row]), int(pool.ids[target])))
+        return actions
+
+    def _cooled(self, ids: Integers, now_s: float) -> NDArray[np.bool_]:
+        """Which requests have not been moved lately; forgets those for which that no longer matters."""
+        recent = {r: at_s for r, at_s in self.moved_at_s.items() if now_s - at_s < self.cooldown_s}
+        self.moved_at_s = recent
+        return ~np.isin(ids, list(recent))
+
+
+@compiled
+def contribution(kv: float, remaining: float, horizon: Floats) -> Floats:
+    """KV tokens of one request at each point of the horizon, as far as it is expected to live; shape (G,)."""
+    tokens = np.zeros(len(horizon))
+    for g in range(len(horizon)):
+        if remaining > horizon[g]:
+            tokens[g] = kv + horizon[g]
+    return tokens
+
+
+@compiled
+def project(kv: Floats, remaining: Floats, owners: Integers, horizon: Floats, instances: int) -> Floats:
+    """KV tokens of each instance at each point of the horizon, shape (instances, G)."""
+    projected = np.zeros((instances, len(horizon)))
+    for q in range(len(kv)):
+        for g in range(len(horizon)):
+            if remaining[q] > horizon[g]:
+                projected[owners[q], g] += kv[q] + horizon[g]
+    return projected
+
+
+@compiled
+def best_move(
+    candidates: Integers,
+    targets: Integers,
+    source: int,
+    kv: Floats,
+    remaining: Floats,
+    price: Floats,
+    horizon: Floats,
+    weights: Floats,
+    projected: Floats,
+    load: Floats,
+    limit: Floats,
+) -> tuple[int, int]:
+    """The (request, target) that lowers the variance of the loads most, its price deducted; (-1, -1) if none does.
+
+    Moving weight w from a to b changes the sum of squares by 2 w (w + load_b - load_a); the mean stays.
+    """
+    best, best_row, best_target = 0.0, -1, -1
+    for row in candidates:
+        shift = contribution(kv[row], remaining[row], horizon)
+        weight = 0.0
+        for g in range(len(horizon)):
+            weight += shift[g] * weights[g]
+        for target in targets:
+            gain = 2.0 * weight * (load[source] - load[target] - weight) / len(load) - price[row]
+            if gain <= best:
+                continue
+            fits = True
+            for g in range(len(horizon)):
+                fits = fits and projected[target, g] + shift[g] <= limit[target]
+            if fits:
+                best, best_row, best_target = gain, row, target
+    return best_row, best_target

@@ -1,0 +1,22 @@
+"""Continuous batching with paged KV memory, prompts first (vLLM: Kwon et al., SOSP 2023; scheduler of its version 0).
+
+Whenever a waiting prompt fits, an iteration prefills whole prompts and the decodes pause; otherwise everything that
+runs decodes one token.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from framework.engine.config import Batching
+from framework.policy import Aggregated
+from policies.rules import PREFILL_RULES, rule
+
+
+class Continuous(Aggregated):
+    """Iteration-level batching, prefill first; `routing` spreads requests over the instances."""
+
+    batching_mode: ClassVar[Batching | None] = "prefill_first"
+
+    def __init__(self, routing: str = "round_robin") -> None:
+        self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
