@@ -80,7 +80,7 @@ class Binding:
 
     def hooks(self) -> Hooks:
         """The decision points with what they are handed, for the loop."""
-        return Hooks(*self.functions, self.view, self.params, self.state)
+        return Hooks._make((*self.functions, self.view, self.params, self.state))
 
     def error(self) -> PolicyError | BaseException:
         """What made the engine stop: what the hook raised, or one line on what it returned."""

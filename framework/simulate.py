@@ -132,16 +132,20 @@ class _FullLog:
     """Keeps the whole step log."""
 
     def __init__(self) -> None:
-        self.leaps = [np.zeros(0, LEAP)]
-        self.memberships = [np.zeros(0, MEMBERSHIP)]
+        self._leaps: list[NDArray[np.uint8]] = []
+        self._memberships: list[NDArray[np.uint8]] = []
 
     def add(self, leaps: NDArray[np.void], memberships: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
-        self.leaps.append(leaps.copy())
-        self.memberships.append(memberships.copy())
+        self._leaps.append(leaps.view(np.uint8).copy())  # bytes: numpy copies records field by field
+        self._memberships.append(memberships.view(np.uint8).copy())
 
     def parts(self) -> dict[str, Any]:
         """The parts of a Result that come from the log."""
-        return {"leaps": np.concatenate(self.leaps), "memberships": np.concatenate(self.memberships)}
+        return {"leaps": _joined(self._leaps).view(LEAP), "memberships": _joined(self._memberships).view(MEMBERSHIP)}
+
+
+def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class _ReducedLog:

@@ -113,7 +113,8 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         blocks = tokens // engine.block_tokens
         if blocks < 1:
             raise InputError(
-                f"pool {pool.name}: {tokens} KV tokens are less than engine.block_tokens={engine.block_tokens}, one block"
+                f"pool {pool.name}: {tokens} KV tokens are less than one block; "
+                f"lower engine.block_tokens={engine.block_tokens}"
             )
         mine = instances[pool_of == k]
         mine["role"] = ROLES[pool.role]
@@ -147,6 +148,7 @@ def _requests(workload: Workload) -> NDArray[np.void]:
     if workload.previous is not None:
         later = np.flatnonzero(workload.previous >= 0)
         requests["follows"][later] = True
+        requests["arrival_s"][later] = np.nan  # until the turn before has ended
         requests["followed_by"][workload.previous[later]] = later
     for name, column in (
         ("think_s", workload.think_s),
