@@ -1,0 +1,43 @@
+"""Random numbers that depend only on what they are for, so that nobody's questions change anybody else's answers.
+
+Each request owns a stream, of which any number can be computed by itself: SplitMix64 (Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", OOPSLA 2014) read by position, a counter-based generator in the sense of
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+Keys = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # increment of SplitMix64's state
+_FACTORS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+
+
+def request_keys(seed: int, requests: int) -> Keys:
+    """One 64-bit key for each of a workload's requests, shape (requests,)."""
+    start = _mix(np.asarray([seed % 2**64], np.uint64) + _GAMMA)
+    return _mix(start + _GAMMA * np.arange(1, requests + 1, dtype=np.uint64))
+
+
+def uniforms(keys: Keys, index: Integers) -> Floats:
+    """Number `index` (0 or more) of each key's stream, in the open interval (0, 1); shapes (k,)."""
+    bits = _mix(keys + _GAMMA * (index.astype(np.uint64) + np.uint64(1)))
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def normals(keys: Keys, index: Integers) -> Floats:
+    """As `uniforms`, standard normal."""
+    return ndtri(uniforms(keys, index))
+
+
+def _mix(state: Keys) -> Keys:
+    """SplitMix64's output function; uint64 arithmetic wraps."""
+    for shift, factor in _FACTORS:
+        state = (state ^ (state >> shift)) * factor
+    return state ^ (state >> np.uint64(31))

@@ -1,0 +1,44 @@
+"""One guess from the prompt at the bucket that a request's output length falls into."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.predictor import Floats, Integers, Predictor
+from framework.validate import require_count, require_share
+from framework.workload import Workload
+from predictors._noise import request_keys, uniforms
+
+
+class Bucket(Predictor):
+    """Guesses the right bucket of `width` tokens with probability `accuracy`, else a neighbour, once for each request.
+
+    As in TetriInfer (arXiv 2401.11181), whose OPT-125M reaches accuracies of 58.9, 74.9 and 85 % at widths of 100, 200
+    and 400 tokens. Bucket b holds lengths from b * width + 1 to (b + 1) * width. Either neighbour is as likely (the
+    one above, where there is none below); where the wrong guesses fall is not published. The output is expected to end
+    in the middle of the guessed bucket; a request that has come so far is expected to end with the next token, ever
+    again. The spread stays that of the guess: a uniform length in the bucket, the bucket right or next to it.
+
+    The accuracies are those of short chat outputs. On reasoning outputs of up to 32 K tokens a predictor of this kind
+    has an MAE of 7,658 tokens (ARES, arXiv 2510.13668), which no bucket of such a width makes: widen the buckets there.
+    """
+
+    stride = 1  # a countdown: costs one subtraction to keep exact
+
+    def __init__(self, width: int = 200, accuracy: float = 0.749) -> None:
+        require_count("predictor.width", width)
+        require_share("predictor.accuracy", accuracy)
+        self.width = width
+        self.accuracy = accuracy
+        self._spread = width * np.sqrt(1 / 12 + (1 - accuracy))
+
+    def prepare(self, workload: Workload, seed: int) -> None:
+        draw = uniforms(request_keys(seed, len(workload)), np.zeros(len(workload), np.int64))
+        true = (workload.output_tokens - 1) // self.width
+        below = draw < (1 - self.accuracy) / 2
+        above = draw >= (1 + self.accuracy) / 2
+        guessed = np.where(below, np.where(true > 0, true - 1, 1), true + above)
+        self._total = (guessed + 0.5) * self.width
+
+    def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
+        return np.maximum(self._total[requests] - generated, 1.0), np.full(len(requests), self._spread)

@@ -1,0 +1,21 @@
+"""True output lengths: the bound of what prediction can do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.predictor import Floats, Integers, Predictor
+from framework.workload import Workload
+
+
+class Oracle(Predictor):
+    """Knows how many tokens each request still has before it, to the token; spread 0."""
+
+    stride = 1
+
+    def prepare(self, workload: Workload, seed: int) -> None:
+        self._output_tokens = workload.output_tokens
+
+    def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
+        remaining = self._output_tokens[requests] - generated
+        return remaining.astype(np.float64), np.zeros(len(requests))
