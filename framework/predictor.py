@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 class Predictor:
     """Expects how many output tokens a request still has before it.
 
-    An estimate holds while a request generates `stride` tokens. Randomness must be counter-based on (seed, request,
-    generated // stride), so that it does not depend on who asks when.
+    An estimate is made as of the start of a stride and holds while the request generates `stride` tokens. Randomness
+    must be counter-based on (seed, request, generated // stride), so that it does not depend on who asks when.
     """
 
     stride: int = 20
@@ -74,7 +74,8 @@ class Predictions:
         if len(stale) == 0:
             return
         self._observe_finished()
-        asked, at = ids[stale], generated[stale]
+        asked = ids[stale]
+        at = strides[stale] * self._predictor.stride  # not `generated`: the answer must not depend on who asked first
         remaining, spread = self._predictor.predict(asked, at)
         self._remaining[asked] = remaining
         self._spread[asked] = spread
