@@ -20,6 +20,16 @@ from framework.terminal import progress_bar
 from framework.timing.step import Timing
 from framework.workload import Workload
 
+_KINDS: tuple[tuple[str, type | None], ...] = (
+    ("model", Model),
+    ("timing", None),
+    ("engine", EngineConfig),
+    ("slo", Slo),
+    ("cluster", ClusterSpec),
+    ("policy", Policy),
+    ("predictor", None),
+)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -68,19 +78,10 @@ def compose(config: DictConfig) -> Experiment:
             raise InputError(
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )
+    parts = {name: _build(config, name, kind) for name, kind in _KINDS}
+    parts["policy"].layout(parts["cluster"])  # refuses a cluster that it cannot use
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
-    kinds: dict[str, Any] = {
-        "model": Model,
-        "timing": None,
-        "engine": EngineConfig,
-        "slo": Slo,
-        "cluster": ClusterSpec,
-        "policy": Policy,
-        "predictor": None,
-        "trace": Workload,
-    }
-    parts = {name: _build(config, name, kind) for name, kind in kinds.items()}
-    return Experiment(workload=parts.pop("trace"), seed=config.seed, **parts)
+    return Experiment(workload=_build(config, "trace", Workload), seed=config.seed, **parts)
 
 
 def _build(config: DictConfig, name: str, kind: type | None) -> Any:

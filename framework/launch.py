@@ -20,6 +20,7 @@ from framework.errors import InputError
 
 USER_ERROR = 2
 INTERRUPTED = 130
+_SWEEP = ("-m", "--multirun")
 
 # Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
 OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
@@ -29,6 +30,7 @@ def launch(main: Callable[[], object]) -> None:
     """Call a function decorated with `hydra.main` and end the process as its user should see it end."""
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     try:
         main()
         sys.stdout.flush()

@@ -198,7 +198,7 @@ MISTAKES = {
     "argument that a class does not take": (["+policy.colour=red"], ["policy", "colour"]),
     "class that is not there": (["policy._target_=policies.ares.Mars"], ["policies.ares.Mars", "_target_"]),
     "missing file": (["trace.path=nowhere.jsonl"], ["nowhere.jsonl"]),
-    "unknown format": (["trace.path=run.py", "trace.format=odd"], ["odd", "mooncake"]),
+    "unknown format": ([f"trace.path={ROOT / 'run.py'}", "trace.format=odd"], ["odd", "mooncake"]),
     "output below a file": (["hydra.run.dir=/dev/null/out"], ["/dev/null/out", "hydra.run.dir"]),
     "sweep below a file": (["-m", "seed=0,1", "hydra.sweep.dir=/dev/null/out"], ["/dev/null/out"]),
     "sweep with an unknown policy": (["-m", "policy=ares,nonesuch"], ["nonesuch", "chunked"]),
