@@ -105,7 +105,7 @@ def simulate(
     predictions = Predictions(predictor, workload, lists.finished, state.sim)
     binding = Binding(policy, Cluster(state, lists, spec, predictions), state)
     log = _FullLog() if engine.log == "full" else _ReducedLog(workload, len(state.instances))
-    _replay(state, lists, binding, log, progress or _silent)
+    logged = _replay(state, lists, binding, log, progress or _silent)
     return Result(
         workload=workload,
         cluster=spec,
@@ -120,7 +120,7 @@ def simulate(
         steps=int(state.sim["steps"][0]),
         requests=_outcomes(state, predictions),
         instances=state.instances,
-        **log.parts(),
+        **logged,
     )
 
 
@@ -139,9 +139,12 @@ class _FullLog:
         self._leaps.append(leaps.view(np.uint8).copy())  # bytes: numpy copies records field by field
         self._memberships.append(memberships.view(np.uint8).copy())
 
-    def parts(self) -> dict[str, Any]:
-        """The parts of a Result that come from the log."""
-        return {"leaps": _joined(self._leaps).view(LEAP), "memberships": _joined(self._memberships).view(MEMBERSHIP)}
+    def finish(self, leaps: NDArray[np.void], memberships: NDArray[np.void]) -> dict[str, Any]:
+        """The parts of a Result that come from the log; these last rows are the caller's no more."""
+        return {
+            "leaps": _joined([*self._leaps, leaps.view(np.uint8)]).view(LEAP),
+            "memberships": _joined([*self._memberships, memberships.view(np.uint8)]).view(MEMBERSHIP),
+        }
 
 
 def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -153,33 +156,35 @@ class _ReducedLog:
 
     def __init__(self, workload: Workload, instances: int) -> None:
         self._reducer = GapReducer(workload.output_tokens, instances)
+        self._instances = instances
 
     def add(self, leaps: NDArray[np.void], memberships: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
         self._reducer.add(leaps, memberships, keep_from_step)
 
-    def parts(self) -> dict[str, Any]:
+    def finish(self, leaps: NDArray[np.void], memberships: NDArray[np.void]) -> dict[str, Any]:
         """The parts of a Result that come from the log."""
+        self._reducer.add(leaps, memberships, np.full(self._instances, np.iinfo(np.int64).max))
         empty = {"leaps": np.zeros(0, LEAP), "memberships": np.zeros(0, MEMBERSHIP)}
         return empty | {"gaps": self._reducer.finish()}
 
 
 def _replay(
     state: State, lists: Lists, binding: Binding, log: _FullLog | _ReducedLog, progress: Callable[[int, int], None]
-) -> None:
-    """Run the loop to the end, emptying the engine's log whenever it is full."""
+) -> dict[str, Any]:
+    """Run the loop to the end, emptying the engine's log whenever it is full; what the log became."""
     sim = state.sim
     total = int(sim["requests"][0])
     hooks = binding.hooks()
     while True:
         status = run(state, *hooks, _EVENTS_BETWEEN_REPORTS)
-        if status in (LOG_FULL, DONE):
-            kept = state.leaps[: sim["leaps"][0]], state.memberships[: sim["memberships"][0]]
-            log.add(*kept, oldest_open_step(state, lists.running))
-            sim["leaps"] = sim["memberships"] = 0
+        rows = state.leaps[: sim["leaps"][0]], state.memberships[: sim["memberships"][0]]
         progress(total - int(sim["remaining"][0]), total)
         if status == DONE:
-            return
-        if status not in (LOG_FULL, PAUSED):
+            return log.finish(*rows)
+        if status == LOG_FULL:
+            log.add(*rows, oldest_open_step(state, lists.running))
+            sim["leaps"] = sim["memberships"] = 0
+        elif status != PAUSED:
             raise binding.error()
 
 

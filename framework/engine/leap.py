@@ -54,9 +54,14 @@ def _passed(boundary: float, now_s: float, included: bool) -> bool:
 def growth(s: State, i: int, from_step: int, steps: int) -> int:
     """New blocks that the running requests need in `steps` decode steps from i's step number `from_step` on."""
     inst, block = s.instances[i], s.sim[0].block_tokens
-    count = (steps // block) * inst.running
-    for step in range(from_step, from_step + steps % block):
-        count += s.arena[inst.growth_at + step % block]
+    rounds = steps // block
+    count = rounds * inst.running
+    phase = from_step % block
+    for _ in range(steps - rounds * block):
+        count += s.arena[inst.growth_at + phase]
+        phase += 1
+        if phase == block:
+            phase = 0
     return count
 
 
