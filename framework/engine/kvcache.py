@@ -137,8 +137,8 @@ def register_prefix(s: State, i: int, r: int) -> None:
 
 @kernel
 def _home(s: State, key: int) -> int:
-    """Fibonacci hashing; the table's size is a power of two."""
-    return ((key * 7046029254386353131) >> 20) & (s.sim[0].cache_slots - 1)
+    """Fibonacci hashing of the low 31 bits; the table's size is a power of two."""
+    return (((key & 0x7FFFFFFF) * 2654435769) >> 12) & (s.sim[0].cache_slots - 1)
 
 
 @kernel
