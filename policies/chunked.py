@@ -9,13 +9,14 @@ from typing import ClassVar
 
 from framework.engine.config import Batching
 from framework.policy import Aggregated
-from policies.rules import PREFILL_RULES, rule
+from policies.rules import PREFILL_RULES, rule, set_order
 
 
 class Chunked(Aggregated):
-    """Decodes first, chunks fill the budget; `routing` spreads requests over the instances."""
+    """Decodes first, chunks fill the budget; `routing` spreads requests, `order` reads the queues."""
 
     batching_mode: ClassVar[Batching | None] = "decode_first"
 
-    def __init__(self, routing: str = "least_queued") -> None:
+    def __init__(self, routing: str = "least_queued", order: str = "fcfs") -> None:
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+        set_order(self, order)

@@ -10,13 +10,14 @@ from typing import ClassVar
 
 from framework.engine.config import Batching
 from framework.policy import Aggregated
-from policies.rules import PREFILL_RULES, rule
+from policies.rules import PREFILL_RULES, rule, set_order
 
 
 class Continuous(Aggregated):
-    """Iteration-level batching, prefill first; `routing` spreads requests over the instances."""
+    """Iteration-level batching, prefill first; `routing` spreads requests, `order` reads the queues."""
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
 
-    def __init__(self, routing: str = "round_robin") -> None:
+    def __init__(self, routing: str = "round_robin", order: str = "fcfs") -> None:
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+        set_order(self, order)

@@ -6,12 +6,13 @@ Prompts are batched whole, first come first served, up to the token budget; a de
 from __future__ import annotations
 
 from framework.policy import Disaggregated
-from policies.rules import DECODE_RULES, PREFILL_RULES, rule
+from policies.rules import DECODE_RULES, PREFILL_RULES, rule, set_order
 
 
 class DistServe(Disaggregated):
-    """Static pools: `routing` chooses the prefill instance, `placement` the decode instance."""
+    """Static pools: `routing` chooses the prefill instance, `placement` the decode one, `order` reads the queues."""
 
-    def __init__(self, routing: str = "least_queued", placement: str = "least_kv") -> None:
+    def __init__(self, routing: str = "least_queued", placement: str = "least_kv", order: str = "fcfs") -> None:
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         self.route_decode = rule("policy.placement", placement, DECODE_RULES)
+        set_order(self, order)
