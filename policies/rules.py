@@ -41,9 +41,7 @@ def shortest_predicted(queue: NDArray[np.int64], cluster: Cluster) -> Any:
     """Shortest job first, by the output that the predictor expects. Raises InputError where there is no predictor."""
     expected = cluster.remaining_tokens(queue)
     if np.isnan(expected).any():
-        raise InputError(
-            "policy.order=shortest_predicted needs predictions; choose a predictor, such as predictor=oracle"
-        )
+        raise InputError("policy.order=shortest_predicted needs a predictor, such as predictor=oracle")
     return expected
 
 
