@@ -15,6 +15,7 @@ from types import TracebackType
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from framework.errors import InputError
 
@@ -66,7 +67,11 @@ def explain(error: BaseException) -> str | None:
         return _not_composed(error)
     if isinstance(error, OmegaConfBaseException):
         return _bad_value(error)
-    return _unwritable(error)
+    if isinstance(error, YAMLError):
+        return _one_line(error)
+    if _innermost_package(error.__traceback__) == "hydra":
+        return _refused_by_hydra(error)
+    return None
 
 
 def _unknown_choice(error: MissingConfigException) -> str:
@@ -113,13 +118,13 @@ def _bad_value(error: OmegaConfBaseException) -> str:
     return f"{key}: {message}" if key else message
 
 
-def _unwritable(error: BaseException) -> str | None:
-    """Hydra makes the run directory and its first files: what fails there is about the directory that was asked for."""
+def _refused_by_hydra(error: BaseException) -> str | None:
+    """Hydra makes the run directory and its first files, and refuses flags and groups that make no sense to it."""
     for link in _chain(error):
-        if isinstance(link, OSError) and _innermost_package(error.__traceback__) == "hydra":
+        if isinstance(link, OSError):
             path = link.filename or "the run directory"
             return f"{path}: cannot be written ({link.strerror}); choose another directory with hydra.run.dir=DIR"
-    return None
+    return _one_line(error) if isinstance(error, ValueError) else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -191,6 +191,8 @@ MISTAKES = {
     "no override": (["policy=["], ["policy=["]),
     "zero instances": (["policy=chunked", "cluster.instances=0"], ["cluster.instances", "at least 1", "0"]),
     "a word for a number": (["policy=chunked", "engine.token_budget=many"], ["token_budget", "many"]),
+    "model that does not fit": (["model=llama3_70b"], ["141.1 GB", "80.0 GB", "cluster.tp"]),
+    "no policy": (["policy=null"], ["group"]),
     "bad seed": (["seed=-1"], ["seed", "-1"]),
     "missing value": (["seed=???"], ["seed"]),
     "unused reference": (["seed=${nothing}"], ["nothing"]),
