@@ -16,7 +16,7 @@ from framework.engine.lookup import oldest_open_step
 from framework.engine.loop import run
 from framework.engine.memory import Lists, allocate
 from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBERSHIP, PAUSED, REJECTED, State
-from framework.errors import InvariantError
+from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
 from framework.policy import Policy
@@ -87,17 +87,22 @@ def simulate(
     cluster: ClusterSpec,
     model: Model,
     timing: Timing,
-    engine: EngineConfig,
-    policy: Policy,
+    engine: EngineConfig | None = None,
+    policy: Policy | None = None,
     predictor: Predictor | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Replay the workload until every request has ended.
 
-    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError
-    for what a policy returned, and whatever a policy raised.
+    Without `engine` and `policy` their defaults hold; a policy and a predictor serve one run each. `progress(ended,
+    total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError for what a policy
+    returned, and whatever a policy raised.
     """
+    engine = EngineConfig() if engine is None else engine
+    policy = Policy() if policy is None else policy
+    for part in (policy, predictor):
+        _claim(part)
     spec = policy.layout(cluster)
     state, lists = allocate(workload, spec, model, timing, engine)
     if predictor is not None:
@@ -126,6 +131,14 @@ def simulate(
 
 def _silent(ended: int, total: int) -> None:
     pass
+
+
+def _claim(part: Policy | Predictor | None) -> None:
+    """A policy or predictor keeps counters of its run: another run needs another object."""
+    if part is not None:
+        if "_claimed" in vars(part):
+            raise InputError(f"{type(part).__name__} has served a run already; make a new one for the next")
+        vars(part)["_claimed"] = True
 
 
 class _FullLog:
