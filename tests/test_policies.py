@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+import policies
 from framework.errors import InputError, PolicyError
 from framework.policy import Aggregated, Disaggregated, Policy
 from tests.conformance import CLUSTERS, CONF, SCENARIOS, PolicyConformance
+from tests.readme import example_files
 
 NAMES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml") if not path.stem.startswith("_"))
 
@@ -34,6 +37,27 @@ class TestPolicy(PolicyConformance):
 for _name in NAMES:
     _title = "Test" + "".join(word.capitalize() for word in _name.split("_"))
     globals()[_title] = type(_title, (PolicyConformance,), {"policy_name": _name, "__module__": __name__})
+
+
+@pytest.fixture(scope="class")
+def written_example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The files that the README has its reader write, where Python and Hydra find them."""
+    directory = tmp_path_factory.mktemp("readme")
+    for name, text in example_files().items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    request.cls.config_dir = str(directory / "conf")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policies, "__path__", [str(directory / "policies"), *policies.__path__])
+        patch.delitem(sys.modules, "policies.soonest", raising=False)
+        yield
+        sys.modules.pop("policies.soonest", None)
+
+
+@pytest.mark.usefixtures("written_example")
+class TestSoonestOfTheReadme(PolicyConformance):
+    policy_name = "soonest"
 
 
 # --- the suite itself: its scenarios bite, and what breaks a rule is caught -------------------------------------------

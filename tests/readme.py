@@ -1,0 +1,92 @@
+"""The README as data: its example files, its commands, and the output that it shows.
+
+`python -m tests.readme` puts the output of the default run into the README, and a picture of it into docs/.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tests.conftest import ROOT
+
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "run.svg"
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WIDTH = 92
+_FILE = re.compile(r"`([\w./]+\.(?:py|yaml))`")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return [text for kind, text in _FENCE.findall(README.read_text()) if kind == language]
+
+
+def example_files() -> dict[str, str]:
+    """The files that the README has its reader write, by path: each fence after a paragraph that names its file."""
+    text = README.read_text()
+    files = {}
+    for fence in _FENCE.finditer(text):
+        paragraph = text[: fence.start()].rstrip().rpartition("\n\n")[2]
+        named = _FILE.search(paragraph)
+        if fence[1] in ("python", "yaml") and named:
+            files[named[1]] = fence[2]
+    return files
+
+
+def commands() -> list[str]:
+    """Every line of the shell blocks."""
+    return [line for block in blocks("sh") for line in block.splitlines() if line]
+
+
+def shown_output() -> str:
+    """What the README says that the default run prints."""
+    return next(block for block in blocks("text") if block.startswith("$ make run\n")).partition("\n")[2].rstrip()
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of a user who has no recorded trace and no network, but the compiled engine of whoever runs the tests."""
+    inherited = {key: value for key, value in os.environ.items() if key not in ("TRACES_DIR", "COLUMNS")}
+    compiled = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "NUMBA_CACHE_DIR": compiled, "PATH": path}
+    return inherited | own | {"TRACES_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+
+
+def default_run(**more: str) -> str:
+    """What `make run` prints on stdout."""
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, str(ROOT / "run.py")]
+        told = environment(Path(home)) | more
+        finished = subprocess.run(command, cwd=home, env=told, capture_output=True, text=True, check=True)
+    return "\n".join(line.rstrip() for line in finished.stdout.splitlines())
+
+
+def refresh() -> None:
+    """Put the output of the default run into the README, and a picture of it into docs/."""
+    text = README.read_text()
+    block = f"```text\n$ make run\n{default_run()}\n```\n"
+    before, _, rest = text.partition("<!-- run -->\n")
+    _write(README, f"{before}<!-- run -->\n{block}<!-- /run -->{rest.partition('<!-- /run -->')[2]}")
+    console = Console(record=True, width=_WIDTH, file=io.StringIO())
+    console.print(Text.from_ansi("$ make run\n" + default_run(FORCE_COLOR="1", COLUMNS=str(_WIDTH))))
+    picture = console.export_svg(title="servelab", unique_id="run")
+    _write(PICTURE, re.sub(r"@font-face \{.*?\}\n", "", picture, flags=re.DOTALL))  # fonts are the reader's own
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
+if __name__ == "__main__":
+    refresh()
