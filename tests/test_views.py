@@ -334,8 +334,7 @@ def test_a_compiled_hook_decides_as_a_plain_one() -> None:
 
 
 def test_state_of_a_compiled_hook_starts_anew_each_run() -> None:
-    policy = InThrees()
-    assert digest(play(policy)) == digest(play(policy))
+    assert digest(play(InThrees())) == digest(play(InThrees()))
 
 
 def test_a_compiled_hook_that_names_no_instance_is_named() -> None:

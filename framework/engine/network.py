@@ -96,6 +96,7 @@ def arrive_with_kv(s: State, r: int) -> None:
     """r's copy has ended: its KV leaves the source, r joins the destination at that one's next boundary."""
     q, sim = s.requests[r], s.sim[0]
     source, target = q.instance, q.destination
+    catch_up_one(s, source)  # what it has taken since goes before what it gets back
     release(s, source, r)
     start_transfers(s, source)
     poke(s, source)
