@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from framework.cluster import ClusterSpec
 from framework.compose import compose
@@ -70,7 +73,7 @@ def test_a_choice_makes_what_its_group_says(group: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names("trace"))
-def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACES_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     try:
@@ -163,3 +166,59 @@ def test_a_file_names_every_parameter_with_its_default(group: str) -> None:
         parameters = inspect.signature(target).parameters.values()
         written = {key: value for key, value in node.items() if not str(key).startswith("_")}
         assert written == {parameter.name: parameter.default for parameter in parameters}, name
+
+
+MISTAKES = {
+    "unknown trace": (["trace=nonesuch"], ["trace=nonesuch", "mooncake", "azure_conv"]),
+    "unknown key": (["engine.tokens=5"], ["engine.tokens", "--cfg job"]),
+    "no override": (["policy=["], ["policy=["]),
+    "no policy": (["policy=null"], ["group"]),
+    "a word for a number": (["engine.token_budget=many"], ["engine.token_budget", "many"]),
+    "model that does not fit": (["model=llama3_70b"], ["141.1 GB", "80.0 GB", "cluster.tp"]),
+    "missing value": (["seed=???"], ["seed"]),
+    "reference to nothing": (["seed=${nothing}"], ["seed", "nothing"]),
+    "argument that a class does not take": (["+policy.colour=red"], ["policy", "colour"]),
+    "class that is not there": (["policy._target_=policies.ares.Mars"], ["policies.ares.Mars", "_target_"]),
+    "unknown format": ([f"trace.path={ROOT / 'run.py'}", "trace.format=odd"], ["odd", "mooncake"]),
+}
+
+
+def mistake_in(*overrides: str) -> str:
+    """The line that the user would see."""
+    with pytest.raises((InputError, HydraException, OmegaConfBaseException, ValueError)) as caught:
+        compose(configured(*overrides))
+    line = explain(caught.value)
+    assert line is not None
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_explained_in_one_line(mistake: str) -> None:
+    overrides, words = MISTAKES[mistake]
+    line = mistake_in("trace.limit=20", *overrides)
+    assert [word for word in words if word not in line] == []
+
+
+GOOD_ROW = {"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [0, 1]}
+BAD_ROWS = {
+    "negative length": (GOOD_ROW | {"input_length": -5}, ["line 2", "input_length", "-5"]),
+    "length of zero": (GOOD_ROW | {"output_length": 0}, ["line 2", "output_length", "0"]),
+    "length that is no number": (GOOD_ROW | {"output_length": float("nan")}, ["line 2", "output_length"]),
+    "missing column": ({"timestamp": 0, "input_length": 10, "hash_ids": [0]}, ["output_length"]),
+    "hash_ids that do not fit": (GOOD_ROW | {"hash_ids": [0, 1, 2, 3]}, ["line 2", "hash_ids"]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ROWS)
+def test_a_bad_row_is_named(kind: str, tmp_path: Path) -> None:
+    row, words = BAD_ROWS[kind]
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f"{json.dumps(GOOD_ROW)}\n{json.dumps(row)}\n")
+    line = mistake_in(f"trace.path={path}", "trace.format=mooncake")
+    assert [word for word in ("trace.jsonl", *words) if word not in line] == []
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").touch()
+    assert "trace.jsonl" in mistake_in(f"trace.path={tmp_path / 'trace.jsonl'}", "trace.format=mooncake")

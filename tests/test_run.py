@@ -185,22 +185,10 @@ def test_the_configuration_can_be_seen_without_a_run(run: Callable[..., Finished
 
 MISTAKES = {
     "unknown policy": (["policy=nonesuch"], ["nonesuch", "ares", "chunked", "continuous", "distserve"]),
-    "unknown trace": (["trace=nonesuch"], ["nonesuch", "mooncake", "azure_conv"]),
-    "unknown key": (["engine.tokens=5"], ["engine.tokens", "--cfg job"]),
     "several values without -m": (["policy=ares,chunked"], ["policy=ares,chunked", "-m"]),
-    "no override": (["policy=["], ["policy=["]),
     "zero instances": (["policy=chunked", "cluster.instances=0"], ["cluster.instances", "at least 1", "0"]),
-    "a word for a number": (["policy=chunked", "engine.token_budget=many"], ["token_budget", "many"]),
-    "model that does not fit": (["model=llama3_70b"], ["141.1 GB", "80.0 GB", "cluster.tp"]),
-    "no policy": (["policy=null"], ["group"]),
-    "bad seed": (["seed=-1"], ["seed", "-1"]),
-    "missing value": (["seed=???"], ["seed"]),
-    "unused reference": (["seed=${nothing}"], ["nothing"]),
     "cluster that a policy cannot use": (["policy=distserve", "cluster=mixed"], ["cluster", "disaggregated"]),
-    "argument that a class does not take": (["+policy.colour=red"], ["policy", "colour"]),
-    "class that is not there": (["policy._target_=policies.ares.Mars"], ["policies.ares.Mars", "_target_"]),
     "missing file": (["trace.path=nowhere.jsonl"], ["nowhere.jsonl"]),
-    "unknown format": ([f"trace.path={ROOT / 'run.py'}", "trace.format=odd"], ["odd", "mooncake"]),
     "output below a file": (["hydra.run.dir=/dev/null/out"], ["/dev/null/out", "hydra.run.dir"]),
     "sweep below a file": (["-m", "seed=0,1", "hydra.sweep.dir=/dev/null/out"], ["/dev/null/out"]),
     "sweep with an unknown policy": (["-m", "policy=ares,nonesuch"], ["nonesuch", "chunked"]),
@@ -210,30 +198,14 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line(run: Callable[..., Finished], tmp_path: Path, mistake: str) -> None:
     overrides, words = MISTAKES[mistake]
-    assert refused(run(*SMALL[1:], *overrides), *words)
+    assert refused(run("trace.limit=200", *overrides), *words)
     assert not list(tmp_path.iterdir())
 
 
-ROWS = {
-    "negative length": (row(input_length=-5), ["2", "-5"]),
-    "length of zero": (row(output_length=0), ["2", "output"]),
-    "length that is no number": (row(output_length=float("nan")), ["2", "output"]),
-    "missing column": ({"timestamp": 0, "input_length": 10, "hash_ids": [0]}, ["output_length"]),
-    "hash_ids that do not fit": (row(hash_ids=[0, 1, 2, 3]), ["2", "hash_ids"]),
-}
-
-
-@pytest.mark.parametrize("kind", ROWS)
-def test_a_bad_row_is_named(run: Callable[..., Finished], tmp_path: Path, kind: str) -> None:
-    bad, words = ROWS[kind]
-    path = trace_file(tmp_path, row(), bad, row())
-    assert refused(run(f"trace.path={path}", "trace.format=mooncake"), "trace.jsonl", *words)
+def test_a_bad_row_is_named(run: Callable[..., Finished], tmp_path: Path) -> None:
+    path = trace_file(tmp_path, row(), row(input_length=-5), row())
+    assert refused(run(f"trace.path={path}", "trace.format=mooncake"), "trace.jsonl", "line 2", "input_length", "-5")
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.jsonl"]
-
-
-def test_an_empty_file_is_refused(run: Callable[..., Finished], tmp_path: Path) -> None:
-    path = trace_file(tmp_path)
-    assert refused(run(f"trace.path={path}", "trace.format=mooncake"), "trace.jsonl")
 
 
 @pytest.fixture
