@@ -4,9 +4,10 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+QUIET := --quiet --quiet --disable-pip-version-check --no-input
+PIP := $(PY) -m pip $(QUIET)
 INSTALLED := $(VENV)/.installed
-PEERS := $(VENV)/.installed-bench
+PEER := $(VENV)/peer
 ARGS ?=
 
 run: $(INSTALLED)
@@ -18,7 +19,7 @@ test: $(INSTALLED)
 slow: $(INSTALLED)
 	@$(PY) -m pytest -m slow $(ARGS)
 
-bench: $(INSTALLED) $(PEERS)
+bench: $(INSTALLED) $(PEER)/.installed
 	@$(PY) -m experiments.bench $(ARGS)
 
 lint: $(INSTALLED)
@@ -42,7 +43,8 @@ $(INSTALLED): requirements.lock | $(PY)
 	@$(PIP) install -r requirements.lock
 	@touch $@
 
-# The peer simulator is optional: without it the benchmark leaves its column empty.
-$(PEERS): requirements-bench.lock | $(INSTALLED)
-	@$(PIP) install --no-deps -r requirements-bench.lock || echo 'note: the peer simulator could not be installed' >&2
-	@touch $@
+# The peer simulator is optional and has an environment of its own: without it the benchmark leaves its columns empty.
+$(PEER)/.installed: requirements-bench.lock | $(INSTALLED)
+	@echo 'installing requirements-bench.lock into $(PEER)' >&2
+	@if $(PY) -m venv $(PEER) && $(PEER)/bin/python -m pip $(QUIET) install --no-deps -r requirements-bench.lock; \
+	    then touch $@; else echo 'note: the peer simulator could not be installed' >&2; fi

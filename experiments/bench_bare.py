@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from experiments.bench_loops import (
     NO_ROOM,
-    ROUND_ROBIN,
+    ROUTINGS,
     Floats,
     Options,
     allocate,
@@ -43,11 +43,11 @@ def step_every_iteration(
     model: Model,
     timing: Affine,
     engine: EngineConfig,
-    routing: int = ROUND_ROBIN,
+    routing: str = "round_robin",
 ) -> BareResult:
     """Replay the workload: mixed instances decode first, disaggregated ones prefill whole prompts.
 
-    `routing` of prompts is ROUND_ROBIN, or LEAST_QUEUED (fewest tokens that lack prefill; mixed instances only);
+    `routing` of prompts is round_robin, or least_queued (fewest tokens that lack prefill; mixed instances only);
     decode instances are taken in turn. Raises CannotStepError where KV memory runs short during decoding.
     """
     pool = cluster.pools[0]
@@ -72,7 +72,7 @@ def step_every_iteration(
         raise CannotStepError("a request is too long")
     arrays = allocate(workload, cluster.instances, blocks, options.max_batch, options.block_tokens)
     if pool.role == "mixed":
-        steps = replay_mixed(arrays, options, routing)
+        steps = replay_mixed(arrays, options, ROUTINGS.index(routing))
     else:
         steps = replay_disaggregated(arrays, options, pool.instances)
     if steps == NO_ROOM:

@@ -17,7 +17,8 @@ from framework.workload import Workload
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-ROUND_ROBIN, LEAST_QUEUED = range(2)
+ROUTINGS = ("round_robin", "least_queued")
+_LEAST_QUEUED = ROUTINGS.index("least_queued")
 NO_ROOM = -1
 _WAITING, _INCOMING, _FLYING, _JOINED, _LISTS = range(5)
 _NEVER = np.iinfo(np.int64).max
@@ -279,7 +280,7 @@ def replay_mixed(a: Arrays, o: Options, routing: int) -> int:
             r, now_s = arrived, a.arrival_s[arrived]
             arrived += 1
             i = r % instances
-            if routing == LEAST_QUEUED:
+            if routing == _LEAST_QUEUED:
                 i = int(np.argmin(a.queued_tokens))
             a.queued_tokens[i] += a.prompt[r]
             _push(a, _WAITING, i, r)
