@@ -32,6 +32,8 @@ class PoolSpec:
     link_bytes_s: float | None = None  # of an instance, each direction
 
     def __post_init__(self) -> None:
+        if not isinstance(self.gpu, Gpu):
+            raise InputError(f"pool {self.name}: gpu must be one of conf/gpu, got {self.gpu!r}")
         require_choice(f"pool {self.name}: role", self.role, ROLES)
         require_count(f"pool {self.name}: instances", self.instances)
         require_count(f"pool {self.name}: tp", self.tp)

@@ -36,6 +36,8 @@ class Gpu:
             require_positive(f"gpu.{name}", getattr(self, name))
         for name in ("idle_w", "usd_per_hour"):
             require_at_least(f"gpu.{name}", getattr(self, name), 0)
+        if not isinstance(self.peak_flops, Mapping):
+            raise InputError(f"gpu.peak_flops must map data types to FLOP/s, got {self.peak_flops!r}")
         for dtype, flops in self.peak_flops.items():
             require_positive(f"gpu.peak_flops.{dtype}", flops)
 
