@@ -22,15 +22,15 @@ from framework.sources import source_hash
 from tests.conftest import ROOT
 
 INNER = """
-from pkg.jit import compiled
+from framework.jit import compiled
 
 @compiled
 def inner(x):
     return x + 1
 """
 OUTER = """
-from pkg.inner import inner
-from pkg.jit import compiled
+from framework.inner import inner
+from framework.jit import compiled
 
 @compiled
 def outer(x):
@@ -39,7 +39,7 @@ def outer(x):
 REPORT = """
 import json, numba
 before = numba.config.CACHE_DIR
-from pkg.part.outer import outer
+from framework.part.outer import outer
 result = outer(1)
 print(json.dumps({
     "result": result,
@@ -55,11 +55,12 @@ with_jit = pytest.mark.skipif(bool(numba_config.DISABLE_JIT), reason="NUMBA_DISA
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A package of two modules, one calling the other, beside a copy of the decorator."""
-    folder = tmp_path / "source" / "pkg"
+    folder = tmp_path / "source" / "framework"
     (folder / "part").mkdir(parents=True)
     for file in (folder / "__init__.py", folder / "part" / "__init__.py"):
         file.touch()
-    shutil.copy(ROOT / "framework" / "jit.py", folder / "jit.py")
+    for name in ("jit.py", "sources.py"):
+        shutil.copy(ROOT / "framework" / name, folder / name)
     (folder / "inner.py").write_text(INNER)
     (folder / "part" / "outer.py").write_text(OUTER)
     return folder
@@ -139,7 +140,7 @@ def test_unwritable_cache_falls_back_to_a_private_directory(package: Path, tmp_p
 
 
 def test_disabled_compilation_leaves_functions_alone(package: Path) -> None:
-    code = "import json, types\nfrom pkg.part.outer import outer\n"
+    code = "import json, types\nfrom framework.part.outer import outer\n"
     code += "print(json.dumps([isinstance(outer, types.FunctionType), outer(1)]))"
     process = start(package, code, NUMBA_DISABLE_JIT="1")
     output, errors = process.communicate(timeout=120)
@@ -148,20 +149,20 @@ def test_disabled_compilation_leaves_functions_alone(package: Path) -> None:
 
 def test_old_directories_are_pruned(tmp_path: Path) -> None:
     now = time.time()
-    for age in range(8):
-        directory = tmp_path / f"old{age}"
+    for age in range(40):
+        directory = tmp_path / f"old{age:02}"
         directory.mkdir()
         (directory / "code").touch()
         os.utime(directory, (now - 7200 - age, now - 7200 - age))
     jit.prune(tmp_path)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["old0", "old1", "old2", "old3"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [f"old{age:02}" for age in range(32)]
 
 
 def test_directories_in_use_are_not_pruned(tmp_path: Path) -> None:
-    for index in range(8):
+    for index in range(40):
         (tmp_path / f"young{index}").mkdir()
     jit.prune(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 8
+    assert len(list(tmp_path.iterdir())) == 40
 
 
 def test_hash_sees_names_and_contents(tmp_path: Path) -> None:
