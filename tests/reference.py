@@ -24,6 +24,7 @@ class Hooks:
 
     overrides: frozenset[str] = frozenset()
     tick_s: float | None = None
+    dynamic_keys: bool = False
 
     def admit(self, simulation: Simulation, r: Request) -> str | None:
         """Reason of a rejection, None to accept."""
@@ -68,6 +69,7 @@ class Simulation:
         self.withdrawn: set[int] = set()
         self.outstanding = 0  # events in the heap that are neither ticks nor withdrawn
         self.order: list[tuple[float, int, int]] = []
+        self.woken: list[Instance] = []  # idle instances that begin an iteration once the present event is done with
 
     def read_request(self, k: int) -> Request:
         w, p, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -103,6 +105,8 @@ class Simulation:
                 self.advance(time)
                 self.order.append((time, kind, id))
                 self.handle(kind, id)
+                while self.woken:
+                    self.begin_iteration(self.woken.pop(0))
         return self
 
     def stall(self) -> None:
@@ -179,8 +183,8 @@ class Simulation:
 
     def poke(self, i: Instance) -> None:
         i.changed = True
-        if not i.busy:
-            self.begin_iteration(i)
+        if not i.busy and i not in self.woken:
+            self.woken.append(i)
 
     def begin_iteration(self, i: Instance) -> None:
         i.busy = True
@@ -193,6 +197,8 @@ class Simulation:
         i.joined = []
         if i.changed and "batching" in self.hooks.overrides:
             i.token_budget, i.mode = self.hooks.batching(self, i)
+        if i.changed and self.hooks.dynamic_keys:
+            self.renew_keys(i)
         i.changed = False
         preempted = self.preempted
         i.swap_bytes = 0
@@ -205,6 +211,12 @@ class Simulation:
         if self.preempted > preempted:
             self.start_transfers(i)
             self.poke(i)
+
+    def renew_keys(self, i: Instance) -> None:
+        i.waiting.sort()
+        for k, (key, seq, r) in enumerate(i.waiting):
+            if key > -math.inf:
+                i.waiting[k] = (self.hooks.prioritize(self, r), seq, r)
 
     def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
@@ -406,18 +418,20 @@ class Simulation:
         self.emit(r)
         if r.g == r.n:
             return self.finish(i, r)
+        i.held.append(r)
         d = i
         if i.spec.role == "prefill" or "route_decode" in self.hooks.overrides:
             d = self.chosen("route_decode", self.hooks.route_decode(self, r), "prefill")
             if self.need(r) > d.largest_kv:
+                i.held.remove(r)
                 i.cache.release(r.id)
                 self.end(r, FAILED, "kv")
                 return True
         if d is i:
+            i.held.remove(r)
             self.start_decoding(i, r)
         else:
             r.source, r.destination = i, d
-            i.held.append(r)
             d.incoming.append(r)
             self.start_transfers(d)
         return False

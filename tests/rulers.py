@@ -112,6 +112,8 @@ class Ruler:
 
     def prioritize(self, look: Look, request: int, prompt: int) -> float:
         self.note("prioritize", request, look)
+        if self.rules.prioritize == "dynamic":
+            return float(mix(self.rules.seed, 4, request, *look.columns["kv_tokens"]) % 3)
         if self.rules.prioritize == "hash":
             return float(mix(self.rules.seed, 4, request) % 3)
         return float(prompt)
@@ -157,9 +159,9 @@ def instance_columns(i: Instance) -> dict[str, int]:
         "queued_tokens": sum(r.p + r.g for r in queue) + sum(r.target - r.done for r in i.prefilling),
         "running": len(i.decoding),
         "prefilling": len(i.prefilling),
-        "kv_tokens": sum(r.kv for r in i.decoding + i.joined + i.held) + sum(r.done for r in i.prefilling),
+        "kv_tokens": sum(r.kv for r in i.decoding + i.joined + i.held) + sum(r.target for r in i.prefilling),
         "incoming": len(i.incoming) + len(i.arriving),
-        "incoming_kv_tokens": sum(r.kv for r in i.incoming + i.arriving),
+        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.kv for r in i.incoming + i.arriving),
         "swapped": len(i.swapped),
         "free_blocks": i.cache.free,
         "evictable_blocks": i.cache.available - i.cache.free,
@@ -182,6 +184,7 @@ class RuledHooks(Hooks):
         self.ruler = ruler
         self.overrides = ruler.rules.overridden
         self.tick_s = ruler.rules.tick_s or None
+        self.dynamic_keys = ruler.rules.prioritize == "dynamic"
 
     def admit(self, simulation: Simulation, r: Request) -> str | None:
         return None if self.ruler.admit(look_at_simulation(simulation), r.id) else "policy"
@@ -277,6 +280,7 @@ def ruled_policy(ruler: Ruler) -> Policy:
     """A policy whose class defines exactly the hooks that the ruler rules."""
     members: dict[str, Any] = {name: _METHODS[name] for name in ruler.rules.overridden}
     members["tick_s"] = ruler.rules.tick_s or None
+    members["dynamic_keys"] = ruler.rules.prioritize == "dynamic"
     policy = type("Ruled", (_Ruled,), members)()
     policy.ruler = ruler
     return policy

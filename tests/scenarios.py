@@ -214,7 +214,7 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
         route_prefill=draw(st.sampled_from(["", *balanced])),
         route_decode=draw(st.sampled_from(["", "", *balanced, "incoming_kv_tokens"])),
         admit=draw(st.sampled_from(["", "", "", "hash", "queue"])),
-        prioritize=draw(st.sampled_from(["", "", "hash", "short"])),
+        prioritize=draw(st.sampled_from(["", "", "hash", "short", "dynamic"])),
         batching=draw(st.sampled_from(["", "", "budget", "mode"])),
         tick_s=draw(amounts(exact, 1, 40, -6)) if ticking else 0.0,
         moves=draw(st.integers(0, 3)) if ticking else 0,
