@@ -29,7 +29,7 @@ def step_times(result: Result) -> dict[int, list[Step]]:
 def token_times(result: Result) -> list[list[float]]:
     """The time of every token of every request."""
     ends = {i: [end for _, end, decodes, _, _ in steps if decodes] for i, steps in step_times(result).items()}
-    times = [[float(t)] if t == t else [] for t in result.requests["prefill_end_s"]]
+    times = [[float(t)] if t == t else [] for t in result.requests["first_token_s"]]
     for row in result.memberships:
         own, instance, previous_s = times[int(row["request"])], int(row["instance"]), float(row["previous_token_s"])
         if instance < 0:

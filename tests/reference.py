@@ -359,8 +359,8 @@ class Simulation:
         assert step is not None
         self.count(i, step)
         for r in step.decodes:
-            if not r.decoded and r.transferred and self.options.first_token == "decode":
-                r.first_token_s = self.now
+            if r.g == 1 and not r.decoded and r.transferred and self.options.first_token == "decode":
+                r.first_token_s = r.token_s[0] = self.now
             r.decoded = True
             self.emit(r)
         for r, _, tokens in step.chunks:

@@ -213,7 +213,7 @@ def test_first_token_stamped_after_the_transfer() -> None:
         hooks=to_first_decode(),
         first_token="decode",
     )
-    assert tokens(s) == [[1, 3, 4], [2]]
+    assert tokens(s) == [[3, 3, 4], [2]]
     assert [r.first_token_s for r in s.requests] == [3, 2]
     assert [r.prefill_end_s for r in s.requests] == [1, 2]
 

@@ -423,6 +423,7 @@ def _emit_from_prefill(s: State, r: int) -> None:
         row.previous_token_s = sim.now_s - q.previous_token_s
         sim.memberships += 1
     q.previous_token_s = sim.now_s
+    q.unstamped = False
     q.emitted += 1
     q.kv = q.target
     q.state = HELD  # its KV is counted by `kv` from here on
