@@ -93,16 +93,6 @@ def differences(ours: Any, theirs: Any, tolerance: float, path: str = "") -> lis
 
 
 def memory_slack(result: Result) -> list[float]:
-    """How far the integral of blocks in use may be off: what a leap of several steps grows is placed in its middle."""
-    slack = [0.0] * len(result.instances)
-    for leap in result.leaps[result.leaps["steps"] > 1]:
-        steps = float(leap["steps"])
-        duration_s = steps * leap["first_s"] + leap["increment_s"] * steps * (steps - 1) / 2
-        slack[leap["instance"]] += leap["batch"] * math.ceil(steps / result.engine.block_tokens) * duration_s / 2
-    return slack
-
-
-def memory_slack(result: Result) -> list[float]:
     """How far kv_block_s may be off, by instance: blocks that a leap grows are placed in its middle."""
     slack = [1e-9 * (1 + float(used)) for used in result.instances["kv_block_s"]]
     for leap in result.leaps:
