@@ -16,7 +16,6 @@ from framework.errors import InputError, PolicyError
 from framework.policy import Aggregated, Disaggregated, Policy
 from tests.conformance import CLUSTERS, CONF, SCENARIOS, PolicyConformance
 from tests.readme import example_files
-from tests.readme import example_files
 
 NAMES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml") if not path.stem.startswith("_"))
 
@@ -59,26 +58,6 @@ def written_example(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 @pytest.mark.usefixtures("written_example")
 class TestExampleOfTheReadme(PolicyConformance):
     policy_name = "soonest"
-
-
-class TestSoonestOfTheReadme(PolicyConformance):
-    """The example that the README has its reader write, from the README's own text."""
-
-    policy_name = "soonest"
-
-    @pytest.fixture(autouse=True, scope="class")
-    def _written(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        directory = tmp_path_factory.mktemp("readme")
-        for name, text in example_files().items():
-            path = directory / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        request.cls.config_dir = str(directory / "conf")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(policies, "__path__", [str(directory / "policies"), *policies.__path__])
-            patch.delitem(sys.modules, "policies.soonest", raising=False)
-            yield
-            sys.modules.pop("policies.soonest", None)
 
 
 # --- the suite itself: its scenarios bite, and what breaks a rule is caught -------------------------------------------
