@@ -108,10 +108,11 @@ def dyadic(low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
 
 
 def amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
-    """Multiples of 2^exponent, or floats of the same range."""
+    """Multiples of 2^exponent, or floats spread over the same range so that sums of them hardly ever meet."""
     if exact:
         return dyadic(low, high, exponent)
-    return st.floats(low * 2.0**exponent, high * 2.0**exponent).filter(lambda x: x == 0 or x > 1e-12)
+    golden = (5**0.5 - 1) / 2
+    return st.integers(1, 10**6).map(lambda k: (low + (high - low) * (k * golden % 1.0)) * 2.0**exponent)
 
 
 @st.composite
@@ -149,7 +150,7 @@ def workloads(draw: st.DrawFn, exact: bool, block_tokens: int) -> Workload:
     arrivals, prompts, outputs, previous, think = [], [], [], [], []
     ids: list[list[int]] = []
     for k in range(draw(st.integers(1, 20))):
-        arrival += draw(st.just(0.0) | gaps) if k else 0.0
+        arrival += draw(st.just(0.0) | gaps if exact or k % 4 == 0 else gaps) if k else 0.0
         arrivals.append(arrival)
         outputs.append(draw(st.integers(1, longest)))
         open_turns = [j for j in range(k) if j not in previous]
