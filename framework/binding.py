@@ -21,6 +21,7 @@ from framework.engine.state import (
     MODES,
     OUT_OF_BLOCKS,
     PRIORITIZE,
+    REASON_POLICY,
     REASONS,
     ROLES,
     SET_TOKEN_BUDGET,
@@ -29,6 +30,7 @@ from framework.engine.state import (
 )
 from framework.errors import InvariantError, PolicyError
 from framework.policy import Action, Decision, Migrate, Plan, Policy, SetTokenBudget
+from framework.validate import require_positive
 from framework.views import Cluster, Request
 
 _COMPILED_STATE = 16
@@ -67,13 +69,16 @@ class Binding:
                 observes = observes or self._overrides(name)
         self.functions = tuple(functions)
         sim = state.sim
+        sim["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
         sim["asks_admit"] = self._overrides("admit")
         sim["asks_route_decode"] = self._overrides("route_decode")
         sim["asks_prioritize"] = self._overrides("prioritize")
         sim["asks_batching"] = self._overrides("batching")
         sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
         sim["observes"] = observes
-        sim["tick_s"] = policy.tick_s if policy.tick_s is not None else 0.0
+        if policy.tick_s is not None:
+            require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
+            sim["tick_s"] = policy.tick_s
         self.view = View(state.sim, state.requests, state.instances, self._callbacks, self._actions)
         self.params = np.asarray(policy.compiled_params, np.float64)
         self.state = np.zeros(_COMPILED_STATE)
@@ -128,11 +133,11 @@ class Binding:
 
     def _admit(self, r: int) -> int:
         answer = self._policy.admit(self._request(r), self._cluster)
-        if isinstance(answer, str):
+        if isinstance(answer, str) and answer:
             return self._reason(answer)
         if not isinstance(answer, (bool, np.bool_)):
             raise PolicyError(f"policy {self._policy.name}: admit returned {answer!r}; return True, False or a reason")
-        return 0 if answer else self._reason("policy")
+        return 0 if answer else REASON_POLICY
 
     def _reason(self, reason: str) -> int:
         if reason not in self.reasons:
@@ -155,7 +160,12 @@ class Binding:
 
     def _prioritize(self, r: int) -> float:
         keys = self._policy.prioritize(np.asarray([r]), self._cluster)
-        return float(np.asarray(keys, np.float64).reshape(-1)[0])
+        try:
+            return float(np.asarray(keys, np.float64).reshape(1)[0])
+        except (TypeError, ValueError):
+            raise PolicyError(
+                f"policy {self._policy.name}: prioritize returned {keys!r} for request {r}; return a number for each"
+            ) from None
 
     def _batching(self, i: int) -> int:
         plan = self._policy.batching(i, self._cluster)
@@ -168,11 +178,15 @@ class Binding:
 
     def _on_tick(self, tick: int) -> int:
         actions = self._policy.on_tick(self._cluster)
-        return self._write(actions)
+        if actions is not None and not isinstance(actions, Iterable):
+            raise PolicyError(f"policy {self._policy.name}: on_tick returned {actions!r}; return a list of actions")
+        return self._write(actions or ())
 
     def _write(self, actions: Iterable[Action]) -> int:
         count = 0
         for action in actions:
+            if count == len(self._actions):
+                raise PolicyError(f"policy {self._policy.name}: on_tick returned more than {count} actions")
             row: NDArray[Any] = self._actions[count]
             if isinstance(action, Migrate) and 0 <= action.request < len(self._state.requests):
                 row["kind"], row["request"], row["instance"] = MIGRATE, action.request, action.instance

@@ -13,7 +13,7 @@ from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.hardware import Model, kv_capacity_tokens
 from framework.metrics import Slo
-from framework.policy import Policy
+from framework.policy import Policy, lay_out
 from framework.predictor import Predictor
 from framework.simulate import Result, simulate
 from framework.terminal import progress_bar
@@ -79,7 +79,7 @@ def compose(config: DictConfig) -> Experiment:
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )
     parts = {name: _build(config, name, kind) for name, kind in _KINDS}
-    for pool in parts["policy"].layout(parts["cluster"]).pools:  # refuses a cluster that it cannot use
+    for pool in lay_out(parts["policy"], parts["cluster"]).pools:  # refuses a cluster that it cannot use
         kv_capacity_tokens(parts["model"], pool.gpu, pool.tp, parts["engine"].kv_fraction)  # a model that does not fit
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     return Experiment(workload=_build(config, "trace", Workload), seed=config.seed, **parts)

@@ -17,7 +17,7 @@ from framework.cluster import ClusterSpec
 from framework.engine.config import Batching
 from framework.engine.hooks import DECISION
 from framework.engine.state import DECODE, PREFILL, View
-from framework.errors import InputError
+from framework.errors import InputError, PolicyError
 from framework.jit import compiled
 from framework.names import given_name
 from framework.views import Cluster, Request
@@ -162,6 +162,14 @@ class Policy:
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         """Called every `tick_s`; the actions are carried out in order."""
         return ()
+
+
+def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
+    """The policy's layout of the configured cluster. Raises InputError if it refuses it, or returns something else."""
+    spec = policy.layout(cluster)
+    if not isinstance(spec, ClusterSpec):
+        raise PolicyError(f"policy {policy.name}: layout returned {spec!r}; return a ClusterSpec")
+    return spec
 
 
 class Aggregated(Policy):

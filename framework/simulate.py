@@ -19,7 +19,7 @@ from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBE
 from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
-from framework.policy import Policy
+from framework.policy import Policy, lay_out
 from framework.predictor import Predictions, Predictor
 from framework.timing.step import Timing
 from framework.views import Cluster
@@ -103,7 +103,7 @@ def simulate(
     policy = Policy() if policy is None else policy
     for part in (policy, predictor):
         _claim(part)
-    spec = policy.layout(cluster)
+    spec = lay_out(policy, cluster)
     state, lists = allocate(workload, spec, model, timing, engine)
     if predictor is not None:
         predictor.prepare(workload, seed)

@@ -158,9 +158,15 @@ def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str],
         compose(configured(*SMALL, *overrides))
 
 
-@pytest.mark.parametrize("group", ["policy", "predictor"])
-def test_a_file_names_every_parameter_with_its_default(group: str) -> None:
-    for name in names(group):
+SHIPPED = {  # a user's own files beside these may leave defaults out, or change them
+    "policy": ("ares", "chunked", "continuous", "distserve"),
+    "predictor": ("bucket", "empirical", "lognormal", "none", "oracle"),
+}
+
+
+@pytest.mark.parametrize("group", SHIPPED)
+def test_a_shipped_file_names_every_parameter_with_its_default(group: str) -> None:
+    for name in SHIPPED[group]:
         node = configured(f"{group}={name}")[group]
         target = get_object(node["_target_"])
         parameters = inspect.signature(target).parameters.values()

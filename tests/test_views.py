@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from framework.cluster import ClusterSpec
+from framework.engine.state import INSTANCE, REQUEST
 from framework.errors import InputError, PolicyError
 from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
 from framework.simulate import Result, simulate
@@ -228,6 +229,11 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "an admission that is no answer": (Aggregated, "mixed", "admit", None, "None"),
     "a number for an admission": (Aggregated, "mixed", "admit", 1, "returned 1"),
     "a key that is no number": (Aggregated, "mixed", "prioritize", float("nan"), "NaN"),
+    "a word for a key": (Aggregated, "mixed", "prioritize", "urgent", "'urgent'"),
+    "more keys than requests": (Aggregated, "mixed", "prioritize", [1.0, 2.0], "[1.0, 2.0]"),
+    "an empty reason": (Aggregated, "mixed", "admit", "", "''"),
+    "a number of actions": (Aggregated, "mixed", "on_tick", 3, "3"),
+    "no layout": (Aggregated, "mixed", "layout", None, "None"),
     "a plan without tokens": (Aggregated, "mixed", "batching", Plan(0, "mixed"), "token_budget=0"),
     "a plan of an unknown kind": (Aggregated, "mixed", "batching", Plan(64, "eager"), "eager"),  # type: ignore[arg-type]
     "no plan": (Aggregated, "mixed", "batching", None, "None"),
@@ -279,6 +285,24 @@ def test_whole_numbers_of_any_type_name_an_instance(answer: Any) -> None:
     assert set(rows["prefill_instance"]) == {1}
 
 
+def test_a_tick_without_actions_may_return_nothing() -> None:
+    assert digest(play(answering(Aggregated, "on_tick", None))) == digest(play(answering(Aggregated, "on_tick", ())))
+
+
+@pytest.mark.parametrize("tick_s", [0.0, -1.0, float("nan")])
+def test_a_period_that_is_none_is_refused(tick_s: float) -> None:
+    policy = Aggregated()
+    policy.tick_s = tick_s
+    with pytest.raises(InputError, match="tick_s must be"):
+        play(policy)
+
+
+def test_compiled_hooks_see_no_end_of_a_request() -> None:
+    hidden = {"next_finish", "event_s", "finish", "output_tokens"}
+    assert not hidden & set(INSTANCE.names or ())
+    assert "output_tokens" not in (REQUEST.names or ())
+
+
 def test_reasons_of_a_policy_are_kept() -> None:
     class Picky(Aggregated):
         def admit(self, request: Request, cluster: Cluster) -> bool | str:
@@ -313,6 +337,11 @@ def _nowhere(request: int, view: Any, params: Any, state: Any) -> int:
     return 99
 
 
+@decision(observes=False)
+def _always_seven(request: int, view: Any, params: Any, state: Any) -> int:
+    return 7
+
+
 class InThrees(Aggregated):
     route_prefill = _third
     compiled_params = (3.0,)
@@ -335,6 +364,14 @@ def test_a_compiled_hook_decides_as_a_plain_one() -> None:
 
 def test_state_of_a_compiled_hook_starts_anew_each_run() -> None:
     assert digest(play(InThrees())) == digest(play(InThrees()))
+
+
+def test_a_compiled_refusal_is_the_policys() -> None:
+    class Full(Aggregated):
+        admit: Any = _always_seven
+
+    result = play(Full())
+    assert {result.reasons[reason] for reason in result.requests["reason"]} == {"policy"}
 
 
 def test_a_compiled_hook_that_names_no_instance_is_named() -> None:

@@ -370,7 +370,7 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
 def end_step(s: State, h: Hooks, i: int) -> None:
     """i's leap has ended: tokens are emitted, requests finish or move on, the next iteration begins."""
     inst = s.instances[i]
-    prefilled = inst.leap_prefill_tokens > 0
+    prefilled = s.progress[i].prefill_tokens > 0
     complete(s, i)
     inst.released = False
     if prefilled:
@@ -382,7 +382,7 @@ def end_step(s: State, h: Hooks, i: int) -> None:
                 s.requests[r].done += chunk
                 inst.queued_tokens -= chunk
                 register_prefix(s, i, r)
-    if inst.leap_decodes > 0 and inst.decode_steps == inst.next_finish:
+    if s.progress[i].decodes > 0 and inst.decode_steps == s.progress[i].next_finish:
         inst.marked = True
         finish_decodes(s, i)
     if prefilled:

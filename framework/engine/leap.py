@@ -22,23 +22,23 @@ _NEVER = np.iinfo(np.int64).max
 @kernel
 def boundary_s(s: State, i: int, steps: int) -> float:
     """End of the leap's step number `steps` (from 1)."""
-    inst = s.instances[i]
-    return inst.leap_start_s + (steps * inst.leap_first_s + inst.leap_increment_s * (steps * (steps - 1) // 2))
+    leap = s.progress[i]
+    return leap.start_s + (steps * leap.first_s + leap.increment_s * (steps * (steps - 1) // 2))
 
 
 @kernel
 def steps_passed(s: State, i: int) -> int:
     """Steps of the running leap whose end comes before the present event, or is it."""
-    sim, inst = s.sim[0], s.instances[i]
-    elapsed_s = sim.now_s - inst.leap_start_s
-    slope = 0.5 * inst.leap_increment_s
-    linear = inst.leap_first_s - slope
+    sim, leap = s.sim[0], s.progress[i]
+    elapsed_s = sim.now_s - leap.start_s
+    slope = 0.5 * leap.increment_s
+    linear = leap.first_s - slope
     denominator = linear + math.sqrt(linear * linear + 4.0 * slope * elapsed_s)
-    steps = inst.leap_steps
+    steps = leap.steps
     if 2.0 * elapsed_s < steps * denominator:
         steps = int(2.0 * elapsed_s / denominator)
     included = sim.kind > STEP_END or i <= sim.id
-    while steps < inst.leap_steps and _passed(boundary_s(s, i, steps + 1), sim.now_s, included):
+    while steps < leap.steps and _passed(boundary_s(s, i, steps + 1), sim.now_s, included):
         steps += 1
     while steps > 0 and not _passed(boundary_s(s, i, steps), sim.now_s, included):
         steps -= 1
@@ -68,19 +68,19 @@ def growth(s: State, i: int, from_step: int, steps: int) -> int:
 @kernel
 def advance(s: State, i: int, steps: int) -> None:
     """Bring i's counters to where `steps` steps of its leap have ended (and the next, if any, is under way)."""
-    inst = s.instances[i]
-    fresh = steps - inst.leap_done
-    begun = min(steps + 1, inst.leap_steps)
-    if begun > inst.leap_grown:
-        step0 = inst.decode_steps - inst.leap_done
-        middle_s = 0.5 * (boundary_s(s, i, inst.leap_grown) + boundary_s(s, i, begun - 1))
-        take_at(s, i, growth(s, i, step0 + inst.leap_grown, begun - inst.leap_grown), middle_s)
-        inst.leap_grown = begun
+    inst, leap = s.instances[i], s.progress[i]
+    fresh = steps - leap.done
+    begun = min(steps + 1, leap.steps)
+    if begun > leap.grown:
+        step0 = inst.decode_steps - leap.done
+        middle_s = 0.5 * (boundary_s(s, i, leap.grown) + boundary_s(s, i, begun - 1))
+        take_at(s, i, growth(s, i, step0 + leap.grown, begun - leap.grown), middle_s)
+        leap.grown = begun
     if fresh > 0:
-        inst.leap_done = steps
+        leap.done = steps
         inst.decode_steps += fresh
-        inst.decode_kv += fresh * inst.leap_decodes
-        inst.kv_tokens += fresh * inst.leap_decodes
+        inst.decode_kv += fresh * leap.decodes
+        inst.kv_tokens += fresh * leap.decodes
 
 
 @kernel
@@ -93,31 +93,32 @@ def catch_up(s: State) -> None:
 @kernel
 def catch_up_one(s: State, i: int) -> None:
     """Make i's record show what has passed before the present event."""
-    inst = s.instances[i]
-    if inst.busy and inst.leap_steps > 1:
+    inst, leap = s.instances[i], s.progress[i]
+    if inst.busy and leap.steps > 1:
         advance(s, i, steps_passed(s, i))
 
 
 @kernel
 def cut_short(s: State, i: int) -> None:
     """End i's leap at its first boundary that has not passed yet."""
-    inst = s.instances[i]
-    if inst.leap_steps > 1:
+    leap = s.progress[i]
+    if leap.steps > 1:
         passed = steps_passed(s, i)
-        if passed + 1 < inst.leap_steps:
-            inst.leap_steps = passed + 1
-            inst.event_s = boundary_s(s, i, inst.leap_steps)
+        if passed + 1 < leap.steps:
+            leap.steps = passed + 1
+            leap.event_s = boundary_s(s, i, leap.steps)
             tree_update(s, i)
 
 
 @kernel
 def reserve(s: State, i: int, blocks: int) -> None:
     """Take available blocks for KV that comes from elsewhere; a leap that counted on them ends earlier."""
+    leap = s.progress[i]
     take(s, i, blocks)
     inst = s.instances[i]
-    if inst.busy and inst.leap_steps > 1:
-        ungrown = inst.leap_steps - inst.leap_grown
-        if growth(s, i, inst.decode_steps - inst.leap_done + inst.leap_grown, ungrown) > available(s, i):
+    if inst.busy and leap.steps > 1:
+        ungrown = leap.steps - leap.grown
+        if growth(s, i, inst.decode_steps - leap.done + leap.grown, ungrown) > available(s, i):
             cut_short(s, i)
 
 
@@ -128,7 +129,7 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     If nothing but decoding is going on, the leap goes on to the first decision: a finish, another segment of the step
     time, or the end of the KV memory.
     """
-    sim, inst = s.sim[0], s.instances[i]
+    sim, inst, leap = s.sim[0], s.instances[i], s.progress[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = inst.decode_kv + decodes if decodes > 0 else 0
     completing = 0
@@ -151,20 +152,20 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     first_s += value_s
     first_s += inst.swap_bytes / inst.host_bytes_s
 
-    inst.leap_steps = 1
+    leap.steps = 1
     if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted:
-        inst.leap_steps = _steps_until_decision(s, i, decodes, context, knot)
+        leap.steps = _steps_until_decision(s, i, decodes, context, knot)
     inst.swap_bytes = 0.0
-    inst.leap_start_s = sim.now_s
-    inst.leap_first_s = first_s
-    inst.leap_increment_s = slope_s * decodes
-    inst.leap_done = 0
-    inst.leap_grown = 1
-    inst.leap_decodes = decodes
-    inst.leap_prefill_tokens = prefill_tokens
-    inst.leap_context = context
+    leap.start_s = sim.now_s
+    leap.first_s = first_s
+    leap.increment_s = slope_s * decodes
+    leap.done = 0
+    leap.grown = 1
+    leap.decodes = decodes
+    leap.prefill_tokens = prefill_tokens
+    leap.context = context
     inst.busy = True
-    inst.event_s = boundary_s(s, i, inst.leap_steps)
+    leap.event_s = boundary_s(s, i, leap.steps)
     if inst.unstamped > 0 and decodes > 0:
         _stamp_first_tokens(s, i, sim.now_s + first_s)
     tree_update(s, i)
@@ -172,8 +173,8 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
 
 @kernel
 def _steps_until_decision(s: State, i: int, decodes: int, context: int, knot: float) -> int:
-    inst = s.instances[i]
-    steps = inst.next_finish - inst.decode_steps
+    inst, leap = s.instances[i], s.progress[i]
+    steps = leap.next_finish - inst.decode_steps
     if knot <= context + float(steps - 1) * decodes:  # the last steps read another segment
         steps = max(1, math.ceil((knot - context) / decodes))
     room = available(s, i)
@@ -204,29 +205,29 @@ def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
 @kernel
 def complete(s: State, i: int) -> None:
     """The leap has ended: log it, bring the counters up to its end, add to the totals."""
-    sim, inst = s.sim[0], s.instances[i]
-    steps, decodes = inst.leap_steps, inst.leap_decodes
-    duration_s = sim.now_s - inst.leap_start_s
+    sim, inst, leap = s.sim[0], s.instances[i], s.progress[i]
+    steps, decodes = leap.steps, leap.decodes
+    duration_s = sim.now_s - leap.start_s
     row = s.leaps[sim.leaps]
-    row.start_s = inst.leap_start_s
-    row.first_s = inst.leap_first_s
-    row.increment_s = inst.leap_increment_s
-    row.step0 = inst.decode_steps - inst.leap_done
-    row.context = inst.leap_context
+    row.start_s = leap.start_s
+    row.first_s = leap.first_s
+    row.increment_s = leap.increment_s
+    row.step0 = inst.decode_steps - leap.done
+    row.context = leap.context
     row.instance = i
     row.steps = steps
     row.batch = decodes
-    row.prefill_tokens = inst.leap_prefill_tokens
+    row.prefill_tokens = leap.prefill_tokens
     sim.leaps += 1
     if decodes > 0:
         advance(s, i, steps)
         inst.last_decode_end_s = sim.now_s
         inst.decode_tokens += steps * decodes
-        inst.context_tokens += float(steps) * inst.leap_context + 0.5 * float(steps) * (steps - 1) * decodes
+        inst.context_tokens += float(steps) * leap.context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.batch_s += decodes * duration_s
     inst.busy_s += duration_s
     inst.steps += steps
-    inst.prefill_tokens += inst.leap_prefill_tokens
+    inst.prefill_tokens += leap.prefill_tokens
     sim.steps += steps
     inst.busy = False
-    inst.event_s = np.inf
+    leap.event_s = np.inf

@@ -30,6 +30,7 @@ def _phase(s: State, offset: int) -> int:
 @kernel
 def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     """Append r to the running order of i; its KV (kv tokens) is there already."""
+    leap = s.progress[i]
     q, inst = s.requests[r], s.instances[i]
     q.state = DECODING
     q.instance = i
@@ -42,7 +43,7 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     s.arena[inst.growth_at + _phase(s, q.offset)] += 1
     inst.running += 1
     inst.decode_kv += kv
-    inst.next_finish = min(inst.next_finish, finish)
+    leap.next_finish = min(leap.next_finish, finish)
     if q.unstamped:
         inst.unstamped += 1
 
@@ -71,16 +72,17 @@ def stop_decoding(s: State, i: int, r: int) -> None:
 @kernel
 def remove_running(s: State, i: int, r: int) -> None:
     """Take r out of i's running order."""
+    leap = s.progress[i]
     stop_decoding(s, i, r)
     inst = s.instances[i]
     kept = 0
-    inst.next_finish = NEVER
+    leap.next_finish = NEVER
     for j in range(inst.running):
         other, finish = s.arena[inst.running_at + j], s.arena[inst.finish_at + j]
         if other != r:
             s.arena[inst.running_at + kept] = other
             s.arena[inst.finish_at + kept] = finish
-            inst.next_finish = min(inst.next_finish, finish)
+            leap.next_finish = min(leap.next_finish, finish)
             kept += 1
     inst.running = kept
 
@@ -103,9 +105,9 @@ def remove_prefilling(s: State, i: int, r: int) -> None:
 @kernel
 def finish_decodes(s: State, i: int) -> None:
     """End the running requests that have emitted their last token, in order."""
-    inst = s.instances[i]
+    inst, leap = s.instances[i], s.progress[i]
     count, kept = inst.running, 0
-    inst.next_finish = NEVER
+    leap.next_finish = NEVER
     for j in range(count):
         r, finish = s.arena[inst.running_at + j], s.arena[inst.finish_at + j]
         if finish == inst.decode_steps:
@@ -115,7 +117,7 @@ def finish_decodes(s: State, i: int) -> None:
         else:
             s.arena[inst.running_at + kept] = r
             s.arena[inst.finish_at + kept] = finish
-            inst.next_finish = min(inst.next_finish, finish)
+            leap.next_finish = min(leap.next_finish, finish)
             kept += 1
 
 

@@ -69,7 +69,7 @@ def oldest_open_step(s: State, running: NDArray[np.int64]) -> NDArray[np.int64]:
     """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
     oldest = np.empty(len(s.instances), np.int64)
     for i in range(len(s.instances)):
-        oldest[i] = s.instances[i].decode_steps - s.instances[i].leap_done
+        oldest[i] = s.instances[i].decode_steps - s.progress[i].done
         for slot in range(s.instances[i].running):
             oldest[i] = min(oldest[i], s.requests[running[i, slot]].join_step)
     return oldest

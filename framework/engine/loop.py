@@ -28,8 +28,10 @@ from framework.engine.state import (
     MIGRATE,
     ON_TICK,
     PAUSED,
+    PROGRESS,
     REASON_CONTEXT,
     REASON_KV,
+    REASON_POLICY,
     REASON_STALLED,
     REJECTED,
     REQUEST,
@@ -52,6 +54,7 @@ def sample_state() -> State:
         np.zeros(1, SIM),
         np.zeros(1, REQUEST),
         np.zeros(1, INSTANCE),
+        np.zeros(1, PROGRESS),
         np.zeros(1, np.int64),
         np.zeros(1, LEAP),
         np.zeros(1, MEMBERSHIP),
@@ -66,8 +69,8 @@ def _next_event(s: State) -> int:
     sim = s.sim[0]
     time_s, kind, event = np.inf, STEP_END, -1
     first = s.arena[sim.tree_at + 1]
-    if first < sim.instances and s.instances[first].event_s < time_s:
-        time_s, kind, event = s.instances[first].event_s, STEP_END, first
+    if first < sim.instances and s.progress[first].event_s < time_s:
+        time_s, kind, event = s.progress[first].event_s, STEP_END, first
     if sim.heap_size > 0:
         r = s.arena[sim.heap_at]
         if s.requests[r].event_s < time_s:
@@ -166,7 +169,7 @@ def _arrive(s: State, h: Hooks, r: int) -> None:
             fail(s, HOOK_RAISED, ADMIT, r, answer)
             return
         if answer != 0:
-            end(s, r, REJECTED, answer)
+            end(s, r, REJECTED, answer if sim.admit_gives_reasons else REASON_POLICY)
             return
     i = choose(s, h, ROUTE_PREFILL, r)
     if i < 0:

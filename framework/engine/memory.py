@@ -15,6 +15,7 @@ from framework.engine.state import (
     LEAP,
     MEMBERSHIP,
     MODES,
+    PROGRESS,
     RECOMPUTE,
     REQUEST,
     ROLES,
@@ -99,7 +100,10 @@ def allocate(
     )
     rows = max(_LOG_ROWS, 64 * most_running)
     logs = np.zeros(rows, LEAP), np.zeros(rows, MEMBERSHIP)
-    return State(sim, requests, instances, data, *logs, tables.rows, tables.data), lists
+    progress = np.zeros(size, PROGRESS)
+    progress["event_s"] = np.inf
+    progress["next_finish"] = np.iinfo(np.int64).max
+    return State(sim, requests, instances, progress, data, *logs, tables.rows, tables.data), lists
 
 
 def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDArray[np.void]:
@@ -130,8 +134,6 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         instances[name] = -1
     for name in ("swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
         instances[name] = -1
-    instances["event_s"] = np.inf
-    instances["next_finish"] = np.iinfo(np.int64).max
     return instances
 
 

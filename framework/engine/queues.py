@@ -169,7 +169,7 @@ def tree_update(s: State, i: int) -> None:
         left = s.arena[sim.tree_at + 2 * node]
         right = s.arena[sim.tree_at + 2 * node + 1]
         winner = left
-        if right < sim.instances and s.instances[right].event_s < s.instances[left].event_s:
+        if right < sim.instances and s.progress[right].event_s < s.progress[left].event_s:
             winner = right
         s.arena[sim.tree_at + node] = winner
         node >>= 1

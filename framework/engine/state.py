@@ -26,7 +26,7 @@ NOT_MIGRATING, COPYING, COPIED = range(3)
 DONE, PAUSED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS = range(7)
 # Reasons known to the engine; a policy's own follow.
 NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY = range(5)
-REASONS = ("", "context", "kv", "stalled")
+REASONS = ("", "context", "kv", "stalled", "policy")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
 # Actions of a tick.
@@ -116,7 +116,6 @@ INSTANCE = _record(
     ("kv_tokens", "i8"),
     ("decode_kv", "i8"),  # KV tokens of the decoding requests
     ("decode_steps", "i8"),
-    ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
     ("unstamped", "i8"),
     ("swap_bytes", "f8"),
     ("waiting_root", "i4"),
@@ -135,16 +134,6 @@ INSTANCE = _record(
     ("cache_free", "i8"),  # first unused node of the cache, -1
     ("cache_old", "i8"),  # ends of the list of unreferenced cached blocks
     ("cache_young", "i8"),
-    ("event_s", "f8"),  # end of the present leap, inf when idle
-    ("leap_start_s", "f8"),
-    ("leap_first_s", "f8"),
-    ("leap_increment_s", "f8"),
-    ("leap_steps", "i8"),
-    ("leap_done", "i8"),
-    ("leap_grown", "i8"),  # steps whose new blocks have been taken
-    ("leap_decodes", "i8"),
-    ("leap_prefill_tokens", "i8"),
-    ("leap_context", "i8"),
     ("last_decode_end_s", "f8"),
     ("egress_free_s", "f8"),
     ("ingress_free_s", "f8"),
@@ -159,6 +148,21 @@ INSTANCE = _record(
     ("kv_block_s", "f8"),
     ("batch_s", "f8"),
     ("transferred_bytes", "f8"),
+)
+
+# How far an instance is with its present leap. It ends where a request does: no hook may see it.
+PROGRESS = _record(
+    ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
+    ("event_s", "f8"),  # end of the present leap, inf when idle
+    ("start_s", "f8"),
+    ("first_s", "f8"),
+    ("increment_s", "f8"),
+    ("steps", "i8"),
+    ("done", "i8"),
+    ("grown", "i8"),  # steps whose new blocks have been taken
+    ("decodes", "i8"),
+    ("prefill_tokens", "i8"),
+    ("context", "i8"),
 )
 
 SIM = _record(
@@ -204,6 +208,7 @@ SIM = _record(
     ("latency_s", "f8"),
     ("stamp_at_decode", "b1"),
     ("asks_admit", "b1"),
+    ("admit_gives_reasons", "b1"),  # else its answer only says no
     ("asks_route_decode", "b1"),
     ("asks_prioritize", "b1"),
     ("dynamic_keys", "b1"),
@@ -237,11 +242,12 @@ ACTION = _record(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value"
 
 
 class State(NamedTuple):
-    """Everything the compiled engine works on. `arena` holds true output lengths and is never handed to a hook."""
+    """Everything the compiled engine works on. `progress` and `arena` tell of true lengths: no hook gets them."""
 
     sim: NDArray[np.void]  # (1,)
     requests: NDArray[np.void]  # (N,)
     instances: NDArray[np.void]  # (M,)
+    progress: NDArray[np.void]  # (M,)
     arena: NDArray[np.int64]
     leaps: NDArray[np.void]
     memberships: NDArray[np.void]
