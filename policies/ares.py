@@ -21,19 +21,23 @@ from policies.rules import DECODE_RULES, PREFILL_RULES, rule
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
-_GRID_TOKENS = 256  # spacing of the horizon at which load is projected
+_GRID_TOKENS = 64  # spacing of the horizon at which load is projected: a second or two of decoding
+_DISCOUNT_TOKENS = 256
 
 
 class Ares(Disaggregated):
     """Every `period_s` (None: never), move at most `moves` requests off each overloaded decode instance.
 
-    Load is W = sum over tau = 0, 256, ... `horizon_tokens` of `discount`^(tau / 256) times the KV tokens projected tau
-    steps ahead; a horizon of 0 looks at the present load alone. An instance is overloaded above (1 + `imbalance`)
-    times the mean, or when its projection comes within `headroom` of its KV memory; underloaded below (1 -
-    `imbalance`) times the mean. A request moves only if it is expected to decode for `amortisation` times its transfer
-    (bytes over the link plus `transfer_overhead_s`), lowers the variance of W by more than `transfer_weight` times
-    that time, fits the target's projection, and has not been moved within `cooldown_s`.
+    Load is W = sum over tau = 0, 64, ... `horizon_tokens` of `discount`^(tau / 256) times the KV tokens projected tau
+    steps ahead; a horizon of 0 looks at the present load alone. Requests in transit count where they are going. An
+    instance is overloaded above (1 + `imbalance`) times the mean, or when its projection comes within `headroom` of its
+    KV memory; underloaded below (1 - `imbalance`) times the mean. A request moves only if it is expected to decode for
+    `amortisation` times its transfer (bytes over the link plus `transfer_overhead_s`), lowers the variance of W by more
+    than `transfer_weight` times that time, fits the target's projection, and has not been moved within `cooldown_s`.
+
+    The horizon is short because placement goes on meanwhile: what an instance will lack later, new requests fill.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class Ares(Disaggregated):
         self.route_decode = rule("policy.placement", placement, DECODE_RULES)
         self.tick_s = period_s
         self.horizon = np.arange(0, horizon_tokens + 1, _GRID_TOKENS, dtype=np.float64)
-        self.weights = discount ** (self.horizon / _GRID_TOKENS)
+        self.weights = discount ** (self.horizon / _DISCOUNT_TOKENS)
         self.imbalance = imbalance
         self.headroom = headroom
         self.amortisation = amortisation
@@ -77,14 +81,14 @@ class Ares(Disaggregated):
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         pool = cluster.decode
-        ids, owners = cluster.decoding_on(pool)
-        if len(ids) == 0:
+        ids, owners, settled = residents(cluster)
+        if not settled.any():
             return ()
-        kv = cluster.requests.kv_tokens(ids).astype(np.float64)
+        kv = (cluster.requests.input_tokens[ids] + cluster.requests.generated(ids) - 1).astype(np.float64)
         remaining = cluster.remaining_tokens(ids)
         remaining = np.where(np.isnan(remaining), np.inf, remaining)  # nothing is known: it goes on for ever
-        projected = project(kv, remaining, owners, self.horizon, len(pool))
-        projected += pool.incoming_kv_tokens[:, None]
+        shares = np.where(remaining[:, None] > self.horizon, kv[:, None] + self.horizon, 0.0)
+        projected = total(shares, owners, len(pool))
         load = projected @ self.weights
         limit = np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64)
         overloaded = (load > (1.0 + self.imbalance) * load.mean()) | (projected.max(axis=1) > limit)
@@ -92,53 +96,54 @@ class Ares(Disaggregated):
             return ()
         transfer_s = kv * cluster.kv_bytes_per_token / pool.bandwidth_bytes_s[owners] + self.transfer_overhead_s
         price = transfer_s * self.transfer_weight
-        pays = remaining * pool.step_s()[owners] >= self.amortisation * transfer_s
-        free = pays & ~cluster.migrating(ids) & self._cooled(ids, cluster.now_s)
+        movable = np.flatnonzero(settled & self._cooled(ids, cluster.now_s))
+        pays = remaining[movable] * pool.step_s()[owners[movable]] >= self.amortisation * transfer_s[movable]
+        movable = movable[pays]
         actions = []
         for source in np.argsort(-load, kind="stable"):
+            candidates = movable[owners[movable] == source]
             for _ in range(self.moves if overloaded[source] else 0):
-                underloaded = load < (1.0 - self.imbalance) * load.mean()
-                candidates = np.flatnonzero(free & (owners == source))
+                targets = np.flatnonzero(load < (1.0 - self.imbalance) * load.mean())
                 row, target = best_move(
-                    candidates, np.flatnonzero(underloaded), int(source), kv, remaining, price,
-                    self.horizon, self.weights, projected, load, limit,
-                )  # fmt: skip
+                    candidates, targets, shares, self.weights, price, projected, load[source], limit
+                )
                 if row < 0:
                     break
-                free[row] = False
-                shift = contribution(kv[row], remaining[row], self.horizon)
-                projected[source] -= shift
-                projected[target] += shift
+                candidates = candidates[candidates != row]
+                projected[source] -= shares[row]
+                projected[target] += shares[row]
                 load = projected @ self.weights
                 self.moved_at_s[int(ids[row])] = cluster.now_s
                 actions.append(Migrate(int(ids[row]), int(pool.ids[target])))
         return actions
 
-    def _cooled(self, ids: Integers, now_s: float) -> NDArray[np.bool_]:
+    def _cooled(self, ids: Integers, now_s: float) -> Flags:
         """Which requests have not been moved lately; forgets those for which that no longer matters."""
         recent = {r: at_s for r, at_s in self.moved_at_s.items() if now_s - at_s < self.cooldown_s}
         self.moved_at_s = recent
         return ~np.isin(ids, list(recent))
 
 
-@compiled
-def contribution(kv: float, remaining: float, horizon: Floats) -> Floats:
-    """KV tokens of one request at each point of the horizon, as far as it is expected to live; shape (G,)."""
-    tokens = np.zeros(len(horizon))
-    for g in range(len(horizon)):
-        if remaining > horizon[g]:
-            tokens[g] = kv + horizon[g]
-    return tokens
+def residents(cluster: Cluster) -> tuple[Integers, Integers, Flags]:
+    """Requests with KV on the decode pool or on its way there: ids, each one's position in the pool, who is to stay.
+
+    One that is on its way, from its prefill or in a migration, belongs where it is going.
+    """
+    pool, destination = cluster.decode, cluster.requests.destination
+    decoding, owners = cluster.decoding_on(pool)
+    arriving = np.setdiff1d(np.flatnonzero(destination >= 0), decoding)
+    ids = np.concatenate([decoding, arriving])
+    owners = np.concatenate([owners, np.zeros(len(arriving), np.int64)])
+    settled = destination[ids] < 0
+    return ids, np.where(settled, owners, np.searchsorted(pool.ids, destination[ids])), settled
 
 
 @compiled
-def project(kv: Floats, remaining: Floats, owners: Integers, horizon: Floats, instances: int) -> Floats:
-    """KV tokens of each instance at each point of the horizon, shape (instances, G)."""
-    projected = np.zeros((instances, len(horizon)))
-    for q in range(len(kv)):
-        for g in range(len(horizon)):
-            if remaining[q] > horizon[g]:
-                projected[owners[q], g] += kv[q] + horizon[g]
+def total(shares: Floats, owners: Integers, instances: int) -> Floats:
+    """KV tokens of each instance at each point of the horizon, (instances, G), from those of each request, (n, G)."""
+    projected = np.zeros((instances, shares.shape[1]))
+    for q in range(len(shares)):
+        projected[owners[q]] += shares[q]
     return projected
 
 
@@ -146,14 +151,11 @@ def project(kv: Floats, remaining: Floats, owners: Integers, horizon: Floats, in
 def best_move(
     candidates: Integers,
     targets: Integers,
-    source: int,
-    kv: Floats,
-    remaining: Floats,
-    price: Floats,
-    horizon: Floats,
+    shares: Floats,
     weights: Floats,
+    price: Floats,
     projected: Floats,
-    load: Floats,
+    source_load: float,
     limit: Floats,
 ) -> tuple[int, int]:
     """The (request, target) that lowers the variance of the loads most, its price deducted; (-1, -1) if none does.
@@ -161,18 +163,11 @@ def best_move(
     Moving weight w from a to b changes the sum of squares by 2 w (w + load_b - load_a); the mean stays.
     """
     best, best_row, best_target = 0.0, -1, -1
-    for row in candidates:
-        shift = contribution(kv[row], remaining[row], horizon)
-        weight = 0.0
-        for g in range(len(horizon)):
-            weight += shift[g] * weights[g]
-        for target in targets:
-            gain = 2.0 * weight * (load[source] - load[target] - weight) / len(load) - price[row]
-            if gain <= best:
-                continue
-            fits = True
-            for g in range(len(horizon)):
-                fits = fits and projected[target, g] + shift[g] <= limit[target]
-            if fits:
+    for target in targets:
+        gap = source_load - (projected[target] * weights).sum()
+        for row in candidates:
+            weight = (shares[row] * weights).sum()
+            gain = 2.0 * weight * (gap - weight) / len(projected) - price[row]
+            if gain > best and np.all(projected[target] + shares[row] <= limit[target]):
                 best, best_row, best_target = gain, row, target
     return best_row, best_target
