@@ -104,8 +104,8 @@ class Ruler:
         able = [i for i, role in enumerate(look.roles) if role != barred]
         if rule == "hash":
             return able[mix(self.rules.seed, salt, request, generated) % len(able)]
-        if rule == "turn":
-            return able[request % len(able)]
+        if rule in ("turn", "next"):
+            return able[(request + (rule == "next")) % len(able)]
         if rule == "cached":
             return max(able, key=lambda i: (cached[i], -i))
         return min(able, key=lambda i: (look.columns[rule][i], i))

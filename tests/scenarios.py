@@ -213,7 +213,7 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
     return Rules(
         seed=draw(st.integers(0, 999)),
         route_prefill=draw(st.sampled_from(["", *balanced])),
-        route_decode=draw(st.sampled_from(["", "", *balanced, "incoming_kv_tokens"])),
+        route_decode=draw(st.sampled_from(["", "", *balanced, "incoming_kv_tokens", "next"])),
         admit=draw(st.sampled_from(["", "", "", "hash", "queue"])),
         prioritize=draw(st.sampled_from(["", "", "hash", "short", "dynamic"])),
         batching=draw(st.sampled_from(["", "", "budget", "mode"])),

@@ -27,7 +27,7 @@ ROW_FIELDS = (
 )
 NEAR = 1e-9
 
-quick = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+quick = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 thorough = settings(quick, max_examples=4000)
 
 
@@ -161,7 +161,7 @@ def check_floats(examples: settings) -> None:
 
 
 def test_floats() -> None:
-    check_floats(settings(quick, max_examples=150))
+    check_floats(settings(quick, max_examples=300))
 
 
 @pytest.mark.slow
