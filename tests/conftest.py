@@ -13,6 +13,12 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["TRACES_OFFLINE"] = "1"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the engine once, before the workers start and each would."""
+    if not hasattr(config, "workerinput"):
+        import framework.simulate  # noqa: F401
+
+
 def _real_trace(name: str) -> Path:
     directory = os.environ.get("TRACES_DIR")
     if not directory:

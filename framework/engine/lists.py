@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.engine.kvcache import release
+from framework.engine.kvcache import note_use, release
 from framework.engine.network import cancel_migration
 from framework.engine.queues import release_push
 from framework.engine.state import (
@@ -157,6 +157,9 @@ def fail_rest(s: State, reason: int) -> None:
             q.reason = reason
             q.end_s = sim.now_s
             sim.remaining -= 1
+    for i in range(sim.instances):  # what they hold is held up to now, as far as the integral of blocks in use goes
+        inst = s.instances[i]
+        note_use(s, i, inst.free_blocks + inst.evictable_blocks - inst.total_blocks, sim.now_s)
 
 
 @kernel
