@@ -61,6 +61,8 @@ def measure_row(row: Row, repeats: int, peer_python: Path, first_runs: dict[str,
         status.update(f"{row.title}: {doing}")
 
     try:
+        show("compiling, if need be")  # it takes memory, which is not the row's
+        _ask(["first", row.name])
         figures = _ask(["row", row.name, str(repeats), str(peer_python)], show)
         policy = type(row.policy()).__name__
         if policy not in first_runs:
