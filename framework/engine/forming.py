@@ -1,49 +1,39 @@
-"""One iteration of an instance: what joins, is preempted, swapped in and admitted, and what its end brings about."""
+"""Forming one step of an instance: what joins, is preempted, swapped in and admitted."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from framework.engine.hooks import RAISED, Hooks
+from framework.engine.asking import ask_plan, choose, enter_queue, fits
+from framework.engine.hooks import Hooks
 from framework.engine.kvcache import (
     available,
     blocks_for,
     matched_blocks,
     reference_prefix,
-    register_prefix,
     release,
     take,
     unreferenced_among,
 )
-from framework.engine.leap import catch_up, complete, launch
+from framework.engine.leap import launch
 from framework.engine.lists import (
     end,
-    end_with_kv,
-    finish_decodes,
     remove_prefilling,
     remove_running,
     start_decoding,
     victim,
 )
-from framework.engine.network import cancel_migration, poke, seats, send, start_transfers, switch_over
-from framework.engine.queues import append, queue_pop, queue_push
+from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
+from framework.engine.queues import append, queue_pop
 from framework.engine.state import (
-    BAD_INSTANCE,
-    BAD_ROLE,
-    BATCHING,
     COPIED,
     DECODE,
     DECODE_FIRST,
     FAILED,
-    HELD,
-    HOOK_RAISED,
     NOT_MIGRATING,
-    PREFILL,
     PREFILL_FIRST,
     PREFILLING,
-    PRIORITIZE,
     REASON_KV,
-    ROUTE_DECODE,
     ROUTE_PREFILL,
     SWAP,
     SWAPPED,
@@ -52,88 +42,6 @@ from framework.engine.state import (
     State,
 )
 from framework.jit import kernel
-
-_MODES = 8  # a batching plan arrives as token_budget * 8 + mode
-
-
-@kernel
-def fail(s: State, status: int, hook: int, request: int, value: int) -> None:
-    """Stop the run because of what a hook did; the first such event is kept."""
-    sim = s.sim[0]
-    if sim.status == 0:
-        sim.status = status
-        sim.error_hook = hook
-        sim.error_request = request
-        sim.error_value = value
-
-
-@kernel
-def choose(s: State, h: Hooks, hook: int, r: int) -> int:
-    """Ask a routing hook for r's instance; -1 after stopping the run where the answer cannot be used."""
-    sim = s.sim[0]
-    if sim.observes:
-        catch_up(s)
-    if hook == ROUTE_PREFILL:
-        i = h.route_prefill(r, h.seen, h.params, h.state)
-    else:
-        i = h.route_decode(r, h.seen, h.params, h.state)
-    if i == RAISED:
-        fail(s, HOOK_RAISED, hook, r, i)
-        return -1
-    if i < 0 or i >= sim.instances:
-        fail(s, BAD_INSTANCE, hook, r, i)
-        return -1
-    unfit = DECODE if hook == ROUTE_PREFILL else PREFILL
-    if s.instances[i].role == unfit:
-        fail(s, BAD_ROLE, hook, r, i)
-        return -1
-    return int(i)
-
-
-@kernel
-def fits(s: State, i: int, r: int) -> bool:
-    """Whether r's peak KV could ever be admitted to i."""
-    inst = s.instances[i]
-    peak = s.requests[r].input_tokens + s.arena[s.sim[0].output_at + r] - 1
-    return blocks_for(s, peak) <= inst.total_blocks - inst.watermark
-
-
-@kernel
-def enqueue(s: State, h: Hooks, i: int, r: int) -> None:
-    """Queue r at i by the policy's key."""
-    q, sim = s.requests[r], s.sim[0]
-    q.instance = i
-    q.state = WAITING
-    q.key = 0.0
-    if sim.asks_prioritize:
-        if sim.observes:
-            catch_up(s)
-        q.key = _key(s, h, r)
-    sim.seq += 1
-    q.seq = sim.seq
-    _enter_queue(s, i, r)
-
-
-@kernel
-def _key(s: State, h: Hooks, r: int) -> float:
-    key = h.prioritize(r, h.seen, h.params, h.state)
-    if key != key:
-        fail(s, HOOK_RAISED, PRIORITIZE, r, 0)
-    return key
-
-
-@kernel
-def _enter_queue(s: State, i: int, r: int) -> None:
-    q, inst = s.requests[r], s.instances[i]
-    q.target = q.input_tokens + q.emitted
-    q.done = 0
-    inst.queued += 1
-    inst.queued_tokens += q.target
-    queue_push(s, i, r)
-    poke(s, i)
-
-
-# --- forming a step -----------------------------------------------------------------------------------------------
 
 
 @kernel
@@ -144,7 +52,7 @@ def begin(s: State, h: Hooks, i: int) -> None:
     _switch_and_join(s, i)
     if inst.marked:
         inst.marked = False
-        _ask_policy(s, h, i)
+        ask_plan(s, h, i)
     prefill_tokens, decodes = 0, 0
     if inst.mode == PREFILL_FIRST:
         prefill_tokens = _form_whole_prompts(s, i, inst.token_budget)
@@ -185,41 +93,6 @@ def _switch_and_join(s: State, i: int) -> None:
         sim.admissions += 1
         s.requests[r].admission = sim.admissions
         start_decoding(s, i, r, s.requests[r].kv)
-
-
-@kernel
-def _ask_policy(s: State, h: Hooks, i: int) -> None:
-    """The plan of i's coming iterations, and new keys for its queue where they are dynamic."""
-    inst, sim = s.instances[i], s.sim[0]
-    if sim.asks_batching:
-        if sim.observes:
-            catch_up(s)
-        plan = h.batching(i, h.seen, h.params, h.state)
-        if plan <= 0:
-            fail(s, HOOK_RAISED, BATCHING, i, plan)
-        else:
-            inst.token_budget = plan // _MODES
-            inst.mode = plan % _MODES
-    if sim.dynamic_keys and inst.queued > 0:
-        if sim.observes:
-            catch_up(s)
-        _renew_keys(s, h, i)
-
-
-@kernel
-def _renew_keys(s: State, h: Hooks, i: int) -> None:
-    """Empty the queue into a chain, ask for new keys in the queue's order, and queue all again."""
-    first = last = -1
-    while s.instances[i].waiting_root >= 0:
-        r = queue_pop(s, i)
-        first = append(s, first, last, r)
-        last = r
-    while first >= 0:
-        r = first
-        first = s.requests[r].next
-        if s.requests[r].key != -np.inf:
-            s.requests[r].key = _key(s, h, r)
-        queue_push(s, i, r)
 
 
 @kernel
@@ -270,7 +143,7 @@ def _preempt(s: State, h: Hooks, i: int, r: int) -> None:
     q.state = WAITING
     q.key = -np.inf
     q.seq = -sim.preemptions
-    _enter_queue(s, place, r)
+    enter_queue(s, place, r)
 
 
 @kernel
@@ -361,90 +234,3 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
         q.prefill_instance = i
         q.cached_tokens = cached
     return int(chunk)
-
-
-# --- the end of a step ----------------------------------------------------------------------------------------------
-
-
-@kernel
-def end_step(s: State, h: Hooks, i: int) -> None:
-    """i's leap has ended: tokens are emitted, requests finish or move on, the next iteration begins."""
-    inst = s.instances[i]
-    prefilled = s.progress[i].prefill_tokens > 0
-    complete(s, i)
-    inst.released = False
-    if prefilled:
-        inst.marked = True
-        for j in range(inst.prefilling):
-            chunk = s.arena[inst.chunk_at + j]
-            if chunk > 0:
-                r = s.arena[inst.prefilling_at + j]
-                s.requests[r].done += chunk
-                inst.queued_tokens -= chunk
-                register_prefix(s, i, r)
-    if s.progress[i].decodes > 0 and inst.decode_steps == s.progress[i].next_finish:
-        inst.marked = True
-        finish_decodes(s, i)
-    if prefilled:
-        _complete_prefills(s, h, i)
-    if inst.released:
-        start_transfers(s, i)
-    begin(s, h, i)
-
-
-@kernel
-def _complete_prefills(s: State, h: Hooks, i: int) -> None:
-    """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere."""
-    inst = s.instances[i]
-    count, kept = inst.prefilling, 0
-    for j in range(count):
-        r = s.arena[inst.prefilling_at + j]
-        if s.requests[r].done == s.requests[r].target:
-            inst.prefilling -= 1
-            _emit_from_prefill(s, r)
-            _decode_somewhere(s, h, i, r)
-        else:
-            s.arena[inst.prefilling_at + kept] = r
-            kept += 1
-
-
-@kernel
-def _emit_from_prefill(s: State, r: int) -> None:
-    q, sim = s.requests[r], s.sim[0]
-    if q.emitted == 0:
-        q.prefill_end_s = sim.now_s
-        q.first_token_s = sim.now_s
-    else:
-        row = s.memberships[sim.memberships]
-        row.request = r
-        row.instance = -1
-        row.first_step = 0
-        row.last_step = 0
-        row.previous_token_s = sim.now_s - q.previous_token_s
-        sim.memberships += 1
-    q.previous_token_s = sim.now_s
-    q.unstamped = False
-    q.emitted += 1
-    q.kv = q.target
-    q.state = HELD  # its KV is counted by `kv` from here on
-
-
-@kernel
-def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
-    q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
-    if q.emitted == s.arena[sim.output_at + r]:
-        end_with_kv(s, i, r)
-        return
-    place = i
-    if inst.role == PREFILL or sim.asks_route_decode:
-        place = choose(s, h, ROUTE_DECODE, r)
-        if place < 0:
-            return
-    if place == i:
-        start_decoding(s, i, r, q.kv)
-    elif fits(s, place, r):
-        send(s, r, place)
-    else:
-        release(s, i, r)
-        inst.released = True
-        end(s, r, FAILED, REASON_KV)

@@ -1,0 +1,112 @@
+"""The end of a step: tokens are emitted, requests finish or move on."""
+
+from __future__ import annotations
+
+from framework.engine.asking import choose, fits
+from framework.engine.forming import begin
+from framework.engine.hooks import Hooks
+from framework.engine.kvcache import (
+    register_prefix,
+    release,
+)
+from framework.engine.leap import complete
+from framework.engine.lists import (
+    end,
+    end_with_kv,
+    finish_decodes,
+    start_decoding,
+)
+from framework.engine.network import send, start_transfers
+from framework.engine.state import (
+    FAILED,
+    HELD,
+    PREFILL,
+    REASON_KV,
+    ROUTE_DECODE,
+    State,
+)
+from framework.jit import kernel
+
+
+@kernel
+def end_step(s: State, h: Hooks, i: int) -> None:
+    """i's leap has ended: tokens are emitted, requests finish or move on, the next iteration begins."""
+    inst = s.instances[i]
+    prefilled = s.progress[i].prefill_tokens > 0
+    complete(s, i)
+    inst.released = False
+    if prefilled:
+        inst.marked = True
+        for j in range(inst.prefilling):
+            chunk = s.arena[inst.chunk_at + j]
+            if chunk > 0:
+                r = s.arena[inst.prefilling_at + j]
+                s.requests[r].done += chunk
+                inst.queued_tokens -= chunk
+                register_prefix(s, i, r)
+    if s.progress[i].decodes > 0 and inst.decode_steps == s.progress[i].next_finish:
+        inst.marked = True
+        finish_decodes(s, i)
+    if prefilled:
+        _complete_prefills(s, h, i)
+    if inst.released:
+        start_transfers(s, i)
+    begin(s, h, i)
+
+
+@kernel
+def _complete_prefills(s: State, h: Hooks, i: int) -> None:
+    """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere."""
+    inst = s.instances[i]
+    count, kept = inst.prefilling, 0
+    for j in range(count):
+        r = s.arena[inst.prefilling_at + j]
+        if s.requests[r].done == s.requests[r].target:
+            inst.prefilling -= 1
+            _emit_from_prefill(s, r)
+            _decode_somewhere(s, h, i, r)
+        else:
+            s.arena[inst.prefilling_at + kept] = r
+            kept += 1
+
+
+@kernel
+def _emit_from_prefill(s: State, r: int) -> None:
+    q, sim = s.requests[r], s.sim[0]
+    if q.emitted == 0:
+        q.prefill_end_s = sim.now_s
+        q.first_token_s = sim.now_s
+    else:
+        row = s.memberships[sim.memberships]
+        row.request = r
+        row.instance = -1
+        row.first_step = 0
+        row.last_step = 0
+        row.previous_token_s = sim.now_s - q.previous_token_s
+        sim.memberships += 1
+    q.previous_token_s = sim.now_s
+    q.unstamped = False
+    q.emitted += 1
+    q.kv = q.target
+    q.state = HELD  # its KV is counted by `kv` from here on
+
+
+@kernel
+def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
+    q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
+    if q.emitted == s.arena[sim.output_at + r]:
+        end_with_kv(s, i, r)
+        return
+    place = i
+    if inst.role == PREFILL or sim.asks_route_decode:
+        place = choose(s, h, ROUTE_DECODE, r)
+        if place < 0:
+            return
+    if place == i:
+        start_decoding(s, i, r, q.kv)
+    elif fits(s, place, r):
+        send(s, r, place)
+    else:
+        release(s, i, r)
+        inst.released = True
+        end(s, r, FAILED, REASON_KV)
