@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from framework.engine.config import EngineConfig
 from framework.errors import InvariantError
-
-if TYPE_CHECKING:
-    from framework.simulate import Result
+from framework.workload import Workload
 
 _FINISHED = 1
 _ROUNDING = 1e-9  # relative; leaps are summed in closed form
 
 
-def check_result(result: Result) -> None:
+class Finished(Protocol):
+    """What is looked at: the fields of a Result of these names."""
+
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def engine(self) -> EngineConfig: ...
+    @property
+    def reasons(self) -> tuple[str, ...]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def requests(self) -> NDArray[Any]: ...
+    @property
+    def instances(self) -> NDArray[Any]: ...
+    @property
+    def leaps(self) -> NDArray[Any]: ...
+    @property
+    def memberships(self) -> NDArray[Any]: ...
+
+
+def check_result(result: Finished) -> None:
     """Raise InvariantError, naming the first request or instance concerned, unless all invariants hold."""
     _check_ends(result)
     _check_times(result)
@@ -31,7 +52,7 @@ def _fail_where(broken: np.ndarray, what: str) -> None:
         raise InvariantError(f"{what} (first at {int(np.flatnonzero(broken)[0])}, {int(np.sum(broken))} in all)")
 
 
-def _check_ends(result: Result) -> None:
+def _check_ends(result: Finished) -> None:
     """Each request ended once, and those that finished emitted all their tokens."""
     rows = result.requests
     _fail_where((rows["state"] < 1) | (rows["state"] > 3), "request without an end")
@@ -41,7 +62,7 @@ def _check_ends(result: Result) -> None:
     _fail_where(rows["emitted"] > result.workload.output_tokens, "request with more tokens than it has")
 
 
-def _check_times(result: Result) -> None:
+def _check_times(result: Finished) -> None:
     """Time never goes back within a request; a missing time (NaN) is not compared."""
     rows = result.requests
     order = ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "end_s")
@@ -51,7 +72,7 @@ def _check_times(result: Result) -> None:
     _fail_where((rows["state"] == _FINISHED) & ~started, "finished request that never started")
 
 
-def _check_memory(result: Result) -> None:
+def _check_memory(result: Finished) -> None:
     """At the end nothing is held: blocks are free or cached and unreferenced, and every list is empty."""
     instances = result.instances
     stalled = result.reasons.index("stalled") in result.requests["reason"]
@@ -64,7 +85,7 @@ def _check_memory(result: Result) -> None:
         _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
 
 
-def _check_steps(result: Result) -> None:
+def _check_steps(result: Finished) -> None:
     """No instance runs two steps at once, and the log counts every step."""
     leaps = result.leaps
     steps = leaps["steps"].astype(np.float64)
@@ -79,7 +100,7 @@ def _check_steps(result: Result) -> None:
         raise InvariantError(f"the log holds {int(leaps['steps'].sum())} steps, the engine counted {result.steps}")
 
 
-def _check_tokens(result: Result) -> None:
+def _check_tokens(result: Finished) -> None:
     """Every token comes from the end of a prefill or from one decode step that its request was part of."""
     rows, memberships = result.requests, result.memberships
     decoded = memberships["last_step"] - memberships["first_step"]

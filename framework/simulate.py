@@ -19,6 +19,7 @@ from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBE
 from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
+from framework.invariants import check_result
 from framework.policy import Policy, lay_out
 from framework.predictor import Predictions, Predictor
 from framework.timing.step import Timing
@@ -77,8 +78,6 @@ class Result:
 
     def check(self) -> None:
         """Raise InvariantError unless every invariant of a finished run holds."""
-        from framework.invariants import check_result
-
         check_result(self)
 
 
