@@ -102,9 +102,9 @@ def _once(row: Row, workload: Workload, parse_s: float) -> tuple[Measured, NDArr
 
 
 def first(row: Row) -> float:
-    """CPU seconds of this process up to the end of a short first run, imports included."""
+    """CPU seconds of this process up to the end of a short first run and its metrics, imports included."""
     trace = {key: value for key, value in row.trace.items() if key not in ("tile", "limit", "requests")}
-    _simulated(row, load(**trace, limit=_FIRST_REQUESTS))
+    _evaluated(_simulated(row, load(**trace, limit=_FIRST_REQUESTS)))
     return time.process_time()
 
 
