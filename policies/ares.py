@@ -45,7 +45,7 @@ class Ares(Disaggregated):
         routing: str = "least_queued",
         placement: str = "least_kv",
         period_s: float | None = 1.0,
-        horizon_tokens: int = 4096,
+        horizon_tokens: int = 512,
         discount: float = 0.9,
         imbalance: float = 0.1,
         headroom: float = 0.05,
