@@ -68,10 +68,19 @@ def kernel(function: F) -> F:
 
     Its machine code becomes part of its callers'. Passing the engine's arrays on costs next to nothing this way.
     """
+    return _inner(function, forceinline=False)
+
+
+def inlined(function: F) -> F:
+    """A kernel that is written out at every call: for those that are handed the policy's hooks, some 70 words."""
+    return _inner(function, forceinline=True)
+
+
+def _inner(function: F, **options: bool) -> F:
     if numba_config.DISABLE_JIT:
         return function
-    options = _OPTIONS | {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(F, numba.njit(**options)(function))
+    options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, numba.njit(**(_OPTIONS | options))(function))
 
 
 def entry(signature: Any) -> Callable[[F], F]:

@@ -23,7 +23,7 @@ from framework.engine.state import (
     WAITING,
     State,
 )
-from framework.jit import kernel
+from framework.jit import inlined, kernel
 
 _MODES = 8  # a batching plan arrives as token_budget * 8 + mode
 
@@ -39,7 +39,7 @@ def fail(s: State, status: int, hook: int, request: int, value: int) -> None:
         sim.error_value = value
 
 
-@kernel
+@inlined
 def choose(s: State, h: Hooks, hook: int, r: int) -> int:
     """Ask a routing hook for r's instance; -1 after stopping the run where the answer cannot be used."""
     sim = s.sim[0]
@@ -70,7 +70,7 @@ def fits(s: State, i: int, r: int) -> bool:
     return blocks_for(s, peak) <= inst.total_blocks - inst.watermark
 
 
-@kernel
+@inlined
 def enqueue(s: State, h: Hooks, i: int, r: int) -> None:
     """Queue r at i by the policy's key."""
     q, sim = s.requests[r], s.sim[0]
@@ -86,7 +86,7 @@ def enqueue(s: State, h: Hooks, i: int, r: int) -> None:
     enter_queue(s, i, r)
 
 
-@kernel
+@inlined
 def _key(s: State, h: Hooks, r: int) -> float:
     key = h.prioritize(r, h.seen, h.params, h.state)
     if key != key:
@@ -106,7 +106,7 @@ def enter_queue(s: State, i: int, r: int) -> None:
     poke(s, i)
 
 
-@kernel
+@inlined
 def ask_plan(s: State, h: Hooks, i: int) -> None:
     """The plan of i's coming iterations, and new keys for its queue where they are dynamic."""
     inst, sim = s.instances[i], s.sim[0]
@@ -125,7 +125,7 @@ def ask_plan(s: State, h: Hooks, i: int) -> None:
         _renew_keys(s, h, i)
 
 
-@kernel
+@inlined
 def _renew_keys(s: State, h: Hooks, i: int) -> None:
     """Empty the queue into a chain, ask for new keys in the queue's order, and queue all again."""
     first = last = -1

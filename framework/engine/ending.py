@@ -25,10 +25,10 @@ from framework.engine.state import (
     ROUTE_DECODE,
     State,
 )
-from framework.jit import kernel
+from framework.jit import inlined, kernel
 
 
-@kernel
+@inlined
 def end_step(s: State, h: Hooks, i: int) -> None:
     """i's leap has ended: tokens are emitted, requests finish or move on, the next iteration begins."""
     inst = s.instances[i]
@@ -54,7 +54,7 @@ def end_step(s: State, h: Hooks, i: int) -> None:
     begin(s, h, i)
 
 
-@kernel
+@inlined
 def _complete_prefills(s: State, h: Hooks, i: int) -> None:
     """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere."""
     inst = s.instances[i]
@@ -91,7 +91,7 @@ def _emit_from_prefill(s: State, r: int) -> None:
     q.state = HELD  # its KV is counted by `kv` from here on
 
 
-@kernel
+@inlined
 def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
     if q.emitted == s.arena[sim.output_at + r]:

@@ -41,10 +41,10 @@ from framework.engine.state import (
     WAITING,
     State,
 )
-from framework.jit import kernel
+from framework.jit import inlined, kernel
 
 
-@kernel
+@inlined
 def begin(s: State, h: Hooks, i: int) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
     inst = s.instances[i]
@@ -95,7 +95,7 @@ def _switch_and_join(s: State, i: int) -> None:
         start_decoding(s, i, r, s.requests[r].kv)
 
 
-@kernel
+@inlined
 def _form_decodes(s: State, h: Hooks, i: int) -> int:
     """Room for every running request's next token, then swap-in; the number of decodes in the step."""
     inst, block = s.instances[i], s.sim[0].block_tokens
@@ -108,7 +108,7 @@ def _form_decodes(s: State, h: Hooks, i: int) -> int:
     return int(inst.running)
 
 
-@kernel
+@inlined
 def _preempt(s: State, h: Hooks, i: int, r: int) -> None:
     """Drop or swap out r's KV; what it has emitted stays emitted."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]

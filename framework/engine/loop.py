@@ -15,6 +15,7 @@ from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
 from framework.engine.leap import catch_up
 from framework.engine.lists import end, fail_rest
 from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
+from framework.engine.pointer import pointer
 from framework.engine.queues import copy_withdraw, release_pop, tree_update
 from framework.engine.state import (
     ADMIT,
@@ -46,7 +47,7 @@ from framework.engine.state import (
     State,
     View,
 )
-from framework.jit import entry, kernel
+from framework.jit import entry, inlined, kernel
 from framework.timing.step import ROW
 
 
@@ -110,7 +111,7 @@ def _next_arrival(s: State) -> int:
     return r
 
 
-@kernel
+@inlined
 def _process(s: State, h: Hooks, event: int) -> None:
     sim = s.sim[0]
     if event < 0:
@@ -131,7 +132,7 @@ def _process(s: State, h: Hooks, event: int) -> None:
         _arrive(s, h, event)
 
 
-@kernel
+@inlined
 def _begin_woken(s: State, h: Hooks) -> None:
     """Idle instances for which something came up in this event begin, in the order in which they were woken."""
     sim = s.sim[0]
@@ -144,7 +145,7 @@ def _begin_woken(s: State, h: Hooks) -> None:
             begin(s, h, i)
 
 
-@kernel
+@inlined
 def _arrive(s: State, h: Hooks, r: int) -> None:
     q, sim = s.requests[r], s.sim[0]
     if sim.released_size > 0 and s.arena[sim.released_at] == r:
@@ -182,7 +183,7 @@ def _arrive(s: State, h: Hooks, r: int) -> None:
     enqueue(s, h, i, r)
 
 
-@kernel
+@inlined
 def _tick(s: State, h: Hooks, tick: int) -> None:
     sim = s.sim[0]
     catch_up(s)
@@ -226,8 +227,19 @@ def run(
     events: int,
 ) -> int:
     """Process up to `events` events; why it came back (DONE, PAUSED, LOG_FULL, or an error of a hook)."""
+    m = State(
+        pointer(s.sim),
+        pointer(s.requests),
+        pointer(s.instances),
+        pointer(s.progress),
+        pointer(s.arena),
+        pointer(s.leaps),
+        pointer(s.memberships),
+        pointer(s.timing_rows),
+        pointer(s.timing_data),
+    )
     h = Hooks(admit, route_prefill, route_decode, prioritize, batching, on_tick, view, params, state)
-    sim = s.sim[0]
+    sim = m.sim[0]
     memberships_of_an_event = 4 * sim.most_running + 64
     stop = sim.events + events
     while sim.remaining > 0:
@@ -236,8 +248,8 @@ def run(
         if sim.events >= stop:
             return PAUSED
         sim.events += 1
-        _process(s, h, _next_event(s))
-        _begin_woken(s, h)
+        _process(m, h, _next_event(m))
+        _begin_woken(m, h)
         if sim.status != 0:
             return int(sim.status)
     return DONE
