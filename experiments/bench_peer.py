@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -140,6 +140,8 @@ def peer(python: Path, job: Job) -> Iterator[Peer]:
             yield Peer(process)
         finally:
             process.kill()
+            with suppress(OSError):  # what it was asked and has not read
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 # --- in the mocker's process ------------------------------------------------------------------------------------------

@@ -144,5 +144,6 @@ def test_make_targets_exist() -> None:
 
 
 def test_lines_are_of_readable_length() -> None:
-    long = [line for line in TEXT.splitlines() if len(line) > 120 and not line.startswith("|")]
+    written = TEXT.split("<!-- bench -->")[0] + TEXT.split("<!-- /bench -->")[1]  # what is between is made by a command
+    long = [line for line in written.splitlines() if len(line) > 120 and not line.startswith("|")]
     assert not long
