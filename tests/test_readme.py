@@ -67,6 +67,8 @@ def shell(checkout: Path) -> Callable[[str], Finished]:
 
 def shortened(line: str) -> str:
     """The command on the first requests of its trace only."""
+    if "experiments.ablation" in line:
+        return f"{line} --replicates 2 trace.limit=1000"
     makes_runs = "run.py" in line and "--cfg" not in line and "trace.limit" not in line
     return f"{line} trace.limit=100" if makes_runs else line
 
