@@ -144,7 +144,10 @@ def test_user_mistakes_end_with_code_2(arguments: list[str], word: str, capsys: 
 
 
 @pytest.mark.slow
-def test_a_row_from_start_to_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_row_from_start_to_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # in a narrow place the table breaks its figures over lines
     code = bench.main(["--rows", "azure-1", "--repeats", "1", "--peer", str(tmp_path / "python")])
     assert code == 0
     assert "19,366" in capsys.readouterr().out
