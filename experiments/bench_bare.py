@@ -9,15 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from experiments.bench_loops import (
-    NO_ROOM,
-    ROUTINGS,
-    Floats,
-    Options,
-    allocate,
-    replay_disaggregated,
-    replay_mixed,
-)
+from experiments.bench_disaggregated import replay_disaggregated
+from experiments.bench_mixed import replay_mixed
+from experiments.bench_parts import NO_ROOM, ROUTINGS, Floats, Options, allocate
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model, kv_capacity_tokens
