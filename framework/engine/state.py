@@ -173,7 +173,6 @@ SIM = _record(
     ("instances", "i8"),
     ("remaining", "i8"),
     ("next_arrival", "i8"),
-    ("next_arrival_s", "f8"),
     ("tick_s", "f8"),
     ("next_tick", "i8"),
     ("seq", "i8"),
