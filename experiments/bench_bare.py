@@ -45,7 +45,7 @@ def step_every_iteration(
     decode instances are taken in turn. Raises CannotStepError where KV memory runs short during decoding.
     """
     pool = cluster.pools[0]
-    tokens = engine.kv_tokens or kv_capacity_tokens(model, pool.gpu, pool.tp, engine.kv_fraction)
+    tokens = engine.kv_tokens or kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)
     blocks = tokens // engine.block_tokens
     options = Options(
         engine.token_budget,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from experiments import bench_peer
 from experiments.bench_rows import ROWS, TIMING, Row, model
-from framework.hardware import kv_capacity_tokens
+from framework.hardware import Parallelism, kv_capacity_tokens
 from framework.metrics import FINISHED, Evaluation, Slo, evaluate
 from framework.output import write
 from framework.simulate import Result, simulate
@@ -160,7 +160,7 @@ def _peer(
         return None
     _say("Dynamo")
     engine, gpu = row.engine_config(), row.cluster().pools[0].gpu
-    blocks = kv_capacity_tokens(model(), gpu, 1, engine.kv_fraction) // engine.block_tokens
+    blocks = kv_capacity_tokens(model(), gpu, Parallelism(), engine.kv_fraction) // engine.block_tokens
     try:
         job = bench_peer.job(workload, row.cluster(), model(), engine, blocks, folder)
         peer = stack.enter_context(bench_peer.peer(python, job))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from framework.engine.config import BATCHINGS, Batching
 from framework.errors import InputError
-from framework.hardware import Gpu
+from framework.hardware import Gpu, Parallelism
 from framework.validate import require_at_least, require_choice, require_count, require_positive
 
 Role = Literal["mixed", "prefill", "decode"]
@@ -19,13 +19,16 @@ ROLES: tuple[str, ...] = ("mixed", "prefill", "decode")
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """`instances` like instances of `tp` GPUs each. An option that is None is the engine's or the cluster's."""
+    """`instances` like instances, each of `parallelism` on GPUs of one kind.
+
+    An option that is None is the engine's or the cluster's.
+    """
 
     name: str
     role: Role
     instances: int
     gpu: Gpu
-    tp: int = 1
+    parallelism: Parallelism = field(default_factory=Parallelism)
     token_budget: int | None = None
     max_batch: int | None = None
     batching: Batching | None = None
@@ -36,7 +39,8 @@ class PoolSpec:
             raise InputError(f"pool {self.name}: gpu must be one of conf/gpu, got {self.gpu!r}")
         require_choice(f"pool {self.name}: role", self.role, ROLES)
         require_count(f"pool {self.name}: instances", self.instances)
-        require_count(f"pool {self.name}: tp", self.tp)
+        if not isinstance(self.parallelism, Parallelism):
+            raise InputError(f"pool {self.name}: parallelism must be a Parallelism, got {self.parallelism!r}")
         for option in ("token_budget", "max_batch"):
             if getattr(self, option) is not None:
                 require_count(f"pool {self.name}: {option}", getattr(self, option))
@@ -47,12 +51,12 @@ class PoolSpec:
 
     @property
     def gpus(self) -> int:
-        return self.instances * self.tp
+        return self.instances * self.parallelism.gpus
 
     @property
     def host_bytes_s(self) -> float:
         """Bandwidth between an instance and its hosts' memory: the PCIe links of its GPUs together."""
-        return self.gpu.pcie_bytes_s * self.tp
+        return self.gpu.pcie_bytes_s * self.parallelism.gpus
 
 
 @dataclass(frozen=True)
@@ -110,13 +114,18 @@ def mixed(
     instances: int,
     gpu: Gpu,
     tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
 ) -> ClusterSpec:
-    """Instances that prefill and decode. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs."""
+    """Instances that prefill and decode; tp, pp, ep, dp as in `Parallelism`.
+
+    Without `link_bandwidth_bytes_s` an instance has the network of its GPUs.
+    """
     require_count("cluster.instances", instances)
-    require_count("cluster.tp", tp)
-    pool = PoolSpec("mixed", "mixed", instances, gpu, tp)
+    pool = PoolSpec("mixed", "mixed", instances, gpu, _parallelism("", tp, pp, ep, dp))
     return _linked((pool,), link_bandwidth_bytes_s, link_latency_s)
 
 
@@ -125,6 +134,9 @@ def disaggregated(
     decode: int,
     gpu: Gpu,
     tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
     prefill_gpu: Gpu | None = None,
     decode_gpu: Gpu | None = None,
     prefill_tp: int | None = None,
@@ -134,22 +146,25 @@ def disaggregated(
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances.
 
-    Both pools have `gpu` and `tp` unless they name their own. The network is as for `mixed`.
+    Both pools have `gpu` and `tp` unless they name their own, and both have pp, ep and dp. The network is as for
+    `mixed`.
     """
-    counts = {
-        "prefill": prefill,
-        "decode": decode,
-        "tp": tp,
-        "prefill_tp": tp if prefill_tp is None else prefill_tp,
-        "decode_tp": tp if decode_tp is None else decode_tp,
-    }
-    for name, value in counts.items():
-        require_count(f"cluster.{name}", value)
+    require_count("cluster.prefill", prefill)
+    require_count("cluster.decode", decode)
+    prefilling = _parallelism("prefill_", tp if prefill_tp is None else prefill_tp, pp, ep, dp)
+    decoding = _parallelism("decode_", tp if decode_tp is None else decode_tp, pp, ep, dp)
     pools = (
-        PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, counts["prefill_tp"]),
-        PoolSpec("decode", "decode", decode, decode_gpu or gpu, counts["decode_tp"]),
+        PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
+        PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
     )
     return _linked(pools, link_bandwidth_bytes_s, link_latency_s)
+
+
+def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
+    require_count(f"cluster.{pool}tp", tp)
+    for name, value in {"pp": pp, "ep": ep, "dp": dp}.items():
+        require_count(f"cluster.{name}", value)
+    return Parallelism(tp, pp, ep, dp)
 
 
 def _linked(pools: tuple[PoolSpec, ...], bandwidth_bytes_s: float | None, latency_s: float) -> ClusterSpec:
@@ -157,6 +172,6 @@ def _linked(pools: tuple[PoolSpec, ...], bandwidth_bytes_s: float | None, latenc
     if bandwidth_bytes_s is not None:
         require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)
         return ClusterSpec(pools, LinkSpec(bandwidth_bytes_s, latency_s))
-    own = [pool.gpu.nic_bytes_s * pool.tp for pool in pools]
+    own = [pool.gpu.nic_bytes_s * pool.parallelism.gpus for pool in pools]
     pools = tuple(replace(pool, link_bytes_s=bandwidth) for pool, bandwidth in zip(pools, own, strict=True))
     return ClusterSpec(pools, LinkSpec(min(own), latency_s))

@@ -79,8 +79,9 @@ def compose(config: DictConfig) -> Experiment:
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )
     parts = {name: _build(config, name, kind) for name, kind in _KINDS}
+    model, engine = parts["model"], parts["engine"]
     for pool in lay_out(parts["policy"], parts["cluster"]).pools:  # refuses a cluster that it cannot use
-        kv_capacity_tokens(parts["model"], pool.gpu, pool.tp, parts["engine"].kv_fraction)  # a model that does not fit
+        kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)  # refuses a model that does not fit
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     return Experiment(workload=_build(config, "trace", Workload), seed=config.seed, **parts)
 

@@ -26,19 +26,21 @@ _HOUR_S = 3600.0
 def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     """Model FLOPs of each instance's work, shape (M,).
 
-    Two per non-embedding weight and token, and two per multiply-add of causal attention (scores and values): a chunk
-    after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, a decode to its context (Kaplan et al.,
-    arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311, appendix B).
+    Two per token and weight that it passes (embeddings do not count), and two per multiply-add of causal attention
+    (scores and values): a chunk after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, a decode to
+    its context (Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311, appendix B).
     """
     tokens = instances["prefill_tokens"] + instances["decode_tokens"]
     attended = instances["prefill_square"] / 2 + instances["context_tokens"]
-    per_position = 4.0 * model.layers * model.heads * model.head_dim
-    work: Floats = 2.0 * model.non_embedding_parameters * tokens + per_position * attended
+    work: Floats = 2.0 * model.active_parameters * tokens + model.attention_flops_per_pair * attended
     return work
 
 
 def memory_bytes(model: Model, instances: NDArray[np.void]) -> Floats:
-    """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written."""
+    """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
+
+    All experts count, though a step of few tokens reads fewer.
+    """
     tokens = instances["prefill_tokens"] + instances["decode_tokens"]
     kv_tokens = instances["context_tokens"] + tokens
     moved: Floats = 1.0 * model.weight_bytes * instances["steps"] + 1.0 * model.kv_bytes_per_token * kv_tokens
@@ -52,9 +54,9 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     where it is undefined: a run without duration, a GPU that states no peak for the model's operands.
     """
     model, instances = result.model, result.instances
-    gpus = _of_instances(result, lambda pool: pool.tp)
-    peak_flops = _of_instances(result, lambda pool: pool.tp * _peak_flops(pool, model))
-    peak_bytes_s = _of_instances(result, lambda pool: pool.tp * pool.gpu.bandwidth_bytes_s)
+    gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
+    peak_flops = _of_instances(result, lambda pool: pool.parallelism.gpus * _peak_flops(pool, model))
+    peak_bytes_s = _of_instances(result, lambda pool: pool.parallelism.gpus * pool.gpu.bandwidth_bytes_s)
     idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
     tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
     usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
@@ -98,7 +100,7 @@ def _of_instances(result: Result, value: Callable[[PoolSpec], float]) -> Floats:
 
 def _peak_flops(pool: PoolSpec, model: Model) -> float:
     try:
-        return pool.gpu.peak(model.dtype_bytes)
+        return pool.gpu.peak(model.dtype)
     except InputError:
         return float("nan")
 

@@ -201,7 +201,7 @@ class Simulation:
             self.renew_keys(i)
         i.changed = False
         preempted = self.preempted
-        i.swap_bytes = 0
+        i.swap_bytes = 0.0
         form = {"decode_first": self.form_decode_first, "prefill_first": self.form_prefill_first}
         decodes, chunks = form.get(i.mode, self.form_mixed)(i)
         if decodes or chunks:

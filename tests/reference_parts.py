@@ -45,7 +45,7 @@ class Options:
     preemption: str = "recompute"
     prefix_cache: bool = False
     first_token: str = "prefill"
-    kv_bytes_per_token: int = 1
+    kv_bytes_per_token: float = 1.0
     max_context: int = 1 << 40
     latency_s: float = 0.0
 
@@ -188,7 +188,7 @@ class Instance:
         self.busy = False
         self.changed = False
         self.step: Step | None = None
-        self.swap_bytes = 0
+        self.swap_bytes = 0.0
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
         self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
 
@@ -213,7 +213,7 @@ class Links:
         self.egress_free: dict[int, float] = {}
         self.ingress_free: dict[int, float] = {}
 
-    def copy(self, now: float, source: Instance, target: Instance, size: int) -> float:
+    def copy(self, now: float, source: Instance, target: Instance, size: float) -> float:
         """Time of the transfer end event."""
         start = max(now, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
         end = start + size / min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)

@@ -11,7 +11,7 @@ from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.engine.state import LEAP, MEMBERSHIP
 from framework.gaps import Gaps
-from framework.hardware import Gpu, Model
+from framework.hardware import Gpu, Model, Parallelism
 from framework.simulate import OUTCOME, Result
 from framework.workload import Workload
 
@@ -117,7 +117,7 @@ def small_result(**changes: Any) -> HandMade:
         source="twin",
         sha256="ab" * 32,
     )
-    pools = (PoolSpec("prefill", "prefill", 1, GPU), PoolSpec("decode", "decode", 1, GPU, tp=2))
+    pools = (PoolSpec("prefill", "prefill", 1, GPU), PoolSpec("decode", "decode", 1, GPU, Parallelism(2)))
     made: dict[str, Any] = {
         "workload": workload,
         "cluster": ClusterSpec(pools, LinkSpec(50e9)),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import EngineConfig
-from framework.hardware import Gpu, Model, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.timing import step
 from framework.timing.step import StepRow, StepTables, Surface
 from framework.workload import Workload
@@ -32,7 +32,7 @@ class RowTiming:
     rows: dict[str, StepRow]
     source: str = "scenario"
 
-    def row(self, model: Model, gpu: Gpu, tp: int) -> StepRow:
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         return self.rows[gpu.name]
 
 
@@ -62,7 +62,9 @@ class Scenario:
     rules: Rules
 
     def table_time(self) -> TableTime:
-        return TableTime(step.stack([self.timing.row(self.model, pool.gpu, pool.tp) for pool in self.cluster.pools]))
+        return TableTime(
+            step.stack([self.timing.row(self.model, pool.gpu, pool.parallelism) for pool in self.cluster.pools])
+        )
 
     def options(self) -> Options:
         engine = self.engine
@@ -97,7 +99,7 @@ class Scenario:
     def capacity_tokens(self, pool: PoolSpec) -> int:
         if self.engine.kv_tokens is not None:
             return self.engine.kv_tokens
-        return kv_capacity_tokens(self.model, pool.gpu, pool.tp, self.engine.kv_fraction)
+        return kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
 
 
 # strategies

@@ -32,7 +32,7 @@ def configured(*overrides: str) -> Any:
 
 def test_mixed_has_one_pool_and_the_network_of_its_gpus() -> None:
     cluster = mixed(3, GPU, tp=2)
-    assert [(pool.role, pool.instances, pool.tp) for pool in cluster.pools] == [("mixed", 3, 2)]
+    assert [(pool.role, pool.instances, pool.parallelism.tp) for pool in cluster.pools] == [("mixed", 3, 2)]
     assert (cluster.instances, cluster.gpus) == (3, 6)
     assert cluster.link_bytes_s.tolist() == [1e11] * 3
     assert cluster.link == LinkSpec(1e11, 0.0)
@@ -41,7 +41,10 @@ def test_mixed_has_one_pool_and_the_network_of_its_gpus() -> None:
 
 def test_disaggregated_numbers_instances_pool_after_pool() -> None:
     cluster = disaggregated(2, 3, GPU, decode_gpu=SLOW_NIC, tp=1, decode_tp=2, link_latency_s=0.5)
-    assert [(pool.role, pool.gpu.name, pool.tp) for pool in cluster.pools] == [("prefill", "g", 1), ("decode", "s", 2)]
+    assert [(pool.role, pool.gpu.name, pool.parallelism.tp) for pool in cluster.pools] == [
+        ("prefill", "g", 1),
+        ("decode", "s", 2),
+    ]
     assert cluster.pool_of_instance.tolist() == [0, 0, 1, 1, 1]
     assert cluster.link_bytes_s.tolist() == [5e10, 5e10, 2e10, 2e10, 2e10]
     assert cluster.link == LinkSpec(2e10, 0.5)
@@ -105,7 +108,7 @@ def test_configuration_builds_both_clusters() -> None:
     cluster = configured("cluster=mixed", "cluster.instances=8", "gpu=a100", "cluster.tp=2")
     assert (cluster.instances, cluster.gpus, cluster.pools[0].gpu.name) == (8, 16, "a100")
     cluster = configured("cluster=disaggregated", "cluster.prefill=3", "cluster.decode=5", "cluster.decode_tp=2")
-    assert [(pool.instances, pool.tp) for pool in cluster.pools] == [(3, 1), (5, 2)]
+    assert [(pool.instances, pool.parallelism.tp) for pool in cluster.pools] == [(3, 1), (5, 2)]
 
 
 def test_configuration_mixes_gpus() -> None:

@@ -20,7 +20,7 @@ from framework.cluster import ClusterSpec
 from framework.compose import compose
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
-from framework.hardware import Gpu, Model, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.launch import explain
 from framework.metrics import Slo
 from framework.policy import Policy
@@ -92,14 +92,14 @@ def test_a_timing_source_times_steps(group: str, name: str) -> None:
     config = configured(f"timing={name}")
     timing, model, gpu = (instantiate(config[part], _convert_="all") for part in ("timing", "model", "gpu"))
     assert isinstance(timing.source, str)
-    assert isinstance(timing.row(model, gpu, 1), StepRow)
+    assert isinstance(timing.row(model, gpu, Parallelism()), StepRow)
 
 
 @pytest.mark.parametrize("name", names("model"))
 def test_a_model_fits_on_enough_gpus(name: str) -> None:
     config = configured(f"model={name}")
     model, gpu = (instantiate(config[part], _convert_="all") for part in ("model", "gpu"))
-    assert kv_capacity_tokens(model, gpu, 8, 0.9) > 0
+    assert kv_capacity_tokens(model, gpu, Parallelism(8), 0.9) > 0
 
 
 @pytest.mark.parametrize("name", names("policy"))

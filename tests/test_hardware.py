@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from framework.errors import InputError
-from framework.hardware import Gpu, Model, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from tests.conftest import ROOT
 
 PUBLISHED_BILLIONS = {
@@ -47,9 +47,9 @@ def test_parameters_are_the_published_ones(name: str, billions: float) -> None:
 
 
 def test_qwen_publishes_its_parameters_without_embeddings() -> None:
-    assert load("model", "qwen25_7b").non_embedding_parameters / 1e9 == pytest.approx(6.53, rel=2e-3)
-    assert load("model", "qwen25_14b").non_embedding_parameters / 1e9 == pytest.approx(13.1, rel=1e-2)
-    assert load("model", "qwen25_32b").non_embedding_parameters / 1e9 == pytest.approx(31.0, rel=1e-2)
+    assert load("model", "qwen25_7b").active_parameters / 1e9 == pytest.approx(6.53, rel=2e-3)
+    assert load("model", "qwen25_14b").active_parameters / 1e9 == pytest.approx(13.1, rel=1e-2)
+    assert load("model", "qwen25_32b").active_parameters / 1e9 == pytest.approx(31.0, rel=1e-2)
 
 
 def test_kv_bytes_per_token() -> None:
@@ -76,33 +76,33 @@ def test_gpu_figures_are_of_a_plausible_size(name: str) -> None:
 
 def test_peak_is_the_one_of_the_operands() -> None:
     h100 = load("gpu", "h100")
-    assert (h100.peak(2), h100.peak(1)) == (989e12, 1979e12)
-    with pytest.raises(InputError, match=r"gpu a100 states no peak for 1-byte operands \(it has bf16\)"):
-        load("gpu", "a100").peak(1)
+    assert (h100.peak("bf16"), h100.peak("fp8"), h100.peak("int4")) == (989e12, 1979e12, 989e12)
+    with pytest.raises(InputError, match=r"gpu a100 states no peak for fp8 \(it has bf16\)"):
+        load("gpu", "a100").peak("fp8")
 
 
 def test_kv_capacity_is_what_the_weights_leave() -> None:
     model, gpu = load("model", "llama3_8b"), load("gpu", "h100")
-    assert kv_capacity_tokens(model, gpu, 1, 0.9) == int((72e9 - 16_060_522_496) // 131072)
+    assert kv_capacity_tokens(model, gpu, Parallelism(1), 0.9) == int((72e9 - 16_060_522_496) // 131072)
     # two GPUs: half the weights and half the KV heads on each
-    assert kv_capacity_tokens(model, gpu, 2, 0.9) == int((72e9 - 8_030_261_248) // 65536)
+    assert kv_capacity_tokens(model, gpu, Parallelism(2), 0.9) == int((72e9 - 8_030_261_248) // 65536)
 
 
 def test_kv_heads_are_copied_where_there_are_more_gpus() -> None:
     model, gpu = load("model", "llama3_8b"), load("gpu", "h100")
-    eight, sixteen = (kv_capacity_tokens(model, gpu, tp, 0.9) for tp in (8, 16))
+    eight, sixteen = (kv_capacity_tokens(model, gpu, Parallelism(tp), 0.9) for tp in (8, 16))
     assert eight < sixteen < 1.02 * eight  # only the weights get thinner
 
 
 def test_model_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
     model, gpu = load("model", "llama3_70b"), load("gpu", "h100")
     with pytest.raises(InputError) as caught:
-        kv_capacity_tokens(model, gpu, 1, 0.9)
+        kv_capacity_tokens(model, gpu, Parallelism(1), 0.9)
     line = str(caught.value)
     assert "\n" not in line
-    for part in ("llama3_70b", "h100", "141.1 GB / tp 1", "80.0 GB x kv_fraction 0.9 = 72.0 GB", "cluster.tp"):
+    for part in ("llama3_70b", "h100", "141.1 GB on 1 GPU (tp1)", "80.0 GB x kv_fraction 0.9 = 72.0 GB", "cluster.tp"):
         assert part in line
-    assert kv_capacity_tokens(model, gpu, 4, 0.9) > 100_000
+    assert kv_capacity_tokens(model, gpu, Parallelism(4), 0.9) > 100_000
 
 
 @pytest.mark.parametrize(

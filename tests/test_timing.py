@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from framework.errors import InputError
-from framework.hardware import Gpu, Model
+from framework.hardware import Gpu, Model, Parallelism
 from framework.timing.affine import Affine
 from framework.timing.roofline import (
     Roofline,
@@ -60,7 +60,7 @@ FULL = StepRow(
     logits=LOGITS,
     decode=DECODE,
 )
-TABLES = stack([StepRow(), FULL, Affine(0.5, 0.25, 2.0**-20, 0.125, 2.0**-12).row(LLAMA_8B, H100, 1)])
+TABLES = stack([StepRow(), FULL, Affine(0.5, 0.25, 2.0**-20, 0.125, 2.0**-12).row(LLAMA_8B, H100, Parallelism())])
 
 
 def interpolated(knots: tuple[float, ...], values: tuple[float, ...], x: float) -> float:
@@ -151,7 +151,7 @@ def test_dyadic_coefficients_give_exact_sums(
     exact = [Fraction(n, 2**e) for n, e in zip(numerators, (8, 10, 12, 8, 12), strict=True)]
     base, token, quadratic, sequence, context_token = exact
     timing = Affine(float(base), float(token), float(quadratic), float(sequence), float(context_token))
-    tables = stack([timing.row(LLAMA_8B, H100, 1)])
+    tables = stack([timing.row(LLAMA_8B, H100, Parallelism())])
     want = base + token * sum(c for _, c in chunks) + sequence * decodes + context_token * context
     want += quadratic * sum((p + c) ** 2 - p**2 for p, c in chunks)
     got = step_s(tables, 0, [p for p, _ in chunks], [c for _, c in chunks], decodes, context)
@@ -206,7 +206,7 @@ def test_affine_refuses_negative_coefficients() -> None:
 def test_configured_sources_make_a_row(name: str) -> None:
     timing: Timing = load("timing", name)
     assert timing.source == name
-    tables = stack([timing.row(LLAMA_8B, H100, 1)])
+    tables = stack([timing.row(LLAMA_8B, H100, Parallelism())])
     assert 5 * MS < step_s(tables, 0, [], [], 1, 100) < 8 * MS
     assert 40 * MS < step_s(tables, 0, [0], [2048], 0, 0) < 50 * MS
 
@@ -264,30 +264,30 @@ def test_all_reduce_sends_nearly_twice_the_message() -> None:
 
 
 def test_roofline_of_ideal_kernels_is_the_closed_form() -> None:
-    tables = stack([Roofline(1.0, 1.0, 0.0).row(LLAMA_8B, H100, 1)])
+    tables = stack([Roofline(1.0, 1.0, 0.0).row(LLAMA_8B, H100, Parallelism())])
     # one decode reads all weights but the embedding table, and its KV
     read = LLAMA_8B.weight_bytes - LLAMA_8B.output_parameters * 2
     want = tpot_s(read, H100.bandwidth_bytes_s, 1, 1000 * LLAMA_8B.kv_bytes_per_token)
     assert step_s(tables, 0, [], [], 1, 1000) == pytest.approx(want, rel=1e-12)
     # a long prefill is compute: 1 / MFU of its own arithmetic is 1, without the output projection
     time_s = step_s(tables, 0, [0], [8192], 0, 0, sampled=0)
-    assert prefill_mfu(LLAMA_8B, 8192, time_s, H100.peak(2)) == pytest.approx(1, rel=1e-12)
+    assert prefill_mfu(LLAMA_8B, 8192, time_s, H100.peak("bf16")) == pytest.approx(1, rel=1e-12)
 
 
 def test_roofline_turns_at_the_ridge() -> None:
-    tables = stack([Roofline(1.0, 1.0, 0.0).row(LLAMA_8B, H100, 1)])
+    tables = stack([Roofline(1.0, 1.0, 0.0).row(LLAMA_8B, H100, Parallelism())])
     assert base_s(tables, 0, 1, 0, 0) == base_s(tables, 0, 295, 0, 0)
     assert base_s(tables, 0, 592, 0, 0) == pytest.approx(2 * base_s(tables, 0, 296, 0, 0), rel=1e-12)
 
 
 def test_chunks_cost_as_much_attention_as_the_whole() -> None:
-    tables = stack([Roofline().row(LLAMA_8B, H100, 1)])
+    tables = stack([Roofline().row(LLAMA_8B, H100, Parallelism())])
     pieces = sum(chunk_s(tables, 0, prefix, 1024) for prefix in range(0, 8192, 1024))
     assert pieces == pytest.approx(chunk_s(tables, 0, 0, 8192), rel=1e-12)
 
 
 def test_tensor_parallelism_divides_work_and_adds_reductions() -> None:
-    one, four = (stack([Roofline(overhead_s=0.0).row(LLAMA_70B, H100, tp)]) for tp in (1, 4))
+    one, four = (stack([Roofline(overhead_s=0.0).row(LLAMA_70B, H100, Parallelism(tp))]) for tp in (1, 4))
     reductions = 2 * 80 * (15e-6 + 4096 * all_reduce_s(8192 * 2, 4, 450e9))
     whole_s = step_s(one, 0, [0], [4096], 0, 0)
     assert step_s(four, 0, [0], [4096], 0, 0) == pytest.approx(whole_s / 4 + reductions, rel=1e-9)
@@ -310,7 +310,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("model", "tp", "measured_ms"), MEASURED)
 def test_default_roofline_is_near_measured_kernels(model: Model, tp: int, measured_ms: tuple[float, ...]) -> None:
-    tables = stack([Roofline().row(model, H100, tp)])
+    tables = stack([Roofline().row(model, H100, Parallelism(tp))])
     steps_s = [step_s(tables, 0, [0], [2048], 0, 0)]
     steps_s += [step_s(tables, 0, [], [], b, b * context) for context in (512, 4096) for b in (1, 16, 64, 256)]
     errors = np.asarray(steps_s) / np.asarray(measured_ms) * 1e3 - 1

@@ -11,6 +11,7 @@ import pytest
 from framework.cluster import ClusterSpec
 from framework.engine.state import INSTANCE, REQUEST
 from framework.errors import InputError, PolicyError
+from framework.hardware import Parallelism
 from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
 from framework.simulate import Result, simulate
 from framework.views import Cluster, Instances, Request, Requests
@@ -114,7 +115,7 @@ def test_estimates_of_a_request() -> None:
             cached, prefill_s = cluster.prefill.cached_tokens(request), cluster.prefill.prefill_s(request)
             lacking = request.input_tokens - cached
             assert np.all((cached % 32 == 0) & (lacking > 0))
-            row = TIMING.row(MODEL, None, 1)  # type: ignore[arg-type]
+            row = TIMING.row(MODEL, None, Parallelism())  # type: ignore[arg-type]
             square = request.input_tokens**2 - cached**2
             expected_s = row.base_s + row.per_prefill_token_s * lacking + row.prefill_quadratic_s * square
             np.testing.assert_allclose(prefill_s, expected_s, rtol=1e-12)

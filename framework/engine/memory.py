@@ -92,7 +92,7 @@ def allocate(
     data[sim["output_at"][0] :][:count] = workload.output_tokens
     if cached:
         _fill_cache(sim, instances, requests, data, workload)
-    tables = stack([timing.row(model, pool.gpu, pool.tp) for pool in cluster.pools])
+    tables = stack([timing.row(model, pool.gpu, pool.parallelism) for pool in cluster.pools])
     lists = Lists(
         running=data[instances["running_at"][0] :][: size * most_running].reshape(size, most_running),
         prefilling=data[instances["prefilling_at"][0] :][: size * most_running].reshape(size, most_running),
@@ -111,7 +111,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     pool_of = cluster.pool_of_instance
     instances["pool"] = pool_of
     for k, pool in enumerate(cluster.pools):
-        tokens = kv_capacity_tokens(model, pool.gpu, pool.tp, engine.kv_fraction)
+        tokens = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)
         if engine.kv_tokens is not None:
             tokens = engine.kv_tokens
         blocks = tokens // engine.block_tokens
@@ -127,7 +127,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine["max_batch"] = pool.max_batch or engine.max_batch
         mine["total_blocks"] = mine["free_blocks"] = blocks
         mine["watermark"] = math.floor(engine.watermark * blocks)
-        mine["host_bytes_s"] = pool.gpu.pcie_bytes_s * pool.tp
+        mine["host_bytes_s"] = pool.host_bytes_s
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
     for name in ("waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.hardware import Gpu, Model
+from framework.hardware import Gpu, Model, Parallelism
 from framework.timing.step import StepRow
 from framework.validate import require_at_least
 
@@ -32,7 +32,7 @@ class Affine:
         ):
             require_at_least(f"timing.{name}", getattr(self, name), 0)
 
-    def row(self, model: Model, gpu: Gpu, tp: int) -> StepRow:
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The coefficients as they are."""
         return StepRow(
             base_s=self.base_s,

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.hardware import Gpu, Model
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.hardware import DTYPE_BYTES, Gpu, Model, Parallelism
 from framework.timing.step import Curve, StepRow
 from framework.validate import require_at_least, require_share
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
+_ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
+_LARGEST_STEP_LOG2 = 16  # beyond 65,536 tokens all experts have long been chosen
 
 
 def ridge_flops_per_byte(peak_flops: float, bandwidth_bytes_s: float) -> float:
@@ -44,14 +49,14 @@ def kv_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int, dtype_bytes
 
 
 def attention_flops(model: Model, prefix: int, chunk: int) -> float:
-    """FLOPs of causal attention of `chunk` tokens after `prefix`: scores and weighted sum, 2 FLOP each per pair."""
+    """FLOPs of causal attention of `chunk` tokens after `prefix`; layers with a window do not count."""
     pairs = ((prefix + chunk) ** 2 - prefix**2) / 2
-    return 4.0 * model.layers * model.heads * model.head_dim * pairs
+    return model.attention_flops_per_pair * pairs
 
 
 def prefill_mfu(model: Model, tokens: int, time_s: float, peak_flops: float) -> float:
     """Fraction of the peak that prefilling one prompt in `time_s` reached: attention counts, embeddings do not."""
-    flops = 2.0 * model.non_embedding_parameters * tokens + attention_flops(model, 0, tokens)
+    flops = 2.0 * model.active_parameters * tokens + attention_flops(model, 0, tokens)
     return flops / (time_s * peak_flops)
 
 
@@ -63,8 +68,10 @@ def all_reduce_s(message_bytes: float, tp: int, link_bytes_s: float) -> float:
 @dataclass(frozen=True)
 class Roofline:
     """Linear layers and output projection take the longer of compute and weight traffic, prefill attention is compute,
-    decode attention is KV traffic, all divided over `tp` GPUs; two ring all-reduces a layer join the GPUs.
+    decode attention is KV traffic, all divided over the GPUs; two ring all-reduces a layer join those of a stage.
 
+    Experts are read as far as tokens choose them, evenly and at random. With pp stages, pp micro-batches of equal size
+    are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights.
     `mfu` and `mbu`: fractions of peak FLOP/s and bandwidth; `overhead_s`: of every step (launches, sampling,
     scheduling); `all_reduce_latency_s`: of every all-reduce. Where a chunk is short and its prefix long, prefill
     attention is limited by KV traffic, which is not counted. Raises InputError for values out of range.
@@ -82,31 +89,58 @@ class Roofline:
         require_at_least("timing.overhead_s", self.overhead_s, 0)
         require_at_least("timing.all_reduce_latency_s", self.all_reduce_latency_s, 0)
 
-    def row(self, model: Model, gpu: Gpu, tp: int) -> StepRow:
-        """Step times of `model` on `tp` GPUs; InputError where the GPU states no peak for the model's data type."""
-        flops = gpu.peak(model.dtype_bytes) * self.mfu * tp
-        bandwidth = gpu.bandwidth_bytes_s * self.mbu * tp
-        reductions = _REDUCTIONS_PER_LAYER * model.layers if tp > 1 else 0
-        hidden_bytes = model.hidden * model.dtype_bytes
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of `model`; InputError where the GPU states no peak for the model's data types."""
+        stage, micro_batches = parallelism.stage_gpus, parallelism.pp
+        flops = gpu.peak(model.dtype) * self.mfu * parallelism.gpus
+        bandwidth = gpu.bandwidth_bytes_s * self.mbu
+        reductions = _REDUCTIONS_PER_LAYER * model.layers if stage > 1 else 0
+        message_bytes = model.hidden * max(model.dtype_bytes, _ACTIVATION_BYTES)
+        reduce_s = reductions * all_reduce_s(message_bytes, stage, gpu.link_bytes_s) / micro_batches
+        kv_bytes = model.kv_bytes_per_token * model.kv_share(parallelism.tp)
+        window_bytes = kv_bytes / (model.layers - model.windowed_layers) * model.windowed_layers * model.window
+        groups = parallelism.dp * micro_batches
+        read_s = model.dtype_bytes / (bandwidth * parallelism.tp)
+        linear = _matrix(model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
+        if model.experts is not None:
+            experts = self._experts(model, gpu, parallelism)
+            linear = _sum(linear, experts)
         return StepRow(
             base_s=self.overhead_s + reductions * self.all_reduce_latency_s,
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
-            per_context_token_s=model.kv_bytes_per_token / bandwidth,
-            linear=_matrix(
-                model.non_embedding_parameters,
-                model.dtype_bytes,
-                flops,
-                bandwidth,
-                reductions * all_reduce_s(hidden_bytes, tp, gpu.link_bytes_s),
-            ),
-            logits=_matrix(model.output_parameters, model.dtype_bytes, flops, bandwidth, 0.0),
+            per_context_token_s=kv_bytes / (bandwidth * groups),
+            per_sequence_s=window_bytes / (bandwidth * groups),
+            linear=linear,
+            logits=_matrix(model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
         )
 
+    def _experts(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Curve:
+        """Seconds of the experts over tokens: the longer of computing and of reading those that tokens choose."""
+        assert model.experts is not None
+        flops = gpu.peak(model.expert_dtype) * self.mfu * parallelism.gpus
+        bandwidth = gpu.bandwidth_bytes_s * self.mbu * parallelism.stage_gpus
+        chosen_share = model.experts.per_token / model.experts.count
+        row_s = 2 * model.expert_parameters * chosen_share / flops
+        read_all_s = model.expert_parameters * DTYPE_BYTES[model.expert_dtype] / bandwidth
+        knots = tuple(2.0**k for k in range(_LARGEST_STEP_LOG2 + 1))
+        touched = [1 - (1 - chosen_share) ** (tokens / parallelism.pp) for tokens in knots]
+        return Curve(knots, tuple(max(read_all_s * share, row_s * t) for share, t in zip(touched, knots, strict=True)))
 
-def _matrix(parameters: int, dtype_bytes: int, flops: float, bandwidth: float, extra_s: float) -> Curve:
-    """Seconds over rows that meet `parameters` weights: the longer of reading and computing, plus extra_s a row."""
-    read_s = parameters * dtype_bytes / bandwidth
-    row_s = 2 * parameters / flops
+
+def _matrix(read_s: float, row_s: float, extra_s: float) -> Curve:
+    """Seconds over rows that meet a matrix: the longer of reading it and of computing, plus extra_s a row."""
     ridge = max(read_s / row_s, 2.0)
     knots = (1.0, ridge, 2 * ridge)
     return Curve(knots, tuple(max(read_s, row_s * rows) + extra_s * rows for rows in knots))
+
+
+def _sum(one: Curve, other: Curve) -> Curve:
+    """The sum of two curves, on the knots of both."""
+    knots = np.union1d(one.knots, other.knots)
+    return Curve(tuple(knots), tuple(_at(one, knots) + _at(other, knots)))
+
+
+def _at(curve: Curve, xs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The curve's values at xs >= its first knot; the last segment goes on."""
+    slope = (curve.values[-1] - curve.values[-2]) / (curve.knots[-1] - curve.knots[-2])
+    return np.interp(xs, curve.knots, curve.values) + slope * np.maximum(xs - curve.knots[-1], 0.0)

@@ -3,14 +3,16 @@
 A step costs
 
     base_s + per_prefill_token_s * prefill tokens + per_sequence_s * decodes + per_sampled_s * sampled
-    + linear(prefill tokens + decodes) + logits(sampled)                                                  `base_s`
+    + prefill_step_s where there is a chunk + linear(prefill tokens + decodes) + logits(sampled)          `base_s`
     + sum over chunks of prefill_quadratic_s * ((prefix + chunk)^2 - prefix^2)
                          + attention(prefix + chunk) * (1 - prefix^2 / (prefix + chunk)^2)                `chunk_s`
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
+    + skew_s * (decodes * longest - context)                                                              `uneven_s`
 
-where `context` is summed over the decodes, and linear, logits, attention (of a whole prompt) and decode are piecewise
-affine between knots: the last segment goes on beyond the last knot, and an absent table adds exactly nothing. Products
-of dyadic coefficients and token counts are exact in float64, and so are their sums.
+where `context` is summed over the decodes and `longest` is the longest one's, and linear, logits, attention (of a whole
+prompt) and decode are piecewise affine between knots: the last segment goes on beyond the last knot, and an absent
+table adds exactly nothing. Products of dyadic coefficients and token counts are exact in float64, and so are their
+sums.
 """
 
 from __future__ import annotations
@@ -22,21 +24,23 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.hardware import Gpu, Model
+from framework.hardware import Gpu, Model, Parallelism
 from framework.jit import compiled
 
 _COEFFICIENTS = (
     *("base_s", "per_prefill_token_s", "prefill_quadratic_s"),
     *("per_sequence_s", "per_context_token_s", "per_sampled_s"),
+    *("prefill_step_s", "skew_s"),
 )
-_CURVES = ("linear", "attention", "logits")
+_LIMITS = ("tokens_limit", "length_limit", "sampled_limit")
+_CURVES = ("linear", "attention", "logits", "decode_limits")
 _SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
 _FIRST_BUCKET = 1023 << 3  # of 1.0
 # An axis of n knots lies in `data` as a count of buckets, for each bucket the segment that holds its lower edge, the
 # knots, and an infinite one. `stride` = n + 1 values and as many slopes follow. For the decode surface the two axes
 # (batch, context) come first, then values and slopes over context for each batch knot. A stride of 0: no such table.
 ROW = np.dtype(
-    [(name, np.float64) for name in _COEFFICIENTS]
+    [(name, np.float64) for name in (*_COEFFICIENTS, *_LIMITS)]
     + [(f"{name}_{what}", np.int64) for name in _CURVES for what in ("at", "stride")]
     + [(f"decode_{what}", np.int64) for what in ("at", "batches", "context_at", "lines_at", "stride")]
 )
@@ -92,7 +96,11 @@ def _check_knots(knots: tuple[float, ...]) -> None:
 
 @dataclass(frozen=True)
 class StepRow:
-    """Coefficients (seconds per unit) and tables of one pool; see the module. All default to nothing."""
+    """Coefficients (seconds per unit) and tables of one pool; see the module. All default to nothing.
+
+    `request_s`: between a client's sending a request and the scheduler's seeing it. Limits say where measurement ends:
+    tokens of a step, length of a prompt, sequences that emit, summed context by the number of decodes.
+    """
 
     base_s: float = 0.0
     per_prefill_token_s: float = 0.0
@@ -104,6 +112,13 @@ class StepRow:
     attention: Curve | None = None  # over the tokens of a whole prompt
     logits: Curve | None = None  # over the sequences that emit a token
     decode: Surface | None = None
+    prefill_step_s: float = 0.0
+    skew_s: float = 0.0
+    request_s: float = 0.0
+    tokens_limit: float = np.inf
+    length_limit: float = np.inf
+    sampled_limit: float = np.inf
+    decode_limits: Curve | None = None
 
 
 class Timing(Protocol):
@@ -112,8 +127,8 @@ class Timing(Protocol):
     @property
     def source(self) -> str: ...
 
-    def row(self, model: Model, gpu: Gpu, tp: int) -> StepRow:
-        """Step times of one instance of `tp` GPUs; InputError where the source has none."""
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance; InputError where the source has none."""
         ...
 
 
@@ -128,7 +143,7 @@ def stack(rows: Sequence[StepRow]) -> StepTables:
         return at
 
     for k, row in enumerate(rows):
-        for name in _COEFFICIENTS:
+        for name in (*_COEFFICIENTS, *_LIMITS):
             table[name][k] = getattr(row, name)
         for name in _CURVES:
             curve = getattr(row, name)
@@ -213,6 +228,7 @@ def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sample
     row = tables.rows[k]
     time_s: float = row["base_s"] + row["per_prefill_token_s"] * prefill_tokens
     time_s += row["per_sequence_s"] * decodes + row["per_sampled_s"] * sampled
+    time_s += row["prefill_step_s"] * min(prefill_tokens, 1)
     time_s += _curve(tables.data, row["linear_at"], row["linear_stride"], float(prefill_tokens + decodes))
     return time_s + _curve(tables.data, row["logits_at"], row["logits_stride"], float(sampled))
 
@@ -240,6 +256,32 @@ def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[fl
     return per_token_s * context + value_s, per_token_s + slope_s, knot
 
 
+@compiled
+def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: int) -> float:
+    """Seconds that decodes of unequal context cost on top, in pool k; the same for all steps of one batch."""
+    time_s: float = tables.rows[k]["skew_s"] * (decodes * longest - context)
+    return time_s
+
+
+@compiled
+def beyond(tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: int) -> float:
+    """How far a step lies past what was measured for pool k: the largest ratio to a limit; at most 1: within.
+
+    The lengths of its chunks are judged by `length_beyond`.
+    """
+    row = tables.rows[k]
+    decode_limit = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
+    ratio: float = max(tokens / row["tokens_limit"], sampled / row["sampled_limit"])
+    return max(ratio, context / decode_limit if decode_limit > 0.0 else 0.0)
+
+
+@compiled
+def length_beyond(tables: StepTables, k: int, length: int) -> float:
+    """How far a prompt of that length lies past what was measured for pool k."""
+    ratio: float = length / tables.rows[k]["length_limit"]
+    return ratio
+
+
 def step_s(
     tables: StepTables,
     k: int,
@@ -248,13 +290,16 @@ def step_s(
     decodes: int,
     context: int,
     sampled: int | None = None,
+    longest: int | None = None,
 ) -> float:
     """Seconds of a whole step in pool k: chunk i of `chunks[i]` tokens after `prefixes[i]`, and `decodes` sequences.
 
-    `sampled` sequences emit a token; by default all decodes and all chunks do.
+    `sampled` sequences emit a token; by default all decodes and all chunks do. `longest` is the longest context; by
+    default all are equal.
     """
     emitting = decodes + len(chunks) if sampled is None else sampled
     time_s = base_s(tables, k, sum(chunks), decodes, emitting)
     for prefix, chunk in zip(prefixes, chunks, strict=True):
         time_s += chunk_s(tables, k, prefix, chunk)
-    return float(time_s + decode_s(tables, k, decodes, context)[0])
+    time_s += decode_s(tables, k, decodes, context)[0]
+    return float(time_s if longest is None else time_s + uneven_s(tables, k, decodes, context, longest))
