@@ -1,0 +1,82 @@
+"""Tables of measured kernel times of one GPU and one backend, in one schema whatever they were read from.
+
+A table holds one row for each measured shape of one operation: the key columns of `OPERATIONS` and `latency_s`, the
+seconds of one call. Optional columns: `spread_s`, interquartile range of repeats, and `kernel`, the kernel's name.
+
+The operations, each on one GPU:
+
+- gemm: (m, k) x (k, n); `dtype` of the weights;
+- prefill_attention: `batch` sequences of `tokens` new tokens each behind `prefix` cached ones; `window` 0: none;
+- decode_attention: one new token for each of `batch` sequences of `context` tokens, the new one included;
+- experts: `tokens` tokens enter a mixture of `experts` experts, `per_token` each, every expert `hidden` x `intermediate`
+  split over `tp` GPUs and all experts over `ep`; `distribution` of the tokens over the experts;
+- all_reduce, all_gather, reduce_scatter, all_to_all: a message of `bytes` among `gpus`;
+- dispatch: tokens to the GPUs of their experts and back (`phase` dispatch or combine) by the library `comm`;
+- latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
+- latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre or post);
+- quantize: scaling (m, k) activations to `dtype`.
+
+Dtypes are named as in framework.hardware.DTYPE_BYTES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from framework.errors import InputError
+
+_ATTENTION = ("kv_dtype", "heads", "kv_heads", "head_dim", "window", "batch")
+_MESSAGE = ("dtype", "gpus", "bytes")
+_EXPERTS = ("dtype", "tokens", "hidden", "intermediate", "experts", "per_token", "tp", "ep", "distribution")
+# The key columns of each operation's table.
+OPERATIONS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "prefill_attention": (*_ATTENTION, "tokens", "prefix"),
+    "decode_attention": (*_ATTENTION, "context"),
+    "experts": _EXPERTS,
+    "all_reduce": _MESSAGE,
+    "all_gather": _MESSAGE,
+    "reduce_scatter": _MESSAGE,
+    "all_to_all": _MESSAGE,
+    "dispatch": ("phase", "comm", "tokens", "hidden", "per_token", "experts", "ep", "nodes"),
+    "latent_prefill": ("kv_dtype", "dtype", "heads", "batch", "tokens", "prefix", "module"),
+    "latent_decode": ("kv_dtype", "dtype", "heads", "batch", "context", "module"),
+    "latent_bmm": ("dtype", "heads", "tokens", "phase"),
+    "quantize": ("dtype", "m", "k"),
+}
+# Key columns that hold names; all others hold whole numbers.
+NAMES = ("dtype", "kv_dtype", "distribution", "phase", "comm")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where tables come from: `version` of the backend, `versions` of each table where they differ."""
+
+    gpu: str
+    backend: str
+    version: str
+    source: str
+    licence: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Measured kernel times of one GPU and backend; `notes`: what was left out of the source, and why."""
+
+    provenance: Provenance
+    tables: Mapping[str, pl.DataFrame]
+    notes: tuple[str, ...] = ()
+
+    def table(self, operation: str) -> pl.DataFrame:
+        """The table of an operation, sorted by its key columns; InputError where nothing was measured."""
+        if operation not in self.tables:
+            origin = self.provenance
+            raise InputError(
+                f"no {operation} times for gpu {origin.gpu}, backend {origin.backend} in {origin.source};"
+                f" it has {', '.join(self.tables) or 'none'}"
+            )
+        return self.tables[operation]
