@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from framework.errors import InputError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write `content` under a temporary name and rename it; InputError, and nothing left behind, if that fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        _remove(temporary)
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written ({reason}); choose another directory") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # its directory cannot be written, or is none: nothing was made
+        return
+
+
+def user_cache() -> Path:
+    """The project's folder in the user's cache: $XDG_CACHE_HOME, else ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "servelab"

@@ -1,0 +1,217 @@
+"""Profiles: the parts of all setups of one model on one GPU and backend, as small files that ship with the package.
+
+A profile is `<directory>/<gpu>/<backend>/<model>.json.gz`: JSON of a header (where its times come from) and entries,
+one `Parts` each, times rounded to five significant digits. The same profile is the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from framework.errors import InputError
+from framework.files import user_cache, write_whole
+from framework.hardware import Gpu, Model, Parallelism
+from framework.timing.profile import Parts, Setup
+
+_FORMAT = "servelab timing profile 1"
+_DIGITS = 5
+_SUFFIX = ".json.gz"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may differ between a model and its profile
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a profile's times come from.
+
+    `device`: the GPU as conf/gpu had it, by which the times are scaled to others. `shape`: sizes of the model, see
+    `shape_of`. `version`: of the backend, `versions` of each kernel table.
+    """
+
+    model: str
+    backend: str
+    version: str
+    versions: Mapping[str, str]
+    device: Gpu
+    shape: Mapping[str, Any]
+    source: str
+    licence: str
+    citation: str
+    command: str
+    project: str
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Measured parts of one model on one GPU and backend, one entry for each setup."""
+
+    origin: Origin
+    entries: tuple[Parts, ...]
+
+    def find(self, setup: Setup) -> Parts | None:
+        """The entry of that setup, None where it was not measured."""
+        return next((parts for parts in self.entries if parts.setup == setup), None)
+
+    def require_shape(self, model: Model, path: Path) -> None:
+        """Raise InputError if `model` has other sizes than the one that was measured."""
+        shape = shape_of(model)
+        for name, measured in self.origin.shape.items():
+            if shape.get(name) != measured:
+                raise InputError(
+                    f"{path} is of a {self.origin.model} with {name} = {measured}, this one has {shape.get(name)}:"
+                    " give it another model.name and make its profile with python -m framework.timing.build"
+                )
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry of a profile, and the profile it was found in."""
+
+    parts: Parts
+    origin: Origin
+
+
+def shape_of(model: Model) -> dict[str, Any]:
+    """The sizes that step times depend on: not the name, nor data types, which each entry states itself."""
+    flat: dict[str, Any] = {}
+    for name, value in asdict(model).items():
+        nested = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{inner}": deep for inner, deep in nested} if nested else {name: value}
+    return {name: value for name, value in flat.items() if name not in _FREE}
+
+
+def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:
+    """Where the profile of a model lies in a directory of profiles; InputError for names that cannot be file names."""
+    for what, name in (("model.name", model), ("gpu.name", gpu), ("timing.backend", backend)):
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{what} = {name!r} cannot name a profile: letters, digits, dots, - and _ only")
+    return directory / gpu / backend / f"{model}{_SUFFIX}"
+
+
+def directories(own: Path | None = None) -> tuple[Path, ...]:
+    """Where profiles are looked for, first to last: the user's own directory, the user's cache, those that ship.
+
+    InputError if `own` is no directory.
+    """
+    if own is not None and not own.is_dir():
+        raise InputError(f"timing.profiles = {own}: there is no such directory")
+    return (*([own] if own is not None else []), cache_directory(), shipped_directory())
+
+
+def cache_directory() -> Path:
+    """Profiles that the user made."""
+    return user_cache() / "profiles"
+
+
+def shipped_directory() -> Path:
+    """Profiles that ship with the package."""
+    return Path(__file__).resolve().parent / "profiles"
+
+
+def find(places: Iterable[Path], model: Model, gpu: str, backend: str, setup: Setup) -> Found | None:
+    """The first entry of that setup; None where there is none. InputError for a bad file, or one of other sizes."""
+    for profile, path in _profiles(places, model.name, gpu, backend):
+        parts = profile.find(setup)
+        if parts is not None:
+            profile.require_shape(model, path)
+            return Found(parts, profile.origin)
+    return None
+
+
+def setups(places: Iterable[Path], model: str, gpu: str, backend: str) -> tuple[Setup, ...]:
+    """All setups of a model that profiles hold."""
+    found = {parts.setup: None for profile, _ in _profiles(places, model, gpu, backend) for parts in profile.entries}
+    return tuple(found)
+
+
+def platforms(places: Iterable[Path], model: str) -> tuple[tuple[str, str], ...]:
+    """The GPUs and backends that have a profile of a model, sorted."""
+    files = (path for place in places for path in place.glob(f"*/*/{model}{_SUFFIX}"))
+    return tuple(sorted({(path.parent.parent.name, path.parent.name) for path in files}))
+
+
+def write_profile(directory: Path, profile: Profile) -> Path:
+    """Write a profile below `directory`, whole or not at all; its path. InputError if it cannot be written."""
+    origin = profile.origin
+    path = profile_path(directory, origin.model, origin.device.name, origin.backend)
+    content = {
+        "format": _FORMAT,
+        "origin": asdict(origin),
+        "entries": [_encoded(parts) for parts in profile.entries],
+    }
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
+    return path
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile; InputError, naming the file, for one that cannot be read or is something else."""
+    try:
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']!r}")
+        origin = content["origin"]
+        return Profile(
+            Origin(**{**origin, "device": Gpu(**origin["device"])}), tuple(map(_decoded, content["entries"]))
+        )
+    except OSError as error:  # gzip.BadGzipFile is one
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be read as a timing profile ({reason}); {_MEND}") from error
+    except (EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+        raise InputError(f"{path}: not a timing profile, or damaged ({error}); {_MEND}") from error
+
+
+_MEND = "remove it, or make it again with python -m framework.timing.build"
+
+
+def _profiles(places: Iterable[Path], model: str, gpu: str, backend: str) -> Iterator[tuple[Profile, Path]]:
+    for place in places:
+        path = profile_path(place, model, gpu, backend)
+        if path.is_file():
+            yield read_profile(path), path
+
+
+def _encoded(parts: Parts) -> dict[str, Any]:
+    encoded: dict[str, Any] = {}
+    for field in fields(Parts):
+        value = getattr(parts, field.name)
+        if isinstance(value, Parallelism):
+            encoded[field.name] = asdict(value)
+        elif isinstance(value, str):
+            encoded[field.name] = value
+        else:
+            exact = not field.name.endswith("_s")
+            encoded[field.name] = _numbers(np.asarray(value, np.float64).tolist(), exact)
+    return encoded
+
+
+def _numbers(value: Any, exact: bool) -> Any:
+    """Nested lists of numbers, shortened: whole ones as integers, infinity as null, times rounded."""
+    if isinstance(value, list):
+        return [_numbers(item, exact) for item in value]
+    if math.isinf(value):
+        return None
+    number = value if exact else float(f"{value:.{_DIGITS}g}")
+    return int(number) if number.is_integer() else number
+
+
+def _decoded(entry: Mapping[str, Any]) -> Parts:
+    decoded: dict[str, Any] = {}
+    for name, value in entry.items():
+        if name == "parallelism":
+            decoded[name] = Parallelism(**value)
+        elif isinstance(value, list):
+            decoded[name] = np.array([np.inf if item is None else item for item in value], np.float64)
+        else:
+            decoded[name] = math.inf if value is None else value
+    return Parts(**decoded)
