@@ -1,19 +1,19 @@
 """Measured deployments to hold the simulator against, read from the csv inside the package aiconfigurator-core.
 
 `silicon_sample.csv` lists 5,221 closed-loop load tests: a client kept `silicon_concurrency` requests in flight. Nearly
-all come from InferenceX (https://github.com/SemiAnalysisAI/InferenceX; its benchmark_lib.sh gives the client's
-settings: 10 x concurrency prompts after 2 x concurrency warm-up prompts, all sent as fast as the concurrency allows,
-ends of sequence ignored, lengths uniform in [0.8, 1] x nominal), some of them three times. What is left out, and why, is
-decided here, before any prediction; `Reading.excluded` counts it.
+all come from InferenceX (https://github.com/SemiAnalysisAI/InferenceX; the scripts under its benchmarks/ give the
+client's settings: 10 x concurrency prompts sent as fast as the concurrency allows, ends of sequence ignored, lengths
+uniform in [0.8, 1] x nominal), many of them up to three times. What is left out, and why, is decided here, before any
+prediction; `Reading.excluded` counts it.
 
-Conventions of the csv that its header does not tell, each checked on the same measurement listed in several files:
+Conventions of the csv that its header does not tell, each checked on measurements that several of its sources list:
 
-- InferenceX states the GPUs of an instance (its TP), the expert groups (EP) and whether attention is data parallel.
-  Two of the csv's sources write this as tp * dp = moe_tp * moe_ep with moe_tp = TP and moe_ep = EP, so 8 GPUs with
-  EP = 8 appear as tp = 64, or dp = 64. vLLM's recipes with data parallel attention run TP = 1, DP = n, EP = n and appear
-  as tp = dp = n, moe_ep = n * n.
+- InferenceX states the GPUs of an instance (TP), the groups of experts (EP) and whether attention is data parallel.
+  Two of the sources write this as tp * dp = moe_tp * moe_ep with moe_tp = TP and moe_ep = EP: 8 GPUs with EP = 8 appear
+  as tp = 64 or, with data parallel attention, as dp = 64. For vLLM they write TP = EP = n as tp = dp = n and
+  moe_ep = n * n, though attention is tensor parallel.
 - The concurrency is that of all data-parallel groups together; `batch_size` is it over the csv's own dp.
-- DeepSeek-V3 and DeepSeek-R1 name one architecture and, across files, one measurement.
+- DeepSeek-V3 and DeepSeek-R1 name one architecture and, across sources, one measurement.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Row:
 
     @property
     def deployment(self) -> str:
-        """What a fold must not divide: model, system, backend, precision and parallelism (not version, load, lengths)."""
+        """What a fold must not divide: model, system, backend, precision and parallelism; not version, load, lengths."""
         return "/".join((self.model, self.gpu, self.backend, self.dtype, self.expert_dtype, self.layout))
 
     @property
@@ -212,8 +212,8 @@ def key_difference(rows: Iterable[Row], path: Path) -> str:
     if present == expected:
         return ""
     return (
-        f"the measured rows are not those of {path.name}: {len(present - expected)} new, {len(expected - present)} gone;"
-        " the installed aiconfigurator-core is another version"
+        f"the measured rows are not those of {path.name}: {len(present - expected)} new,"
+        f" {len(expected - present)} gone; the installed aiconfigurator-core is another version"
     )
 
 
@@ -221,11 +221,13 @@ class _UnusableError(Exception):
     """Why a line of the csv is left out."""
 
 
-_COLUMNS = """id silicon_data_source backend backend_version model_path system precision mode isl osl gemm_quant_mode
-    moe_quant_mode batch_size tp_size pp_size attention_dp_size moe_tp_size moe_ep_size prefill_num_workers
-    prefill_tp_size prefill_pp_size prefill_attention_dp_size prefill_moe_tp_size prefill_moe_ep_size decode_num_workers
-    decode_tp_size decode_pp_size decode_attention_dp_size decode_moe_tp_size decode_moe_ep_size silicon_ttft_ms
-    silicon_tpot_ms""".split()
+_SIZES = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+_COLUMNS = (
+    *("silicon_data_source", "backend", "backend_version", "model_path", "system", "precision", "mode", "isl", "osl"),
+    *("gemm_quant_mode", "batch_size", "silicon_ttft_ms", "silicon_tpot_ms"),
+    *("prefill_num_workers", "decode_num_workers"),
+    *(role + size for role in ("", "prefill_", "decode_") for size in _SIZES),
+)
 
 
 def _load(path: Path) -> pl.DataFrame:
@@ -323,8 +325,7 @@ def _number(line: _Line, name: str) -> int:
 
 def _sizes(line: _Line, prefix: str) -> tuple[int, int, int, int]:
     """The csv's attention tp and dp, expert tp and ep; what is empty counts as 1."""
-    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
-    tp, dp, expert_tp, ep = (max(1, _number(line, prefix + name)) for name in names)
+    tp, dp, expert_tp, ep = (max(1, _number(line, prefix + size)) for size in _SIZES)
     return tp, dp, expert_tp, ep
 
 
@@ -335,7 +336,7 @@ def _aggregated(line: _Line, model: str) -> Parallelism:
         expert_tp, ep = tp, 1
     elif line["written_as"] == "product":
         if expert_tp == 1 and tp == dp > 1 and ep == tp * dp:
-            tp, ep = 1, dp
+            dp, ep = 1, dp
         elif tp * dp == expert_tp * ep and ep > 1:
             tp, dp = (1, expert_tp) if dp > 1 else (expert_tp, 1)
             expert_tp = expert_tp // ep
