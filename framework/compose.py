@@ -12,6 +12,7 @@ from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.hardware import Model, kv_capacity_tokens
+from framework.load import Load
 from framework.metrics import Slo
 from framework.policy import Policy, lay_out
 from framework.predictor import Predictor
@@ -24,6 +25,7 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
     ("model", Model),
     ("timing", None),
     ("engine", EngineConfig),
+    ("load", Load),
     ("slo", Slo),
     ("cluster", ClusterSpec),
     ("policy", Policy),
@@ -42,6 +44,7 @@ class Experiment:
     engine: EngineConfig
     policy: Policy
     predictor: Predictor | None
+    load: Load
     slo: Slo
     seed: int
 
@@ -56,6 +59,7 @@ class Experiment:
                 engine=self.engine,
                 policy=self.policy,
                 predictor=self.predictor,
+                load=self.load,
                 seed=self.seed,
                 progress=progress,
             )

@@ -20,6 +20,7 @@ from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
 from framework.invariants import check_result
+from framework.load import Load, Open
 from framework.policy import Policy, lay_out
 from framework.predictor import Predictions, Predictor
 from framework.timing.step import Timing
@@ -66,6 +67,7 @@ class Result:
     policy: str
     predictor: str
     timing_source: str
+    load: str
     seed: int
     reasons: tuple[str, ...]
     events: int
@@ -75,6 +77,17 @@ class Result:
     leaps: NDArray[Any]
     memberships: NDArray[Any]
     gaps: Gaps | None = None  # in place of the log where that is reduced
+
+    @property
+    def extrapolated(self) -> float:
+        """Share of all busy time that was spent in steps past what the timing source has measured."""
+        busy_s = self.instances["busy_s"].sum()
+        return float(self.instances["extrapolated_s"].sum() / busy_s) if busy_s > 0 else 0.0
+
+    @property
+    def extrapolation(self) -> float:
+        """The farthest of these steps, as a ratio to the end of measurement; 1: none."""
+        return max(1.0, float(self.instances["extrapolation"].max()))
 
     def check(self) -> None:
         """Raise InvariantError unless every invariant of a finished run holds."""
@@ -89,21 +102,23 @@ def simulate(
     engine: EngineConfig | None = None,
     policy: Policy | None = None,
     predictor: Predictor | None = None,
+    load: Load | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Replay the workload until every request has ended.
 
-    Without `engine` and `policy` their defaults hold; a policy and a predictor serve one run each. `progress(ended,
-    total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError for what a policy
+    Without `engine`, `policy` and `load` their defaults hold; a policy and a predictor serve one run each.
+    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError for what a policy
     returned, and whatever a policy raised.
     """
     engine = EngineConfig() if engine is None else engine
+    load = Open() if load is None else load
     policy = Policy() if policy is None else policy
     for part in (policy, predictor):
         _claim(part)
     spec = lay_out(policy, cluster)
-    state, lists = allocate(workload, spec, model, timing, engine)
+    state, lists = allocate(workload, spec, model, timing, engine, load)
     if predictor is not None:
         predictor.prepare(workload, seed)
     predictions = Predictions(predictor, workload, lists.finished, state.sim)
@@ -118,6 +133,7 @@ def simulate(
         policy=policy.name,
         predictor="none" if predictor is None else predictor.name,
         timing_source=timing.source,
+        load=load.name,
         seed=seed,
         reasons=tuple(binding.reasons),
         events=int(state.sim["events"][0]),
@@ -206,6 +222,7 @@ def _outcomes(state: State, predictions: Predictions) -> NDArray[np.void]:
     for name in OUTCOME.names or ():
         if name in (requests.dtype.names or ()):
             outcomes[name] = requests[name]
+    outcomes["arrival_s"] -= state.sim["request_s"]  # the client's clock
     outcomes["state"] = 0
     for internal, end in _ENDS.items():
         outcomes["state"][requests["state"] == internal] = end

@@ -67,6 +67,7 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.pushed = self.enqueued = self.admitted = self.preempted = self.ended = 0
         self.withdrawn: set[int] = set()
+        self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.outstanding = 0  # events in the heap that are neither ticks nor withdrawn
         self.order: list[tuple[float, int, int]] = []
         self.woken: list[Instance] = []  # idle instances that begin an iteration once the present event is done with
@@ -90,9 +91,14 @@ class Simulation:
         self.outstanding -= 1
 
     def run(self) -> Simulation:
-        for r in self.requests:
-            if self.workload.previous is None or self.workload.previous[r.id] < 0:
-                self.push(float(self.workload.arrival_s[r.id]), ARRIVAL, r.id)
+        opening = [r for r in self.requests if self.workload.previous is None or self.workload.previous[r.id] < 0]
+        if self.options.clients is None:
+            for r in opening:
+                self.push(float(self.workload.arrival_s[r.id]) + self.options.request_s, ARRIVAL, r.id)
+        else:
+            self.sessions = opening
+            for _ in range(min(self.options.clients, len(opening))):
+                self.open_session(0.0)
         if self.hooks.tick_s is not None:
             self.push(self.hooks.tick_s, TICK, 1)
         while self.ended < len(self.requests):
@@ -171,7 +177,14 @@ class Simulation:
         if w.previous is not None and w.think_s is not None:
             for later in self.requests:
                 if w.previous[later.id] == r.id:
-                    self.push(self.now + float(w.think_s[later.id]), ARRIVAL, later.id)
+                    self.push(self.now + float(w.think_s[later.id]) + self.options.request_s, ARRIVAL, later.id)
+                    return
+        if self.sessions:
+            self.open_session(self.now)
+
+    def open_session(self, time: float) -> None:
+        """A client is free: it takes up the next session."""
+        self.push(time + self.options.request_s, ARRIVAL, self.sessions.pop(0).id)
 
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.options.block_tokens)
@@ -350,6 +363,7 @@ class Simulation:
             duration += self.timing.chunk_s(pool, prefix, tokens)
         if decodes:
             duration += self.timing.decode_s(pool, len(decodes), context)
+            duration += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g for r in decodes))
         duration += i.swap_bytes / i.spec.host_bytes_s
         i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context)
         self.push(i.step.end_s, STEP_END, i.id)

@@ -13,13 +13,15 @@ INSTANCE_TOTALS = (
 
 
 class StepTime(Protocol):
-    """Seconds of one step of pool `pool`, in three parts."""
+    """Seconds of one step of pool `pool`, in four parts."""
 
     def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float: ...
 
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float: ...
 
     def decode_s(self, pool: int, decodes: int, context: int) -> float: ...
+
+    def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Options:
     kv_bytes_per_token: float = 1.0
     max_context: int = 1 << 40
     latency_s: float = 0.0
+    request_s: float = 0.0  # between a client's sending a request and its arrival
+    clients: int | None = None  # None: requests arrive when the trace says
 
 
 @dataclass

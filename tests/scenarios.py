@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
+from framework.load import Closed, Load, Open
 from framework.timing import step
 from framework.timing.step import StepRow, StepTables, Surface
 from framework.workload import Workload
@@ -51,6 +52,9 @@ class TableTime:
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
         return float(step.decode_s(self.tables, pool, decodes, context)[0])
 
+    def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
+        return float(step.uneven_s(self.tables, pool, decodes, context, longest))
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -59,6 +63,7 @@ class Scenario:
     model: Model
     timing: RowTiming
     engine: EngineConfig
+    load: Load
     rules: Rules
 
     def table_time(self) -> TableTime:
@@ -77,6 +82,8 @@ class Scenario:
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_context=self.model.max_context,
             latency_s=self.cluster.link.latency_s,
+            request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
+            clients=self.load.clients,
         )
 
     def specs(self) -> list[Spec]:
@@ -138,6 +145,9 @@ def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
         per_sequence_s=draw(amounts(exact, 0, 7, -11)),
         per_context_token_s=draw(amounts(exact, 0, 7, -14)),
         per_sampled_s=draw(amounts(exact, 0, 3, -12)),
+        prefill_step_s=draw(amounts(exact, 0, 3, -9)),
+        skew_s=draw(st.just(0.0) | amounts(exact, 0, 3, -13)),
+        request_s=draw(st.just(0.0) | amounts(exact, 0, 7, -8)),
         decode=surface,
     )
 
@@ -244,4 +254,5 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     )
     link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})
-    return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, draw(rules(layout, exact)))
+    load = draw(st.just(Open()) | st.just(Open()) | st.integers(1, 6).map(Closed))
+    return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, load, draw(rules(layout, exact)))

@@ -41,7 +41,13 @@ def run_reference(scenario: Scenario) -> tuple[Simulation, list[Note]]:
 def run_engine(scenario: Scenario) -> tuple[Result, list[Note]]:
     ruler = Ruler(scenario.rules)
     result = simulate(
-        scenario.workload, scenario.cluster, scenario.model, scenario.timing, scenario.engine, ruled_policy(ruler)
+        scenario.workload,
+        scenario.cluster,
+        scenario.model,
+        scenario.timing,
+        scenario.engine,
+        ruled_policy(ruler),
+        load=scenario.load,
     )
     result.check()
     return result, ruler.notes
@@ -49,10 +55,12 @@ def run_engine(scenario: Scenario) -> tuple[Result, list[Note]]:
 
 def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
     """All that is compared, of the reference."""
-    rows = [[getattr(r, name) for name in ROW_FIELDS] for r in simulation.requests]
+    rows = [{name: getattr(r, name) for name in ROW_FIELDS} for r in simulation.requests]
+    for row in rows:
+        row["arrival_s"] -= simulation.options.request_s  # results tell when the client sent it
     return {
         "reasons": [r.reason for r in simulation.requests],
-        "rows": [dict(zip(ROW_FIELDS, row, strict=True)) for row in rows],
+        "rows": rows,
         "emitted": [r.g for r in simulation.requests],
         "tokens": [r.token_s for r in simulation.requests],
         "steps": [i.steps for i in simulation.instances],
@@ -118,10 +126,12 @@ def compare(scenario: Scenario, tolerance: float) -> None:
 
 def has_near_tie(simulation: Simulation) -> bool:
     """Whether two events whose times are sums come within NEAR of each other or of any other event."""
-    first_turns = simulation.workload.previous
+    first_turns, options = simulation.workload.previous, simulation.options
+    opens = options.clients is None
     given_time = [
-        kind == TICK or (kind == ARRIVAL and (first_turns is None or first_turns[id] < 0))
-        for _, kind, id in simulation.order
+        kind == TICK
+        or (kind == ARRIVAL and (time == options.request_s or (opens and (first_turns is None or first_turns[id] < 0))))
+        for time, kind, id in simulation.order
     ]
     for k in range(1, len(simulation.order)):
         before, now = simulation.order[k - 1][0], simulation.order[k][0]

@@ -28,7 +28,19 @@ KEYS = [
     *LATENCY_KEYS,
     *("offered", "rejected", "failed", "preemptions", "migrations", "slo_attainment", "goodput_per_gpu", "gpus", "mfu"),
     *("mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd"),
-    *("policy", "predictor", "trace", "trace_source", "trace_sha256", "timing_source", "seed", "versions"),
+    *(
+        "policy",
+        "predictor",
+        "trace",
+        "trace_source",
+        "trace_sha256",
+        "timing_source",
+        "extrapolated",
+        "extrapolation",
+        "load",
+        "seed",
+        "versions",
+    ),
     "git_revision",
 ]
 NONE = None

@@ -33,6 +33,9 @@ class Affine:
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
         return self.per_context_token * context
 
+    def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
+        return 0.0
+
 
 class Script(Hooks):
     """A policy made of the given functions; those left out are not overridden."""

@@ -14,7 +14,7 @@ from framework.engine.kvcache import available, take, take_at
 from framework.engine.queues import tree_update
 from framework.engine.state import STEP_END, State
 from framework.jit import kernel
-from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -139,6 +139,8 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
             if q.done + s.arena[inst.chunk_at + j] == q.target:
                 completing += 1
     first_s = base_s(tables, inst.pool, prefill_tokens, decodes, decodes + completing)
+    leap.sampled = decodes + completing
+    leap.longest_prompt = 0
     if prefill_tokens > 0:
         for j in range(inst.prefilling):
             q = s.requests[s.arena[inst.prefilling_at + j]]
@@ -146,9 +148,12 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
             if chunk > 0:
                 first_s += chunk_s(tables, inst.pool, q.done, chunk)
                 inst.prefill_square += float((2 * q.done + chunk) * chunk)
+                leap.longest_prompt = max(leap.longest_prompt, q.done + chunk)
     value_s, slope_s, knot = 0.0, 0.0, np.inf
     if decodes > 0:
         value_s, slope_s, knot = decode_s(tables, inst.pool, decodes, context)
+        if s.timing_rows[inst.pool].skew_s > 0.0:
+            value_s += uneven_s(tables, inst.pool, decodes, context, _longest_context(s, i))
     first_s += value_s
     first_s += inst.swap_bytes / inst.host_bytes_s
 
@@ -169,6 +174,16 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     if inst.unstamped > 0 and decodes > 0:
         _stamp_first_tokens(s, i, sim.now_s + first_s)
     tree_update(s, i)
+
+
+@kernel
+def _longest_context(s: State, i: int) -> int:
+    """The longest context that the step being formed reads."""
+    inst = s.instances[i]
+    longest = 0
+    for j in range(inst.running):
+        longest = max(longest, s.requests[s.arena[inst.running_at + j]].offset + inst.decode_steps + 1)
+    return longest
 
 
 @kernel
@@ -226,8 +241,22 @@ def complete(s: State, i: int) -> None:
         inst.context_tokens += float(steps) * leap.context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.batch_s += decodes * duration_s
     inst.busy_s += duration_s
+    _note_extrapolation(s, i, duration_s)
     inst.steps += steps
     inst.prefill_tokens += leap.prefill_tokens
     sim.steps += steps
     inst.busy = False
     leap.event_s = np.inf
+
+
+@kernel
+def _note_extrapolation(s: State, i: int, duration_s: float) -> None:
+    """Add the leap that has ended to the time spent past what was measured, if its last step was."""
+    inst, leap = s.instances[i], s.progress[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    context = leap.context + (leap.steps - 1) * leap.decodes
+    tokens = leap.prefill_tokens + leap.decodes
+    ratio = beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)
+    if ratio > 1.0:
+        inst.extrapolated_s += duration_s
+        inst.extrapolation = max(inst.extrapolation, ratio)

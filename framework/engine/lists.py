@@ -133,7 +133,7 @@ def end_with_kv(s: State, i: int, r: int) -> None:
 
 @kernel
 def end(s: State, r: int, state: int, reason: int) -> None:
-    """r ends now as finished, rejected or failed; the next turn of its session follows after its think time."""
+    """r ends now as finished, rejected or failed; the next turn, or else its client's next session, follows."""
     q, sim = s.requests[r], s.sim[0]
     q.state = state
     q.reason = reason
@@ -144,6 +144,12 @@ def end(s: State, r: int, state: int, reason: int) -> None:
         sim.finished += 1
     if q.followed_by >= 0:
         release_push(s, q.followed_by, sim.now_s + s.requests[q.followed_by].think_s)
+    elif sim.next_session < sim.requests:
+        r = sim.next_session
+        release_push(s, r, sim.now_s + s.requests[r].think_s)
+        sim.next_session += 1
+        while sim.next_session < sim.requests and not s.requests[sim.next_session].opens:
+            sim.next_session += 1
 
 
 @kernel

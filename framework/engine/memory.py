@@ -25,6 +25,7 @@ from framework.engine.state import (
 )
 from framework.errors import InputError
 from framework.hardware import Model, kv_capacity_tokens
+from framework.load import Load
 from framework.timing.step import Timing, stack
 from framework.workload import Workload
 
@@ -53,17 +54,22 @@ class _Arena:
 
 
 def allocate(
-    workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig
+    workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig, load: Load
 ) -> tuple[State, Lists]:
     """The state before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
-    requests = _requests(workload)
+    steps = [timing.row(model, pool.gpu, pool.parallelism) for pool in cluster.pools]
+    delay_s = next(row.request_s for row, pool in zip(steps, cluster.pools, strict=True) if pool.role != "decode")
+    requests = _requests(workload, load, delay_s)
     sim = np.zeros(1, SIM)
     count, size = len(workload), len(instances)
     most_running = min(int(instances["max_batch"].max()), count)
     arena = _Arena()
     sim["requests"], sim["instances"], sim["remaining"] = count, size, count
     sim["next_tick"] = 1
+    sim["request_s"] = delay_s
+    waiting = np.flatnonzero(requests["opens"] & requests["follows"])
+    sim["next_session"] = waiting[0] if len(waiting) else count
     sim["most_running"] = most_running
     sim["max_context"] = model.max_context
     sim["block_tokens"] = engine.block_tokens
@@ -92,7 +98,7 @@ def allocate(
     data[sim["output_at"][0] :][:count] = workload.output_tokens
     if cached:
         _fill_cache(sim, instances, requests, data, workload)
-    tables = stack([timing.row(model, pool.gpu, pool.parallelism) for pool in cluster.pools])
+    tables = stack(steps)
     lists = Lists(
         running=data[instances["running_at"][0] :][: size * most_running].reshape(size, most_running),
         prefilling=data[instances["prefilling_at"][0] :][: size * most_running].reshape(size, most_running),
@@ -137,9 +143,12 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     return instances
 
 
-def _requests(workload: Workload) -> NDArray[np.void]:
+def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void]:
+    """Requests as the scheduler will see them: each `delay_s` after its client has sent it."""
     requests = np.zeros(len(workload), REQUEST)
-    requests["arrival_s"] = requests["event_s"] = workload.arrival_s
+    requests["event_s"] = workload.arrival_s if load.clients is None else 0.0
+    requests["event_s"] += delay_s
+    requests["opens"] = True if workload.previous is None else workload.previous < 0
     requests["input_tokens"] = workload.input_tokens
     for name in ("instance", "destination", "heap_index", "next", "child", "followed_by"):
         requests[name] = -1
@@ -150,8 +159,12 @@ def _requests(workload: Workload) -> NDArray[np.void]:
     if workload.previous is not None:
         later = np.flatnonzero(workload.previous >= 0)
         requests["follows"][later] = True
-        requests["arrival_s"][later] = np.nan  # until the turn before has ended
         requests["followed_by"][workload.previous[later]] = later
+    if load.clients is not None:
+        requests["follows"][np.flatnonzero(requests["opens"])[load.clients :]] = True
+    requests["arrival_s"] = np.where(
+        requests["follows"], np.nan, requests["event_s"]
+    )  # NaN: until one before has ended
     for name, column in (
         ("think_s", workload.think_s),
         ("session", workload.session_id),
@@ -160,6 +173,7 @@ def _requests(workload: Workload) -> NDArray[np.void]:
     ):
         if column is not None:
             requests[name] = column
+    requests["think_s"] = np.where(requests["opens"], 0.0, requests["think_s"]) + delay_s
     if workload.slo_class is not None:
         requests["slo_class"] = np.unique(workload.slo_class, return_inverse=True)[1]
     return requests

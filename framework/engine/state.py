@@ -66,7 +66,8 @@ REQUEST = _record(
     ("unstamped", "i1"),
     ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
     ("destination", "i4"),  # of its transfer or migration, -1
-    ("follows", "b1"),  # arrives when its session's turn before has ended
+    ("follows", "b1"),  # arrives when a request before has ended: of its session, or of its client
+    ("opens", "b1"),  # first of its session
     ("heap_index", "i4"),  # of its pending event, -1
     ("next", "i4"),  # link in the one list it is in
     ("child", "i4"),
@@ -148,6 +149,8 @@ INSTANCE = _record(
     ("kv_block_s", "f8"),
     ("batch_s", "f8"),
     ("transferred_bytes", "f8"),
+    ("extrapolated_s", "f8"),  # of busy_s, in steps past what was measured
+    ("extrapolation", "f8"),  # the farthest of them, as a ratio to a limit
 )
 
 # How far an instance is with its present leap. It ends where a request does: no hook may see it.
@@ -163,6 +166,8 @@ PROGRESS = _record(
     ("decodes", "i8"),
     ("prefill_tokens", "i8"),
     ("context", "i8"),
+    ("sampled", "i8"),
+    ("longest_prompt", "i8"),  # prefix + chunk
 )
 
 SIM = _record(
@@ -173,6 +178,7 @@ SIM = _record(
     ("instances", "i8"),
     ("remaining", "i8"),
     ("next_arrival", "i8"),
+    ("next_session", "i8"),  # first request that no client has taken up yet; in an open load `requests`
     ("tick_s", "f8"),
     ("next_tick", "i8"),
     ("seq", "i8"),
@@ -205,6 +211,7 @@ SIM = _record(
     ("preemption", "i8"),
     ("kv_bytes_per_token", "f8"),
     ("latency_s", "f8"),
+    ("request_s", "f8"),  # between a client's sending a request and its arrival here
     ("stamp_at_decode", "b1"),
     ("asks_admit", "b1"),
     ("admit_gives_reasons", "b1"),  # else its answer only says no

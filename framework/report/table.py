@@ -86,8 +86,17 @@ def _headline(summary: Summary) -> list[Text]:
     second = Text(style="dim")
     if summary["predictor"] not in ("", "none", None):
         second.append(f"predictor {summary['predictor']}, ")
-    second.append(f"timing {summary['timing_source']}, seed {summary['seed']}")
-    return [first, second]
+    second.append(f"timing {summary['timing_source']}, ")
+    second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
+    return [first, second, *_extrapolated(summary)]
+
+
+def _extrapolated(summary: Summary) -> list[Text]:
+    """How much of the time rests on step times past the end of measurement, if any does."""
+    share, ratio = summary["extrapolated"], summary["extrapolation"]
+    if not share:
+        return []
+    return [Text(f"{_share(share)} of busy time extrapolated, up to {ratio:.2g} x the measured range", style=_WARNING)]
 
 
 def _source(summary: Summary) -> Text:
@@ -192,6 +201,7 @@ def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
         for key, label in (
             ("offered", "{:,} requests"),
             ("timing_source", "{}"),
+            ("load", "{}"),
             ("gpus", "{} GPUs"),
             ("seed", "seed {}"),
         ):

@@ -264,22 +264,18 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 
 @compiled
-def beyond(tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: int) -> float:
+def beyond(tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: int, length: int) -> float:
     """How far a step lies past what was measured for pool k: the largest ratio to a limit; at most 1: within.
 
-    The lengths of its chunks are judged by `length_beyond`.
+    `tokens` of the step, of which `sampled` sequences emit one; `decodes` with that summed context; `length` of the
+    longest prompt up to the end of its chunk.
     """
     row = tables.rows[k]
     decode_limit = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
-    ratio: float = max(tokens / row["tokens_limit"], sampled / row["sampled_limit"])
-    return max(ratio, context / decode_limit if decode_limit > 0.0 else 0.0)
-
-
-@compiled
-def length_beyond(tables: StepTables, k: int, length: int) -> float:
-    """How far a prompt of that length lies past what was measured for pool k."""
-    ratio: float = length / tables.rows[k]["length_limit"]
-    return ratio
+    if decode_limit == 0.0:
+        decode_limit = np.inf
+    prefill: float = max(tokens / row["tokens_limit"], length / row["length_limit"])
+    return max(prefill, sampled / row["sampled_limit"], context / decode_limit)
 
 
 def step_s(
