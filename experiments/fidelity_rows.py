@@ -124,7 +124,7 @@ class Row:
 
     @property
     def deployment(self) -> str:
-        """What a fold must not divide: model, system, backend, precision and parallelism; not version, load, lengths."""
+        """What a fold must not divide: model, system, backend, precision, parallelism; not version, load, lengths."""
         return "/".join((self.model, self.gpu, self.backend, self.dtype, self.expert_dtype, self.layout))
 
     @property
@@ -393,6 +393,13 @@ def _doubts(row: Row, slowest_s: float) -> tuple[str, ...]:
         doubts.append("mislabelled? (Llama-3.1-8B fp8 on H200: up to the peak FLOP/s, prefill and decode together)")
     if (row.model, row.gpu, row.backend) == ("qwen3_235b", "h200", "vllm"):
         doubts.append("eager mode? (Qwen3-235B on H200 with vLLM: 34-58 ms a token whatever the batch)")
+    if (row.model, row.gpu, row.backend, row.date) == (
+        "deepseek_v3",
+        "b200",
+        "sglang",
+        "2025-11-10",
+    ) and row.ttft_s > 5:
+        doubts.append("stalled at its start? (DeepSeek nvfp4 on B200 of 2025-11-10: TTFT 5-9 s whatever the load)")
     if row.model == "deepseek_v3" and row.version and row.tpot_s < _SPECULATIVE * slowest_s:
         doubts.append("speculative decoding? (the same deployment, version and load is also listed far slower)")
     return tuple(doubts)
