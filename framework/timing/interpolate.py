@@ -1,0 +1,128 @@
+"""Times between measured shapes: utilisation, interpolated in logarithms of sizes.
+
+Kernel times span six orders of magnitude and bend where a kernel changes from one limit of the hardware to the other.
+Their utilisation, the time at the speed of light (roofline: Williams, Waterman, Patterson, "Roofline: an insightful
+visual performance model for multicore architectures", CACM 52(4), 2009) over the measured time, varies slowly. Its
+logarithm is interpolated linearly in the logarithms of all sizes: a plateau (time constant while a tile fills) and a
+power law are both exact. Beyond the largest size the utilisation of the last measured point holds, below the smallest
+its time does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+
+FloatArray = NDArray[np.float64]
+Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
+
+
+@dataclass(frozen=True)
+class Interpolated:
+    """Seconds of an operation over d sizes, from rows on a grid of them.
+
+    `axes`: d arrays, the log2 of each measured size, increasing; `log_utilisation`: their log2 utilisation, shape
+    (len(axes[0]), ..., len(axes[-1])), where nothing was measured that of the last smaller size on the last axis that
+    has one; `limits`: the largest measured last size for all sizes but the last; `ideal`: the speed of light.
+    """
+
+    axes: tuple[FloatArray, ...]
+    log_utilisation: FloatArray
+    limits: FloatArray
+    ideal: Ideal
+
+    def seconds(self, *sizes: FloatArray | float) -> FloatArray:
+        """Seconds at d sizes >= 0, which broadcast against each other."""
+        shape = np.broadcast_shapes(*(np.shape(size) for size in sizes))
+        smallest = [2.0 ** axis[0] for axis in self.axes]
+        held = [np.maximum(size, least).astype(float) for size, least in zip(sizes, smallest, strict=True)]
+        places = [_place(axis, np.log2(size)) for axis, size in zip(self.axes, held, strict=True)]
+        total = np.zeros(shape)
+        for corner in itertools.product((0, 1), repeat=len(self.axes)):
+            weight = np.ones(())
+            for upper, (_, share) in zip(corner, places, strict=True):
+                weight = weight * (share if upper else 1.0 - share)
+            index = tuple(
+                np.minimum(at + upper, len(axis) - 1)
+                for upper, (at, _), axis in zip(corner, places, self.axes, strict=True)
+            )
+            total = total + weight * self.log_utilisation[index]
+        return np.asarray(self.ideal(*held) * 2.0**-total)
+
+    def limit(self, *sizes: FloatArray | float) -> FloatArray:
+        """Largest last size that was measured around the other d - 1 sizes: the smallest of the neighbours'."""
+        places = [
+            _place(axis, np.log2(np.maximum(size, 1.0))) for axis, size in zip(self.axes[:-1], sizes, strict=True)
+        ]
+        neighbours = []
+        for corner in itertools.product((0, 1), repeat=len(places)):
+            # A neighbour counts only where the size really lies between the two.
+            index = tuple(
+                np.minimum(at + upper * (share > 0), len(axis) - 1)
+                for upper, (at, share), axis in zip(corner, places, self.axes[:-1], strict=True)
+            )
+            neighbours.append(self.limits[index])
+        return np.minimum.reduce(neighbours)
+
+    def largest(self, axis: int) -> float:
+        """Largest measured size on an axis."""
+        return float(2.0 ** self.axes[axis][-1])
+
+
+def interpolate(rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal, capped: bool = True) -> Interpolated:
+    """Interpolation of the column latency_s over the columns `sizes`, which say different things in each row.
+
+    `capped`: `ideal` is a bound, so that times below it (data that stayed in cache) are raised to it; else it only
+    says how time scales. Raises InputError for an empty table and for times and sizes that are not positive.
+    """
+    if rows.is_empty():
+        raise InputError(f"no measured time to interpolate over {', '.join(sizes)}")
+    columns = [rows[name].to_numpy().astype(float) for name in sizes]
+    latency_s = rows["latency_s"].to_numpy()
+    if min(map(np.min, columns)) <= 0 or not np.all(latency_s > 0):
+        raise InputError(f"sizes {', '.join(sizes)} and latency_s must be positive")
+    knots, places = zip(*(np.unique(column, return_inverse=True) for column in columns), strict=True)
+    grid = np.full([len(axis) for axis in knots], np.nan)
+    utilisation = np.log2(ideal(*columns) / latency_s)
+    grid[places] = np.minimum(utilisation, 0.0) if capped else utilisation
+    measured = np.where(np.isnan(grid), 0.0, knots[-1])
+    for axis in reversed(range(grid.ndim)):
+        grid = _fill(grid, axis)
+    return Interpolated(tuple(np.log2(axis) for axis in knots), grid, measured.max(axis=-1), ideal)
+
+
+def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:
+    """The rows of the one combination of the columns `wanted` that is closest to it in log2, smaller ones first."""
+    names = list(wanted)
+    combinations = rows.select(names).unique().sort(names)
+    distance = np.zeros(combinations.height)
+    for name, value in wanted.items():
+        distance += np.abs(np.log2(combinations[name].to_numpy() / value))
+    best = combinations[int(np.argmin(distance))]
+    return rows.join(best, on=names, how="semi")
+
+
+def _place(axis: FloatArray, x: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+    """The knot below each x, and how far x lies towards the next one: 0 to 1."""
+    if len(axis) == 1:
+        return np.zeros(np.shape(x), np.intp), np.zeros(np.shape(x))
+    at = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
+    return at, np.clip((x - axis[at]) / (axis[at + 1] - axis[at]), 0.0, 1.0)
+
+
+def _fill(grid: FloatArray, axis: int) -> FloatArray:
+    """Gaps take the last value before them on the axis; those at its start the first one after them."""
+    moved = np.moveaxis(grid.copy(), axis, -1)
+    for direction in (1, -1):
+        view = moved[..., ::direction]
+        for i in range(1, view.shape[-1]):
+            gap = np.isnan(view[..., i])
+            view[..., i][gap] = view[..., i - 1][gap]
+    return np.moveaxis(moved, -1, axis)

@@ -1,0 +1,186 @@
+"""Seconds of the operations that a decoder's layers are made of, on one GPU, from measured kernel times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from framework.errors import InputError
+from framework.hardware import DTYPE_BYTES, Experts, Gpu
+from framework.timing.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
+from framework.timing.kernels import Kernels
+
+ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
+# A kernel that only moves data reaches 80 % of the bandwidth after a launch of 3 us: the values that
+# aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
+_COPY_BANDWIDTH = 0.8
+LAUNCH_S = 3e-6
+# Tokens choose experts unevenly; a power law of this exponent is what the tables hold for trained routers.
+_DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
+_FINE_GRAINED = 256  # from so many experts on routers are trained to balance (DeepSeek-V3)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one GPU holds of a layer's attention: its heads, and the type of cached keys and values."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    kv_dtype: str
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Measured operations of one GPU and backend, between shapes interpolated. Sizes broadcast; all times in seconds.
+
+    Methods raise InputError, naming operation and shape, where the tables hold nothing to go by.
+    """
+
+    kernels: Kernels
+    gpu: Gpu
+    _fits: dict[tuple[Any, ...], Interpolated] = field(default_factory=dict, repr=False)
+
+    def copy_s(self, moved_bytes: FloatArray) -> FloatArray:
+        """An elementwise kernel that reads and writes so many bytes, launch apart."""
+        return np.asarray(moved_bytes / (_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s))
+
+    def gemm(self, dtype: str) -> Interpolated:
+        """(m, k) activations times (k, n) weights of `dtype`, over (n, k, m); scaling of activations included."""
+        key = ("gemm", dtype)
+        if key not in self._fits:
+            rows = self.rows("gemm", {"dtype": dtype})
+            flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
+
+            def ideal(n: FloatArray, k: FloatArray, m: FloatArray) -> FloatArray:
+                moved = n * k * weight_bytes + (n + k) * m * ACTIVATION_BYTES
+                return self.ideal_s(2.0 * m * n * k, moved, flops)
+
+            self._fits[key] = interpolate(rows, ("n", "k", "m"), ideal)
+        return self._fits[key]
+
+    def experts(self, dtype: str, hidden: int, experts: Experts, tp: int, ep: int) -> Interpolated:
+        """A layer's routed experts over the tokens that enter it on all GPUs that share it."""
+        key = ("experts", dtype, hidden, experts, tp, ep)
+        if key not in self._fits:
+            intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
+            shape = {
+                "dtype": dtype,
+                "hidden": hidden,
+                "intermediate": intermediate,
+                "experts": count,
+                "per_token": per_token,
+            }
+            rows = nearest(_distribution(self.rows("experts", shape), count), {"ep": ep, "tp": tp})
+            measured = rows["tp"][0] * rows["ep"][0]
+            flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
+
+            def ideal(tokens: FloatArray, shards: float = measured) -> FloatArray:
+                matrices = 3.0 * hidden * intermediate * count / shards
+                read = 1.0 - (1.0 - per_token / count) ** tokens
+                moved = matrices * read * weight_bytes + 2.0 * tokens * per_token * hidden / shards * ACTIVATION_BYTES
+                return self.ideal_s(2.0 * matrices * per_token / count * tokens, moved, flops)
+
+            fit = interpolate(rows, ("tokens",), ideal, capped=False)
+            self._fits[key] = Interpolated(
+                fit.axes, fit.log_utilisation, fit.limits, lambda tokens: ideal(tokens, float(tp * ep))
+            )
+        return self._fits[key]
+
+    def collective_s(self, operation: str, gpus: int, message_bytes: FloatArray) -> FloatArray:
+        """all_reduce, all_gather or reduce_scatter of a message (the gathered one) among `gpus`; none among one.
+
+        Among more GPUs than were measured, a ring over the network between nodes bounds the time.
+        """
+        if gpus == 1:
+            return np.zeros(np.shape(message_bytes))
+        key = (operation, gpus)
+        if key not in self._fits:
+            rows = nearest(self.rows(operation, {}), {"gpus": gpus})
+            measured = int(rows["gpus"][0])
+            rounds = 2.0 if operation == "all_reduce" else 1.0
+
+            def ideal(sent: FloatArray, among: int = measured) -> FloatArray:
+                within = among <= max(measured, 8)
+                link = self.gpu.link_bytes_s if within else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
+                return np.asarray(rounds * (among - 1) / among * sent / link)
+
+            fit = interpolate(rows, ("bytes",), ideal, capped=False)
+            self._fits[key] = Interpolated(fit.axes, fit.log_utilisation, fit.limits, lambda sent: ideal(sent, gpus))
+        return self._fits[key].seconds(message_bytes)
+
+    def prefill_attention(self, shard: Shard) -> Interpolated:
+        """Attention of one layer over (sequences, tokens of each), nothing cached before."""
+        key = ("prefill_attention", shard)
+        if key not in self._fits:
+            rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
+            wide = 2.0 * (shard.heads + shard.kv_heads) * shard.head_dim * ACTIVATION_BYTES
+
+            def ideal(batch: FloatArray, tokens: FloatArray) -> FloatArray:
+                seen = np.minimum(tokens, shard.window) if shard.window else tokens
+                pairs = tokens * seen - seen * seen / 2.0
+                flops = 4.0 * batch * shard.heads * shard.head_dim * pairs
+                return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
+
+            self._fits[key] = interpolate(rows, ("batch", "tokens"), ideal)
+        return self._fits[key]
+
+    def decode_attention(self, shard: Shard) -> Interpolated:
+        """Attention of one layer over (sequences, context of each): one new token a sequence."""
+        key = ("decode_attention", shard)
+        if key not in self._fits:
+            rows = self._attention_rows("decode_attention", shard)
+            cached = 2.0 * shard.kv_heads * shard.head_dim * DTYPE_BYTES[shard.kv_dtype]
+            flat = 2.0 * shard.heads * shard.head_dim * ACTIVATION_BYTES
+
+            def ideal(batch: FloatArray, context: FloatArray) -> FloatArray:
+                seen = np.minimum(context, shard.window) if shard.window else context
+                flops = 4.0 * batch * shard.heads * shard.head_dim * seen
+                return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
+
+            self._fits[key] = interpolate(rows, ("batch", "context"), ideal)
+        return self._fits[key]
+
+    def fit(self, key: tuple[Any, ...], rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal) -> Interpolated:
+        """Any other interpolation, made once for a key."""
+        if key not in self._fits:
+            self._fits[key] = interpolate(rows, sizes, ideal)
+        return self._fits[key]
+
+    def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
+        """The rows of a table in which the columns have the wanted values; InputError where there are none."""
+        table = self.kernels.table(operation)
+        rows = table.filter(*(pl.col(name) == value for name, value in wanted.items()))
+        if rows.is_empty():
+            shape = ", ".join(f"{name} {value}" for name, value in wanted.items())
+            origin = self.kernels.provenance
+            raise InputError(
+                f"no {operation} times with {shape} for gpu {origin.gpu}, backend {origin.backend} in {origin.source}"
+            )
+        return rows
+
+    def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
+        """Seconds at the speed of light: the longer of computing and of moving."""
+        return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
+
+    def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
+        """Rows of the heads, or of the most similar ones: their utilisation then holds for these."""
+        rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
+        windowed = rows.filter(pl.col("window") == 0 if shard.window == 0 else pl.col("window") > 0)
+        if windowed.is_empty():
+            self.rows(operation, {"kv_dtype": shard.kv_dtype, "window": shard.window})  # says what is missing
+        wanted: dict[str, float] = {"head_dim": shard.head_dim, "kv_heads": shard.kv_heads, "heads": shard.heads}
+        return nearest(windowed, wanted | ({"window": shard.window} if shard.window else {}))
+
+
+def _distribution(rows: pl.DataFrame, count: int) -> pl.DataFrame:
+    """Rows of the most likely distribution of tokens over experts that was measured."""
+    preferred = _DISTRIBUTIONS if count < _FINE_GRAINED else _DISTRIBUTIONS[1:] + _DISTRIBUTIONS[:1]
+    measured = set(rows["distribution"].unique())
+    chosen = next((name for name in preferred if name in measured), rows["distribution"][0])
+    return rows.filter(pl.col("distribution") == chosen)
