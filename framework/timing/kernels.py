@@ -8,13 +8,15 @@ The operations, each on one GPU:
 - gemm: (m, k) x (k, n); `dtype` of the weights;
 - prefill_attention: `batch` sequences of `tokens` new tokens each behind `prefix` cached ones; `window` 0: none;
 - decode_attention: one new token for each of `batch` sequences of `context` tokens, the new one included;
-- experts: `tokens` tokens enter a mixture of `experts` experts, `per_token` each, every expert `hidden` x `intermediate`
-  split over `tp` GPUs and all experts over `ep`; `distribution` of the tokens over the experts;
+- experts: `tokens` tokens, of all GPUs that share the layer, enter a mixture of `experts` experts, `per_token` each;
+  whole experts are spread over `ep` groups, each expert (`hidden` x `intermediate`) is split over `tp` GPUs;
+  `distribution` of the tokens over the experts;
 - all_reduce, all_gather, reduce_scatter, all_to_all: a message of `bytes` among `gpus`;
-- dispatch: tokens to the GPUs of their experts and back (`phase` dispatch or combine) by the library `comm`;
+- dispatch: `tokens` of each GPU to those of their experts and back (`phase` dispatch, combine), by the library `comm`;
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
-- latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre or post);
-- quantize: scaling (m, k) activations to `dtype`.
+- latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre, post);
+- quantize: finding the scale of (m, k) activations (`phase` scale) and scaling them to `dtype` (`phase` apply). The times
+  of fp8 GEMMs contain both: scales known beforehand save the former, activations scaled before save the latter.
 
 Dtypes are named as in framework.hardware.DTYPE_BYTES.
 """
@@ -45,10 +47,11 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "latent_prefill": ("kv_dtype", "dtype", "heads", "batch", "tokens", "prefix", "module"),
     "latent_decode": ("kv_dtype", "dtype", "heads", "batch", "context", "module"),
     "latent_bmm": ("dtype", "heads", "tokens", "phase"),
-    "quantize": ("dtype", "m", "k"),
+    "quantize": ("dtype", "m", "k", "phase"),
 }
-# Key columns that hold names; all others hold whole numbers.
+# Key columns that hold names; all others hold whole numbers, those of MAY_BE_ZERO at least 0.
 NAMES = ("dtype", "kv_dtype", "distribution", "phase", "comm")
+MAY_BE_ZERO = ("window", "prefix", "module")
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,16 @@ class Kernels:
                 f" it has {', '.join(self.tables) or 'none'}"
             )
         return self.tables[operation]
+
+
+def fastest(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """One row for each key, sorted: the median of repeats with a kernel, and of several kernels the fastest.
+
+    `rows` has the operation's key columns, `kernel` and `latency_s`; further columns are kept where keys are unique.
+    """
+    keys = [name for name in (*OPERATIONS[operation], "longest") if name in rows.columns]
+    if rows.select(keys).is_unique().all():
+        return rows.sort(keys)
+    spread = pl.col("latency_s").quantile(0.75) - pl.col("latency_s").quantile(0.25)
+    medians = rows.group_by([*keys, "kernel"]).agg(pl.col("latency_s").median(), spread_s=spread)
+    return medians.sort("latency_s").unique(keys, keep="first", maintain_order=True).sort(keys)
