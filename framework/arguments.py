@@ -1,0 +1,57 @@
+"""Command lines of `key=value` words, and the parts of the configuration that they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from framework.errors import InputError
+
+_CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def split_arguments(
+    words: Sequence[str], own: Sequence[str], groups: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """The values of the keys `own`, and the words that choose from, or override, the config groups.
+
+    InputError for a word that is neither, and for one that is given twice.
+    """
+    values: dict[str, str] = {}
+    overrides: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        kept = values if key in own else overrides
+        if not equals or (key not in own and key.split(".")[0] not in groups):
+            known = ", ".join(f"{name}=" for name in (*groups, *own))
+            raise InputError(f"{word}: not understood; give any of {known}")
+        if key in kept:
+            raise InputError(f"{word}: {key} is given twice")
+        kept[key] = value
+    return values, [f"{key}={value}" for key, value in overrides.items()]
+
+
+def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, Any]:
+    """What `overrides` of conf/config.yaml choose from `groups`, built. Hydra's errors where they cannot be."""
+    with initialize_config_dir(str(_CONF), version_base="1.3"):
+        config = compose("config", overrides=list(overrides))
+    return {group: instantiate(config[group], _convert_="all") for group in groups}
+
+
+def whole(name: str, text: str) -> int:
+    """A whole number of at least 1, underscores and commas allowed; InputError for anything else."""
+    digits = text.replace("_", "").replace(",", "")
+    if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {text!r}")
+    return int(digits)
+
+
+def truth(name: str, text: str) -> bool:
+    """True or false; InputError for anything else."""
+    if text.lower() not in ("true", "false"):
+        raise InputError(f"{name} must be true or false, got {text!r}")
+    return text.lower() == "true"

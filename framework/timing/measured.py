@@ -1,0 +1,113 @@
+"""Step times from measured kernel times: profiles that ship with the package, or that a user made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from framework.errors import InputError
+from framework.hardware import Gpu, Model, Parallelism
+from framework.timing import profile_files
+from framework.timing.calibration import Calibration, find_calibration
+from framework.timing.neighbour import NEIGHBOURS, same_speed, scaled
+from framework.timing.profile import Parts, Setup
+from framework.timing.profile_files import Origin
+from framework.timing.step import StepRow
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
+
+    `gpu`: the one that the parts are for. `calibration`: None where nothing was fitted.
+    """
+
+    parts: Parts
+    gpu: str
+    origin: Origin
+    calibration: Calibration | None
+
+    def described(self, calibrated: bool) -> str:
+        """GPU, backend and version, and what was done to the measurement."""
+        of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
+        fitted = ", calibrated" if calibrated and self.calibration is not None else ""
+        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{fitted}"
+
+
+@dataclass
+class Measured:
+    """The times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or one's own.
+
+    `calibrated`: with the terms that were fitted to measured deployments, where there are any. `profiles`: a directory
+    of one's own profiles, which is searched first. A GPU without a profile gets those of `neighbour`, or of the one
+    known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. One object serves
+    the pools of one run: `source` names all that it gave out.
+    """
+
+    backend: str = "vllm"
+    calibrated: bool = True
+    profiles: str | None = None
+    neighbour: str | None = None
+    _given: list[str] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("backend", "profiles", "neighbour"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name == "backend"):
+                raise InputError(f"timing.{name} must be a name, got {value!r}")
+        if not isinstance(self.calibrated, bool):
+            raise InputError(f"timing.calibrated must be true or false, got {self.calibrated!r}")
+
+    @property
+    def source(self) -> str:
+        """What was measured, for the rows made so far."""
+        return f"measured ({'; '.join(self._given) or self.backend})"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance; InputError, with what there is and how to make more, where none were measured."""
+        entry = self.entry(model, gpu, parallelism)
+        given = entry.described(self.calibrated)
+        if given not in self._given:
+            self._given.append(given)
+        calibration = entry.calibration if self.calibrated else None
+        return entry.parts.row(calibration or Calibration())
+
+    def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
+        """What `row` is made from; InputError as there."""
+        places = profile_files.directories(None if self.profiles is None else Path(self.profiles).expanduser())
+        setup = Setup.of(model, parallelism)
+        measured, gain = gpu.name, 1.0
+        if not profile_files.setups(places, model.name, gpu.name, self.backend):
+            measured, gain = self._like(gpu)
+        found = profile_files.find(places, model, measured, self.backend, setup)
+        if found is None:
+            raise InputError(self._missing(places, model, gpu, measured, setup))
+        parts = found.parts
+        if measured != gpu.name or not same_speed(found.origin.device, gpu):
+            parts = scaled(parts, model, found.origin.device, gpu, gain)
+        calibrations = (find_calibration(places, name, self.backend) for name in dict.fromkeys((gpu.name, measured)))
+        return Entry(parts, gpu.name, found.origin, next(filter(None, calibrations), None))
+
+    def _like(self, gpu: Gpu) -> tuple[str, float]:
+        """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""
+        known = NEIGHBOURS.get(gpu.name)
+        if self.neighbour is not None:
+            return self.neighbour, known.tensor_gain if known is not None and known.gpu == self.neighbour else 1.0
+        return (known.gpu, known.tensor_gain) if known is not None else (gpu.name, 1.0)
+
+    def _missing(self, places: tuple[Path, ...], model: Model, gpu: Gpu, measured: str, setup: Setup) -> str:
+        asked = f"no measured times for {model.name} on {gpu.name}, {self.backend}, {setup}"
+        there = [str(other) for other in profile_files.setups(places, model.name, measured, self.backend)]
+        if there:
+            scaled_from = f" (scaled from {measured})" if measured != gpu.name else ""
+            known = f"there are{scaled_from} {'; '.join(there)}"
+        else:
+            platforms = [" ".join(pair) for pair in profile_files.platforms(places, model.name)]
+            known = f"there are profiles of it for {', '.join(platforms)}" if platforms else "it has no profile at all"
+        sizes = (f"{name}={getattr(setup.parallelism, name)}" for name in ("tp", "pp", "ep", "dp"))
+        options = " ".join(size for size in sizes if size.startswith("tp=") or not size.endswith("=1"))
+        types = f"dtype={setup.dtype} kv_dtype={setup.kv_dtype}"
+        return (
+            f"{asked}: {known}; make one with python -m framework.timing.build model={model.name} gpu={measured}"
+            f" backend={self.backend} {options} {types}, or take timing=roofline, which runs anything"
+        )
