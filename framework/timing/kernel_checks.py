@@ -1,8 +1,8 @@
 """Checks of kernel times: values, and whether a GPU could have done what they say.
 
-The speed of light of a row is the time that its FLOPs need at the GPU's peak or its bytes at the bandwidth of memory or
-link, the longer of both (S. Williams et al., "Roofline", CACM 52(4), 2009). A unit mistake, a factor of 1000, puts a row
-far below it or a whole table far above.
+The speed of light of a row is the time that its FLOPs need at the GPU's peak or its bytes at the bandwidth of memory
+or link, the longer of both (S. Williams et al., "Roofline", CACM 52(4), 2009). A unit mistake, a factor of 1000, puts
+a row far below it or a whole table far above.
 """
 
 from __future__ import annotations
@@ -35,30 +35,55 @@ _AXIS = {
     "latent_decode": "batch",
     "latent_bmm": "tokens",
     "quantize": "m",
+    "all_reduce": "bytes",
+    "all_gather": "bytes",
+    "reduce_scatter": "bytes",
+    "all_to_all": "bytes",
 }
 # Heads of multi-head latent attention: 128 + 64 values of a query, 128 of a value, 512 + 64 cached (arXiv 2405.04434).
 _NOPE, _ROPE, _VALUE, _RANK = 128, 64, 128, 512
 
 
-def checked(operation: str, rows: pl.DataFrame, where: str) -> pl.DataFrame:
+def checked(
+    operation: str, rows: pl.DataFrame, where: str, latency: str = "latency_s", unit_s: float = 1.0
+) -> pl.DataFrame:
     """The rows with typed columns: names as strings, sizes as int64, `latency_s` as float64.
 
-    `rows` has all key columns of the operation, `latency_s` and `row`, where the row stands in the file `where`. Raises
-    InputError naming file, operation, row and value for the first size that is no whole number in its range, name that
-    is empty or type that is unknown, and time that is not finite and positive.
+    `rows` has all key columns of the operation, the column `latency` in units of `unit_s` seconds, and `row`, where the
+    row stands in the file `where`. Raises InputError naming file, operation, row and value for the first size that is
+    no whole number in its range, name that is empty or type that is unknown, and time that is not finite and positive.
     """
-    for name in (*OPERATIONS[operation], *(("longest",) if "longest" in rows.columns else ())):
-        rows = _named(operation, rows, where, name) if name in NAMES else _sized(operation, rows, where, name)
-    times = rows["latency_s"].cast(pl.Float64, strict=False)
+    for name in OPERATIONS[operation]:
+        rows = named(operation, rows, where, name) if name in NAMES else sized(operation, rows, where, name)
+    times = rows[latency].cast(pl.Float64, strict=False)
     valid = times.is_finite() & (times > 0)
-    _refuse_first(operation, rows, where, valid, "latency_s", "a time must be finite and above 0")
-    return rows.with_columns(latency_s=times)
+    _refuse_first(operation, rows, where, valid, latency, "a time must be finite and above 0")
+    return rows.with_columns(latency_s=times * unit_s)
+
+
+def named(operation: str, rows: pl.DataFrame, where: str, name: str) -> pl.DataFrame:
+    """The rows with that column as strings; InputError for the first empty one, or unknown type of values."""
+    rows = rows.with_columns(pl.col(name).cast(pl.String).str.strip_chars())
+    if name.endswith("dtype"):
+        known = rows[name].is_in(list(DTYPE_BYTES))
+        return _refuse_first(operation, rows, where, known, name, f"choose one of {', '.join(DTYPE_BYTES)}")
+    return _refuse_first(operation, rows, where, rows[name].str.len_chars() > 0, name, "a name is needed")
+
+
+def sized(operation: str, rows: pl.DataFrame, where: str, name: str, minimum: int | None = None) -> pl.DataFrame:
+    """The rows with that column as int64; InputError for the first that is no whole number of at least `minimum`."""
+    if minimum is None:
+        minimum = 0 if name in MAY_BE_ZERO else 1
+    size = rows[name].cast(pl.Float64, strict=False)
+    whole = (size >= minimum) & (size == size.round()) & (size < 2**53)
+    _refuse_first(operation, rows, where, whole, name, f"a whole number of at least {minimum} is needed")
+    return rows.with_columns(size.cast(pl.Int64).alias(name))
 
 
 def require_range(operation: str, rows: pl.DataFrame, where: str) -> None:
     """Raise InputError for a table with one value of the size that step times are interpolated along."""
-    axis = _AXIS.get(operation, "bytes")
-    if rows[axis].n_unique() < 2:
+    axis = _AXIS.get(operation)
+    if axis is not None and rows[axis].n_unique() < 2:
         raise InputError(
             f"{where}, {operation}, row {rows['row'][0]}: {axis} = {rows[axis][0]} in all {rows.height} rows leaves"
             f" nothing to interpolate, measure several"
@@ -67,7 +92,7 @@ def require_range(operation: str, rows: pl.DataFrame, where: str) -> None:
 
 def require_consistent(operation: str, rows: pl.DataFrame, where: str) -> None:
     """Raise InputError for two rows of the same shape and kernel with different times."""
-    keys = [name for name in (*OPERATIONS[operation], "longest", "kernel") if name in rows.columns]
+    keys = [name for name in (*OPERATIONS[operation], "kernel") if name in rows.columns]
     first = rows.group_by(keys).agg(first_row=pl.col("row").first(), first_s=pl.col("latency_s").first())
     again = rows.join(first, on=keys, nulls_equal=True).filter(pl.col("latency_s") != pl.col("first_s")).sort("row")
     if again.height:
@@ -103,24 +128,6 @@ def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) 
 def too_fast(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.Series:
     """(rows,) booleans: faster than the GPU can be."""
     return _light(operation, rows, gpu)["too_fast"]
-
-
-def _named(operation: str, rows: pl.DataFrame, where: str, name: str) -> pl.DataFrame:
-    rows = rows.with_columns(pl.col(name).cast(pl.String).str.strip_chars())
-    if name.endswith("dtype"):
-        known = rows[name].is_in(list(DTYPE_BYTES))
-        return _refuse_first(operation, rows, where, known, name, f"choose one of {', '.join(DTYPE_BYTES)}")
-    return _refuse_first(operation, rows, where, rows[name].str.len_chars() > 0, name, "a name is needed")
-
-
-def _sized(operation: str, rows: pl.DataFrame, where: str, name: str) -> pl.DataFrame:
-    minimum = 0 if name in MAY_BE_ZERO else 1
-    size = rows[name].cast(pl.Float64, strict=False)
-    whole = (size >= minimum) & (size == size.round()) & (size < 2**53)
-    if name == "longest":  # optional: rows of one length leave it empty
-        whole = whole | rows[name].is_null()
-    _refuse_first(operation, rows, where, whole, name, f"a whole number of at least {minimum} is needed")
-    return rows.with_columns(size.cast(pl.Int64).alias(name))
 
 
 def _refuse_first(
@@ -159,7 +166,7 @@ def _work(operation: str) -> tuple[pl.Expr, pl.Expr]:
         tokens, hidden, inner, routed = _columns("tokens", "hidden", "intermediate", "per_token")
         # Two of three matrices: experts without a gate have no third. A group may have few tokens or none.
         return 4.0 * tokens * routed * hidden * inner / (pl.col("tp") * pl.col("ep")), none
-    if operation in ("prefill_attention", "decode_attention"):
+    if operation in ("prefill_attention", "decode_attention", "uneven_decode"):
         return _attention_work(operation)
     if operation == "latent_prefill":
         heads, batch, tokens, prefix = _columns("heads", "batch", "tokens", "prefix")
@@ -183,7 +190,7 @@ def _work(operation: str) -> tuple[pl.Expr, pl.Expr]:
 def _attention_work(operation: str) -> tuple[pl.Expr, pl.Expr]:
     heads, kv_heads, size, batch, window = _columns("heads", "kv_heads", "head_dim", "batch", "window")
     cached = 2.0 * kv_heads * size * batch * _by_dtype(DTYPE_BYTES, "kv_dtype")
-    if operation == "decode_attention":
+    if operation != "prefill_attention":
         (context,) = _columns("context")
         seen = pl.when(window > 0).then(pl.min_horizontal(context, window)).otherwise(context)
         return 4.0 * heads * size * batch * seen, cached * seen

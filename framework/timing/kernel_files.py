@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from framework.errors import InputError
 from framework.timing.kernels import NAMES
 
 # Left out are 8-bit integers (int8_wo, sq) and 4-bit weights times 8-bit activations (w4afp8, w4a8_mxfp4_mxfp8):
@@ -35,14 +36,18 @@ class File:
     folder: str | None = None  # instead of the backend
     latency_s: pl.Expr = pl.col("latency") * 1e-3
 
-    def rows(self, raw: pl.DataFrame) -> pl.DataFrame:
+    def rows(self, raw: pl.DataFrame, where: str) -> pl.DataFrame:
         """The file's rows that count, under the names of the schema; null for a type without a name there.
 
-        `raw` has the file's columns and `gpus_per_node`. `row` counts from 1 in the file.
+        `raw` has the columns of the file `where` and `gpus_per_node`. `row` counts from 1. Raises InputError for a
+        missing column.
         """
-        raw = raw.with_row_index("row", offset=1)
         if self.family == "attention" and "window_size" not in raw.columns:  # files older than windows
             raw = raw.with_columns(window_size=pl.lit(0, pl.Int64))
+        missing = [name for name in self._needed() if name not in raw.columns]
+        if missing:
+            raise InputError(f"{where}: no column {missing[0]}; needed are {', '.join(self._needed())}")
+        raw = raw.with_row_index("row", offset=1)
         if self.keep is not None:
             raw = raw.filter(self.keep)
         return raw.select(
@@ -51,6 +56,11 @@ class File:
             kernel=pl.col("kernel_source"),
             latency_s=self.latency_s.cast(pl.Float64),
         )
+
+    def _needed(self) -> list[str]:
+        read = [*self.columns.values(), "kernel_source", self.latency_s, *([] if self.keep is None else [self.keep])]
+        names = [[source] if isinstance(source, str) else source.meta.root_names() for source in read]
+        return list(dict.fromkeys(name for several in names for name in several))
 
 
 _HEADS = {

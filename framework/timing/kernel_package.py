@@ -18,12 +18,13 @@ import yaml
 
 from framework.errors import InputError
 from framework.hardware import Gpu
-from framework.timing.kernel_checks import too_fast
+from framework.timing.kernel_checks import require_plausible, too_fast
 from framework.timing.kernel_files import FILES, FILLED, File
 from framework.timing.kernels import Kernels, Provenance, fastest
 
 BACKENDS = ("vllm", "trtllm", "sglang")
 _PACKAGE = "aiconfigurator_core"
+_TESTED = "0.12.0"
 _GPUS = {
     **{gpu: f"{gpu}_sxm" for gpu in ("a100", "h100", "h200", "b200", "b300")},
     **{gpu: gpu for gpu in ("l40s", "gb200", "gb300")},
@@ -94,7 +95,7 @@ class _Reader:
     notes: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        slots = yaml.safe_load((self.root / "query_versions.yaml").read_text(encoding="utf-8"))
+        slots = _yaml(self.root / "query_versions.yaml")
         chosen = {**slots["defaults"], **slots.get("overrides", {}).get(_GPUS[self.gpu.name], {})}
         self.current = str(chosen[self.backend]["current"])
         self.gpus_per_node = int(_system(self.root, self.gpu.name)["node"]["num_gpus_per_node"])
@@ -130,7 +131,7 @@ class _Reader:
 
     def _rows(self, operation: str, file: File, path: Path) -> pl.DataFrame:
         """The rows of a file that can be used."""
-        raw = file.rows(pl.read_parquet(path).with_columns(gpus_per_node=pl.lit(self.gpus_per_node)))
+        raw = file.rows(_parquet(path).with_columns(gpus_per_node=pl.lit(self.gpus_per_node)), str(path))
         known = raw.drop_nulls()
         timed = known.filter(pl.col("latency_s").is_finite() & (pl.col("latency_s") > 0))
         usable = timed.filter(~too_fast(operation, timed, self.gpu))
@@ -144,12 +145,28 @@ class _Reader:
         if 2 * usable.height < known.height:  # the remaining rows are not a grid
             self.notes.append(f"{operation}: the other {usable.height} rows ({name})")
             return usable.clear()
+        if usable.height:
+            require_plausible(operation, usable, str(path), self.gpu)
         return usable
 
 
 def _system(root: Path, gpu: str) -> dict[str, Any]:
-    system: dict[str, Any] = yaml.safe_load((root / f"{_GPUS[gpu]}.yaml").read_text(encoding="utf-8"))
-    return system
+    return _yaml(root / f"{_GPUS[gpu]}.yaml")
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); is it aiconfigurator-core {_TESTED}?") from None
+    return found
+
+
+def _parquet(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); is it aiconfigurator-core {_TESTED}?") from None
 
 
 def _order(version: str) -> tuple[tuple[int, int, str], ...]:

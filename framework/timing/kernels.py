@@ -8,6 +8,7 @@ The operations, each on one GPU:
 - gemm: (m, k) x (k, n); `dtype` of the weights;
 - prefill_attention: `batch` sequences of `tokens` new tokens each behind `prefix` cached ones; `window` 0: none;
 - decode_attention: one new token for each of `batch` sequences of `context` tokens, the new one included;
+- uneven_decode: the same for sequences of unequal length, `context` on average and `longest` at most;
 - experts: `tokens` tokens, of all GPUs that share the layer, enter a mixture of `experts` experts, `per_token` each;
   whole experts are spread over `ep` groups, each expert (`hidden` x `intermediate`) is split over `tp` GPUs;
   `distribution` of the tokens over the experts;
@@ -15,8 +16,8 @@ The operations, each on one GPU:
 - dispatch: `tokens` of each GPU to those of their experts and back (`phase` dispatch, combine), by the library `comm`;
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
 - latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre, post);
-- quantize: finding the scale of (m, k) activations (`phase` scale) and scaling them to `dtype` (`phase` apply). The times
-  of fp8 GEMMs contain both: scales known beforehand save the former, activations scaled before save the latter.
+- quantize: finding the scale of (m, k) activations (`phase` scale) and scaling them to `dtype` (`phase` apply). The
+  times of fp8 GEMMs contain both: scales known beforehand save the former, activations scaled before save the latter.
 
 Dtypes are named as in framework.hardware.DTYPE_BYTES.
 """
@@ -38,6 +39,7 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
     "prefill_attention": (*_ATTENTION, "tokens", "prefix"),
     "decode_attention": (*_ATTENTION, "context"),
+    "uneven_decode": (*_ATTENTION, "context", "longest"),
     "experts": _EXPERTS,
     "all_reduce": _MESSAGE,
     "all_gather": _MESSAGE,
@@ -88,9 +90,9 @@ class Kernels:
 def fastest(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
     """One row for each key, sorted: the median of repeats with a kernel, and of several kernels the fastest.
 
-    `rows` has the operation's key columns, `kernel` and `latency_s`; further columns are kept where keys are unique.
+    `rows` has the operation's key columns, `kernel`, `latency_s` and maybe `spread_s`, which repeats replace.
     """
-    keys = [name for name in (*OPERATIONS[operation], "longest") if name in rows.columns]
+    keys = list(OPERATIONS[operation])
     if rows.select(keys).is_unique().all():
         return rows.sort(keys)
     spread = pl.col("latency_s").quantile(0.75) - pl.col("latency_s").quantile(0.25)
