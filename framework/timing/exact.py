@@ -11,10 +11,12 @@ from framework.hardware import Gpu, Model, Parallelism
 from framework.timing.attention import Attention, GroupedQuery
 from framework.timing.interpolate import FloatArray, Interpolated
 from framework.timing.kernels import Kernels
+from framework.timing.latent import latent_attention
 from framework.timing.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 
 _SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
 _NODE_GPUS = 8
+_OVERLAPPED_TOKENS = 256  # up to here servers run shared experts on a stream of their own (vLLM's default)
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,18 @@ class ExactTimes:
         if model.experts is not None:
             router = self.operations.gemm("bf16").seconds(model.experts.count, model.hidden, own)
             time_s = time_s + model.expert_layers * router
-            if model.experts.shared_intermediate:
-                shared_s = self._mlp_s(model.experts.shared_intermediate / tp, own)
-                time_s = time_s + model.expert_layers * shared_s
         return time_s
 
     def experts_s(self, tokens: FloatArray) -> FloatArray:
-        """Routed experts over the tokens of a step."""
+        """Experts over the tokens of a step; few tokens pass the shared ones beside the routed ones."""
         if self.model.experts is None:
             return np.zeros(np.shape(tokens))
-        return self.model.expert_layers * self._expert_layer().seconds(self._in_flight(tokens))
+        time_s = self._expert_layer().seconds(self._in_flight(tokens))
+        if self.model.experts.shared_intermediate:
+            own = self._own(tokens)
+            shared_s = self._mlp_s(self.model.experts.shared_intermediate / self.parallelism.tp, own)
+            time_s = np.where(own <= _OVERLAPPED_TOKENS, np.maximum(time_s, shared_s), time_s + shared_s)
+        return self.model.expert_layers * time_s
 
     def elementwise_s(self, tokens: FloatArray) -> FloatArray:
         """Norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
@@ -183,4 +187,9 @@ class ExactTimes:
 def exact_times(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> ExactTimes:
     """How a model's steps on an instance are made of kernels; InputError where a kernel was not measured."""
     operations = Operations(kernels, gpu)
-    return ExactTimes(operations, model, parallelism, GroupedQuery(operations, model, parallelism.tp))
+    attention: Attention
+    if model.latent is None:
+        attention = GroupedQuery(operations, model, parallelism.tp)
+    else:
+        attention = latent_attention(operations, model, parallelism.tp)
+    return ExactTimes(operations, model, parallelism, attention)

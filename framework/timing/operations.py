@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,10 @@ ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
 # aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
 _COPY_BANDWIDTH = 0.8
 LAUNCH_S = 3e-6
-# Tokens choose experts unevenly; a power law of this exponent is what the tables hold for trained routers.
-_DISTRIBUTIONS = ("power_law_1.2", "power_law_1.01", "balanced")
-_FINE_GRAINED = 256  # from so many experts on routers are trained to balance (DeepSeek-V3)
+# Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
+_UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
+_EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
+_LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Operations:
         """(m, k) activations times (k, n) weights of `dtype`, over (n, k, m); scaling of activations included."""
         key = ("gemm", dtype)
         if key not in self._fits:
-            rows = self.rows("gemm", {"dtype": dtype})
+            rows = self._gemm_rows(dtype)
             flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
 
             def ideal(n: FloatArray, k: FloatArray, m: FloatArray) -> FloatArray:
@@ -76,7 +77,8 @@ class Operations:
                 "experts": count,
                 "per_token": per_token,
             }
-            rows = nearest(_distribution(self.rows("experts", shape), count), {"ep": ep, "tp": tp})
+            preferred = _EVEN if experts.shared_intermediate else _UNEVEN
+            rows = nearest(_distribution(self.rows("experts", shape), preferred), {"ep": ep, "tp": tp})
             measured = rows["tp"][0] * rows["ep"][0]
             flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
 
@@ -146,10 +148,12 @@ class Operations:
             self._fits[key] = interpolate(rows, ("batch", "context"), ideal)
         return self._fits[key]
 
-    def fit(self, key: tuple[Any, ...], rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal) -> Interpolated:
+    def fit(
+        self, key: tuple[Any, ...], rows: Callable[[], pl.DataFrame], sizes: Sequence[str], ideal: Ideal
+    ) -> Interpolated:
         """Any other interpolation, made once for a key."""
         if key not in self._fits:
-            self._fits[key] = interpolate(rows, sizes, ideal)
+            self._fits[key] = interpolate(rows(), sizes, ideal)
         return self._fits[key]
 
     def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
@@ -168,6 +172,22 @@ class Operations:
         """Seconds at the speed of light: the longer of computing and of moving."""
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
 
+    def _gemm_rows(self, dtype: str) -> pl.DataFrame:
+        """Rows of a data type; where the host's launches were measured instead of the kernel, those of fp8.
+
+        A product of 32 x 32 matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do:
+        up to twice that time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
+        """
+        rows = self.rows("gemm", {"dtype": dtype})
+        if dtype != "fp8_block" or "fp8" not in self.kernels.table("gemm")["dtype"].unique():
+            return rows
+        by_kernel = "kernel" if "kernel" in rows.columns else "dtype"
+        launch = pl.col("latency_s").min().over(by_kernel)
+        plain = self.rows("gemm", {"dtype": "fp8"}).select("m", "n", "k", plain_s="latency_s")
+        bound = (launch > _LAUNCH_BOUND_S) & (pl.col("latency_s") < 2 * launch)
+        corrected = pl.when(bound).then(pl.min_horizontal("latency_s", "plain_s")).otherwise("latency_s")
+        return rows.join(plain, on=("m", "n", "k"), how="left").with_columns(latency_s=corrected)
+
     def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
         """Rows of the heads, or of the most similar ones: their utilisation then holds for these."""
         rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
@@ -178,9 +198,8 @@ class Operations:
         return nearest(windowed, wanted | ({"window": shard.window} if shard.window else {}))
 
 
-def _distribution(rows: pl.DataFrame, count: int) -> pl.DataFrame:
+def _distribution(rows: pl.DataFrame, preferred: Sequence[str]) -> pl.DataFrame:
     """Rows of the most likely distribution of tokens over experts that was measured."""
-    preferred = _DISTRIBUTIONS if count < _FINE_GRAINED else _DISTRIBUTIONS[1:] + _DISTRIBUTIONS[:1]
     measured = set(rows["distribution"].unique())
     chosen = next((name for name in preferred if name in measured), rows["distribution"][0])
     return rows.filter(pl.col("distribution") == chosen)
