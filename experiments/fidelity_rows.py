@@ -28,6 +28,7 @@ from pathlib import Path
 import polars as pl
 
 from framework.errors import InputError
+from framework.files import write_whole
 from framework.hardware import DTYPE_BYTES, Parallelism
 
 PACKAGE = "aiconfigurator_core"
@@ -196,9 +197,7 @@ def read_rows(path: Path | None = None) -> Reading:
 def write_keys(reading: Reading, path: Path) -> None:
     """Write the keys of the rows used, one a line, under a header of what was left out."""
     lines = [*(f"# {line}" for line in reading.header()), *sorted(row.key for row in reading.rows)]
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, ("\n".join(lines) + "\n").encode())
 
 
 def read_keys(path: Path) -> frozenset[str]:
