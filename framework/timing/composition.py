@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framework.hardware import Gpu, Model, Parallelism
 from framework.timing.exact import ExactTimes, exact_times
@@ -12,12 +13,15 @@ from framework.timing.knots import choose_knots, samples
 from framework.timing.profile import Parts
 
 _TOLERANCE = 0.01  # of the parts that depend on the tokens of a step together
-_ATTENTION_TOLERANCE = 0.02
-_DECODE_TOLERANCE = 0.02
+# Attention may be off by this share of itself, or by that share of the step, whichever is more.
+_PART_TOLERANCE, _STEP_TOLERANCE = 0.02, 0.003
 _CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # of chunked prefill: no error there
 _RATIO = 1.04  # between points at which the tables are evaluated
 _LARGEST_BATCH = 512.0
 _LARGEST_CONTEXT = 2.0**21  # summed; from here on time grows in proportion
+_TOGETHER = np.asarray(2.0 ** np.arange(7), float)  # prompts that one step may hold
+_ALONE_WEIGHT = 3.0  # of the error of one prompt, the commonest step
+_LARGEST_STEP = 2.0**14  # tokens
 
 
 def compose(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> Parts:
@@ -28,8 +32,7 @@ def compose(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) 
     """
     exact = exact_times(kernels, model, gpu, parallelism)
     tokens, curves = _token_curves(exact)
-    floor_s = attention_floor_s(exact)
-    lengths, attention_s = _prompts(exact, floor_s)
+    lengths, attention_s, floor_s = _prompts(exact)
     batches, contexts, decode_s = _decodes(exact)
     sampled, logits_s = _sampled(exact)
     return Parts(
@@ -44,7 +47,7 @@ def compose(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) 
         communication_s=curves[3],
         lengths=lengths,
         attention_s=attention_s,
-        attention_floor_s=floor_s + exact.copies_s,
+        attention_floor_s=floor_s,
         batches=batches,
         contexts=contexts,
         decode_s=decode_s,
@@ -58,28 +61,10 @@ def compose(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) 
     )
 
 
-def attention_floor_s(exact: ExactTimes) -> float:
-    """Seconds of prefill attention that a step pays once, however many prompts: T(b, l) = floor + b (T(1, l) - floor).
-
-    Of all floors that leave no prompt a negative time, the one that comes closest to the batches that were measured:
-    2 to 64 prompts of 16 tokens or more, 16,384 in all.
-    """
-    batch, length = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(1, 7), 2.0 ** np.arange(4, 13)))
-    step = batch * length <= 2.0**14
-    batch, length = batch[step], length[step]
-    groups = exact.groups
-    together_s = exact.prefill_s(batch * groups, length)
-    alone_s = exact.prefill_s(np.ones(1), length)
-    least_s = float(np.min(exact.prefill_s(np.ones(1), samples(1.0, 64.0, _RATIO))))
-    floors = np.linspace(0.0, least_s, 50)[:, None]
-    errors = np.abs(np.log((floors + batch * (alone_s - floors)) / together_s))
-    return float(floors[np.argmin(np.mean(errors, axis=1)), 0])
-
-
 def _token_curves(exact: ExactTimes) -> tuple[FloatArray, FloatArray]:
     """Knots over the tokens of a step, and the four curves there."""
     last = exact.tokens_limit
-    tokens = samples(1.0, last, 1.02, also=exact.token_steps)
+    tokens = samples(1.0, last, 1.02, also=[*exact.token_steps, *(exact.token_steps + 1.0)])
     parts = (exact.gemm_s, exact.experts_s, exact.elementwise_s, exact.communication_s)
     curves = np.stack([part(tokens) for part in parts])
     curves = np.vstack([curves, curves.sum(axis=0)])
@@ -89,15 +74,47 @@ def _token_curves(exact: ExactTimes) -> tuple[FloatArray, FloatArray]:
     return knots, np.stack([part(knots) for part in parts])
 
 
-def _prompts(exact: ExactTimes, floor_s: float) -> tuple[FloatArray, FloatArray]:
-    """Knots over the length of a prompt, and the attention of one above the floor, spread over the groups."""
+def _prompts(exact: ExactTimes) -> tuple[FloatArray, FloatArray, float]:
+    """Knots over the length of a prompt, the attention of one above the floor there, and the floor of a step.
+
+    T(b, l) = floor + b above(l) stands for b prompts of l tokens. Alone, a short prompt does not fill the GPU: its time
+    is launch, and many together take hardly longer. Floor and above(l) are those whose largest error in any step of 1
+    to 64 prompts and 16,384 tokens, as a share of the step, is smallest (the floor: on the mean over lengths); that of
+    one prompt alone weighs three times.
+    """
     last = exact.attention.length_limit()
-    lengths = samples(1.0, last, _RATIO, also=2.0 ** np.arange(15))
-    above_s = exact.prefill_s(np.ones(1), lengths) - floor_s
-    slack = _ATTENTION_TOLERANCE * (above_s + floor_s + exact.copies_s)
+    lengths = samples(1.0, last, _RATIO, also=exact.token_steps / exact.groups)
+    batch = _TOGETHER[:, None]
+    fits = (batch == 1.0) | (batch * lengths <= _LARGEST_STEP)
+    together_s = exact.prefill_s(batch * exact.groups, lengths) + exact.copies_s
+    step_s = together_s + exact.linear_s(batch * exact.groups * lengths)
+    floors = np.linspace(0.0, float(together_s[0].min()), 40)
+    choices = [_above(floor, together_s, step_s, fits) for floor in floors]
+    best = int(np.argmin([np.mean(error) for _, error in choices]))
+    floor_s, above_s = float(floors[best]), choices[best][0]
+    slack = np.maximum(_PART_TOLERANCE * (above_s + floor_s), _STEP_TOLERANCE * step_s[0])
     chosen = choose_knots(lengths, above_s[None], slack[None])
-    knots = np.append(lengths[chosen], [2.0 * last, 4.0 * last])
-    return knots, (exact.prefill_s(np.ones(1), knots) - floor_s) / exact.groups
+    beyond = np.asarray([2.0 * last, 4.0 * last])
+    beyond_s = exact.prefill_s(np.ones(1), beyond) + exact.copies_s - floor_s
+    return np.append(lengths[chosen], beyond), np.append(above_s[chosen], beyond_s) / exact.groups, floor_s
+
+
+def _above(
+    floor_s: float, together_s: FloatArray, step_s: FloatArray, fits: NDArray[np.bool_]
+) -> tuple[FloatArray, FloatArray]:
+    """For each length the time of a prompt above the floor that fits all batches best, and its largest error.
+
+    Arrays over (batches, lengths): attention of so many prompts, the whole step, and which of them count. The error is
+    a share of the step.
+    """
+    batch = _TOGETHER[:, None]
+    candidates = np.maximum((together_s - floor_s) / batch, 0.0)
+    errors = np.abs(floor_s + batch[None] * candidates[:, None] - together_s[None]) / step_s[None]
+    errors[:, 0] *= _ALONE_WEIGHT
+    largest = np.where(fits[:, None] & fits[None], errors, 0.0).max(axis=1)
+    best = np.argmin(np.where(fits, largest, np.inf), axis=0)
+    columns = np.arange(together_s.shape[1])
+    return candidates[best, columns], largest[best, columns]
 
 
 def _decodes(exact: ExactTimes) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -107,7 +124,8 @@ def _decodes(exact: ExactTimes) -> tuple[FloatArray, FloatArray, FloatArray]:
     contexts = samples(1.0, _LARGEST_CONTEXT * groups, _RATIO)
     grid = exact.decode_s(batches[:, None], contexts[None])
     real = (contexts >= batches[:, None]) & (contexts <= batches[:, None] * exact.model.max_context)
-    slack = np.where(real, _DECODE_TOLERANCE * grid, np.inf)
+    step_s = grid + exact.linear_s(batches)[:, None]
+    slack = np.where(real, np.maximum(_PART_TOLERANCE * grid, _STEP_TOLERANCE * step_s), np.inf)
     at_context = choose_knots(contexts, grid, slack)
     at_batch = choose_knots(batches, grid.T, slack.T)
     knots = np.append(contexts[at_context], 2.0 * contexts[-1])

@@ -143,7 +143,9 @@ class ExactTimes:
         prompt of p + s tokens.
         """
         tokens = float(sum(tokens for _, tokens in chunks) + decodes)
-        time_s = self.base_s + self._linear_s(tokens) + float(self.logits_s(np.asarray(float(sampled))))
+        time_s = self.base_s + float(self.linear_s(np.asarray(tokens)))
+        if sampled:
+            time_s += float(self.logits_s(np.asarray(float(sampled))))
         if chunks:
             time_s += self.copies_s
         lengths, counts = np.unique([prefix + tokens for prefix, tokens in chunks], return_counts=True)
@@ -154,9 +156,9 @@ class ExactTimes:
             time_s += float(self.decode_s(np.asarray(float(decodes)), np.asarray(float(context))))
         return time_s
 
-    def _linear_s(self, tokens: float) -> float:
-        parts = (self.gemm_s, self.experts_s, self.elementwise_s, self.communication_s)
-        return sum(float(part(np.asarray(tokens))) for part in parts)
+    def linear_s(self, tokens: FloatArray) -> FloatArray:
+        """All that depends on the tokens of a step alone."""
+        return self.gemm_s(tokens) + self.experts_s(tokens) + self.elementwise_s(tokens) + self.communication_s(tokens)
 
     def _expert_layer(self) -> Interpolated:
         model, parallelism = self.model, self.parallelism

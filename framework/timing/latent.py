@@ -104,8 +104,8 @@ class _Latent:
 class LatentModule(_Latent):
     """Measured as a whole, projections, rotary embedding and cache writes included.
 
-    What a step's tokens cost whatever they attend to is the least that so many tokens were seen to take: as sequences
-    of a few tokens each or as decodes with next to no context. Prefills and decodes cost what they take above it.
+    What a step's tokens cost whatever they attend to is the least that so many were seen to take: as one sequence, as
+    sequences of a few tokens each, or as decodes with next to no context. Prefills and decodes cost what is above it.
     """
 
     @property
@@ -121,8 +121,10 @@ class LatentModule(_Latent):
         return 0
 
     def projections_s(self, tokens: FloatArray) -> FloatArray:
-        prefill_s = self._prefill().seconds(np.maximum(tokens / _SHORT, 1.0), np.minimum(tokens, _SHORT))
-        return self.model.layers * np.minimum(prefill_s, self._decode().seconds(tokens, 1.0))
+        short_s = self._prefill().seconds(np.maximum(tokens / _SHORT, 1.0), np.minimum(tokens, _SHORT))
+        whole_s = self._prefill().seconds(1.0, tokens)
+        decode_s = self._decode().seconds(tokens, 1.0)
+        return self.model.layers * np.minimum(np.minimum(short_s, whole_s), decode_s)
 
     def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
         whole_s = self.model.layers * self._prefill().seconds(batch, tokens)
