@@ -12,6 +12,7 @@ from hydra.utils import instantiate
 from framework.errors import InputError
 
 _CONF = Path(__file__).resolve().parent.parent / "conf"
+_LARGEST = 10**9
 
 
 def split_arguments(
@@ -27,7 +28,7 @@ def split_arguments(
         key, equals, value = word.partition("=")
         kept = values if key in own else overrides
         if not equals or (key not in own and key.split(".")[0] not in groups):
-            known = ", ".join(f"{name}=" for name in (*groups, *own))
+            known = ", ".join(f"{name}=" for name in dict.fromkeys((*groups, *own)))
             raise InputError(f"{word}: not understood; give any of {known}")
         if key in kept:
             raise InputError(f"{word}: {key} is given twice")
@@ -43,10 +44,10 @@ def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, 
 
 
 def whole(name: str, text: str) -> int:
-    """A whole number of at least 1, underscores and commas allowed; InputError for anything else."""
+    """A whole number from 1 to a billion, underscores and commas allowed; InputError for anything else."""
     digits = text.replace("_", "").replace(",", "")
-    if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {text!r}")
+    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= _LARGEST:
+        raise InputError(f"{name} must be a whole number from 1 to {_LARGEST:,}, got {text!r}")
     return int(digits)
 
 

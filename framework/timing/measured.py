@@ -77,9 +77,10 @@ class Measured:
         places = profile_files.directories(None if self.profiles is None else Path(self.profiles).expanduser())
         setup = Setup.of(model, parallelism)
         measured, gain = gpu.name, 1.0
-        if not profile_files.setups(places, model.name, gpu.name, self.backend):
-            measured, gain = self._like(gpu)
         found = profile_files.find(places, model, measured, self.backend, setup)
+        if found is None and not profile_files.setups(places, model.name, measured, self.backend):
+            measured, gain = self._like(gpu)
+            found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None:
             raise InputError(self._missing(places, model, gpu, measured, setup))
         parts = found.parts

@@ -1,7 +1,7 @@
 """Profiles: the parts of all setups of one model on one GPU and backend, as small files that ship with the package.
 
 A profile is `<directory>/<gpu>/<backend>/<model>.json.gz`: JSON of a header (where its times come from) and entries,
-one `Parts` each, times rounded to five significant digits. The same profile is the same bytes.
+one `Parts` each, times in microseconds, rounded to four significant digits. The same profile is the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from framework.hardware import Gpu, Model, Parallelism
 from framework.timing.profile import Parts, Setup
 
 _FORMAT = "servelab timing profile 1"
-_DIGITS = 5
+_DIGITS = 4
+_US = 1e-6
 _SUFFIX = ".json.gz"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may differ between a model and its profile
@@ -182,6 +183,7 @@ def _profiles(places: Iterable[Path], model: str, gpu: str, backend: str) -> Ite
 
 
 def _encoded(parts: Parts) -> dict[str, Any]:
+    """The fields of an entry by name; times are named `_us` instead of `_s`."""
     encoded: dict[str, Any] = {}
     for field in fields(Parts):
         value = getattr(parts, field.name)
@@ -189,19 +191,20 @@ def _encoded(parts: Parts) -> dict[str, Any]:
             encoded[field.name] = asdict(value)
         elif isinstance(value, str):
             encoded[field.name] = value
+        elif field.name.endswith("_s"):
+            encoded[f"{field.name[:-2]}_us"] = _numbers((np.asarray(value) / _US).tolist(), _DIGITS)
         else:
-            exact = not field.name.endswith("_s")
-            encoded[field.name] = _numbers(np.asarray(value, np.float64).tolist(), exact)
+            encoded[field.name] = _numbers(np.asarray(value, np.float64).tolist())
     return encoded
 
 
-def _numbers(value: Any, exact: bool) -> Any:
-    """Nested lists of numbers, shortened: whole ones as integers, infinity as null, times rounded."""
+def _numbers(value: Any, digits: int | None = None) -> Any:
+    """Nested lists of numbers, shortened: whole ones as integers, infinity as null, to that many significant digits."""
     if isinstance(value, list):
-        return [_numbers(item, exact) for item in value]
+        return [_numbers(item, digits) for item in value]
     if math.isinf(value):
         return None
-    number = value if exact else float(f"{value:.{_DIGITS}g}")
+    number = value if digits is None else float(f"{value:.{digits}g}")
     return int(number) if number.is_integer() else number
 
 
@@ -210,8 +213,13 @@ def _decoded(entry: Mapping[str, Any]) -> Parts:
     for name, value in entry.items():
         if name == "parallelism":
             decoded[name] = Parallelism(**value)
+        elif isinstance(value, str):
+            decoded[name] = value
+        elif name.endswith("_us"):
+            times_s = np.array(value, np.float64) * _US
+            decoded[f"{name[:-3]}_s"] = times_s if times_s.ndim else float(times_s)
         elif isinstance(value, list):
             decoded[name] = np.array([np.inf if item is None else item for item in value], np.float64)
         else:
-            decoded[name] = math.inf if value is None else value
+            decoded[name] = math.inf if value is None else float(value)
     return Parts(**decoded)
