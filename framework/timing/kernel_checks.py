@@ -112,7 +112,7 @@ def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) 
         row = too_fast.sort("row").row(0, named=True)
         raise InputError(
             f"{where}, {operation}, row {row['row']}: {_shape(operation, row)} in {row['latency_s']:.3g} s is"
-            f" {_rates(row)}, more than a {gpu.name} can do; {advice}"
+            f" {_rates(row)}, more than gpu {gpu.name} can do; {advice}"
         )
     slowness = pl.col("latency_s") / (_LAUNCH_S + pl.col("light_s"))
     ranked = light.with_columns(slowness=slowness).sort("slowness")
@@ -120,8 +120,8 @@ def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) 
     if row["slowness"] > _SLOW:
         raise InputError(
             f"{where}, {operation}, row {row['row']}: {_shape(operation, row)} in {row['latency_s']:.3g} s is"
-            f" {_rates(row)}, and half of the rows are {row['slowness']:.0f} times slower than a {gpu.name} could be or"
-            f" worse; {advice}"
+            f" {_rates(row)}, and half of the rows are {row['slowness']:.0f} times slower than gpu {gpu.name} could be"
+            f" or worse; {advice}"
         )
 
 
