@@ -247,7 +247,8 @@ def _load(path: Path) -> pl.DataFrame:
         written_as=pl.when(source.str.contains("source_file=2026-04-06|db-dump"))
         .then(pl.lit("product"))
         .otherwise(pl.lit("plain")),
-        known=pl.sum_horizontal(pl.col("prefill_num_workers", "backend_version").is_not_null().cast(pl.Int8)),
+        known=2 * pl.col("prefill_num_workers").is_not_null().cast(pl.Int8)
+        + pl.col("backend_version").is_not_null().cast(pl.Int8),
     )
 
 

@@ -128,12 +128,13 @@ def splits(rows: Sequence[Row], count: int = FOLDS, seed: int = 0) -> Iterator[t
 def scaled(rows: Sequence[Row], predictions: Mapping[str, Latencies], seed: int = 0) -> Mapping[str, Means]:
     """Predictions after two numbers per metric, class, system and backend, fitted on the other folds' deployments.
 
-    Where the other folds have too few rows of a system and backend, the prediction stays as it is.
+    Doubtful rows are not fitted to. Where the other folds have too few rows of a system and backend, the prediction
+    stays as it is.
     """
     usable = [row for row in rows if row.key in predictions]
     found: dict[str, Means] = {}
     for training, test in splits(usable, seed=seed):
-        fitted = _fit(training, predictions)
+        fitted = _fit([row for row in training if not row.doubts], predictions)
         for row in test:
             ttft, tpot = fitted.get(_cell(row), (Scaling(), Scaling()))
             raw = predictions[row.key]
