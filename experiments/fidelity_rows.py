@@ -391,6 +391,10 @@ def _doubts(row: Row, slowest_s: float) -> tuple[str, ...]:
     doubts = []
     if (row.model, row.gpu, row.backend, row.dtype) == ("llama3_8b", "h200", "vllm", "fp8"):
         doubts.append("mislabelled? (Llama-3.1-8B fp8 on H200: up to the peak FLOP/s, prefill and decode together)")
+    if (row.model, row.gpu, row.backend, row.concurrency) == ("gpt_oss_120b", "h100", "vllm", 512):
+        doubts.append(
+            "a batch limit far below the load? (gpt-oss on H100 with vLLM: 88-98 of 512 run, whatever the tp)"
+        )
     if (row.model, row.gpu, row.backend) == ("qwen3_235b", "h200", "vllm"):
         doubts.append("eager mode? (Qwen3-235B on H200 with vLLM: 34-58 ms a token whatever the batch)")
     if (row.model, row.gpu, row.backend, row.date) == (
