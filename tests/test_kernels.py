@@ -126,7 +126,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 REFUSALS: list[tuple[str, Rows, str]] = [
     ("no op", without(GEMM, "op"), r"no column op"),
     ("unknown op", changed(GEMM, 2, op="matmul"), r"row 4: op = 'matmul'; choose one of gemm, "),
-    ("empty op", changed(GEMM, 2, op=None), r"row 4: op = None"),
+    ("empty op", changed(GEMM, 2, op=None), r"row 4: op is empty; choose one of gemm"),
     ("missing key", without(GEMM, "k"), r"gemm, row 2: no column k; it needs dtype, m, n, k and one of latency_us"),
     ("missing time", without(GEMM, "latency_us"), r"gemm, row 2: no columns with a time; .* one of latency_us"),
     ("two times", [{**row, "latency_s": 1} for row in GEMM], r"gemm, row 2: 2 columns with a time"),
@@ -136,11 +136,11 @@ REFUSALS: list[tuple[str, Rows, str]] = [
     ("zero", changed(GEMM, 3, latency_us=0), r"gemm, row 5: latency_us = '0.*above 0"),
     ("negative", changed(GEMM, 3, latency_us=-4), r"gemm, row 5: latency_us = '-4"),
     ("no number", changed(GEMM, 0, latency_us="fast"), r"gemm, row 2: latency_us = 'fast'"),
-    ("empty time", changed(GEMM, 0, latency_us=None), r"gemm, row 2: latency_us = None"),
+    ("empty time", changed(GEMM, 0, latency_us=None), r"gemm, row 2: latency_us is empty"),
     ("fraction", changed(GEMM, 1, m=1.5), r"gemm, row 3: m = '1.5'; a whole number of at least 1 is needed"),
     ("size 0", changed(GEMM, 1, n=0), r"gemm, row 3: n = '0'"),
     ("negative size", changed(DECODE, 1, window=-1), r"row 3: window = '-1'; a whole number of at least 0"),
-    ("empty size", changed(GEMM, 1, k=None), r"gemm, row 3: k = None"),
+    ("empty size", changed(GEMM, 1, k=None), r"gemm, row 3: k is empty"),
     ("unknown type", changed(GEMM, 2, dtype="float99"), r"gemm, row 4: dtype = 'float99'; choose one of fp32, bf16"),
     (
         "too fast",

@@ -136,7 +136,9 @@ def _refuse_first(
     """The rows, if all are valid; else InputError for the first that is not."""
     bad = rows.filter(~valid.fill_null(False))
     if bad.height:
-        raise InputError(f"{where}, {operation}, row {bad['row'][0]}: {name} = {bad[name][0]!r}; {needed}")
+        value = bad[name][0]
+        found = f"{name} is empty" if value is None else f"{name} = {value!r}"
+        raise InputError(f"{where}, {operation}, row {bad['row'][0]}: {found}; {needed}")
     return rows
 
 

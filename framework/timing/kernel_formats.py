@@ -62,7 +62,8 @@ def load_csv(path: Path, gpu: Gpu, backend: str | None = None) -> Kernels:
     unknown = rows.filter(~pl.col("op").is_in(list(OPERATIONS)).fill_null(False))
     if unknown.height:
         first = unknown.row(0, named=True)
-        raise InputError(f"{where}, row {first['row']}: op = {first['op']!r}; choose one of {', '.join(OPERATIONS)}")
+        found = "op is empty" if first["op"] is None else f"op = {first['op']!r}"
+        raise InputError(f"{where}, row {first['row']}: {found}; choose one of {', '.join(OPERATIONS)}")
     if "longest" in rows.columns:
         uneven = (pl.col("op") == "decode_attention") & (pl.col("longest") != pl.col("context"))
         rows = rows.with_columns(op=pl.when(uneven).then(pl.lit("uneven_decode")).otherwise("op"))
