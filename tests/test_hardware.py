@@ -22,6 +22,19 @@ PUBLISHED_BILLIONS = {
     "qwen25_32b": 32.8,
     "opt_13b": 12.9,
     "opt_66b": 65.7,
+    "qwen3_32b": 32.8,
+    "mixtral_8x7b": 46.7,
+    "gpt_oss_120b": 116.8,
+    "deepseek_v3": 671,
+    "qwen3_235b": 235,
+    "minimax_m25": 229,
+    "kimi_k25": 1026,
+}
+ACTIVE_BILLIONS = {  # embedding and output projection included, as their papers count
+    "mixtral_8x7b": 12.9,
+    "deepseek_v3": 37,
+    "qwen3_235b": 22,
+    "kimi_k25": 32.6,
 }
 GPUS = ("a100", "h100", "h200", "b200", "l20", "l40s", "a10g")
 
@@ -44,6 +57,12 @@ def test_parameters_are_the_published_ones(name: str, billions: float) -> None:
     model = load("model", name)
     assert model.name == name
     assert model.parameters / 1e9 == pytest.approx(billions, rel=5e-3)
+
+
+@pytest.mark.parametrize(("name", "billions"), ACTIVE_BILLIONS.items())
+def test_active_parameters_are_the_published_ones(name: str, billions: float) -> None:
+    model = load("model", name)
+    assert (model.active_parameters + 2 * model.output_parameters) / 1e9 == pytest.approx(billions, rel=0.02)
 
 
 def test_qwen_publishes_its_parameters_without_embeddings() -> None:

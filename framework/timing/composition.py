@@ -15,6 +15,7 @@ from framework.timing.profile import Parts
 _TOLERANCE = 0.01  # of the parts that depend on the tokens of a step together
 # Attention may be off by this share of itself, or by that share of the step, whichever is more.
 _PART_TOLERANCE, _STEP_TOLERANCE = 0.02, 0.003
+_LOGITS_TOLERANCE = 0.001  # the same of the projection to the vocabulary
 _CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # of chunked prefill: no error there
 _RATIO = 1.04  # between points at which the tables are evaluated
 _LARGEST_BATCH = 512.0
@@ -82,7 +83,7 @@ def _prompts(exact: ExactTimes) -> tuple[FloatArray, FloatArray, float]:
     to 64 prompts and 16,384 tokens, as a share of the step, is smallest (the floor: on the mean over lengths); that of
     one prompt alone weighs three times.
     """
-    last = exact.attention.length_limit()
+    last = max(exact.attention.length_limit(), float(exact.model.max_context))
     lengths = samples(1.0, last, _RATIO, also=exact.token_steps / exact.groups)
     batch = _TOGETHER[:, None]
     fits = (batch == 1.0) | (batch * lengths <= _LARGEST_STEP)
@@ -94,9 +95,7 @@ def _prompts(exact: ExactTimes) -> tuple[FloatArray, FloatArray, float]:
     floor_s, above_s = float(floors[best]), choices[best][0]
     slack = np.maximum(_PART_TOLERANCE * (above_s + floor_s), _STEP_TOLERANCE * step_s[0])
     chosen = choose_knots(lengths, above_s[None], slack[None])
-    beyond = np.asarray([2.0 * last, 4.0 * last])
-    beyond_s = exact.prefill_s(np.ones(1), beyond) + exact.copies_s - floor_s
-    return np.append(lengths[chosen], beyond), np.append(above_s[chosen], beyond_s) / exact.groups, floor_s
+    return lengths[chosen], above_s[chosen] / exact.groups, floor_s
 
 
 def _above(
@@ -134,8 +133,9 @@ def _decodes(exact: ExactTimes) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 def _sampled(exact: ExactTimes) -> tuple[FloatArray, FloatArray]:
     """Knots over the sequences that emit, and the projection to the vocabulary there."""
-    sampled = samples(1.0, exact.sampled_limit, _RATIO, also=exact.token_steps)
+    sampled = samples(1.0, exact.sampled_limit, _RATIO, also=[*exact.token_steps, *(exact.token_steps + 1.0)])
     logits_s = exact.logits_s(sampled)
-    knots = sampled[choose_knots(sampled, logits_s[None], 2 * _TOLERANCE * logits_s[None])]
+    slack = np.maximum(_PART_TOLERANCE * logits_s, _LOGITS_TOLERANCE * exact.linear_s(sampled))
+    knots = sampled[choose_knots(sampled, logits_s[None], slack[None])]
     knots = np.append(knots, 2.0 * exact.sampled_limit)
     return knots, exact.logits_s(knots)

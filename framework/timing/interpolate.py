@@ -76,11 +76,15 @@ class Interpolated:
         return float(2.0 ** self.axes[axis][-1])
 
 
-def interpolate(rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal, capped: bool = True) -> Interpolated:
+def interpolate(
+    rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal, wanted: Ideal | None = None, capped: bool = True
+) -> Interpolated:
     """Interpolation of the column latency_s over the columns `sizes`, which say different things in each row.
 
-    `capped`: `ideal` is a bound, so that times below it (data that stayed in cache) are raised to it; else it only
-    says how time scales. Raises InputError for an empty table and for times and sizes that are not positive.
+    `ideal`: the speed of light of what was measured; `wanted`: of what is asked for, where that is something else of
+    which the same utilisation is expected. `capped`: `ideal` is a bound, so that times below it (data that stayed in
+    cache) are raised to it; else it only says how time scales. Raises InputError for an empty table and for times and
+    sizes that are not positive.
     """
     if rows.is_empty():
         raise InputError(f"no measured time to interpolate over {', '.join(sizes)}")
@@ -95,7 +99,7 @@ def interpolate(rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal, capped: 
     measured = np.where(np.isnan(grid), 0.0, knots[-1])
     for axis in reversed(range(grid.ndim)):
         grid = _fill(grid, axis)
-    return Interpolated(tuple(np.log2(axis) for axis in knots), grid, measured.max(axis=-1), ideal)
+    return Interpolated(tuple(np.log2(axis) for axis in knots), grid, measured.max(axis=-1), wanted or ideal)
 
 
 def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:

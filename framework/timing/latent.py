@@ -7,6 +7,7 @@ or its kernels one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ import polars as pl
 
 from framework.errors import InputError
 from framework.hardware import DTYPE_BYTES, LatentAttention, Model
-from framework.timing.interpolate import FloatArray, Ideal, Interpolated, nearest
+from framework.timing.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
 from framework.timing.operations import ACTIVATION_BYTES, Operations
 
 _SHORT = 16.0  # tokens: attention among so few costs nothing beside the projections
@@ -57,12 +58,9 @@ class _Latent:
         """Of the projections: published checkpoints with 4-bit weights leave them in bf16."""
         return "bf16" if self.model.dtype in _FOUR_BITS else self.model.dtype
 
-    @property
-    def _weights(self) -> float:
-        """Values of a layer's projections on this GPU: those into the latents are copied, the others split."""
-        sizes, hidden = self._sizes, self.model.hidden
-        copied = hidden * (sizes.query_rank + sizes.kv_rank + sizes.rope_dim)
-        return copied + (sizes.parameters(hidden, self.model.heads) - copied) / self.tp
+    def _weights(self, heads: int) -> float:
+        """Values of a layer's projections for so many heads; those into the latents are of no head."""
+        return float(self._sizes.parameters(self.model.hidden, heads))
 
     def _rows(self, operation: str) -> pl.DataFrame:
         dtype = self._dtype if self._module else "bf16"
@@ -71,33 +69,44 @@ class _Latent:
 
     def _prefill(self) -> Interpolated:
         """One layer over (sequences, tokens of each)."""
-        sizes, weights = self._sizes, self._weights * self._module
-        pair = 2.0 * self._heads * (sizes.nope_dim + sizes.rope_dim + sizes.value_dim)
-        row = self._heads * (2 * sizes.nope_dim + 2 * sizes.rope_dim + 2 * sizes.value_dim) * ACTIVATION_BYTES
-        peak = self.operations.gpu.peak("bf16")
+        sizes, peak = self._sizes, self.operations.gpu.peak("bf16")
 
-        def ideal(batch: FloatArray, tokens: FloatArray) -> FloatArray:
-            flops = batch * tokens * (pair * tokens / 2.0 + 2.0 * weights)
-            return self.operations.ideal_s(flops, weights * DTYPE_BYTES[self._dtype] + batch * tokens * row, peak)
+        def ideal(heads: int) -> Ideal:
+            weights = self._weights(heads) * self._module
+            pair = 2.0 * heads * (sizes.nope_dim + sizes.rope_dim + sizes.value_dim)
+            row = 2.0 * heads * (sizes.nope_dim + sizes.rope_dim + sizes.value_dim) * ACTIVATION_BYTES
+
+            def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
+                flops = batch * tokens * (pair * tokens / 2.0 + 2.0 * weights)
+                return self.operations.ideal_s(flops, weights * DTYPE_BYTES[self._dtype] + batch * tokens * row, peak)
+
+            return seconds
 
         return self._fit("latent_prefill", ("batch", "tokens"), ideal)
 
     def _decode(self) -> Interpolated:
         """One layer over (sequences, context of each)."""
-        sizes, weights = self._sizes, self._weights * self._module
+        sizes, peak = self._sizes, self.operations.gpu.peak("bf16")
         cached = (sizes.kv_rank + sizes.rope_dim) * DTYPE_BYTES[self.model.kv_dtype]
-        pair = 2.0 * self._heads * (2 * sizes.kv_rank + sizes.rope_dim)
-        peak = self.operations.gpu.peak("bf16")
 
-        def ideal(batch: FloatArray, context: FloatArray) -> FloatArray:
-            moved = weights * DTYPE_BYTES[self._dtype] + batch * context * cached
-            return self.operations.ideal_s(batch * (context * pair + 2.0 * weights), moved, peak)
+        def ideal(heads: int) -> Ideal:
+            weights = self._weights(heads) * self._module
+            pair = 2.0 * heads * (2 * sizes.kv_rank + sizes.rope_dim)
+
+            def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
+                moved = weights * DTYPE_BYTES[self._dtype] + batch * context * cached
+                return self.operations.ideal_s(batch * (context * pair + 2.0 * weights), moved, peak)
+
+            return seconds
 
         return self._fit("latent_decode", ("batch", "context"), ideal)
 
-    def _fit(self, operation: str, sizes: tuple[str, str], ideal: Ideal) -> Interpolated:
-        key = (operation, self._module)
-        return self.operations.fit(key, lambda: self._rows(operation), sizes, ideal)
+    def _fit(self, operation: str, sizes: tuple[str, str], ideal: Callable[[int], Ideal]) -> Interpolated:
+        def make() -> Interpolated:
+            rows = self._rows(operation)
+            return interpolate(rows, sizes, ideal(int(rows["heads"][0])), ideal(self._heads))
+
+        return self.operations.fit((operation, self._module), make)
 
 
 @dataclass(frozen=True)
@@ -173,18 +182,21 @@ class LatentKernels(_Latent):
         sizes = self._sizes
         width = sizes.nope_dim if phase == "pre" else sizes.value_dim
         dtype = "fp8" if DTYPE_BYTES[self._dtype] == 1.0 else "bf16"
-        weights, peak = float(self._heads * width * sizes.kv_rank), self.operations.gpu.peak(dtype)
+        peak = self.operations.gpu.peak(dtype)
 
-        def ideal(tokens: FloatArray) -> FloatArray:
-            rows = tokens * self._heads * (width + sizes.kv_rank) * ACTIVATION_BYTES
-            return self.operations.ideal_s(2.0 * weights * tokens, weights * DTYPE_BYTES[dtype] + rows, peak)
+        def ideal(heads: int) -> Ideal:
+            weights, row = float(heads * width * sizes.kv_rank), heads * (width + sizes.kv_rank) * ACTIVATION_BYTES
+            return lambda tokens: self.operations.ideal_s(
+                2.0 * weights * tokens, weights * DTYPE_BYTES[dtype] + tokens * row, peak
+            )
 
-        def rows() -> pl.DataFrame:
-            measured = self.operations.rows("latent_bmm", {"phase": phase})
-            chosen = dtype if dtype in measured["dtype"].unique() else "bf16"
-            return nearest(measured.filter(pl.col("dtype") == chosen), {"heads": self._heads})
+        def make() -> Interpolated:
+            rows = self.operations.rows("latent_bmm", {"phase": phase})
+            measured = dtype if dtype in rows["dtype"].unique() else "bf16"
+            rows = nearest(rows.filter(pl.col("dtype") == measured), {"heads": self._heads})
+            return interpolate(rows, ("tokens",), ideal(int(rows["heads"][0])), ideal(self._heads))
 
-        return self.operations.fit(("latent_bmm", phase), rows, ("tokens",), ideal)
+        return self.operations.fit(("latent_bmm", phase), make)
 
 
 def latent_attention(operations: Operations, model: Model, tp: int) -> LatentModule | LatentKernels:

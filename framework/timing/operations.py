@@ -22,6 +22,7 @@ LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
+_NODE_GPUS = 8
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 
 
@@ -34,6 +35,10 @@ class Shard:
     head_dim: int
     kv_dtype: str
     window: int = 0
+
+    def seen(self, context: FloatArray) -> FloatArray:
+        """Tokens that the last one attends to."""
+        return np.minimum(context, self.window) if self.window else context
 
 
 @dataclass(frozen=True)
@@ -79,19 +84,19 @@ class Operations:
             }
             preferred = _EVEN if experts.shared_intermediate else _UNEVEN
             rows = nearest(_distribution(self.rows("experts", shape), preferred), {"ep": ep, "tp": tp})
-            measured = rows["tp"][0] * rows["ep"][0]
             flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
 
-            def ideal(tokens: FloatArray, shards: float = measured) -> FloatArray:
-                matrices = 3.0 * hidden * intermediate * count / shards
-                read = 1.0 - (1.0 - per_token / count) ** tokens
-                moved = matrices * read * weight_bytes + 2.0 * tokens * per_token * hidden / shards * ACTIVATION_BYTES
-                return self.ideal_s(2.0 * matrices * per_token / count * tokens, moved, flops)
+            def ideal(shards: float) -> Ideal:
+                def seconds(tokens: FloatArray) -> FloatArray:
+                    matrices = 3.0 * hidden * intermediate * count / shards
+                    read = matrices * (1.0 - (1.0 - per_token / count) ** tokens) * weight_bytes
+                    moved = read + 2.0 * tokens * per_token * hidden / shards * ACTIVATION_BYTES
+                    return self.ideal_s(2.0 * matrices * per_token / count * tokens, moved, flops)
 
-            fit = interpolate(rows, ("tokens",), ideal, capped=False)
-            self._fits[key] = Interpolated(
-                fit.axes, fit.log_utilisation, fit.limits, lambda tokens: ideal(tokens, float(tp * ep))
-            )
+                return seconds
+
+            measured = ideal(float(rows["tp"][0] * rows["ep"][0]))
+            self._fits[key] = interpolate(rows, ("tokens",), measured, ideal(float(tp * ep)), capped=False)
         return self._fits[key]
 
     def collective_s(self, operation: str, gpus: int, message_bytes: FloatArray) -> FloatArray:
@@ -107,13 +112,12 @@ class Operations:
             measured = int(rows["gpus"][0])
             rounds = 2.0 if operation == "all_reduce" else 1.0
 
-            def ideal(sent: FloatArray, among: int = measured) -> FloatArray:
-                within = among <= max(measured, 8)
+            def ideal(among: int) -> Ideal:
+                within = among <= max(measured, _NODE_GPUS)
                 link = self.gpu.link_bytes_s if within else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
-                return np.asarray(rounds * (among - 1) / among * sent / link)
+                return lambda sent: np.asarray(rounds * (among - 1) / among * sent / link)
 
-            fit = interpolate(rows, ("bytes",), ideal, capped=False)
-            self._fits[key] = Interpolated(fit.axes, fit.log_utilisation, fit.limits, lambda sent: ideal(sent, gpus))
+            self._fits[key] = interpolate(rows, ("bytes",), ideal(measured), ideal(gpus), capped=False)
         return self._fits[key].seconds(message_bytes)
 
     def prefill_attention(self, shard: Shard) -> Interpolated:
@@ -121,15 +125,18 @@ class Operations:
         key = ("prefill_attention", shard)
         if key not in self._fits:
             rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
-            wide = 2.0 * (shard.heads + shard.kv_heads) * shard.head_dim * ACTIVATION_BYTES
 
-            def ideal(batch: FloatArray, tokens: FloatArray) -> FloatArray:
-                seen = np.minimum(tokens, shard.window) if shard.window else tokens
-                pairs = tokens * seen - seen * seen / 2.0
-                flops = 4.0 * batch * shard.heads * shard.head_dim * pairs
-                return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
+            def ideal(measured: Shard) -> Ideal:
+                wide = 2.0 * (measured.heads + measured.kv_heads) * measured.head_dim * ACTIVATION_BYTES
 
-            self._fits[key] = interpolate(rows, ("batch", "tokens"), ideal)
+                def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
+                    seen = measured.seen(tokens)
+                    flops = 4.0 * batch * measured.heads * measured.head_dim * (tokens * seen - seen * seen / 2.0)
+                    return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
+
+                return seconds
+
+            self._fits[key] = interpolate(rows, ("batch", "tokens"), ideal(_measured(rows)), ideal(shard))
         return self._fits[key]
 
     def decode_attention(self, shard: Shard) -> Interpolated:
@@ -137,23 +144,25 @@ class Operations:
         key = ("decode_attention", shard)
         if key not in self._fits:
             rows = self._attention_rows("decode_attention", shard)
-            cached = 2.0 * shard.kv_heads * shard.head_dim * DTYPE_BYTES[shard.kv_dtype]
-            flat = 2.0 * shard.heads * shard.head_dim * ACTIVATION_BYTES
 
-            def ideal(batch: FloatArray, context: FloatArray) -> FloatArray:
-                seen = np.minimum(context, shard.window) if shard.window else context
-                flops = 4.0 * batch * shard.heads * shard.head_dim * seen
-                return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
+            def ideal(measured: Shard) -> Ideal:
+                cached = 2.0 * measured.kv_heads * measured.head_dim * DTYPE_BYTES[measured.kv_dtype]
+                flat = 2.0 * measured.heads * measured.head_dim * ACTIVATION_BYTES
 
-            self._fits[key] = interpolate(rows, ("batch", "context"), ideal)
+                def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
+                    seen = measured.seen(context)
+                    flops = 4.0 * batch * measured.heads * measured.head_dim * seen
+                    return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
+
+                return seconds
+
+            self._fits[key] = interpolate(rows, ("batch", "context"), ideal(_measured(rows)), ideal(shard))
         return self._fits[key]
 
-    def fit(
-        self, key: tuple[Any, ...], rows: Callable[[], pl.DataFrame], sizes: Sequence[str], ideal: Ideal
-    ) -> Interpolated:
+    def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
         """Any other interpolation, made once for a key."""
         if key not in self._fits:
-            self._fits[key] = interpolate(rows(), sizes, ideal)
+            self._fits[key] = make()
         return self._fits[key]
 
     def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
@@ -196,6 +205,12 @@ class Operations:
             self.rows(operation, {"kv_dtype": shard.kv_dtype, "window": shard.window})  # says what is missing
         wanted: dict[str, float] = {"head_dim": shard.head_dim, "kv_heads": shard.kv_heads, "heads": shard.heads}
         return nearest(windowed, wanted | ({"window": shard.window} if shard.window else {}))
+
+
+def _measured(rows: pl.DataFrame) -> Shard:
+    """The shard that rows of one shard are of."""
+    first = rows.row(0, named=True)
+    return Shard(first["heads"], first["kv_heads"], first["head_dim"], first["kv_dtype"], first["window"])
 
 
 def _distribution(rows: pl.DataFrame, preferred: Sequence[str]) -> pl.DataFrame:
