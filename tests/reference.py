@@ -68,6 +68,7 @@ class Simulation:
         self.pushed = self.enqueued = self.admitted = self.preempted = self.ended = 0
         self.withdrawn: set[int] = set()
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
+        self.intake_free = 0.0
         self.outstanding = 0  # events in the heap that are neither ticks nor withdrawn
         self.order: list[tuple[float, int, int]] = []
         self.woken: list[Instance] = []  # idle instances that begin an iteration once the present event is done with
@@ -145,7 +146,12 @@ class Simulation:
     # arrival and end of a request
 
     def arrival(self, r: Request) -> None:
-        r.arrival_s = self.now
+        if not r.taken_in:
+            r.taken_in, r.arrival_s = True, self.now
+            if self.options.intake_s > 0:
+                self.intake_free = max(self.now, self.intake_free) + self.options.intake_s
+                self.push(self.intake_free, ARRIVAL, r.id)
+                return
         if r.p + r.n > self.options.max_context:
             self.end(r, REJECTED, "context")
             return

@@ -51,6 +51,7 @@ class Options:
     max_context: int = 1 << 40
     latency_s: float = 0.0
     request_s: float = 0.0  # between a client's sending a request and its arrival
+    intake_s: float = 0.0  # that the front end takes for each request, one after another
     clients: int | None = None  # None: requests arrive when the trace says
 
 
@@ -85,6 +86,7 @@ class Request:
     prefill_instance: int = -1
     decode_instance: int = -1
     arrival_s: float = math.nan
+    taken_in: bool = False
     start_s: float = math.nan
     prefill_end_s: float = math.nan
     first_token_s: float = math.nan

@@ -83,6 +83,7 @@ class Scenario:
             max_context=self.model.max_context,
             latency_s=self.cluster.link.latency_s,
             request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
+            intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
             clients=self.load.clients,
         )
 
@@ -148,6 +149,7 @@ def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
         prefill_step_s=draw(amounts(exact, 0, 3, -9)),
         skew_s=draw(st.just(0.0) | amounts(exact, 0, 3, -13)),
         request_s=draw(st.just(0.0) | amounts(exact, 0, 7, -8)),
+        intake_s=draw(st.just(0.0) | amounts(exact, 0, 7, -9)),
         decode=surface,
     )
 

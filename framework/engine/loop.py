@@ -16,7 +16,7 @@ from framework.engine.leap import catch_up
 from framework.engine.lists import end, fail_rest
 from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
 from framework.engine.pointer import pointer
-from framework.engine.queues import copy_withdraw, release_pop, tree_update
+from framework.engine.queues import copy_withdraw, release_pop, release_push, tree_update
 from framework.engine.state import (
     ADMIT,
     ARRIVAL,
@@ -152,7 +152,13 @@ def _arrive(s: State, h: Hooks, r: int) -> None:
         release_pop(s)
     else:
         sim.next_arrival += 1
-    q.arrival_s = sim.now_s
+    if not q.taken_in:
+        q.taken_in = True
+        q.arrival_s = sim.now_s
+        if sim.intake_s > 0.0:
+            sim.intake_free_s = max(sim.now_s, sim.intake_free_s) + sim.intake_s
+            release_push(s, r, sim.intake_free_s)
+            return
     if q.input_tokens + s.arena[sim.output_at + r] > sim.max_context:
         end(s, r, REJECTED, REASON_CONTEXT)
         return

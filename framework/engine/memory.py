@@ -59,7 +59,8 @@ def allocate(
     """The state before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
     steps = [timing.row(model, pool.gpu, pool.parallelism) for pool in cluster.pools]
-    delay_s = next(row.request_s for row, pool in zip(steps, cluster.pools, strict=True) if pool.role != "decode")
+    entrance = next(row for row, pool in zip(steps, cluster.pools, strict=True) if pool.role != "decode")
+    delay_s = entrance.request_s
     requests = _requests(workload, load, delay_s)
     sim = np.zeros(1, SIM)
     count, size = len(workload), len(instances)
@@ -67,7 +68,7 @@ def allocate(
     arena = _Arena()
     sim["requests"], sim["instances"], sim["remaining"] = count, size, count
     sim["next_tick"] = 1
-    sim["request_s"] = delay_s
+    sim["request_s"], sim["intake_s"] = delay_s, entrance.intake_s
     waiting = np.flatnonzero(requests["opens"] & requests["follows"])
     sim["next_session"] = waiting[0] if len(waiting) else count
     sim["most_running"] = most_running

@@ -68,6 +68,7 @@ REQUEST = _record(
     ("destination", "i4"),  # of its transfer or migration, -1
     ("follows", "b1"),  # arrives when a request before has ended: of its session, or of its client
     ("opens", "b1"),  # first of its session
+    ("taken_in", "b1"),  # it has passed the front end
     ("heap_index", "i4"),  # of its pending event, -1
     ("next", "i4"),  # link in the one list it is in
     ("child", "i4"),
@@ -212,6 +213,8 @@ SIM = _record(
     ("kv_bytes_per_token", "f8"),
     ("latency_s", "f8"),
     ("request_s", "f8"),  # between a client's sending a request and its arrival here
+    ("intake_s", "f8"),  # that the front end takes for a request, one after another
+    ("intake_free_s", "f8"),
     ("stamp_at_decode", "b1"),
     ("asks_admit", "b1"),
     ("admit_gives_reasons", "b1"),  # else its answer only says no

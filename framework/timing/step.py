@@ -98,7 +98,8 @@ def _check_knots(knots: tuple[float, ...]) -> None:
 class StepRow:
     """Coefficients (seconds per unit) and tables of one pool; see the module. All default to nothing.
 
-    `request_s`: between a client's sending a request and the scheduler's seeing it. Limits say where measurement ends:
+    `request_s`: from a client's sending a request to the front end, which takes in one after another, `intake_s` each,
+    before the scheduler sees it. Limits say where measurement ends:
     tokens of a step, length of a prompt, sequences that emit, summed context by the number of decodes.
     """
 
@@ -115,6 +116,7 @@ class StepRow:
     prefill_step_s: float = 0.0
     skew_s: float = 0.0
     request_s: float = 0.0
+    intake_s: float = 0.0
     tokens_limit: float = np.inf
     length_limit: float = np.inf
     sampled_limit: float = np.inf
