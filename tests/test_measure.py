@@ -6,11 +6,12 @@ checked on the CPU where PyTorch is installed, and what needs CUDA where there i
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -610,6 +611,98 @@ def test_errors_of_libraries_are_sorted(text: str, kind: type[Exception]) -> Non
     assert "\n" not in str(sorted_out)
 
 
+# --- graphs of calls, on a GPU that only counts
+
+
+class FakeCuda:
+    """The part of torch.cuda that times calls: a clock, and graphs that know how many calls they hold.
+
+    A call takes `call_s` on the GPU and, outside a graph, at least `host_s`.
+    """
+
+    def __init__(self, call_s: float, host_s: float) -> None:
+        self.call_s, self.host_s, self.now = call_s, host_s, 0.0
+        self.cuda = self
+        self.graphs: list[FakeGraph] = []
+        self.capturing: FakeGraph | None = None
+
+    def call(self, weights: int) -> None:
+        if self.capturing is None:
+            self.now += max(self.call_s, self.host_s)
+        else:
+            self.capturing.calls.append(weights)
+
+    def synchronize(self) -> None:
+        pass
+
+    def stream(self, stream: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def Event(self, enable_timing: bool) -> FakeEvent:  # noqa: N802
+        return FakeEvent(self)
+
+    def CUDAGraph(self) -> FakeGraph:  # noqa: N802
+        self.graphs.append(FakeGraph(self))
+        return self.graphs[-1]
+
+    @contextlib.contextmanager
+    def graph(self, graph: FakeGraph, stream: object) -> Iterator[None]:
+        self.capturing = graph
+        yield
+        self.capturing = None
+
+
+@dataclass
+class FakeEvent:
+    cuda: FakeCuda
+    at: float = 0.0
+
+    def record(self) -> None:
+        self.at = self.cuda.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+@dataclass
+class FakeGraph:
+    cuda: FakeCuda
+    calls: list[int] = field(default_factory=list)
+
+    def replay(self) -> None:
+        self.cuda.now += len(self.calls) * self.cuda.call_s
+
+    def reset(self) -> None:
+        self.calls.clear()
+
+
+@pytest.mark.parametrize(
+    ("call_s", "host_s", "captured"),
+    [
+        (4e-3, 1e-5, [2]),  # two calls pass 5 ms
+        (1.0, 1e-5, [1]),
+        (2e-4, 1e-5, [25]),
+        (2e-6, 4e-5, [125, 1024]),  # the host hides how short the call is: captured again, as often as is allowed
+        (1e-5, 5e-5, [100, 500]),
+    ],
+)
+def test_graphs_hold_as_many_calls_as_5_ms_need(
+    call_s: float, host_s: float, captured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda(call_s, host_s)
+    monkeypatch.setattr("time.perf_counter", lambda: cuda.now)
+    graph = measure_cuda.CapturedGraph(cuda, None, Calls("kernel", cuda.call, [(0,), (1,), (2,)]))
+    assert [len(made.calls) for made in cuda.graphs] == pytest.approx(captured, abs=1)
+    assert cuda.graphs[-1].calls[:4] == [0, 1, 2, 0][: len(cuda.graphs[-1].calls)]
+    assert graph.sample() == pytest.approx(call_s)
+    assert graph.kernel == "kernel"
+    graph.release()
+    assert not cuda.graphs[-1].calls
+
+
 # --- calls of PyTorch and attention libraries, on the CPU
 
 
@@ -679,8 +772,9 @@ class Library:
         assert (max_seqlen_q, max_seqlen_k) == (int(cu_seqlens_q.diff().max()), int(cu_seqlens_k.diff().max()))
         return self.paged(q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, window_size)
 
-    def varlen_attn(
+    def varlen_attn_out(
         self,
+        out: Any,
         query: Any,
         key: Any,
         value: Any,
@@ -694,6 +788,7 @@ class Library:
         seqused_k: Any,
         block_table: Any,
     ) -> Any:
+        assert out.shape == query.shape
         assert enable_gqa
         assert max_k == int(seqused_k.max()) == int(cu_seq_k.diff().max())
         return self.paged(query, key, value, cu_seq_q, seqused_k, block_table, window_size)
@@ -781,7 +876,7 @@ def test_every_library_is_asked_for_the_same_attention(case: Case, library: str)
         "flashinfer": lambda: flash_infer(torch, FlashInfer(torch), cache),
         "flash_2": lambda: flash_2(Flash2(torch), cache),
         "flash_3": lambda: flash_3(Flash3(torch), cache),
-        "torch": lambda: paged_torch(Library(torch).varlen_attn, cache),
+        "torch": lambda: paged_torch(Library(torch).varlen_attn_out, cache),
     }[library]()
     for k, v in cache.copies:
         assert torch.equal(function(k, v), expected(torch, cache, k, v))

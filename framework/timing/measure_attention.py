@@ -183,7 +183,7 @@ def flash_3(flash: Any, cache: PagedCache) -> Callable[..., object]:
 
 
 def paged_torch(attention: Callable[..., object], cache: PagedCache) -> Callable[..., object]:
-    """PyTorch's varlen_attn on a paged cache: one kernel for all."""
+    """PyTorch's varlen_attn_out on a paged cache: one kernel for all. (varlen_attn itself adds a second, small one.)"""
     lengths = cache.lengths()
     options = {
         "window_size": cache.reach,
@@ -191,7 +191,8 @@ def paged_torch(attention: Callable[..., object], cache: PagedCache) -> Callable
         "seqused_k": cache.integers(cache.sequences.contexts),
         "block_table": cache.page_table(),
     }
-    return lambda k, v: attention(cache.queries, k, v, *lengths, **options)
+    out = cache.queries.clone()
+    return lambda k, v: attention(out, cache.queries, k, v, *lengths, **options)
 
 
 def plain_torch(
@@ -220,9 +221,9 @@ def plain_torch(
 
 
 def _paged_attention_of_torch() -> Callable[..., object] | None:
-    """varlen_attn where it knows page tables: PyTorch 2.12 and later."""
+    """varlen_attn_out where it knows page tables; None before PyTorch 2.12."""
     try:
-        attention: Callable[..., object] = import_module("torch.nn.attention.varlen").varlen_attn
-    except ImportError:
+        attention: Callable[..., object] = import_module("torch.nn.attention.varlen").varlen_attn_out
+    except (ImportError, AttributeError):
         return None
     return attention if "block_table" in inspect.signature(attention).parameters else None

@@ -61,7 +61,7 @@ class CudaDevice:
             "version": torch.__version__,
             "cuda": str(torch.version.cuda),
             "attention": self._library,
-            "attention_version": str(getattr(import_module(self._library), "__version__", "unknown")),
+            "attention_version": _version(self._library),
         }
 
     def clocks_mhz(self) -> Mapping[str, float]:
@@ -110,10 +110,12 @@ class CapturedGraph:
         self.kernel = calls.kernel
         self._torch, self._stream, self._calls = torch, stream, calls
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        torch.cuda.synchronize()  # the inputs were made on another stream
         with torch.cuda.stream(stream):  # libraries set themselves up on the stream that captures
             eager_s = self._eager_s()
         self._capture(max(1, min(_CALLS, math.ceil(_REPLAY_S / eager_s))))
-        if self._count < _CALLS and (replay_s := self._count * self.sample()) < _REPLAY_S / 2:  # the host was slower
+        replay_s = self._count * self.sample()
+        if replay_s < _REPLAY_S / 2 and self._count < _CALLS:  # the host had been slower than the GPU
             self._capture(min(_CALLS, math.ceil(self._count * _REPLAY_S / replay_s)))
 
     def sample(self) -> float:
@@ -189,6 +191,14 @@ def _attention_library(name: str) -> str:
     if name != "auto" and name not in found:
         raise InputError(f"attention={name}: is not installed; choose one of {', '.join(found)}")
     return found[0] if name == "auto" else name
+
+
+def _version(library: str) -> str:
+    """The version of an attention library; InputError where it does not load."""
+    try:
+        return str(getattr(import_module(library), "__version__", "unknown"))
+    except (ImportError, OSError, RuntimeError) as error:  # built for another torch, say
+        raise InputError(f"{library} does not load ({error}); mend it or choose another with attention=") from None
 
 
 def refused(error: Exception) -> Exception:
