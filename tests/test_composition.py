@@ -55,10 +55,11 @@ def attend_s(batch: float, tokens: float = 1, context: float = 0, **_: Any) -> f
     return 1e-5 + 2e-8 * batch * tokens * tokens / 16 + 3e-9 * batch * context
 
 
+SHARDS = heads(heads=[4, 8], kv_heads=[1, 2])
 TABLES: Mapping[str, pl.DataFrame] = {
     "gemm": grid(gemm_s, dtype="bf16", m=TOKENS, n=[64, 512, 4096], k=[64, 512, 4096]),
-    "prefill_attention": grid(attend_s, **heads(batch=BATCHES, tokens=LENGTHS, prefix=0)),
-    "decode_attention": grid(attend_s, **heads(batch=BATCHES, context=CONTEXTS)),
+    "prefill_attention": grid(attend_s, **SHARDS, batch=BATCHES, tokens=LENGTHS, prefix=0),
+    "decode_attention": grid(attend_s, **SHARDS, batch=BATCHES, context=CONTEXTS),
     "experts": grid(
         lambda tokens, tp, ep, **_: 1e-5 + 1e-7 * tokens / (tp * ep),
         dtype="bf16",
@@ -161,6 +162,9 @@ class TestOperations:
         one = operations.decode_attention(Shard(8, 2, 64, "bf16")).seconds(64.0, 8192.0)
         twice = operations.decode_attention(Shard(16, 4, 64, "bf16")).seconds(64.0, 8192.0)
         assert twice == pytest.approx(2 * one)
+        assert operations.decode_attention(Shard(16, 4, 64, "bf16")).seconds(4.0, 64.0) == pytest.approx(
+            attend_s(8, context=64)
+        )
 
     def test_the_missing_operation_is_named(self) -> None:
         with pytest.raises(InputError, match="no gemm times with dtype fp8 for gpu toy, backend vllm in a test"):

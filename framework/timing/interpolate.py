@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,46 +31,44 @@ class Interpolated:
 
     `axes`: d arrays, the log2 of each measured size, increasing; `log_utilisation`: their log2 utilisation, shape
     (len(axes[0]), ..., len(axes[-1])), where nothing was measured that of the last smaller size on the last axis that
-    has one; `limits`: the largest measured last size for all sizes but the last; `ideal`: the speed of light.
+    has one; `limits`: the largest measured last size for all sizes but the last; `ideal`: the speed of light. What was
+    measured may be a share of what is asked for, 1 / `stretch` of it, and keep the GPU as busy with `stretch` times the
+    first size; of a larger batch than was measured that says nothing, so that no less than its own utilisation counts.
     """
 
     axes: tuple[FloatArray, ...]
     log_utilisation: FloatArray
     limits: FloatArray
     ideal: Ideal
+    stretch: float = 1.0
 
     def seconds(self, *sizes: FloatArray | float) -> FloatArray:
         """Seconds at d sizes >= 0, which broadcast against each other."""
-        shape = np.broadcast_shapes(*(np.shape(size) for size in sizes))
-        smallest = [2.0 ** axis[0] for axis in self.axes]
-        held = [np.maximum(size, least).astype(float) for size, least in zip(sizes, smallest, strict=True)]
-        places = [_place(axis, np.log2(size)) for axis, size in zip(self.axes, held, strict=True)]
-        total = np.zeros(shape)
-        for corner in itertools.product((0, 1), repeat=len(self.axes)):
-            weight = np.ones(())
-            for upper, (_, share) in zip(corner, places, strict=True):
-                weight = weight * (share if upper else 1.0 - share)
-            index = tuple(
-                np.minimum(at + upper, len(axis) - 1)
-                for upper, (at, _), axis in zip(corner, places, self.axes, strict=True)
-            )
-            total = total + weight * self.log_utilisation[index]
-        return np.asarray(self.ideal(*held) * 2.0**-total)
+        held = [np.maximum(size, 2.0**least) for size, least in zip(sizes, self._smallest, strict=True)]
+        utilisation = self._utilisation(held[0] * self.stretch, *held[1:])
+        if self.stretch > 1:
+            utilisation = np.maximum(utilisation, self._utilisation(*held))
+        return np.asarray(self.ideal(*held) * 2.0**-utilisation)
 
     def limit(self, *sizes: FloatArray | float) -> FloatArray:
         """Largest last size that was measured around the other d - 1 sizes: the smallest of the neighbours'."""
-        places = [
-            _place(axis, np.log2(np.maximum(size, 1.0))) for axis, size in zip(self.axes[:-1], sizes, strict=True)
-        ]
+        stretched = [np.asarray(sizes[0]) * min(self.stretch, 1.0), *sizes[1:]]
         neighbours = []
-        for corner in itertools.product((0, 1), repeat=len(places)):
+        for corner in _corners(self.axes[:-1], stretched):
             # A neighbour counts only where the size really lies between the two.
-            index = tuple(
-                np.minimum(at + upper * (share > 0), len(axis) - 1)
-                for upper, (at, share), axis in zip(corner, places, self.axes[:-1], strict=True)
-            )
-            neighbours.append(self.limits[index])
+            neighbours.append(np.where(corner.weight > 0, self.limits[corner.at], np.inf))
         return np.minimum.reduce(neighbours)
+
+    @property
+    def _smallest(self) -> list[float]:
+        """Log2 of the smallest sizes whose time is not held."""
+        first, *others = (float(axis[0]) for axis in self.axes)
+        return [first - np.log2(self.stretch) if self.stretch < 1 else first, *others]
+
+    def _utilisation(self, *sizes: FloatArray | float) -> FloatArray:
+        """Log2 of the utilisation."""
+        corners = _corners(self.axes, sizes)
+        return np.asarray(sum(corner.weight * self.log_utilisation[corner.at] for corner in corners))
 
     def largest(self, axis: int) -> float:
         """Largest measured size on an axis."""
@@ -111,6 +110,27 @@ def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:
         distance += np.abs(np.log2(combinations[name].to_numpy() / value))
     best = combinations[int(np.argmin(distance))]
     return rows.join(best, on=names, how="semi")
+
+
+class _Corner(NamedTuple):
+    """A corner of the cells in which points lie, and how much it counts there."""
+
+    at: tuple[NDArray[np.intp], ...]
+    weight: FloatArray
+
+
+def _corners(axes: Sequence[FloatArray], sizes: Sequence[FloatArray | float]) -> list[_Corner]:
+    """The 2^d corners of the cell around each point; points outside the grid take its edge."""
+    places = [_place(axis, np.log2(size)) for axis, size in zip(axes, sizes, strict=True)]
+    corners = []
+    for upper in itertools.product((0, 1), repeat=len(axes)):
+        weight = np.ones(())
+        index = []
+        for up, (at, share), axis in zip(upper, places, axes, strict=True):
+            weight = weight * (share if up else 1.0 - share)
+            index.append(np.minimum(at + up, len(axis) - 1))
+        corners.append(_Corner(tuple(index), np.asarray(weight)))
+    return corners
 
 
 def _place(axis: FloatArray, x: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -126,17 +126,19 @@ class Operations:
         if key not in self._fits:
             rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
 
-            def ideal(measured: Shard) -> Ideal:
-                wide = 2.0 * (measured.heads + measured.kv_heads) * measured.head_dim * ACTIVATION_BYTES
+            def ideal(of: Shard) -> Ideal:
+                wide = 2.0 * (of.heads + of.kv_heads) * of.head_dim * ACTIVATION_BYTES
 
                 def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
-                    seen = measured.seen(tokens)
-                    flops = 4.0 * batch * measured.heads * measured.head_dim * (tokens * seen - seen * seen / 2.0)
+                    seen = of.seen(tokens)
+                    flops = 4.0 * batch * of.heads * of.head_dim * (tokens * seen - seen * seen / 2.0)
                     return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
 
                 return seconds
 
-            self._fits[key] = interpolate(rows, ("batch", "tokens"), ideal(_measured(rows)), ideal(shard))
+            measured = _measured(rows)
+            fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard))
+            self._fits[key] = replace(fit, stretch=shard.heads / measured.heads)
         return self._fits[key]
 
     def decode_attention(self, shard: Shard) -> Interpolated:
@@ -145,18 +147,20 @@ class Operations:
         if key not in self._fits:
             rows = self._attention_rows("decode_attention", shard)
 
-            def ideal(measured: Shard) -> Ideal:
-                cached = 2.0 * measured.kv_heads * measured.head_dim * DTYPE_BYTES[measured.kv_dtype]
-                flat = 2.0 * measured.heads * measured.head_dim * ACTIVATION_BYTES
+            def ideal(of: Shard) -> Ideal:
+                cached = 2.0 * of.kv_heads * of.head_dim * DTYPE_BYTES[of.kv_dtype]
+                flat = 2.0 * of.heads * of.head_dim * ACTIVATION_BYTES
 
                 def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
-                    seen = measured.seen(context)
-                    flops = 4.0 * batch * measured.heads * measured.head_dim * seen
+                    seen = of.seen(context)
+                    flops = 4.0 * batch * of.heads * of.head_dim * seen
                     return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
 
                 return seconds
 
-            self._fits[key] = interpolate(rows, ("batch", "context"), ideal(_measured(rows)), ideal(shard))
+            measured = _measured(rows)
+            fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard))
+            self._fits[key] = replace(fit, stretch=shard.kv_heads / measured.kv_heads)
         return self._fits[key]
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
@@ -198,7 +202,9 @@ class Operations:
         return rows.join(plain, on=("m", "n", "k"), how="left").with_columns(latency_s=corrected)
 
     def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
-        """Rows of the heads, or of the most similar ones: their utilisation then holds for these."""
+        """Rows of the heads, or of the most similar ones: a batch of n sequences keeps the GPU as busy with h heads as
+        one of n / 2 with 2 h.
+        """
         rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
         windowed = rows.filter(pl.col("window") == 0 if shard.window == 0 else pl.col("window") > 0)
         if windowed.is_empty():
