@@ -195,6 +195,14 @@ def test_models_share_shapes_and_wait_for_types() -> None:
     assert first == {"bf16": 0, "fp8": 1}
 
 
+def test_a_shape_that_is_needed_twice_takes_the_earlier_round() -> None:
+    """An output projection of the shape of a layer's matrix, which waits because its type comes second."""
+    small = Model(**{**vars(LLAMA), "vocab": 6144})
+    cases = model_cases([small], [1], ["fp8", "bf16"])
+    (case,) = [c for c in cases if c.identity == ("gemm", (("dtype", "bf16"), ("m", 1), ("n", 6144), ("k", 4096)))]
+    assert case.round == 0
+
+
 def test_work_of_a_case() -> None:
     cases = {case.identity: case for case in model_cases([LLAMA], [1], ["bf16"])}
     gemm = cases["gemm", (("dtype", "bf16"), ("m", 16), ("n", 4096), ("k", 4096))]
@@ -719,7 +727,7 @@ def layer_case(operation: str, window: int = 0, **sizes: int) -> Case:
 
 
 ATTENTION_CASES = [
-    layer_case("decode_attention", batch=3, context=20),
+    layer_case("decode_attention", batch=3, context=32),  # whole pages
     layer_case("decode_attention", batch=5, context=20, longest=40),
     layer_case("prefill_attention", batch=2, tokens=7, prefix=0),
     layer_case("prefill_attention", batch=2, tokens=7, prefix=300),

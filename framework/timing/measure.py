@@ -5,8 +5,8 @@ Needs PyTorch with CUDA, which this project does not install. On a machine that 
     python -m framework.timing.measure model=llama3_8b tp=1,2,4 out=h200.csv
 
 and a table of kernel times grows in h200.csv, with h200.json beside it (device, driver, versions, clocks, what was left
-out and why). Interrupt it whenever you like: the same command goes on where it stopped. Then make a profile of it, which
-timing=measured finds as timing.backend=torch:
+out and why). Interrupt it whenever you like: the same command goes on where it stopped. Then make a profile of it,
+which timing=measured finds as timing.backend=torch:
 
     python -m framework.timing.build model=llama3_8b gpu=h200 backend=torch tp=2 kernels=h200.csv
 
