@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from framework.timing.calibration import Calibration, find_calibration, read_cal
 from framework.timing.neighbour import same_speed
 from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Profile, find, profile_path, read_profile, write_profile
+from framework.timing.shipped import Types, parallelisms, typed
 from framework.timing.step import stack, step_s
 from tests.parts import load, made_up, origin, put
 
@@ -253,7 +255,51 @@ def test_every_shipped_profile_makes_rows(gpu: str) -> None:
         assert len({parts.setup for parts in profile.entries}) == len(profile.entries) > 0
         for parts in profile.entries:
             row = parts.row(PLAIN)  # refuses knots and values that a step cannot be read from
-            parts.pieces(PLAIN)
             assert step_s(stack([row]), 0, [0], [512], 8, 8 * 1024) > 0
             assert not parts.scaled_from
             assert parts.tokens_limit >= 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "backend", "parallelism", "types"),
+    [
+        ("llama3_8b", "h100", "vllm", "tp1", Types("bf16", "bf16")),
+        ("llama3_8b", "l40s", "sglang", "tp2", Types("fp8", "fp8")),
+        ("llama3_70b", "h100", "vllm", "tp4", Types("bf16", "bf16")),
+        ("llama3_70b", "b200", "trtllm", "tp1", Types("nvfp4", "fp8")),
+        ("llama3_70b", "a100", "trtllm", "tp4-pp2", Types("bf16", "bf16")),
+        ("mixtral_8x7b", "h100", "sglang", "tp2", Types("bf16", "bf16")),
+        ("gpt_oss_120b", "h200", "vllm", "tp2-ep2", Types("bf16", "bf16")),
+        ("deepseek_v3", "h200", "sglang", "tp8", Types("fp8_block", "bf16")),
+    ],
+)
+def test_knots_are_close_to_the_full_tables(name: str, gpu: str, backend: str, parallelism: str, types: Types) -> None:
+    """Steps between the knots, against every measured shape that they are made of."""
+    pytest.importorskip("aiconfigurator_core", reason="no kernel tables to compare with: pip install '.[kernels]'")
+    from framework.timing.exact import exact_times
+    from framework.timing.kernel_package import load_package
+
+    model, (instance,) = typed(load("model", name), types), parallelisms(parallelism)
+    found = find((SHIPPED,), model, gpu, backend, Setup.of(model, instance))
+    assert found is not None
+    tables = stack([found.parts.row(PLAIN)])
+    exact = exact_times(load_package(gpu, backend), model, load("gpu", gpu), instance)
+    errors = []
+    for chunks, decodes, mean in steps(instance.pp * instance.dp):
+        decoded, sampled = decodes * mean, len(chunks) + decodes
+        expected = exact.step_s(chunks=chunks, decodes=decodes, context=decoded, sampled=sampled)
+        prefixes, new = [prefix for prefix, _ in chunks], [tokens for _, tokens in chunks]
+        errors.append(abs(step_s(tables, 0, prefixes, new, decodes, decoded) / expected - 1))
+    assert np.median(errors) < 0.02
+    assert max(errors) < 0.1
+
+
+def steps(groups: int) -> Iterator[tuple[list[tuple[int, int]], int, int]]:
+    """Prompts alone, decodes alone, and both: chunks, decodes, mean context."""
+    prompts = [[(0, tokens)] * groups for tokens in (100, 333, 1000, 2500, 6000)]
+    yield from ((prompt, 0, 0) for prompt in prompts)
+    decodes = [(batch * groups, mean) for batch in (1, 7, 50, 180) for mean in (150, 900, 3000)]
+    yield from (([], batch, mean) for batch, mean in decodes)
+    for batch, mean in decodes:
+        yield [(0, 600)] * groups, batch, mean
+        yield [(2048, 512)] * groups, batch, mean

@@ -220,7 +220,7 @@ def main(words: Sequence[str]) -> None:
     if not made.paths:
         reasons = "; ".join(made.missing) or "no such instance has room for weights and KV, or computes in such types"
         raise InputError(f"nothing to write: {reasons}")
-    results_console().print(_summary(request, made), highlight=False)
+    results_console().print(_summary(request, made), highlight=False, soft_wrap=True)
 
 
 def _summary(request: Request, made: Made) -> str:

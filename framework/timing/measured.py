@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,13 +99,16 @@ class Measured:
 
     def _missing(self, places: tuple[Path, ...], model: Model, gpu: Gpu, measured: str, setup: Setup) -> str:
         asked = f"no measured times for {model.name} on {gpu.name}, {self.backend}, {setup}"
-        there = [str(other) for other in profile_files.setups(places, model.name, measured, self.backend)]
+        there = _grouped(profile_files.setups(places, model.name, measured, self.backend))
         if there:
             scaled_from = f" (scaled from {measured})" if measured != gpu.name else ""
-            known = f"there are{scaled_from} {'; '.join(there)}"
+            known = f"there are{scaled_from} {there}"
         else:
-            platforms = [" ".join(pair) for pair in profile_files.platforms(places, model.name)]
-            known = f"there are profiles of it for {', '.join(platforms)}" if platforms else "it has no profile at all"
+            platforms: dict[str, list[str]] = {}
+            for name, backend in profile_files.platforms(places, model.name):
+                platforms.setdefault(name, []).append(backend)
+            listed = ", ".join(f"{name} ({' '.join(backends)})" for name, backends in platforms.items())
+            known = f"there are profiles of it for {listed}" if listed else "it has no profile at all"
         sizes = (f"{name}={getattr(setup.parallelism, name)}" for name in ("tp", "pp", "ep", "dp"))
         options = " ".join(size for size in sizes if size.startswith("tp=") or not size.endswith("=1"))
         types = f"dtype={setup.dtype} kv_dtype={setup.kv_dtype}"
@@ -112,3 +116,11 @@ class Measured:
             f"{asked}: {known}; make one with python -m framework.timing.build model={model.name} gpu={measured}"
             f" backend={self.backend} {options} {types}, or take timing=roofline, which runs anything"
         )
+
+
+def _grouped(setups: Iterable[Setup]) -> str:
+    """Setups by their data types."""
+    groups: dict[str, list[str]] = {}
+    for setup in setups:
+        groups.setdefault(setup.types, []).append(str(setup.parallelism))
+    return "; ".join(f"{' '.join(parallelisms)} ({types})" for types, parallelisms in groups.items())

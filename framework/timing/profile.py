@@ -29,9 +29,14 @@ class Setup:
         """How `model` runs on such an instance."""
         return cls(parallelism, model.dtype, model.expert_dtype, model.kv_dtype)
 
-    def __str__(self) -> str:
+    @property
+    def types(self) -> str:
+        """The data types in words."""
         experts = "" if self.expert_dtype == self.dtype else f", {self.expert_dtype} experts"
-        return f"{self.parallelism} {self.dtype}{experts}, {self.kv_dtype} KV"
+        return f"{self.dtype}{experts}, {self.kv_dtype} KV"
+
+    def __str__(self) -> str:
+        return f"{self.parallelism}, {self.types}"
 
 
 @dataclass(frozen=True, eq=False)

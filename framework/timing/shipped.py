@@ -24,7 +24,7 @@ class Types:
     expert_dtype: str | None = None
 
 
-def _parallelisms(names: str) -> tuple[Parallelism, ...]:
+def parallelisms(names: str) -> tuple[Parallelism, ...]:
     """`tp4-pp2 tp8` as Parallelism(4, 2), Parallelism(8)."""
     found = []
     for name in names.split():
@@ -36,11 +36,11 @@ def _parallelisms(names: str) -> tuple[Parallelism, ...]:
 _PLAIN = (Types("bf16", "bf16"), Types("fp8", "bf16"), Types("fp8", "fp8"))
 _FOUR_BIT = (Types("nvfp4", "bf16"), Types("nvfp4", "fp8"))
 _BLOCK = (Types("fp8_block", "bf16"), Types("fp8_block", "fp8"))
-_DENSE = _parallelisms("tp1 tp2 tp4 tp8")
-_STAGED = _parallelisms("tp4-pp2 tp8-pp2")
-_SPREAD = _parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
-_GROUPED = _parallelisms("tp1-dp2-ep2 tp1-dp4-ep4 tp1-dp8-ep8")
-_NODES = _parallelisms("tp16 tp16-ep16 tp1-dp16-ep16 tp1-dp32-ep32")
+_DENSE = parallelisms("tp1 tp2 tp4 tp8")
+_STAGED = parallelisms("tp4-pp2 tp8-pp2")
+_SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
+_GROUPED = parallelisms("tp1-dp2-ep2 tp1-dp4-ep4 tp1-dp8-ep8")
+_NODES = parallelisms("tp16 tp16-ep16 tp1-dp16-ep16 tp1-dp32-ep32")
 
 PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "llama3_8b": (_PLAIN + _FOUR_BIT, _DENSE),
@@ -76,11 +76,11 @@ def typed(model: Model, types: Types) -> Model:
 
 
 def fitting(
-    model: Model, gpu: Gpu, types: Sequence[Types], parallelisms: Sequence[Parallelism], anyway: bool = False
+    model: Model, gpu: Gpu, types: Sequence[Types], instances: Sequence[Parallelism], anyway: bool = False
 ) -> Iterator[tuple[Model, Setup]]:
     """All that fit the GPU's memory and whose types it computes in, or `anyway` all; those alike in a row."""
     for kv_dtype in dict.fromkeys(type_.kv_dtype for type_ in types):
-        for parallelism in parallelisms:
+        for parallelism in instances:
             for type_ in types:
                 candidate = typed(model, type_)
                 if type_.kv_dtype == kv_dtype and (anyway or _fits(candidate, gpu, parallelism)):

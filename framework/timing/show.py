@@ -206,8 +206,8 @@ def parse_step(prefill: str | None, decode: str | None) -> Step:
     """The step that `prefill=` and `decode=` ask for; InputError for what they cannot mean."""
     chunks: list[Chunk] = []
     if prefill is not None:
-        count, times, sizes = prefill.rpartition("x")
-        tokens, at, prefix = sizes.partition("@")
+        sizes, at, prefix = prefill.partition("@")
+        count, times, tokens = sizes.rpartition("x")
         chunk = Chunk(whole("prefill", tokens), whole("prefill: prefix", prefix) if at and prefix != "0" else 0)
         chunks = [chunk] * (whole("prefill: count", count) if times else 1)
     if decode is None:
