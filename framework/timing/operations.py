@@ -24,6 +24,7 @@ _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 _NODE_GPUS = 8
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
+_LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
 
 
 @dataclass(frozen=True)
@@ -186,12 +187,15 @@ class Operations:
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
 
     def _gemm_rows(self, dtype: str) -> pl.DataFrame:
-        """Rows of a data type; where the host's launches were measured instead of the kernel, those of fp8.
+        """Rows of a data type as a server runs it.
 
-        A product of 32 x 32 matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do:
+        Of fp8 rows the search for the scale of the activations is taken off: checkpoints come with fixed scales. Where
+        fp8_block rows measured the host's launches instead of the kernel, those of fp8 stand in: a product of 32 x 32 matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do:
         up to twice that time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
         """
         rows = self.rows("gemm", {"dtype": dtype})
+        if dtype == "fp8":
+            return self._with_fixed_scales(rows)
         if dtype != "fp8_block" or "fp8" not in self.kernels.table("gemm")["dtype"].unique():
             return rows
         by_kernel = "kernel" if "kernel" in rows.columns else "dtype"
@@ -200,6 +204,15 @@ class Operations:
         bound = (launch > _LAUNCH_BOUND_S) & (pl.col("latency_s") < 2 * launch)
         corrected = pl.when(bound).then(pl.min_horizontal("latency_s", "plain_s")).otherwise("latency_s")
         return rows.join(plain, on=("m", "n", "k"), how="left").with_columns(latency_s=corrected)
+
+    def _with_fixed_scales(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Times of products without the search for the scale of their activations, where that was measured apart."""
+        if "quantize" not in self.kernels.tables:
+            return rows
+        searches = self.rows("quantize", {}).filter((pl.col("phase") == "scale") & (pl.col("dtype") == "fp8"))
+        search = searches.select("m", "k", search_s="latency_s")
+        rest = pl.max_horizontal(pl.col("latency_s") - pl.col("search_s"), _LEAST_PRODUCT * pl.col("latency_s"))
+        return rows.join(search, on=("m", "k"), how="left").with_columns(latency_s=rest.fill_null(pl.col("latency_s")))
 
     def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
         """Rows of the heads, or of the most similar ones: a batch of n sequences keeps the GPU as busy with h heads as
