@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from framework.errors import InputError
-from framework.validate import require_at_least, require_choice, require_count, require_positive
+from framework.validate import require_at_least, require_choice, require_count, require_positive, require_whole
 
 _GB = 1e9
 # Bytes of a value, scales of its block included. `fp8_block`: one scale for 128 x 128 values; `nvfp4`: one byte for 16;
@@ -125,7 +125,7 @@ class Experts:
         for name in ("count", "per_token", "intermediate"):
             require_count(f"model.experts.{name}", getattr(self, name))
         for name in ("shared_intermediate", "dense_layers"):
-            require_at_least(f"model.experts.{name}", getattr(self, name), 0)
+            require_whole(f"model.experts.{name}", getattr(self, name))
         if self.per_token > self.count:
             raise InputError(f"model.experts.per_token = {self.per_token} of model.experts.count = {self.count}")
         if self.dtype is not None:
@@ -191,7 +191,7 @@ class Model:
         ):
             require_count(f"model.{name}", getattr(self, name))
         for name in ("window", "windowed_layers"):
-            require_at_least(f"model.{name}", getattr(self, name), 0)
+            require_whole(f"model.{name}", getattr(self, name))
         for name in ("dtype", "kv_dtype"):
             require_choice(f"model.{name}", getattr(self, name), tuple(DTYPE_BYTES))
         if self.heads % self.kv_heads:

@@ -14,6 +14,12 @@ def require_count(name: str, value: Any) -> None:
         raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
+def require_whole(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is a whole number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError(f"{name} must be a whole number of at least 0, got {value!r}")
+
+
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raise InputError, listing the choices, unless `value` is one of them."""
     if value not in choices:

@@ -219,10 +219,14 @@ class Simulation:
         if i.changed and self.hooks.dynamic_keys:
             self.renew_keys(i)
         i.changed = False
+        if i.gate < 0 and i.waiting:
+            i.gate = int(i.totals["decode_steps"]) + self.options.admission_wait_steps
         preempted = self.preempted
         i.swap_bytes = 0.0
         form = {"decode_first": self.form_decode_first, "prefill_first": self.form_prefill_first}
         decodes, chunks = form.get(i.mode, self.form_mixed)(i)
+        if not i.waiting:
+            i.gate = -1
         if decodes or chunks:
             self.start_step(i, decodes, chunks)
         else:
@@ -287,6 +291,8 @@ class Simulation:
 
     def admissible(self, i: Instance) -> bool:
         if not i.waiting or i.seats >= i.max_batch:
+            return False
+        if i.decoding and i.totals["decode_steps"] < i.gate:
             return False
         r = min(i.waiting)[2]
         ids = self.cached(i, r)

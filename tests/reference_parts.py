@@ -52,6 +52,7 @@ class Options:
     latency_s: float = 0.0
     request_s: float = 0.0  # between a client's sending a request and its arrival
     intake_s: float = 0.0  # that the front end takes for each request, one after another
+    admission_wait_steps: int = 0
     clients: int | None = None  # None: requests arrive when the trace says
 
 
@@ -195,6 +196,7 @@ class Instance:
         self.changed = False
         self.step: Step | None = None
         self.swap_bytes = 0.0
+        self.gate = -1  # decode steps after which its queue is admitted from; -1: none waits
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
         self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
 

@@ -81,6 +81,7 @@ class Scenario:
             first_token=engine.first_token,
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_context=self.model.max_context,
+            admission_wait_steps=engine.admission_wait_steps,
             latency_s=self.cluster.link.latency_s,
             request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
             intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
@@ -252,6 +253,7 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         watermark=draw(st.sampled_from([0.0, 0.01, 0.0625, 0.25])),
         kv_fraction=1.0,
         batching=draw(st.sampled_from(MODES)),
+        admission_wait_steps=draw(st.sampled_from([0, 0, 0, 1, 3, 10])),
         first_token=draw(st.sampled_from(["prefill", "decode"])),
     )
     link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))

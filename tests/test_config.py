@@ -99,7 +99,7 @@ def test_a_timing_source_times_steps(group: str, name: str) -> None:
 def test_a_model_fits_on_enough_gpus(name: str) -> None:
     config = configured(f"model={name}")
     model, gpu = (instantiate(config[part], _convert_="all") for part in ("model", "gpu"))
-    assert kv_capacity_tokens(model, gpu, Parallelism(8), 0.9) > 0
+    assert kv_capacity_tokens(model, gpu, Parallelism(16), 0.9) > 0
 
 
 @pytest.mark.parametrize("name", names("policy"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from framework.errors import InputError
-from framework.validate import require_at_least, require_choice, require_count, require_share
+from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
 
 Preemption = Literal["recompute", "swap"]
 Batching = Literal["decode_first", "prefill_first", "mixed"]
@@ -27,6 +27,7 @@ class EngineConfig:
     block; `preemption`: what happens to a victim's KV; `prefix_cache`: keep and share the KV of equal prefixes;
     `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
+    `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
     `first_token`: when token 1 of a transferred request is stamped; `log`: whether the step log is kept or reduced as
     it is made. Raises InputError for a value out of range.
     """
@@ -40,12 +41,14 @@ class EngineConfig:
     kv_fraction: float = 0.9
     kv_tokens: int | None = None
     batching: Batching = "decode_first"
+    admission_wait_steps: int = 0
     first_token: FirstToken = "prefill"
     log: Log = "full"
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_batch", "block_tokens"):
             require_count(f"engine.{name}", getattr(self, name))
+        require_whole("engine.admission_wait_steps", self.admission_wait_steps)
         if self.kv_tokens is not None:
             require_count("engine.kv_tokens", self.kv_tokens)
         require_choice("engine.preemption", self.preemption, PREEMPTIONS)

@@ -53,6 +53,8 @@ def begin(s: State, h: Hooks, i: int) -> None:
     if inst.marked:
         inst.marked = False
         ask_plan(s, h, i)
+    if inst.gate < 0 and inst.queued > 0:
+        inst.gate = inst.decode_steps + s.sim[0].admission_wait_steps
     prefill_tokens, decodes = 0, 0
     if inst.mode == PREFILL_FIRST:
         prefill_tokens = _form_whole_prompts(s, i, inst.token_budget)
@@ -64,6 +66,8 @@ def begin(s: State, h: Hooks, i: int) -> None:
             prefill_tokens = _form_chunks(s, i, inst.token_budget - decodes)
         else:
             prefill_tokens = _form_whole_prompts(s, i, inst.token_budget - decodes)
+    if inst.queued == 0:
+        inst.gate = -1
     if decodes + prefill_tokens > 0:
         launch(s, i, decodes, prefill_tokens)
     inst.swap_bytes = 0.0
@@ -204,6 +208,8 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     """Admit the first of i's queue if seats, blocks and budget allow; the tokens of its chunk, 0 if not admitted."""
     inst, sim = s.instances[i], s.sim[0]
     r = inst.waiting_root
+    if r >= 0 and inst.running > 0 and inst.decode_steps < inst.gate:
+        return 0
     if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) >= inst.max_batch:
         return 0
     q = s.requests[r]

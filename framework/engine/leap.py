@@ -190,6 +190,8 @@ def _longest_context(s: State, i: int) -> int:
 def _steps_until_decision(s: State, i: int, decodes: int, context: int, knot: float) -> int:
     inst, leap = s.instances[i], s.progress[i]
     steps = leap.next_finish - inst.decode_steps
+    if inst.gate > inst.decode_steps:
+        steps = min(steps, inst.gate - inst.decode_steps)
     if knot <= context + float(steps - 1) * decodes:  # the last steps read another segment
         steps = max(1, math.ceil((knot - context) / decodes))
     room = available(s, i)

@@ -75,6 +75,7 @@ def allocate(
     sim["max_context"] = model.max_context
     sim["block_tokens"] = engine.block_tokens
     sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
+    sim["admission_wait_steps"] = engine.admission_wait_steps
     sim["kv_bytes_per_token"] = model.kv_bytes_per_token
     sim["latency_s"] = cluster.link.latency_s
     sim["stamp_at_decode"] = engine.first_token == "decode"
@@ -137,7 +138,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine["host_bytes_s"] = pool.host_bytes_s
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
-    for name in ("waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):
+    for name in ("gate", "waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):
         instances[name] = -1
     for name in ("swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
         instances[name] = -1

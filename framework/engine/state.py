@@ -118,6 +118,7 @@ INSTANCE = _record(
     ("kv_tokens", "i8"),
     ("decode_kv", "i8"),  # KV tokens of the decoding requests
     ("decode_steps", "i8"),
+    ("gate", "i8"),  # decode_steps from which on its queue is admitted from, -1: its queue was empty
     ("unstamped", "i8"),
     ("swap_bytes", "f8"),
     ("waiting_root", "i4"),
@@ -210,6 +211,7 @@ SIM = _record(
     ("block_tokens", "i8"),
     ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: no prefix cache
     ("preemption", "i8"),
+    ("admission_wait_steps", "i8"),
     ("kv_bytes_per_token", "f8"),
     ("latency_s", "f8"),
     ("request_s", "f8"),  # between a client's sending a request and its arrival here
