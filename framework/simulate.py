@@ -109,8 +109,8 @@ def simulate(
     """Replay the workload until every request has ended.
 
     Without `engine`, `policy` and `load` their defaults hold; a policy and a predictor serve one run each.
-    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError for what a policy
-    returned, and whatever a policy raised.
+    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError
+    for what a policy returned, and whatever a policy raised.
     """
     engine = EngineConfig() if engine is None else engine
     load = Open() if load is None else load

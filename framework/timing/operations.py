@@ -190,8 +190,9 @@ class Operations:
         """Rows of a data type as a server runs it.
 
         Of fp8 rows the search for the scale of the activations is taken off: checkpoints come with fixed scales. Where
-        fp8_block rows measured the host's launches instead of the kernel, those of fp8 stand in: a product of 32 x 32 matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do:
-        up to twice that time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
+        fp8_block rows measured the host's launches instead of the kernel, those of fp8 stand in: a product of 32 x 32
+        matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do; up to twice that
+        time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
         """
         rows = self.rows("gemm", {"dtype": dtype})
         if dtype == "fp8":
