@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from framework.timing.show import Shown
 
 _WARNING = "bold black on yellow"
+_FILL = "grey37"
 _BAR_COLUMNS = 30
-_LEAST_SHOWN_MS = 5e-7
+_LEAST_SHOWN_MS = 0.005  # what two decimals show
 _TERA = 1e12
 
 
@@ -26,7 +27,8 @@ def step_table(shown: Shown) -> RenderableType:
 
 
 def _headline(shown: Shown) -> Iterator[Text]:
-    types = f"{shown.dtype} weights, {shown.kv_dtype} KV"
+    experts = f", {shown.expert_dtype} experts" if shown.expert_dtype != shown.dtype else ""
+    types = f"{shown.dtype} weights{experts}, {shown.kv_dtype} KV"
     yield Text.assemble((shown.model, "bold"), " on ", (shown.gpu, "bold"), f" {shown.parallelism}, {types}")
     yield Text(_work(shown))
     yield Text(f"{shown.source}{_compared(shown)}", style="dim")
@@ -34,7 +36,7 @@ def _headline(shown: Shown) -> Iterator[Text]:
         text = f" not measured on {shown.gpu}: scaled from {shown.scaled_from} by the roofline of each part "
         yield Text(text, style=_WARNING)
     if shown.extrapolated:
-        text = f" extrapolated: {shown.beyond_what} is {shown.extrapolation:.2f} x the end of the measurement "
+        text = f" extrapolated: {shown.beyond_what}, {shown.extrapolation:.2f} x what was measured "
         yield Text(text, style=_WARNING)
 
 
@@ -83,71 +85,76 @@ def _use(shown: Shown) -> Iterator[Text]:
     peak, bandwidth = _number(shown.peak_flops / _TERA), _number(shown.bandwidth_bytes_s / _TERA)
     yield Text.assemble(("MFU ", "bold"), f"{100 * shown.mfu:5.1f} %", (f"  of {peak} TFLOP/s", "dim"))
     yield Text.assemble(("MBU ", "bold"), f"{100 * shown.mbu:5.1f} %", (f"  of {bandwidth} TB/s", "dim"))
-    sides = "below" if shown.bound == "memory" else "above"
     yield Text.assemble(
         (f"{shown.bound}-bound", "bold"),
-        f": {_number(shown.intensity)} FLOP/byte, {sides} the ridge at {_number(shown.ridge)};"
-        f" {_number(achieved / _TERA)} of {_number(shown.attainable_flops / _TERA)} attainable TFLOP/s"
-        f" ({100 * achieved / shown.attainable_flops:.0f} %)",
+        f": {_number(shown.intensity)} FLOP/byte",
+        (f" (ridge at {_number(shown.ridge)})", "dim"),
+        f", {_number(achieved / _TERA)} of {_number(shown.attainable_flops / _TERA)} attainable TFLOP/s",
     )
 
 
 class _Roofline:
-    """Attainable FLOP/s over arithmetic intensity, both logarithmic, in dots of braille, and the step below it."""
+    """Attainable FLOP/s over arithmetic intensity, both logarithmic, and the step below it."""
 
     _columns, _rows = 56, 8
-    _dots = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+    _heights = " ▁▂▃▄▅▆▇█"
 
     def __init__(self, shown: Shown) -> None:
         self._shown = shown
         self._achieved = shown.flops / (shown.step_ms / 1e3)
         self._left = math.floor(math.log10(min(shown.intensity, shown.ridge) / 3))
         self._right = math.ceil(math.log10(max(shown.intensity, shown.ridge) * 3))
-        self._top = math.log10(shown.peak_flops * 1.6)
+        self._top = math.log10(shown.peak_flops * 1.3)
         self._bottom = math.log10(min(self._achieved / 2, self._roof(self._left + 0.7)))
 
     def lines(self) -> Iterator[Text]:
-        cells = self._cells()
-        column, row, roof_row = self._at()
-        for line in range(self._rows):
+        column, row = self._at()
+        for line, cells in enumerate(self._cells()):
             text = Text(f"{self._label(line):>7} ┤", style="dim")
-            for x, cell in enumerate(cells[line]):
-                if x == column and line == row:
-                    text.append("●", style="bold yellow")
-                elif x == column and roof_row < line < row:
-                    text.append("┊", style="yellow")
-                else:
-                    text.append(cell, style="cyan")
-            yield text
+            if line != row:
+                yield text.append(cells, style=_FILL)
+                continue
+            point = f"bold yellow on {_FILL}" if cells[column] == "█" else "bold yellow"
+            yield (
+                text.append(cells[:column], style=_FILL)
+                .append("●", style=point)
+                .append(cells[column + 1 :], style=_FILL)
+            )
         yield from self._axis()
 
     def _roof(self, x: float) -> float:
         return min(self._shown.peak_flops, self._shown.bandwidth_bytes_s * 10**x)
 
-    def _row_of(self, flops: float, per_row: int = 1) -> int:
-        share = (self._top - math.log10(flops)) / (self._top - self._bottom)
-        return min(max(int(share * self._rows * per_row), 0), self._rows * per_row - 1)
+    def _height(self, flops: float) -> float:
+        """Share of the drawing's height, 0 at the bottom."""
+        return (math.log10(flops) - self._bottom) / (self._top - self._bottom)
+
+    def _row_of(self, flops: float) -> int:
+        return min(max(int((1 - self._height(flops)) * self._rows), 0), self._rows - 1)
 
     def _x(self, column: float) -> float:
         return self._left + (self._right - self._left) * column / self._columns
 
-    def _at(self) -> tuple[int, int, int]:
-        """Column and row of the step, and the row of the roof above it."""
+    def _at(self) -> tuple[int, int]:
+        """Column and row of the step."""
         share = (math.log10(self._shown.intensity) - self._left) / (self._right - self._left)
-        return int(share * self._columns), self._row_of(self._achieved), self._row_of(self._shown.attainable_flops)
+        return int(share * self._columns), self._row_of(self._achieved)
 
-    def _cells(self) -> list[list[str]]:
-        masks = [[0] * self._columns for _ in range(self._rows)]
-        for x in range(2 * self._columns):
-            roof = self._roof(self._x((x + 0.5) / 2))
-            if math.log10(roof) > self._bottom:
-                y = self._row_of(roof, 4)
-                masks[y // 4][x // 2] |= self._dots[x % 2][y % 4]
-        return [[chr(0x2800 + mask) if mask else " " for mask in line] for line in masks]
+    def _cells(self) -> list[str]:
+        """All that is attainable, filled: in eighths of a row."""
+        eighths = len(self._heights) - 1
+        lines = []
+        for line in range(self._rows):
+            floor = eighths * (self._rows - 1 - line)
+            tops = (eighths * self._rows * self._height(self._roof(self._x(x + 0.5))) for x in range(self._columns))
+            lines.append("".join(self._heights[min(max(round(top - floor), 0), eighths)] for top in tops))
+        return lines
 
     def _label(self, line: int) -> str:
-        """The round number of TFLOP/s that lies in that row, if one does."""
-        for power in range(math.ceil(self._bottom), math.floor(self._top) + 1):
+        """TFLOP/s of that row: the peak, or a round number that lies there."""
+        if line == self._row_of(self._shown.peak_flops):
+            return _number(self._shown.peak_flops / _TERA)
+        for power in range(math.ceil(self._bottom), math.ceil(math.log10(self._shown.peak_flops))):
             if self._row_of(10.0**power) == line:
                 return f"{10.0**power / _TERA:,.6g}"
         return ""

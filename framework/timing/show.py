@@ -6,9 +6,9 @@
 What the step has to do, at least one of:
     prefill=TOKENS, TOKENS@PREFIX (a chunk after cached tokens), COUNTxTOKENS (several prompts)
     decode=BATCHxCONTEXT (of each sequence, the token that is computed included)
-Where: model=, gpu= (names of conf/), tp= pp= dp= ep=, dtype= kv_dtype= (of the weights, of the KV cache),
-    timing=measured or roofline, backend=vllm, trtllm, sglang; further keys as in run.py: model.layers=16,
-    gpu.bandwidth_bytes_s=4e12, timing.profiles=DIR
+Where: model=, gpu= (names of conf/), tp= pp= dp= ep=, dtype= expert_dtype= kv_dtype= (of the weights, of those of the
+    experts, of the KV cache), backend= (vllm, trtllm, sglang), timing= (measured, roofline); further keys as for
+    run.py: model.layers=16, gpu.bandwidth_bytes_s=4e12, timing.profiles=DIR
 calibrated=true: with the terms fitted to measured deployments; otherwise kernels alone.
 
 FLOPs count two for each token and weight that it passes, embedding and output projection apart, and attention; bytes
@@ -35,7 +35,7 @@ from framework.timing.roofline import attainable_flops, ridge_flops_per_byte
 from framework.timing.step import StepRow, StepTables, Timing, beyond, stack, step_s
 from framework.timing.work import Chunk, Step, flops, moved_bytes
 
-_OWN = ("prefill", "decode", "tp", "pp", "dp", "ep", "dtype", "kv_dtype", "backend", "calibrated")
+_OWN = ("prefill", "decode", "tp", "pp", "dp", "ep", "dtype", "expert_dtype", "kv_dtype", "backend", "calibrated")
 _GROUPS = ("model", "gpu", "timing")
 _MS = 1e3
 
@@ -53,6 +53,7 @@ class Shown:
     gpu: str
     parallelism: str
     dtype: str
+    expert_dtype: str
     kv_dtype: str
     step: Step
     source: str
@@ -132,6 +133,7 @@ def show(
         gpu=gpu.name,
         parallelism=str(parallelism),
         dtype=model.dtype,
+        expert_dtype=model.expert_dtype,
         kv_dtype=model.kv_dtype,
         step=step,
         source=times.source,
@@ -230,9 +232,18 @@ def run(words: Sequence[str]) -> Shown:
         overrides.append(f"timing.backend={own['backend']}")
     sizes = {name: whole(name, own.get(name, "1")) for name in ("tp", "pp", "ep", "dp")}
     built = configured(overrides, _GROUPS)
-    model = replace(built["model"], **{name: own[name] for name in ("dtype", "kv_dtype") if name in own})
+    model = _typed(built["model"], own)
     calibrated = truth("calibrated", own.get("calibrated", "false"))
     return show(model, built["gpu"], Parallelism(**sizes), built["timing"], step, calibrated)
+
+
+def _typed(model: Model, own: Mapping[str, str]) -> Model:
+    """The model with the data types that were given."""
+    if "expert_dtype" in own:
+        if model.experts is None:
+            raise InputError(f"expert_dtype = {own['expert_dtype']}: model {model.name} has no experts")
+        model = replace(model, experts=replace(model.experts, dtype=own["expert_dtype"]))
+    return replace(model, dtype=own.get("dtype", model.dtype), kv_dtype=own.get("kv_dtype", model.kv_dtype))
 
 
 def main(words: Sequence[str]) -> None:
