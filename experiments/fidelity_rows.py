@@ -51,6 +51,9 @@ _MODELS = {
 DENSE = ("llama3_8b", "llama3_70b", "qwen3_32b")
 # Checkpoints released with fp8 weights scaled in blocks of 128 x 128, whatever the csv calls them.
 _BLOCK_SCALED = ("deepseek_v3", "minimax_m25", "qwen3_235b")
+# A bf16 checkpoint: its fp8 rows were quantised online. Those of Llama-70B ran nvidia's fp8 checkpoint, whose scales of
+# activations are fixed.
+_ONLINE = ("Qwen/Qwen3-32B",)
 _DTYPES = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4"}
 _LARGEST_INSTANCE = 8  # GPUs; aggregated rows above it list all GPUs of a deployment with several roles
 _SPECULATIVE = 0.87  # repeats of one version and load differ by less than 8 % in nine of ten cases
@@ -375,6 +378,8 @@ def _dtypes(line: _Line, model: str) -> tuple[str, str]:
         return "bf16", "int4"
     if dtype == "fp8" and model in _BLOCK_SCALED:
         dtype = "fp8_block"
+    if dtype == "fp8" and line["model_path"] in _ONLINE:
+        dtype = "fp8_dynamic"
     assert dtype in DTYPE_BYTES
     return dtype, dtype
 

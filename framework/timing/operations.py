@@ -189,12 +189,12 @@ class Operations:
     def _gemm_rows(self, dtype: str) -> pl.DataFrame:
         """Rows of a data type as a server runs it.
 
-        Of fp8 rows the search for the scale of the activations is taken off: checkpoints come with fixed scales. Where
+        Rows of fp8 contain the search for the scale of the activations: it is taken off where scales are fixed. Where
         fp8_block rows measured the host's launches instead of the kernel, those of fp8 stand in: a product of 32 x 32
         matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do; up to twice that
         time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
         """
-        rows = self.rows("gemm", {"dtype": dtype})
+        rows = self.rows("gemm", {"dtype": "fp8" if dtype == "fp8_dynamic" else dtype})
         if dtype == "fp8":
             return self._with_fixed_scales(rows)
         if dtype != "fp8_block" or "fp8" not in self.kernels.table("gemm")["dtype"].unique():

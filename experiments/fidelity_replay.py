@@ -1,0 +1,138 @@
+"""Measured deployments replayed: the same number of requests, in the same closed loop, through the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import get_context
+
+import numpy as np
+
+from experiments.fidelity_rows import Row
+from experiments.fidelity_server import Client, gpu_of, kv_dtype_of, model_of, server
+from framework.errors import InputError
+from framework.hardware import Gpu, Model, Parallelism
+from framework.load import Closed
+from framework.policy import Aggregated, Disaggregated
+from framework.simulate import Result, simulate
+from framework.timing.calibration import Calibration
+from framework.timing.composition import compose
+from framework.timing.kernel_package import load_package
+from framework.timing.kernels import Kernels
+from framework.timing.profile import Parts
+from framework.timing.step import StepRow
+from framework.workload import Workload
+
+_ROWS_A_TASK = 8
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What to replay, and with which terms over the kernel times."""
+
+    row: Row
+    client: Client
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Means over the requests, in seconds, and the share of busy time in steps past what was measured."""
+
+    ttft_s: float
+    tpot_s: float
+    extrapolated: float
+
+
+@dataclass(frozen=True)
+class _Composed:
+    """Step times composed from the full tables, calibrated."""
+
+    gpu: str
+    backend: str
+    calibration: Calibration
+    source: str = "kernel tables"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        return _parts(self.gpu, self.backend, model, gpu, parallelism).row(self.calibration)
+
+
+def replay(task: Replay) -> Replayed | str:
+    """The deployment as the simulator sees it; or why it cannot be simulated, in one line."""
+    row = task.row
+    try:
+        there = server(row, task.client)
+        result = simulate(
+            workload(row, task.client),
+            there.cluster,
+            there.model,
+            _Composed(row.gpu, row.backend, task.calibration),
+            there.engine,
+            Aggregated() if row.mode == "agg" else Disaggregated(),
+            load=Closed(row.concurrency),
+        )
+    except InputError as error:
+        return str(error)
+    return _means(result)
+
+
+def workload(row: Row, client: Client) -> Workload:
+    """The row's prompts, lengths drawn from the client's law; the same for all terms and parallelisms."""
+    rng = np.random.default_rng([row.isl, row.osl, row.concurrency])
+    lengths = [rng.integers(max(1, int(client.shortest * size)), size + 1, row.prompts) for size in (row.isl, row.osl)]
+    return Workload(np.zeros(row.prompts), *(drawn.astype(np.int64) for drawn in lengths), name=row.key)
+
+
+def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | str]:
+    """Outcomes in the order of the tasks, as they come; neighbours should share GPU and backend, whose tables load."""
+    if processes == 1:
+        yield from map(replay, tasks)
+        return
+    # a forked child of a process with threads may never come back: polars has some
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(replay, tasks, chunksize=_ROWS_A_TASK)
+
+
+def unsupported(row: Row) -> str:
+    """Why no step times can be composed for a row, in one line; empty if they can."""
+    try:
+        model = model_of(row.model, row.dtype, row.expert_dtype, kv_dtype_of(row))
+        for pool in (row.prefill, row.decode):
+            _parts(row.gpu, row.backend, model, gpu_of(row), pool.parallelism)
+        server(row, Client(row.shortest))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@lru_cache(maxsize=4)
+def _kernels(gpu: str, backend: str) -> Kernels:
+    return load_package(gpu, backend)
+
+
+_composed: dict[tuple[str, str, Model, Parallelism], Parts] = {}
+
+
+def _parts(name: str, backend: str, model: Model, gpu: Gpu, parallelism: Parallelism) -> Parts:
+    key = (name, backend, model, parallelism)
+    if key not in _composed:
+        _composed[key] = compose(_kernels(name, backend), model, gpu, parallelism)
+    return _composed[key]
+
+
+def _means(result: Result) -> Replayed | str:
+    requests, outputs = result.requests, result.workload.output_tokens
+    ended = requests["state"] == 1
+    if not np.all(ended):
+        return f"{np.sum(~ended)} of {len(ended)} requests were not served"
+    ttft_s = requests["first_token_s"] - requests["arrival_s"]
+    several = outputs > 1
+    tpot_s = (requests["end_s"] - requests["first_token_s"])[several] / (outputs[several] - 1)
+    return Replayed(float(ttft_s.mean()), float(tpot_s.mean()), result.extrapolated)
+
+
+def shifted(calibration: Calibration, **terms: float) -> Calibration:
+    """The calibration with some terms changed."""
+    return replace(calibration, **terms)
