@@ -33,7 +33,12 @@ def _headline(shown: Shown) -> Iterator[Text]:
     yield Text(_work(shown))
     yield Text(f"{shown.source}{_compared(shown)}", style="dim")
     if shown.scaled_from:
-        text = f" not measured on {shown.gpu}: scaled from {shown.scaled_from} by the roofline of each part "
+        where = (
+            f"{shown.gpu}: scaled from {shown.scaled_from}"
+            if shown.scaled_from != shown.gpu
+            else "this datasheet: scaled"
+        )
+        text = f" not measured on {where} by the roofline of each part "
         yield Text(text, style=_WARNING)
     if shown.extrapolated:
         text = f" extrapolated: {shown.beyond_what}, {shown.extrapolation:.2f} x what was measured "

@@ -119,8 +119,11 @@ class Measured:
 
 
 def _grouped(setups: Iterable[Setup]) -> str:
-    """Setups by their data types."""
-    groups: dict[str, list[str]] = {}
+    """Setups by the parallelisms that there are of the same data types."""
+    parallelisms: dict[str, list[str]] = {}
     for setup in setups:
-        groups.setdefault(setup.types, []).append(str(setup.parallelism))
-    return "; ".join(f"{' '.join(parallelisms)} ({types})" for types, parallelisms in groups.items())
+        parallelisms.setdefault(setup.types, []).append(str(setup.parallelism))
+    groups: dict[str, list[str]] = {}
+    for types, names in parallelisms.items():
+        groups.setdefault(" ".join(names), []).append(types)
+    return "; ".join(f"{names} ({'; '.join(types)})" for names, types in groups.items())
