@@ -37,6 +37,7 @@ def parallelisms(names: str) -> tuple[Parallelism, ...]:
 
 
 _PLAIN = (Types("bf16", "bf16"), Types("fp8", "bf16"), Types("fp8", "fp8"))
+_ONLINE = (Types("fp8_dynamic", "bf16"),)
 _FOUR_BIT = (Types("nvfp4", "bf16"), Types("nvfp4", "fp8"))
 _BLOCK = (Types("fp8_block", "bf16"), Types("fp8_block", "fp8"))
 _KIMI = (Types("bf16", "bf16", "int4"), Types("nvfp4", "bf16", "nvfp4"), Types("nvfp4", "fp8", "nvfp4"))
@@ -46,13 +47,13 @@ _SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
 _GROUPED = parallelisms("tp1-dp2-ep2 tp1-dp4-ep4 tp1-dp8-ep8")
 
 PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
-    "llama3_8b": (_PLAIN + _FOUR_BIT + _BLOCK[:1], _DENSE),
-    "llama3_70b": (_PLAIN + _FOUR_BIT, _DENSE + _STAGED),
+    "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1], _DENSE),
+    "llama3_70b": (_PLAIN + _ONLINE + _FOUR_BIT, _DENSE + _STAGED),
     "llama2_7b": (_PLAIN[:1], _DENSE),
-    "qwen25_7b": (_PLAIN, _DENSE[:3]),
-    "qwen25_14b": (_PLAIN, _DENSE),
-    "qwen25_32b": (_PLAIN, _DENSE),
-    "qwen3_32b": (_PLAIN + _FOUR_BIT, _DENSE),
+    "qwen25_7b": (_PLAIN + _ONLINE, _DENSE[:3]),
+    "qwen25_14b": (_PLAIN + _ONLINE, _DENSE),
+    "qwen25_32b": (_PLAIN + _ONLINE, _DENSE),
+    "qwen3_32b": (_PLAIN + _ONLINE + _FOUR_BIT, _DENSE),
     "opt_13b": (_PLAIN[:1], _DENSE),
     "opt_66b": (_PLAIN[:1], _DENSE + _STAGED),
     "mixtral_8x7b": (_PLAIN, _DENSE + _SPREAD),
