@@ -113,13 +113,15 @@ def test_terms_are_recovered_from_two_vllm_files(tmp_path):
     assert fitted.values["communication"] == 1.0
 
 
-def test_terms_are_recovered_from_a_closed_loop_in_a_csv(tmp_path):
-    benchmark = replace(requests(300), start_s=None, concurrency=16)
-    file = csv_file(tmp_path / "log.csv", served(benchmark, TRUTH, noise=0.05))
-    observed = observe(replace(read_benchmark(file), concurrency=16))
-    assert observed.sent.by == "closed"
-    fitted = calibrate([observed], SERVER)
-    assert fitted.values["kernel"] == pytest.approx(TRUTH.kernel, rel=0.06)
+def test_terms_are_recovered_from_closed_loops_in_csv_files(tmp_path):
+    observed = []
+    for concurrency in (4, 48):
+        benchmark = replace(requests(200), start_s=None, concurrency=concurrency)
+        file = csv_file(tmp_path / f"{concurrency}.csv", served(benchmark, TRUTH, noise=0.05))
+        observed.append(observe(replace(read_benchmark(file), concurrency=concurrency)))
+    assert [each.sent.by for each in observed] == ["closed", "closed"]
+    fitted = calibrate(observed, SERVER)
+    assert fitted.values["kernel"] == pytest.approx(TRUTH.kernel, rel=0.04)
     assert fitted.values["request_s"] == pytest.approx(TRUTH.request_s, rel=0.2)
     for name in TERMS:
         assert abs(fitted.values[name] - getattr(TRUTH, name)) < 3.5 * fitted.errors[name]

@@ -133,7 +133,7 @@ def fit(
     origin = np.zeros(len(prior))
     before = simulator.residuals(origin)
     active = simulator.active(origin, before)
-    estimate = _search(simulator, active, np.ones_like(measured) if weights is None else weights, points)
+    estimate = _Search(simulator, active, np.ones_like(measured) if weights is None else weights, points).estimate()
     z = estimate.z
     values = simulator.values(z)
     z_errors = np.sqrt(np.diag(estimate.covariance))
@@ -195,47 +195,61 @@ class _Estimate:
     noise: float
 
 
-def _search(simulator: _Simulator, active: NDArray[np.int64], weights: Floats, points: int) -> _Estimate:
-    """Move and shrink the box until it is small and holds the optimum."""
-    z = np.zeros(len(simulator.lowest))
-    covariance = np.eye(len(z))
-    if len(active) == 0:
-        residuals = simulator.residuals(z)
-        return _Estimate(
-            z, covariance, np.zeros_like(residuals), noise_beside(residuals, np.zeros_like(residuals), weights, 0)
-        )
-    radius, noise = _FIRST_RADIUS, _FIRST_NOISE
-    count = points * coefficients_of(len(active))
-    for move in range(_MOVES):
-        box = Box.around(z[active], radius, simulator.lowest[active], simulator.highest[active])
-        surfaces = _laid(simulator, z, active, box, box.points(count, seed=move))
-        found = surfaces.optimum(box, weights, noise)
-        moved = float(np.abs(found - z[active]).max())
-        z = z.copy()
-        z[active] = found
-        if moved > _FAR * radius:
-            continue
-        if radius > _LAST_RADIUS:
-            radius /= 2
-            continue
-        previous, noise = noise, surfaces.noise(found, weights)
-        if abs(np.log(noise / previous)) < _NOISE_SETTLED:
-            break
-    covariance[np.ix_(active, active)] = surfaces.covariance(found, noise, weights)
-    return _Estimate(z, covariance, surfaces.scatter, noise)
+class _Search:
+    """Boxes that move and shrink, over the terms that are active."""
 
+    def __init__(self, simulator: _Simulator, active: NDArray[np.int64], weights: Floats, points: int) -> None:
+        self._simulator, self._active, self._weights = simulator, active, weights
+        self._count = points * coefficients_of(len(active))
+        self._seed = 0
 
-def _laid(simulator: _Simulator, z: Floats, active: NDArray[np.int64], box: Box, points: Floats) -> Surfaces:
-    """Surfaces through simulations at `points` of the box, (N, active terms), and earlier ones not far from it.
+    def estimate(self) -> _Estimate:
+        """Where the search ends, and how sure that is."""
+        z = np.zeros(len(self._simulator.lowest))
+        if len(self._active) == 0:
+            residuals = self._simulator.residuals(z)
+            scatter = np.zeros_like(residuals)
+            return _Estimate(z, np.eye(len(z)), scatter, noise_beside(residuals, scatter, self._weights, 0))
+        return self._settled(z)
 
-    The terms that are not active stay as in `z`.
-    """
-    for point in points:
-        at = z.copy()
-        at[active] = point
-        simulator.residuals(at)
-    margin = _MARGIN * (box.high - box.low)
-    low, high = z.copy(), z.copy()
-    low[active], high[active] = box.low - margin, box.high + margin
-    known, outcomes = simulator.within(low, high)
-    return Surfaces.through(known[:, active], outcomes, (box.low + box.high) / 2)
+    def _settled(self, z: Floats) -> _Estimate:
+        """From the centre of the prior until the box is small, holds the best point, and the noise is known."""
+        radius, noise = _FIRST_RADIUS, _FIRST_NOISE
+        for _ in range(_MOVES):
+            found = self._in_box(z, radius, noise)
+            moved, z = float(np.abs(found.z - z).max()), found.z
+            if moved > _FAR * radius:
+                continue
+            if radius > _LAST_RADIUS:
+                radius /= 2
+                continue
+            previous, noise = noise, found.noise
+            if abs(np.log(noise / previous)) < _NOISE_SETTLED:
+                break
+        return found
+
+    def _in_box(self, z: Floats, radius: float, noise: float) -> _Estimate:
+        """The best point of a box around z, under that noise; the noise that it leaves."""
+        active = self._active
+        box = Box.around(z[active], radius, self._simulator.lowest[active], self._simulator.highest[active])
+        surfaces = self._surfaces(z, box)
+        best = surfaces.optimum(box, self._weights, noise)
+        left = surfaces.noise(best, self._weights)
+        found, covariance = z.copy(), np.eye(len(z))
+        found[active] = best
+        covariance[np.ix_(active, active)] = surfaces.covariance(best, left, self._weights)
+        return _Estimate(found, covariance, surfaces.scatter, left)
+
+    def _surfaces(self, z: Floats, box: Box) -> Surfaces:
+        """Through new simulations all over the box and earlier ones not far from it; other terms stay as in `z`."""
+        active = self._active
+        self._seed += 1
+        for point in box.points(self._count, self._seed):
+            at = z.copy()
+            at[active] = point
+            self._simulator.residuals(at)
+        margin = _MARGIN * (box.high - box.low)
+        low, high = z.copy(), z.copy()
+        low[active], high[active] = box.low - margin, box.high + margin
+        known, outcomes = self._simulator.within(low, high)
+        return Surfaces.through(known[:, active], outcomes, (box.low + box.high) / 2)
