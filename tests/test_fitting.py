@@ -113,6 +113,7 @@ def test_terms_that_are_the_same_thing_are_told_of():
 
 def test_terms_stay_within_bounds():
     fitted = fit(times, times({"kernel": 0.1, "step_s": 0.0, "request_s": 0.0}), PRIOR)
+    assert fitted.values["step_s"] == 0.0
     for term in PRIOR:
         assert term.lowest <= fitted.values[term.name] <= term.highest
 

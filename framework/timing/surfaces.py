@@ -14,6 +14,7 @@ from scipy.optimize import lsq_linear
 Floats = NDArray[np.float64]
 
 _STEPS, _STILL = 50, 1e-3  # Gauss-Newton steps on the surfaces, and the last one's length
+_ON_BOUND = 1e-6
 _CUT_VARIANCE = 0.9205  # of a unit normal whose values beyond 2 count as 2
 _LEAST_NOISE = 0.002  # of a log time
 
@@ -83,7 +84,7 @@ class Surfaces:
             moved, z = np.abs(following - z).max(), following
             if moved < _STILL:
                 break
-        return z
+        return np.where(z - box.low < _ON_BOUND, box.low, z)  # lsq_linear stays just inside
 
     def covariance(self, z: Floats, noise: float, weights: Floats) -> Floats:
         """Of the active z, (K, K), prior included."""
