@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import get_context
 
 import numpy as np
 
 from experiments.fidelity_rows import Row
-from experiments.fidelity_server import Client, gpu_of, kv_dtype_of, model_of, server
+from experiments.fidelity_server import Client, assumed, kv_dtype_of, model_of, server
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.load import Closed
@@ -19,7 +19,7 @@ from framework.policy import Aggregated, Disaggregated
 from framework.simulate import Result, simulate
 from framework.timing.calibration import Calibration
 from framework.timing.composition import compose
-from framework.timing.kernel_package import load_package
+from framework.timing.kernel_package import load_package, package_gpu
 from framework.timing.kernels import Kernels
 from framework.timing.profile import Parts
 from framework.timing.step import StepRow
@@ -56,7 +56,7 @@ class _Composed:
     source: str = "kernel tables"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        return _parts(self.gpu, self.backend, model, gpu, parallelism).row(self.calibration)
+        return _parts(self.gpu, self.backend, model, parallelism).row(self.calibration)
 
 
 def replay(task: Replay) -> Replayed | str:
@@ -100,8 +100,8 @@ def unsupported(row: Row) -> str:
     try:
         model = model_of(row.model, row.dtype, row.expert_dtype, kv_dtype_of(row))
         for pool in (row.prefill, row.decode):
-            _parts(row.gpu, row.backend, model, gpu_of(row), pool.parallelism)
-        server(row, Client(row.shortest))
+            _parts(row.gpu, row.backend, model, pool.parallelism)
+        server(row, assumed(row))
     except InputError as error:
         return str(error)
     return ""
@@ -112,14 +112,9 @@ def _kernels(gpu: str, backend: str) -> Kernels:
     return load_package(gpu, backend)
 
 
-_composed: dict[tuple[str, str, Model, Parallelism], Parts] = {}
-
-
-def _parts(name: str, backend: str, model: Model, gpu: Gpu, parallelism: Parallelism) -> Parts:
-    key = (name, backend, model, parallelism)
-    if key not in _composed:
-        _composed[key] = compose(_kernels(name, backend), model, gpu, parallelism)
-    return _composed[key]
+@lru_cache(maxsize=64)
+def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> Parts:
+    return compose(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
 
 
 def _means(result: Result) -> Replayed | str:
@@ -131,8 +126,3 @@ def _means(result: Result) -> Replayed | str:
     several = outputs > 1
     tpot_s = (requests["end_s"] - requests["first_token_s"])[several] / (outputs[several] - 1)
     return Replayed(float(ttft_s.mean()), float(tpot_s.mean()), result.extrapolated)
-
-
-def shifted(calibration: Calibration, **terms: float) -> Calibration:
-    """The calibration with some terms changed."""
-    return replace(calibration, **terms)

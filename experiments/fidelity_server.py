@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from hydra.utils import instantiate
@@ -27,7 +27,8 @@ _LATENCY_S = 1e-4  # of a transfer between instances
 _MOST_SEQUENCES = 2048
 # Share of a GPU's memory for weights and KV (vLLM: gpu_memory_utilization less activations; SGLang: mem_fraction_static
 # less the same), or of what the weights leave for KV (TensorRT-LLM: free_gpu_memory_fraction less buffers).
-_SHARES = {"vllm": 0.87, "sglang": 0.83}
+_SHARES = {"vllm": 0.9, "sglang": 0.83}
+_VLLM_OTHER_BYTES = 5.5e9  # of a GPU: activations, CUDA graphs, communication
 _FREE_SHARE = 0.8
 _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "prefill_first"}
 _VLLM_TOKENS = 8192  # max_num_batched_tokens of an API server on GPUs of 80 GB and more
@@ -41,14 +42,42 @@ class Client:
 
     Clients that ask for equal lengths keep requests in step, in waves that end and begin together; a little
     inequality disperses them. `token_budget`: of a step, where the server's is not published; None: its default.
+    `spare`: how many more requests are in flight than the server runs at once.
     """
 
     shortest: float
     token_budget: int | None = None
+    spare: int = 0
 
 
-KNOWN = Client(0.8)  # InferenceX: stated in its scripts
-UNKNOWN = Client(0.98)  # other campaigns, before anything is fitted: hardly any inequality, yet not none
+_INFERENCEX = Client(0.8)  # its scripts say so
+_UNKNOWN = Client(0.98)  # before anything is fitted: hardly any inequality, yet not none
+# Before anything is fitted, two campaigns whose latencies tell of their clients, without any prediction: TTFT that grows
+# in proportion to the requests in flight, as half the time to prefill them all does, means waves of equal requests; and
+# one that grows with the length of outputs by the time a request lasts over their number, that one always waits for a
+# seat.
+_IN_STEP = ("qwen3_32b", "h100", "sglang")
+_ONE_WAITS = ("llama3_8b", "h100", "trtllm")
+# What the clients of campaigns other than InferenceX may have been.
+CANDIDATES = tuple(
+    Client(shortest, token_budget, spare)
+    for shortest in (1.0, 0.995, 0.98, 0.9)
+    for token_budget in (None, 4096, 2048)
+    for spare in (0, 1)
+)
+
+
+def stated(row: Row) -> Client | None:
+    """The client as the source of a row describes it, None where it does not."""
+    return _INFERENCEX if row.family == "InferenceX" else None
+
+
+def assumed(row: Row) -> Client:
+    """The client of a row where nothing is fitted."""
+    campaign = (row.model, row.gpu, row.backend)
+    if campaign == _IN_STEP:
+        return Client(1.0)
+    return stated(row) or (Client(_UNKNOWN.shortest, spare=1) if campaign == _ONE_WAITS else _UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -103,7 +132,7 @@ def server(row: Row, client: Client) -> Server:
     kv_tokens = min(_kv_tokens(row, model, gpu, pool.parallelism) for pool in pools)
     engine = EngineConfig(
         token_budget=client.token_budget or _token_budget(row),
-        max_batch=min(_MOST_SEQUENCES, _most_sequences(row, kv_tokens)),
+        max_batch=min(_most_sequences(row, kv_tokens), max(1, row.concurrency - client.spare)),
         batching=_BATCHING[row.backend],
         admission_wait_steps=_admission_wait_steps(row),
         kv_tokens=kv_tokens,
@@ -117,6 +146,9 @@ def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, gpu: Gpu) -> 
 
 
 def _kv_tokens(row: Row, model: Model, gpu: Gpu, parallelism: Parallelism) -> int:
+    if row.backend == "vllm":
+        left = replace(gpu, memory_bytes=_SHARES["vllm"] * gpu.memory_bytes - _VLLM_OTHER_BYTES)
+        return kv_capacity_tokens(model, left, parallelism, 1.0)
     if row.backend != "trtllm":
         return kv_capacity_tokens(model, gpu, parallelism, _SHARES[row.backend])
     return int(_FREE_SHARE * kv_capacity_tokens(model, gpu, parallelism, 1.0))
@@ -154,14 +186,3 @@ def _admission_wait_steps(row: Row) -> int:
     if row.backend == "sglang" and row.model == "deepseek_v3" and row.gpu.startswith("b"):
         return 30 if row.concurrency >= 16 else 10  # --scheduler-recv-interval
     return 0
-
-
-def require_known(row: Row) -> None:
-    """InputError for a backend whose engine is not described here."""
-    if row.backend not in _BATCHING:
-        raise InputError(f"row {row.key}: backend {row.backend} is not one of {', '.join(_BATCHING)}")
-
-
-def plain(value: Any) -> Any:
-    """A value for JSON: a Client as its fields."""
-    return {"shortest": value.shortest, "token_budget": value.token_budget} if isinstance(value, Client) else value
