@@ -21,7 +21,7 @@ from framework.timing.affine import Affine
 from framework.timing.benchmark_files import Benchmark, read_benchmark
 from framework.timing.calibrate import main
 from framework.timing.calibrated import apply, calibrations_of
-from framework.timing.calibration import Calibration, read_calibration
+from framework.timing.calibration import Calibration, Fit, Selector, read_calibrations, write_calibrations
 from framework.timing.calibration_fit import calibrate, calibration_of, observe
 from framework.timing.measured import Measured
 from framework.timing.replay import Deployment, Served, load_of, measured, replay, sent_again
@@ -282,19 +282,24 @@ def words(file: Path, *more: str) -> list[str]:
 
 def test_what_is_written_is_what_later_runs_take(tmp_path, capsys):
     own = own_benchmark(tmp_path, 120)
+    path = tmp_path / "cache" / "servelab" / "profiles" / "h100" / "own" / "calibration.json"
+    other, stale = Fit(TRUTH, Selector(model="qwen25_7b")), Fit(TRUTH, Selector(model="llama3_8b", dtype="bf16"))
+    write_calibrations(path, [other, stale])
     main(words(own))
     shown = capsys.readouterr().out
-    path = tmp_path / "cache" / "servelab" / "profiles" / "h100" / "own" / "calibration.json"
     assert str(path) in shown.replace("\n", "")
     for part in ("bench.json: 119 requests", "TTFT ms P99", "output tokens/s", "last 40, fitted to the rest", "kernel"):
         assert part in shown
     assert "1 of 120 requests failed" in shown
-    written = read_calibration(path)
+    kept, fit = read_calibrations(path)
+    assert kept == other
+    assert fit.selector == stale.selector
+    written = fit.calibration
     assert written.kernel == pytest.approx(TRUTH.kernel, rel=0.06)
     assert written.request_s == pytest.approx(TRUTH.request_s, rel=0.15)
     sha256 = read_benchmark(own).sha256
-    assert written.rows == (f"bench.json sha256={sha256} requests=119 failed=1",)
-    assert "llama3_8b bf16 on h100 tp1, arrivals recorded" in written.note
+    assert fit.rows == (f"bench.json sha256={sha256} requests=119 failed=1",)
+    assert "llama3_8b bf16 on h100 tp1, arrivals recorded" in fit.note
     timing = Measured(backend="own", profiles=str(own.parent / "profiles"))
     setup = load("model", "llama3_8b"), load("gpu", "h100"), Parallelism()
     assert timing.row(*setup) == calibrations_of(timing)(written).row(*setup)

@@ -16,7 +16,7 @@ from framework.cluster import mixed
 from framework.errors import InputError
 from framework.hardware import Experts, Parallelism
 from framework.simulate import simulate
-from framework.timing.calibration import Calibration, write_calibration
+from framework.timing.calibration import Calibration, Fit, Selector, calibration_path, write_calibrations
 from framework.timing.measured import Measured
 from framework.timing.neighbour import NEIGHBOURS, scaled
 from framework.timing.profile import Parts, Setup
@@ -28,6 +28,7 @@ from tests.conftest import ROOT
 from tests.parts import load, made_up, put
 
 TP1 = Parallelism()
+ANY = Selector()
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,10 @@ def own(tmp_path: Path) -> Path:
     for gpu in ("h100", "l40s", "a100"):
         put(directory, "llama3_8b", gpu, "own", made_up(), made_up(parallelism=Parallelism(tp=2)))
     return directory
+
+
+def calibrate(own: Path, gpu_name: str, selector: Selector = ANY, **terms: float) -> None:
+    write_calibrations(calibration_path(own, gpu_name, "own"), [Fit(Calibration(**terms), selector)])
 
 
 def measured(own: Path, **more: Any) -> Measured:
@@ -73,7 +78,7 @@ def test_the_row_is_the_profile_s(own: Path) -> None:
 
 
 def test_source_names_what_was_given_out(own: Path) -> None:
-    write_calibration(own / "h100" / "own" / "calibration.json", Calibration(kernel=0.9))
+    calibrate(own, "h100", kernel=0.9)
     timing = measured(own)
     assert timing.source == "measured (own)"
     timing.row(model(), gpu("h100"), TP1)
@@ -93,12 +98,33 @@ def test_a_run_names_its_profiles(own: Path) -> None:
 
 
 def test_calibration_is_used_unless_turned_off(own: Path) -> None:
-    write_calibration(own / "h100" / "own" / "calibration.json", Calibration(kernel=0.5, request_s=0.01))
+    calibrate(own, "h100", kernel=0.5, request_s=0.01)
     calibrated = measured(own).row(model(), gpu("h100"), TP1)
     plain = measured(own, calibrated=False).row(model(), gpu("h100"), TP1)
     assert plain.request_s == 0.0
     assert calibrated.request_s == 0.01
     assert calibrated.prefill_step_s == pytest.approx(plain.prefill_step_s / 2)
+
+
+def test_only_models_that_a_calibration_is_for_are_calibrated(own: Path) -> None:
+    put(own, "llama3_8b", "h100", "own", made_up(), made_up(dtype="fp8", expert_dtype="fp8"))
+    calibrate(own, "h100", Selector(dtype="fp8"), step_s=1.0)
+    timing = measured(own)
+    assert timing.row(model(), gpu("h100"), TP1).base_s < 1.0
+    assert timing.source == "measured (h100, own 0.1)"
+    assert timing.row(model(dtype="fp8"), gpu("h100"), TP1).base_s > 1.0
+    assert timing.source == "measured (h100, own 0.1; h100, own 0.1, calibrated)"
+
+
+def test_a_scaled_gpu_is_calibrated_as_its_neighbour_unless_it_was_itself(own: Path) -> None:
+    calibrate(own, "l40s", step_s=1.0)
+    timing = measured(own)
+    assert timing.row(model(), gpu("l20"), TP1).base_s > 1.0
+    assert timing.source == "measured (l20 scaled from l40s, own 0.1, calibrated as l40s was)"
+    calibrate(own, "l20", step_s=2.0)
+    timing = measured(own)
+    assert timing.row(model(), gpu("l20"), TP1).base_s > 2.0
+    assert timing.source == "measured (l20 scaled from l40s, own 0.1, calibrated)"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ import pytest
 from framework.errors import InputError
 from framework.hardware import Parallelism
 from framework.timing import profile_files
-from framework.timing.calibration import Calibration, find_calibration, read_calibration, write_calibration
+from framework.timing.calibration import (
+    Calibration,
+    Fit,
+    Selector,
+    find_calibration,
+    read_calibrations,
+    replace_calibration,
+    write_calibrations,
+)
 from framework.timing.neighbour import same_speed
 from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Profile, find, profile_path, read_profile, write_profile
@@ -209,25 +217,107 @@ def test_another_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
 # --- calibrations ---------------------------------------------------------------------------------------------------
 
 
-def test_a_calibration_is_read_as_written(tmp_path: Path) -> None:
-    calibration = replace(FITTED, rows=("a", "b"), note="two rows")
-    path = tmp_path / "h100" / "vllm" / "calibration.json"
-    write_calibration(path, calibration)
-    assert read_calibration(path) == calibration
-    assert find_calibration((tmp_path / "none", tmp_path), "h100", "vllm") == calibration
-    assert find_calibration((tmp_path,), "h100", "trtllm") is None
+def calibrations(directory: Path, *selectors: Selector) -> Path:
+    """A file of fits for h100, vllm; the n-th of them has kernel = n."""
+    path = directory / "h100" / "vllm" / "calibration.json"
+    write_calibrations(path, [Fit(Calibration(kernel=1.0 + n), selector) for n, selector in enumerate(selectors)])
+    return path
+
+
+def test_calibrations_are_read_as_written(tmp_path: Path) -> None:
+    fits = (
+        Fit(FITTED, Selector(dtype="fp8"), ("a", "b"), "two rows", "somebody's benchmark", "Apache-2.0"),
+        Fit(Calibration(), Selector(model="llama3_8b", dtype="bf16")),
+    )
+    path = tmp_path / "calibration.json"
+    write_calibrations(path, reversed(fits))
+    assert read_calibrations(path) == fits
+    assert json.loads(path.read_text())["entries"][0]["licence"] == "Apache-2.0"
+
+
+def test_the_most_specific_calibration_is_found(tmp_path: Path) -> None:
+    """Model and type, model, kind and type, kind, type, any: each is found once those before it are gone."""
+    llama = load("model", "llama3_8b")
+    ranked = [
+        Selector(model="llama3_8b", dtype="bf16"),
+        Selector(model="llama3_8b"),
+        Selector(kind="dense", dtype="bf16"),
+        Selector(kind="dense"),
+        Selector(dtype="bf16"),
+        Selector(),
+    ]
+    others = [
+        Selector(model="llama3_70b", dtype="bf16"),
+        Selector(model="llama3_8b", dtype="fp8"),
+        Selector(kind="moe"),
+        Selector(kind="dense", dtype="fp8"),
+        Selector(dtype="fp8"),
+    ]
+    for left in range(len(ranked)):
+        calibrations(tmp_path, *others, *reversed(ranked[left:]))
+        found = find_calibration((tmp_path,), "h100", "vllm", llama)
+        assert found is not None
+        assert found.selector == ranked[left]
+    calibrations(tmp_path, *others)
+    assert find_calibration((tmp_path,), "h100", "vllm", llama) is None
+
+
+def test_a_mixture_of_experts_is_of_that_kind(tmp_path: Path) -> None:
+    calibrations(tmp_path, Selector(kind="dense"), Selector(kind="moe"))
+    found = [
+        find_calibration((tmp_path,), "h100", "vllm", load("model", name)) for name in ("llama3_8b", "mixtral_8x7b")
+    ]
+    assert [fit and fit.calibration.kernel for fit in found] == [1.0, 2.0]
+
+
+def test_the_first_directory_with_a_calibration_for_the_model_counts(tmp_path: Path) -> None:
+    llama = load("model", "llama3_8b")
+    calibrations(tmp_path / "own", Selector(kind="moe"), Selector())
+    calibrations(tmp_path / "shipped", Selector.of(llama))
+    places = (tmp_path / "none", tmp_path / "own", tmp_path / "shipped")
+    found = find_calibration(places, "h100", "vllm", llama)
+    assert found is not None
+    assert found.selector == Selector()
+    calibrations(tmp_path / "own", Selector(kind="moe"))
+    found = find_calibration(places, "h100", "vllm", llama)
+    assert found is not None
+    assert found.selector == Selector.of(llama)
+    assert find_calibration(places, "h100", "trtllm", llama) is None
+    assert find_calibration(places, "h200", "vllm", llama) is None
+
+
+def test_one_calibration_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    llama = Selector.of(load("model", "llama3_8b"))
+    path = calibrations(tmp_path, Selector(), Selector(model="llama3_8b"))
+    assert not replace_calibration(path, Fit(FITTED, llama))
+    assert replace_calibration(path, Fit(replace(FITTED, kernel=0.5), llama))
+    kernels = {fit.selector: fit.calibration.kernel for fit in read_calibrations(path)}
+    assert kernels == {Selector(): 1.0, Selector(model="llama3_8b"): 2.0, llama: 0.5}
+    assert not replace_calibration(tmp_path / "new" / "calibration.json", Fit(FITTED))
+
+
+def test_two_calibrations_for_the_same_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="2 entries for dense bf16"):
+        calibrations(tmp_path, *[Selector(kind="dense", dtype="bf16")] * 2)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+_BAD_ENTRIES = (
+    *('{"kernel": 0}', '{"step_s": "x"}', '{"rows": 3}', '{"rows": "abc"}', '{"note": 1}', '{"kernels": 2}', "{}, {}"),
+    *('{"model": 3}', '{"kind": "sparse"}', '{"dtype": "int3"}', '{"model": "llama3_8b", "kind": "dense"}', "7"),
+)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": "x"}', '{"format": "servelab calibration 1", "kernels": 2}']
-    + [f'{{"format": "servelab calibration 1", {more}}}' for more in ('"kernel": 0', '"step_s": "x"', '"rows": 3')],
+    ["", "[]", "{}", '{"format": "x"}', '{"format": "servelab calibrations 1"}']
+    + [f'{{"format": "servelab calibrations 1", "entries": [{entry}]}}' for entry in _BAD_ENTRIES],
 )
-def test_a_bad_calibration_is_one_clear_line(tmp_path: Path, text: str) -> None:
+def test_bad_calibrations_are_one_clear_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"calibration\.json: ") as caught:
-        read_calibration(path)
+        read_calibrations(path)
     assert "\n" not in str(caught.value)
 
 

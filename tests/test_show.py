@@ -13,7 +13,7 @@ from framework.hardware import Experts, Parallelism
 from framework.launch import USER_ERROR, launch
 from framework.report.step import step_table
 from framework.timing import show as command
-from framework.timing.calibration import Calibration, write_calibration
+from framework.timing.calibration import Calibration, Fit, calibration_path, write_calibrations
 from framework.timing.measured import Measured
 from framework.timing.roofline import Roofline
 from framework.timing.show import Shown, parse_step, run, show
@@ -124,7 +124,7 @@ def test_a_roofline_without_losses_is_fully_used() -> None:
 
 def test_calibrated_times_are_named_and_asked_for(tmp_path: Any) -> None:
     put(tmp_path, "llama3_8b", "h100", "own", made_up())
-    write_calibration(tmp_path / "h100" / "own" / "calibration.json", Calibration(kernel=0.5, step_s=1e-3))
+    write_calibrations(calibration_path(tmp_path, "h100", "own"), [Fit(Calibration(kernel=0.5, step_s=1e-3))])
     words = f"backend=own timing.profiles={tmp_path} prefill=2048"
     plain, calibrated = asked(words), asked(f"{words} calibrated=true")
     assert plain.step_ms == plain.kernels_ms == calibrated.kernels_ms

@@ -8,7 +8,8 @@ Of the deployment: model=, gpu=, tp= pp= dp= ep=, dtype= kv_dtype=, backend=, in
     keys as in run.py: engine.max_batch=128, timing.profiles=DIR
 Of the replay: load=recorded, closed or drawn (by default what the file tells), concurrency= and rate= where the file
     does not say, seed=
-out=DIR: where to write, by default the user's cache, where runs find it; dry=true: nothing is written
+out=DIR: where to write, by default the user's cache, where runs find it; dry=true: nothing is written. The file holds a
+    calibration for each model and data type that was fitted; only this one's is replaced.
 
 How: framework/timing/calibration_fit.py. The last third of the requests checks a fit to the first two.
 """
@@ -32,7 +33,7 @@ from framework.policy import Decision, Policy
 from framework.report.calibration import Replayed, report
 from framework.timing.benchmark_files import read_benchmark
 from framework.timing.calibrated import calibrations_of
-from framework.timing.calibration import Calibration, write_calibration
+from framework.timing.calibration import Calibration, Fit, Selector, calibration_path, replace_calibration
 from framework.timing.calibration_fit import Observed, calibrate, calibration_of, observe
 from framework.timing.fitting import Fitted
 from framework.timing.measured import Measured
@@ -87,10 +88,11 @@ def main(words: Sequence[str]) -> None:
     replays = [_replayed(each, deployment, calibration, calibration_of(checked.values)) for each in observed]
     Console(highlight=False).print(report(replays, fitted))
     if command.out is not None and command.backend is not None:
-        path = command.out / gpu.name / command.backend / "calibration.json"
-        replaced = " (replaced)" if path.exists() else ""
-        write_calibration(path, replace(calibration, rows=_rows(observed), note=_note(observed, deployment, fitted)))
-        print(f"calibration of {gpu.name}, {command.backend} in {path}{replaced}")
+        path = calibration_path(command.out, gpu.name, command.backend)
+        selector, note = Selector.of(model), _note(observed, deployment, fitted)
+        fit = Fit(calibration, selector, _rows(observed), note, source="benchmarks of one's own")
+        replaced = " (replaced)" if replace_calibration(path, fit) else ""
+        print(f"calibration of {selector} on {gpu.name}, {command.backend} in {path}{replaced}")
 
 
 def _another(policy: Policy) -> Policy:

@@ -9,7 +9,7 @@ from pathlib import Path
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.timing import profile_files
-from framework.timing.calibration import Calibration, find_calibration
+from framework.timing.calibration import Calibration, Fit, find_calibration
 from framework.timing.neighbour import NEIGHBOURS, same_speed, scaled
 from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Origin
@@ -20,19 +20,30 @@ from framework.timing.step import StepRow
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu`: the one that the parts are for. `calibration`: None where nothing was fitted.
+    `gpu`: the one that the parts are for. `fit`: what was fitted on `fitted_on`, that GPU or the one whose measurement
+    was scaled; None where nothing was.
     """
 
     parts: Parts
     gpu: str
     origin: Origin
-    calibration: Calibration | None
+    fit: Fit | None
+    fitted_on: str
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What was fitted, None where nothing was."""
+        return None if self.fit is None else self.fit.calibration
 
     def described(self, calibrated: bool) -> str:
         """GPU, backend and version, and what was done to the measurement."""
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
-        fitted = ", calibrated" if calibrated and self.calibration is not None else ""
-        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{fitted}"
+        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{self._fitted() if calibrated else ''}"
+
+    def _fitted(self) -> str:
+        if self.fit is None:
+            return ""
+        return ", calibrated" if self.fitted_on == self.gpu else f", calibrated as {self.fitted_on} was"
 
 
 @dataclass
@@ -87,8 +98,11 @@ class Measured:
         parts = found.parts
         if measured != gpu.name or not same_speed(found.origin.device, gpu):
             parts = scaled(parts, model, found.origin.device, gpu, gain)
-        calibrations = (find_calibration(places, name, self.backend) for name in dict.fromkeys((gpu.name, measured)))
-        return Entry(parts, gpu.name, found.origin, next(filter(None, calibrations), None))
+        for name in dict.fromkeys((gpu.name, measured)):
+            fit = find_calibration(places, name, self.backend, model)
+            if fit is not None:
+                break
+        return Entry(parts, gpu.name, found.origin, fit, name)
 
     def _like(self, gpu: Gpu) -> tuple[str, float]:
         """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""
