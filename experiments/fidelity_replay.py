@@ -11,7 +11,8 @@ from multiprocessing import get_context
 import numpy as np
 
 from experiments.fidelity_rows import Row
-from experiments.fidelity_server import Client, assumed, kv_dtype_of, model_of, server
+from experiments.fidelity_scripts import aggregated
+from experiments.fidelity_server import Client, assumed, served, server
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.load import Closed
@@ -82,7 +83,8 @@ def workload(row: Row, client: Client) -> Workload:
     """The row's prompts, lengths drawn from the client's law; the same for all terms and parallelisms."""
     rng = np.random.default_rng([row.isl, row.osl, row.concurrency])
     lengths = [rng.integers(max(1, int(client.shortest * size)), size + 1, row.prompts) for size in (row.isl, row.osl)]
-    return Workload(np.zeros(row.prompts), *(drawn.astype(np.int64) for drawn in lengths), name=row.key)
+    prompts, outputs = (drawn.astype(np.int64) for drawn in lengths)
+    return Workload(np.zeros(row.prompts), prompts, outputs, name=row.key)
 
 
 def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | str]:
@@ -98,8 +100,8 @@ def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | s
 def unsupported(row: Row) -> str:
     """Why no step times can be composed for a row, in one line; empty if they can."""
     try:
-        model = model_of(row.model, row.dtype, row.expert_dtype, kv_dtype_of(row))
-        for pool in (row.prefill, row.decode):
+        model = served(row)
+        for pool in (row.prefill, aggregated(row)):
             _parts(row.gpu, row.backend, model, pool.parallelism)
         server(row, assumed(row))
     except InputError as error:

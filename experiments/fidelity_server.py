@@ -8,7 +8,7 @@ not known of the clients and is chosen on deployments other than those it is tes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +16,15 @@ import yaml
 from hydra.utils import instantiate
 
 from experiments.fidelity_rows import Pool, Row
+from experiments.fidelity_scripts import (
+    admission_wait_steps_of,
+    aggregated,
+    expert_dtype_of,
+    kv_dtype_of,
+    token_budget_of,
+)
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import Batching, EngineConfig
-from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.timing.kernel_package import package_gpu
 
@@ -31,9 +37,6 @@ _SHARES = {"vllm": 0.9, "sglang": 0.83}
 _VLLM_OTHER_BYTES = 5.5e9  # of a GPU: activations, CUDA graphs, communication
 _FREE_SHARE = 0.8
 _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "prefill_first"}
-_VLLM_TOKENS = 8192  # max_num_batched_tokens of an API server on GPUs of 80 GB and more
-_TRTLLM_TOKENS = 8192  # max_num_tokens
-_SGLANG_TOKENS = 16384  # max_prefill_tokens
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,9 @@ class Client:
 
 _INFERENCEX = Client(0.8)  # its scripts say so
 _UNKNOWN = Client(0.98)  # before anything is fitted: hardly any inequality, yet not none
-# Before anything is fitted, two campaigns whose latencies tell of their clients, without any prediction: TTFT that grows
-# in proportion to the requests in flight, as half the time to prefill them all does, means waves of equal requests; and
-# one that grows with the length of outputs by the time a request lasts over their number, that one always waits for a
-# seat.
+# Two campaigns whose latencies tell of their clients before anything is fitted or predicted: TTFT in proportion to the
+# requests in flight, as half the time to prefill them all, means waves of equal requests; TTFT that grows with the
+# length of outputs, by the time a request lasts over their number, that one request always waits for a seat.
 _IN_STEP = ("qwen3_32b", "h100", "sglang")
 _ONE_WAITS = ("llama3_8b", "h100", "trtllm")
 # What the clients of campaigns other than InferenceX may have been.
@@ -94,7 +96,7 @@ def gpu_of(row: Row) -> Gpu:
     return package_gpu(row.gpu)
 
 
-@lru_cache(maxsize=None)
+@cache
 def model_of(name: str, dtype: str, expert_dtype: str, kv_dtype: str) -> Model:
     """A model of conf/model in the given data types."""
     model: Model = instantiate(yaml.safe_load((_CONF / "model" / f"{name}.yaml").read_text("utf-8")), _convert_="all")
@@ -102,27 +104,17 @@ def model_of(name: str, dtype: str, expert_dtype: str, kv_dtype: str) -> Model:
     return replace(model, dtype=dtype, kv_dtype=kv_dtype, experts=experts)
 
 
-def kv_dtype_of(row: Row) -> str:
-    """Type of the cached keys and values.
-
-    TensorRT-LLM's quantised checkpoints cache fp8, as do the scripts' servers of Llama-70B on H200 and later, and of
-    DeepSeek and Kimi with SGLang; how many requests ran at once where memory was short confirms it.
-    """
-    if row.backend == "trtllm" and row.dtype != "bf16":
-        return "fp8"
-    if row.model == "llama3_70b" and row.gpu != "h100":
-        return "fp8"
-    if row.model == "gpt_oss_120b" and row.backend == "trtllm" and row.gpu not in ("h100", "h200"):
-        return "fp8"
-    return "fp8" if row.model in ("deepseek_v3", "kimi_k25") and row.backend == "sglang" else "bf16"
+def served(row: Row) -> Model:
+    """The row's model in the types that its server used."""
+    return model_of(row.model, row.dtype, expert_dtype_of(row), kv_dtype_of(row))
 
 
 def server(row: Row, client: Client) -> Server:
     """The deployment of a row; InputError where its weights leave no room for KV."""
-    model = model_of(row.model, row.dtype, row.expert_dtype, kv_dtype_of(row))
+    model = served(row)
     gpu = gpu_of(row)
     if row.mode == "agg":
-        pools: tuple[PoolSpec, ...] = (_pool("mixed", row.decode, gpu),)
+        pools: tuple[PoolSpec, ...] = (_pool("mixed", aggregated(row), gpu),)
     else:
         pools = (
             replace(_pool("prefill", row.prefill, gpu), batching="prefill_first"),
@@ -131,10 +123,10 @@ def server(row: Row, client: Client) -> Server:
     pools = tuple(replace(pool, link_bytes_s=gpu.nic_bytes_s * pool.parallelism.gpus) for pool in pools)
     kv_tokens = min(_kv_tokens(row, model, gpu, pool.parallelism) for pool in pools)
     engine = EngineConfig(
-        token_budget=client.token_budget or _token_budget(row),
+        token_budget=client.token_budget or token_budget_of(row),
         max_batch=min(_most_sequences(row, kv_tokens), max(1, row.concurrency - client.spare)),
         batching=_BATCHING[row.backend],
-        admission_wait_steps=_admission_wait_steps(row),
+        admission_wait_steps=admission_wait_steps_of(row),
         kv_tokens=kv_tokens,
         watermark=0.0,
     )
@@ -159,30 +151,3 @@ def _most_sequences(row: Row, kv_tokens: int) -> int:
     if row.backend != "trtllm" or row.mode != "agg":
         return _MOST_SEQUENCES
     return max(1, int(kv_tokens / ((row.isl + row.osl) * (1 + row.shortest) / 2)))
-
-
-def _token_budget(row: Row) -> int:
-    if row.backend == "vllm":
-        return _VLLM_TOKENS
-    if row.backend == "sglang":
-        # --max-prefill-tokens of the scripts for Blackwell
-        return 2 * _SGLANG_TOKENS if row.family == "InferenceX" and row.gpu.startswith(("b", "gb")) else _SGLANG_TOKENS
-    if row.family != "InferenceX":
-        return _TRTLLM_TOKENS
-    if row.model == "llama3_70b":
-        return row.isl + row.osl + 200  # max_model_len
-    if row.model == "gpt_oss_120b":
-        return 20_000
-    return max(_TRTLLM_TOKENS, row.isl + row.concurrency + 127)
-
-
-def _admission_wait_steps(row: Row) -> int:
-    if row.family != "InferenceX" or row.mode != "agg":
-        return 0
-    if row.backend == "trtllm":
-        if row.model == "llama3_70b" and (row.isl, row.osl) == (1024, 1024) and row.parallelism.tp < 8:
-            return 20  # batch_wait_timeout_iters
-        return 60 if row.model == "deepseek_v3" and row.parallelism.dp > 1 else 0  # attention_dp_config: timeout_iters
-    if row.backend == "sglang" and row.model == "deepseek_v3" and row.gpu.startswith("b"):
-        return 30 if row.concurrency >= 16 else 10  # --scheduler-recv-interval
-    return 0

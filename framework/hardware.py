@@ -10,8 +10,9 @@ from framework.validate import require_at_least, require_choice, require_count, 
 
 _GB = 1e9
 # Bytes of a value, scales of its block included. `fp8`: the scales of activations are part of the checkpoint;
-# `fp8_dynamic`: they are searched for at each matrix product, as where a bf16 checkpoint is quantised online; `fp8_block`: one scale for 128 x 128 values; `nvfp4`: one byte for 16;
-# `mxfp4`: one byte for 32; `int4`: two bytes for 128.
+# `fp8_dynamic`: they are searched for at each matrix product, as where a bf16 checkpoint is quantised online;
+# `fp8_block`: one scale for 128 x 128 values; `nvfp4`: one byte for 16; `mxfp4`: one byte for 32; `mxfp4_mxfp8`: the
+# same, times 8-bit activations; `int4`: two bytes for 128.
 DTYPE_BYTES = {
     "fp32": 4.0,
     "bf16": 2.0,
@@ -20,10 +21,19 @@ DTYPE_BYTES = {
     "fp8_block": 1.0,
     "nvfp4": 0.5 + 1 / 16,
     "mxfp4": 0.5 + 1 / 32,
+    "mxfp4_mxfp8": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128,
 }
-# What a GPU multiplies values of each type as. Weights of 4 bits, but for nvfp4, are widened to bf16 first.
-_COMPUTES_AS = {"fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "fp8_dynamic": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
+# What a GPU multiplies values of each type as. Weights of 4 bits alone are widened to bf16 first.
+_COMPUTES_AS = {
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8_dynamic": "fp8",
+    "fp8_block": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4_mxfp8": "fp8",
+}
 
 
 @dataclass(frozen=True)

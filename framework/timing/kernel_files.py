@@ -10,8 +10,8 @@ import polars as pl
 from framework.errors import InputError
 from framework.timing.kernels import NAMES
 
-# Left out are 8-bit integers (int8_wo, sq) and 4-bit weights times 8-bit activations (w4afp8, w4a8_mxfp4_mxfp8):
-# framework.hardware has no such types.
+# Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.hardware has
+# no such types.
 _DTYPES = {
     "bfloat16": "bf16",
     "half": "bf16",
@@ -19,6 +19,7 @@ _DTYPES = {
     "fp8_block": "fp8_block",
     "nvfp4": "nvfp4",
     "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
     "int4_wo": "int4",
 }
 _US = 1e-6
@@ -34,6 +35,8 @@ class File:
     columns: Mapping[str, str | pl.Expr]
     keep: pl.Expr | None = None
     folder: str | None = None  # instead of the backend
+    fills: Sequence[str] = ()  # rows count where no row before has the same values of these columns ...
+    unless: str = ""  # ... and a kernel whose name matches this
     latency_s: pl.Expr = pl.col("latency") * 1e-3
 
     def rows(self, raw: pl.DataFrame, where: str) -> pl.DataFrame:
@@ -72,6 +75,21 @@ _HEADS = {
     "batch": "batch_size",
 }
 _ELEMENTS = pl.col("message_size") * _BF16_BYTES
+_EXPERTS: Mapping[str, str | pl.Expr] = {
+    "dtype": "moe_dtype",
+    "tokens": "num_tokens",
+    "hidden": "hidden_size",
+    "intermediate": "inter_size",
+    "experts": "num_experts",
+    "per_token": "topk",
+    "tp": "moe_tp_size",
+    "ep": "moe_ep_size",
+    "distribution": "distribution",
+}
+# TensorRT-LLM's own kernels for experts on Blackwell, which FlashInfer packs for the other backends: where two tables
+# measured them for one shape, they agree within a few per cent.
+_SHARED_TYPES = ("fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8")
+_SHARED_KERNELS = "flashinfer_trtllm|min_latency|^moe_torch_flow$"
 
 
 def _nccl(name: str) -> File:
@@ -140,23 +158,17 @@ FILES: Mapping[str, Sequence[File]] = {
         File("attention", "generation_attention", {**_HEADS, **_DECODE}),
     ],
     "experts": [
+        # Experts without a gate do two thirds of the work: they are no faster kernel of the same operation.
+        File("moe", "moe", _EXPERTS, keep=~pl.col("kernel_source").str.contains("nongated")),
         File(
             "moe",
             "moe",
-            {
-                "dtype": "moe_dtype",
-                "tokens": "num_tokens",
-                "hidden": "hidden_size",
-                "intermediate": "inter_size",
-                "experts": "num_experts",
-                "per_token": "topk",
-                "tp": "moe_tp_size",
-                "ep": "moe_ep_size",
-                "distribution": "distribution",
-            },
-            # Experts without a gate do two thirds of the work: they are no faster kernel of the same operation.
-            keep=~pl.col("kernel_source").str.contains("nongated"),
-        )
+            _EXPERTS,
+            keep=(pl.col("kernel_source") == "sglang_flashinfer_trtllm_moe") & pl.col("moe_dtype").is_in(_SHARED_TYPES),
+            folder="sglang",
+            fills=[name for name in _EXPERTS if name not in ("tokens", "distribution")],
+            unless=_SHARED_KERNELS,
+        ),
     ],
     "all_reduce": [
         File(

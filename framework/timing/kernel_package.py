@@ -36,7 +36,8 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
 
     Each table is of the version that the package calls current for that GPU and backend, else of the newest older one
     that has it, else of the oldest newer one. Of several kernels that measured the same shape the fastest counts, of
-    repeats their median: what a backend chooses by its heuristics is not recorded. Rows of types that the framework
+    repeats their median: what a backend chooses by its heuristics is not recorded. Kernels for experts that several
+    backends share count for all of them. Rows of types that the framework
     does not know, without a positive time or faster than the GPU can be are left out and counted in `notes`. `root`:
     the `systems` directory, None: of the installed package. Raises InputError for a package not installed, and for an
     unknown gpu or backend.
@@ -105,15 +106,17 @@ class _Reader:
         parts: list[pl.DataFrame] = []
         versions: list[str] = []
         for file in FILES[operation]:
+            fills = file.fills or FILLED.get(operation, ())
             for path in self._paths(file):
                 part = self._rows(operation, file, path)
-                if operation in FILLED and parts:
-                    part = part.join(pl.concat(parts), on=FILLED[operation], how="anti")
+                if fills and parts:
+                    before = pl.concat(parts).filter(pl.col("kernel").str.contains(file.unless))
+                    part = part.join(before, on=fills, how="anti")
                 if part.is_empty():
                     continue
                 parts.append(part)
-                versions.append(f"nccl {path.parent.name}" if file.folder == "nccl" else path.parent.name)
-                if operation not in FILLED:
+                versions.append(path.parent.name if file.folder is None else f"{file.folder} {path.parent.name}")
+                if not fills:
                     break
         if not parts:
             return None
@@ -123,6 +126,8 @@ class _Reader:
     def _paths(self, file: File) -> list[Path]:
         """The file in each version that has it, the one to prefer first."""
         folder = self.root / "data" / _GPUS[self.gpu.name] / file.family / (file.folder or self.backend)
+        if file.folder == self.backend:
+            return []
         paths = sorted(folder.glob(f"*/{file.name}_perf.parquet"), key=lambda path: _order(path.parent.name))
         if file.folder is not None:
             return paths[::-1]

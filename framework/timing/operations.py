@@ -22,6 +22,8 @@ LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
+# TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations where the GPU can, which is where that was measured.
+_MULTIPLIED_AS = {("trtllm", "mxfp4"): "mxfp4_mxfp8"}
 _NODE_GPUS = 8
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
@@ -76,6 +78,7 @@ class Operations:
         key = ("experts", dtype, hidden, experts, tp, ep)
         if key not in self._fits:
             intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
+            dtype = self._multiplied_as(dtype)
             shape = {
                 "dtype": dtype,
                 "hidden": hidden,
@@ -185,6 +188,11 @@ class Operations:
     def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
         """Seconds at the speed of light: the longer of computing and of moving."""
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
+
+    def _multiplied_as(self, dtype: str) -> str:
+        """The type of weights, by what the backend multiplies them where that is faster and was measured."""
+        faster = _MULTIPLIED_AS.get((self.kernels.provenance.backend, dtype), dtype)
+        return faster if faster in self.kernels.table("experts")["dtype"].unique() else dtype
 
     def _gemm_rows(self, dtype: str) -> pl.DataFrame:
         """Rows of a data type as a server runs it.
