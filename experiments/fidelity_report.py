@@ -45,11 +45,17 @@ class Section:
     comparison: pl.DataFrame
 
 
+def overview(comparison: pl.DataFrame) -> Iterator[Section]:
+    """All rows by class, with and without the doubtful ones."""
+    yield Section("Every row that can be replayed", ("mode", "kind"), comparison)
+    yield Section("The same without doubtful rows", ("mode", "kind"), comparison.filter(~pl.col("doubtful")))
+
+
 def sections(comparison: pl.DataFrame) -> Iterator[Section]:
     """What the study reports: by class, system, model, load, at saturation, and without the doubtful rows."""
     aggregated = comparison.filter(pl.col("mode") == "agg")
-    yield Section("All rows", ("mode", "kind"), comparison)
-    yield Section("Without doubtful rows", ("mode", "kind"), comparison.filter(~pl.col("doubtful")))
+    yield Section("Rows that all predictors predict", ("mode", "kind"), comparison)
+    yield Section("The same without doubtful rows", ("mode", "kind"), comparison.filter(~pl.col("doubtful")))
     yield Section("Aggregated, by system and backend", ("kind", "gpu", "backend"), aggregated)
     yield Section("Aggregated, by model", ("kind", "model"), aggregated)
     yield Section("Aggregated, by decile of concurrency per GPU", ("kind", "decile"), aggregated)

@@ -31,7 +31,7 @@ from framework.errors import InputError
 from framework.files import write_whole
 from framework.hardware import DTYPE_BYTES, Parallelism
 
-PACKAGE = "aiconfigurator_core"
+PACKAGE, VERSION = "aiconfigurator_core", "0.12.0"
 _CSV = Path("systems") / "silicon_sample.csv"
 _MODELS = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama3_8b",
@@ -176,7 +176,7 @@ def silicon_csv() -> Path:
         raise InputError("the measured deployments are part of aiconfigurator-core: pip install aiconfigurator-core")
     path = Path(spec.submodule_search_locations[0]) / _CSV
     if not path.is_file():
-        raise InputError(f"{path}: not in this version of aiconfigurator-core; 0.12.0 has it")
+        raise InputError(f"{path}: not in this version of aiconfigurator-core; {VERSION} has it")
     return path
 
 
@@ -237,7 +237,7 @@ def _load(path: Path) -> pl.DataFrame:
     table = pl.read_csv(path, infer_schema_length=None)
     missing = [name for name in _COLUMNS if name not in table.columns]
     if missing:
-        raise InputError(f"{path}: column {missing[0]} is missing; aiconfigurator-core 0.12.0 has it")
+        raise InputError(f"{path}: column {missing[0]} is missing; aiconfigurator-core {VERSION} has it")
     content = [pl.col(name).cast(pl.String).fill_null("") for name in table.columns if name != "id"]
     source = pl.col("silicon_data_source")
     return table.with_columns(

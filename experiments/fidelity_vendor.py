@@ -48,7 +48,7 @@ _PATHS = {
     "kimi_k25": "moonshotai/Kimi-K2.5",
 }
 _NVFP4_PATHS = {"minimax_m25": "nvidia/MiniMax-M2.5-NVFP4", "kimi_k25": "nvidia/Kimi-K2.5-NVFP4"}
-_MODES = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+_MODES = {"bf16": "bfloat16", "fp8": "fp8", "fp8_dynamic": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 # Signs in the predictor's messages, and what they mean.
 _REASONS = {
     "OOM": "does not fit in memory",
