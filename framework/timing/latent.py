@@ -16,9 +16,10 @@ import polars as pl
 from framework.errors import InputError
 from framework.hardware import DTYPE_BYTES, LatentAttention, Model
 from framework.timing.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
-from framework.timing.operations import ACTIVATION_BYTES, Operations
+from framework.timing.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 
 _SHORT = 16.0  # tokens: attention among so few costs nothing beside the projections
+_BETWEEN = 4  # two norms, rotary embedding, writing the cache
 _FOUR_BITS = ("nvfp4", "mxfp4", "int4")
 
 
@@ -115,6 +116,8 @@ class LatentModule(_Latent):
 
     What a step's tokens cost whatever they attend to is the least that so many were seen to take: as one sequence, as
     sequences of a few tokens each, or as decodes with next to no context. Prefills and decodes cost what is above it.
+    On some GPUs modules of a few tokens take twice their matrices measured apart and the four kernels between these,
+    for they were launched from the host one by one, where servers replay a CUDA graph: the excess is taken off.
     """
 
     @property
@@ -130,6 +133,19 @@ class LatentModule(_Latent):
         return 0
 
     def projections_s(self, tokens: FloatArray) -> FloatArray:
+        return self._flat_s(tokens) - self._launched_s()
+
+    def _launched_s(self) -> float:
+        """Launches from the host that took longer than the kernels of one token; 0 where these were not measured."""
+        one, apart = np.ones(()), LatentKernels(self.operations, self.model, self.tp)
+        try:
+            kernels_s = apart.projections_s(one) + apart.absorb_s(one)
+        except InputError:
+            return 0.0
+        return max(0.0, float(self._flat_s(one) - kernels_s) - _BETWEEN * self.model.layers * LAUNCH_S)
+
+    def _flat_s(self, tokens: FloatArray) -> FloatArray:
+        """The least that so many tokens were seen to take."""
         short_s = self._prefill().seconds(np.maximum(tokens / _SHORT, 1.0), np.minimum(tokens, _SHORT))
         whole_s = self._prefill().seconds(1.0, tokens)
         decode_s = self._decode().seconds(tokens, 1.0)
@@ -137,11 +153,11 @@ class LatentModule(_Latent):
 
     def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
         whole_s = self.model.layers * self._prefill().seconds(batch, tokens)
-        return np.maximum(whole_s - self.projections_s(batch * tokens), 0.0)
+        return np.maximum(whole_s - self._flat_s(batch * tokens), 0.0)
 
     def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
         whole_s = self.model.layers * self._decode().seconds(batch, context)
-        return np.maximum(whole_s - self.projections_s(batch), 0.0)
+        return np.maximum(whole_s - self._flat_s(batch), 0.0)
 
 
 @dataclass(frozen=True)
@@ -174,8 +190,11 @@ class LatentKernels(_Latent):
         return self.model.layers * (up_s + self._prefill().seconds(batch, tokens))
 
     def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
-        absorb_s = self._absorb("pre").seconds(batch) + self._absorb("post").seconds(batch)
-        return self.model.layers * (absorb_s + self._decode().seconds(batch, context))
+        return self.absorb_s(batch) + self.model.layers * self._decode().seconds(batch, context)
+
+    def absorb_s(self, tokens: FloatArray) -> FloatArray:
+        """Products of queries and outputs with the up-projections, instead of those of keys and values."""
+        return self.model.layers * (self._absorb("pre").seconds(tokens) + self._absorb("post").seconds(tokens))
 
     def _absorb(self, phase: str) -> Interpolated:
         """One layer's product of queries (pre) or outputs (post) with the up-projection, over tokens."""
