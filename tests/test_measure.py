@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +344,9 @@ def test_the_table_makes_step_times(tmp_path: Path) -> None:
         assert parts.gemm_s[-1] > 0
         assert parts.decode_s.min() > 0
         assert (parts.communication_s.max() > 0) == (tp == 2)
+        assert parts.skew_s == pytest.approx(LLAMA.layers * SKEW_S, rel=1e-3)
+    even = {name: table for name, table in load_csv(path, H200).tables.items() if name != "uneven_decode"}
+    assert compose(replace(load_csv(path, H200), tables=even), LLAMA, H200, Parallelism()).skew_s == 0.0
 
 
 def test_uneven_rows_give_the_skew_back(tmp_path: Path) -> None:

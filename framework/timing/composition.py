@@ -11,6 +11,7 @@ from framework.timing.interpolate import FloatArray
 from framework.timing.kernels import Kernels
 from framework.timing.knots import choose_knots, samples
 from framework.timing.profile import Parts
+from framework.timing.skew import skew_step_s
 
 _TOLERANCE = 0.01  # of the parts that depend on the tokens of a step together
 # Attention may be off by this share of itself, or by that share of the step, whichever is more.
@@ -59,6 +60,7 @@ def compose(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) 
         length_limit=exact.attention.length_limit(),
         sampled_limit=exact.sampled_limit,
         context_limits=exact.context_limits(batches),
+        skew_s=skew_step_s(kernels, model, parallelism.tp) / exact.groups,
     )
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from framework.errors import InputError
-from framework.timing.kernels import OPERATIONS
+from framework.hardware import Model
+from framework.timing.kernels import OPERATIONS, Kernels
 
 _KEYS = OPERATIONS["decode_attention"]
 _LAYER = tuple(name for name in _KEYS if name not in ("batch", "context"))
@@ -78,6 +79,22 @@ def fit_skew(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> Skew:
         residual=float(np.median(np.abs(even_s + per_token_s * spare - uneven_s) / uneven_s)),
         residual_without=float(np.median(np.abs(even_s - uneven_s) / uneven_s)),
     )
+
+
+def skew_step_s(kernels: Kernels, model: Model, tp: int) -> float:
+    """`Parts.skew_s` of one GPU's share of a model: 0 where its heads have too few uneven batches, or no effect.
+
+    Layers with a window read no more than it, and are not counted.
+    """
+    if "uneven_decode" not in kernels.tables or model.latent is not None:
+        return 0.0
+    kv_heads = max(1, model.kv_heads // tp)
+    layer = {"kv_dtype": model.kv_dtype, "heads": model.heads // tp, "kv_heads": kv_heads, "head_dim": model.head_dim}
+    own = [pl.col(name) == value for name, value in (layer | {"window": 0}).items()]
+    even, uneven = (kernels.table(name).filter(own) for name in ("decode_attention", "uneven_decode"))
+    if _pairs(even, uneven).height < _LEAST_CASES:
+        return 0.0
+    return fit_skew(even, uneven).step_s(model.layers - model.windowed_layers)
 
 
 def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:
