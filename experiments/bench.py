@@ -149,8 +149,9 @@ def notes(entries: Sequence[Entry], peer_version: str | None) -> Iterator[str]:
     """What a reader must know beside the table."""
     coefficients = ", ".join(f"{name}={value:g}" for name, value in asdict(TIMING).items() if name != "source")
     yield (
-        f"llama3_8b on H100, TP1, token budget {TOKEN_BUDGET:,}; timing=affine, {coefficients}. CPU seconds are user + "
-        f"system of a warm simulate(); medians, × the median ratio within a repetition. {_machine()}."
+        f"llama3_8b on H100, TP1, token budget {TOKEN_BUDGET:,}; timing=affine, {coefficients}, where nothing else is "
+        "said. CPU seconds are user + system of a warm simulate(); medians, × the median ratio within a repetition. "
+        f"{_machine()}."
     )
     yield (
         "Parse, metrics (with the check of all invariants) and output are CPU seconds of one run in a fresh process, "
@@ -177,6 +178,8 @@ def _notes_of(entry: Entry, has_peer: bool) -> Iterator[str]:
     if measured is None:
         yield f"could not be measured ({entry.failure})"
         return
+    if measured.timing_source != TIMING.source:
+        yield f"timing={measured.timing_source}, whose tables are read before the warm runs"
     if has_peer and row.no_peer:
         yield f"Dynamo is left out: {row.no_peer}"
     if row.no_bare:

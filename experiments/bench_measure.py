@@ -47,6 +47,7 @@ class Measured:
     steps: int
     events: int
     trace_source: str
+    timing_source: str
     parse_s: float
     metrics_s: float
     output_s: float
@@ -93,6 +94,7 @@ def _once(row: Row, workload: Workload, parse_s: float) -> tuple[Measured, NDArr
         steps=result.steps,
         events=result.events,
         trace_source=workload.source,
+        timing_source=result.timing_source,
         parse_s=parse_s,
         metrics_s=metrics_s,
         output_s=output_s,
@@ -113,7 +115,7 @@ def _simulated(row: Row, workload: Workload) -> Result:
         workload,
         row.cluster(),
         model(),
-        TIMING,
+        row.timing,
         engine=row.engine_config(),
         policy=row.policy(),
         predictor=None if row.predictor is None else row.predictor(),

@@ -16,6 +16,8 @@ from framework.hardware import Gpu, Model
 from framework.policy import Aggregated, Policy
 from framework.predictor import Predictor
 from framework.timing.affine import Affine
+from framework.timing.measured import Measured
+from framework.timing.step import Timing
 from framework.views import Cluster, Request
 from policies.ares import Ares
 from policies.chunked import Chunked
@@ -46,8 +48,9 @@ class Row:
     """One line of the table.
 
     `instances` is (mixed,) or (prefill, decode). `routing` is the policy's choice of a prefill instance, by a name that
-    the bare loop knows too. `no_peer`, `no_bare`: why that rival does not run this row. `target_rps`: requests per
-    CPU-second to reach. A slow row is repeated no more than `most_repeats` times.
+    the bare loop knows too. `timing`: of steps, the fixed coefficients but where table lookups are measured. `no_peer`,
+    `no_bare`: why that rival does not run this row. `target_rps`: requests per CPU-second to reach. A slow row is
+    repeated no more than `most_repeats` times.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Row:
     engine: Mapping[str, Any] = field(default_factory=dict)
     predictor: Callable[[], Predictor] | None = None
     routing: str = "round_robin"
+    timing: Timing = TIMING
     no_peer: str = ""
     no_bare: str = ""
     target_rps: float | None = None
@@ -98,6 +102,15 @@ _AZURE, _MOONCAKE = {"name": "azure_conv"}, {"name": "mooncake"}
 _ROWS = (
     Row("azure-1", "Azure conv, 1 instance", _AZURE, (1,), _round_robin),
     Row("azure-4", "Azure conv, 4 instances", _AZURE, (4,), _round_robin),
+    Row(
+        "azure-4-measured",
+        "Azure conv, 4, measured step times",
+        _AZURE,
+        (4,),
+        _round_robin,
+        timing=Measured(calibrated=False),
+        no_bare="it knows affine step times only",
+    ),
     Row("azure-2p2d", "Azure conv, 2P + 2D", _AZURE, (2, 2), _in_turn),
     Row("mooncake-8", "Mooncake, 8 instances", _MOONCAKE, (8,), _round_robin, target_rps=200_000),
     Row(

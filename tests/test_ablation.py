@@ -99,8 +99,8 @@ def test_every_variant_runs_on_the_same_sample_and_replicates_differ() -> None:
 
 
 def test_overrides_of_the_command_line_reach_every_run() -> None:
-    slower = run(small(), 1, ["timing.overhead_s=0.1"])
-    usual = run(small(), 1)
+    slower = run(small(), 1, ["timing=roofline", "timing.overhead_s=0.1"])
+    usual = run(small(), 1, ["timing=roofline"])
     for variant in VARIANTS:
         assert slower.values[variant]["p99_tpot_ms"][0] > usual.values[variant]["p99_tpot_ms"][0] + 90
 

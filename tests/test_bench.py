@@ -118,6 +118,22 @@ def test_ratios_are_those_within_a_repetition() -> None:
     assert any("short of its target of 200,000" in note for note in bench.notes([entry], "1.0"))
 
 
+def test_one_row_has_measured_step_times() -> None:
+    row = ROWS["azure-4-measured"]
+    assert [other for other in ROWS.values() if other.timing is not TIMING] == [row]
+    result = simulate(workload(40), row.cluster(), model(), row.timing)
+    assert result.timing_source.startswith("measured (h100, vllm")
+    figures = measured(simulate_s=[0.1], timing_source=result.timing_source)
+    said = list(
+        bench.notes(
+            [bench.Entry(row, figures, None), bench.Entry(ROWS["azure-4"], measured(simulate_s=[0.1]), None)], None
+        )
+    )
+    assert [note for note in said if result.timing_source in note] == [
+        f"{row.title}: timing={result.timing_source}, whose tables are read before the warm runs."
+    ]
+
+
 def test_markdown_without_peer_and_with_a_failed_row() -> None:
     entries = [
         bench.Entry(ROWS["azure-1"], measured(simulate_s=[0.1], trace_source="twin"), 20.0),
@@ -160,7 +176,7 @@ def _job() -> bench_peer.Job:
 def measured(**figures: Any) -> Measured:
     known: dict[str, Any] = dict.fromkeys(("parse_s", "metrics_s", "output_s"), 0.1)
     known |= {"requests": 1000, "finished": 1000, "steps": 5000, "events": 2000, "peak_bytes": 1 << 28}
-    return Measured(**{**known, "trace_source": "real", **figures})
+    return Measured(**{**known, "trace_source": "real", "timing_source": TIMING.source, **figures})
 
 
 def test_rows_can_be_built() -> None:

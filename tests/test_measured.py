@@ -137,13 +137,20 @@ def test_a_scaled_gpu_is_calibrated_as_its_neighbour_unless_it_was_itself(own: P
         ({"parallelism": Parallelism(tp=4, pp=2)}, ["tp=4 pp=2 dtype=bf16 kv_dtype=bf16"]),
         ({"model": {"dtype": "fp8"}}, ["tp1, fp8, bf16 KV", "model=llama3_8b gpu=h100 backend=own tp=1 dtype=fp8"]),
         ({"gpu": "b200"}, ["on b200", "h100 (own sglang trtllm vllm)", "timing=roofline"]),
+        ({"gpu": "mine"}, ["on mine", "l40s (own", "timing.neighbour=GPU scales"]),
+        (
+            {"model": {"experts": Experts(count=8, per_token=2, intermediate=4096, dtype="int4")}},
+            ["bf16, int4 experts, bf16 KV", "dtype=bf16 expert_dtype=int4 kv_dtype=bf16"],
+        ),
         ({"gpu": "l20", "parallelism": Parallelism(tp=8)}, ["on l20", "(scaled from l40s) tp1 tp2", "gpu=l40s"]),
         ({"model": {"name": "unheard_of"}}, ["unheard_of", "no profile at all"]),
     ],
 )
 def test_a_miss_says_what_there_is_and_what_to_do(own: Path, asked: dict[str, Any], words: list[str]) -> None:
+    name = asked.get("gpu", "h100")
+    on = replace(gpu("h100"), name="mine") if name == "mine" else gpu(name)
     with pytest.raises(InputError) as caught:
-        measured(own).row(model(**asked.get("model", {})), gpu(asked.get("gpu", "h100")), asked.get("parallelism", TP1))
+        measured(own).row(model(**asked.get("model", {})), on, asked.get("parallelism", TP1))
     message = str(caught.value)
     assert "\n" not in message
     assert "python -m framework.timing.build" in message
@@ -224,6 +231,8 @@ def test_a_changed_datasheet_is_scaled_and_says_so(own: Path) -> None:
     timing = measured(own)
     timing.row(model(), gpu("h100", bandwidth_bytes_s=5e12), TP1)
     assert timing.source == "measured (h100 scaled from h100, own 0.1)"
+    timing.row(model(), gpu("h100"), TP1)
+    assert timing.source == "measured (h100 scaled from h100, own 0.1; h100, own 0.1)"
     timing = measured(own)
     timing.row(model(), gpu("h100", usd_per_hour=1.0), TP1)
     assert timing.source == "measured (h100, own 0.1)"
@@ -273,7 +282,7 @@ def test_the_default_needs_no_package() -> None:
     assert done.stdout.startswith("measured (h100, vllm 0.24.0")
 
 
-def test_every_directory_is_searched_once_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_directory_is_searched_once_for_a_row_which_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
 
     def spy(path: Path) -> Any:
@@ -281,6 +290,8 @@ def test_every_directory_is_searched_once_for_a_row(monkeypatch: pytest.MonkeyPa
         return read_profile(path)
 
     monkeypatch.setattr("framework.timing.profile_files.read_profile", spy)
-    Measured().row(model(), gpu("h100"), TP1)
+    timing = Measured()
+    row = timing.row(model(), gpu("h100"), TP1)
+    assert timing.row(model(), gpu("h100"), TP1) is row
     assert len(read) == 1
     assert read[0].is_relative_to(directories()[-1])

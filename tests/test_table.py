@@ -66,6 +66,19 @@ def test_only_a_twin_is_marked() -> None:
         assert mark in printed(comparison_table([summarize(result, SLO)]))
 
 
+def test_time_that_was_not_measured_is_marked() -> None:
+    result = small_result()
+    assert "extrapolated" not in printed(run_table(evaluate(result, SLO), SLO))
+    result.instances["extrapolated_s"] = result.instances["busy_s"] / 4
+    result.instances["extrapolation"] = 3.0
+    evaluation = evaluate(result, SLO)
+    line = "25.0 % of busy time extrapolated, to 3 times the measured size"
+    assert line in printed(run_table(evaluation, SLO), width=80)
+    within = evaluation.summary | {"extrapolated": 0.0, "extrapolation": 1.0}
+    assert f"up to {line}" in printed(comparison_table([within, evaluation.summary]), width=80)
+    assert "extrapolated" not in printed(comparison_table([within, within]))
+
+
 def test_undefined_values_are_dashes() -> None:
     summary = summarize(small_result(), SLO)
     undefined = {key: None for key in summary if key.endswith("_ms")}

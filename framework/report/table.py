@@ -91,12 +91,15 @@ def _headline(summary: Summary) -> list[Text]:
     return [first, second, *_extrapolated(summary)]
 
 
-def _extrapolated(summary: Summary) -> list[Text]:
-    """How much of the time rests on step times past the end of measurement, if any does."""
-    share, ratio = summary["extrapolated"], summary["extrapolation"]
+def _extrapolated(*summaries: Summary) -> list[Text]:
+    """How much of the time rests on step times past the end of measurement, if any does: the most of several runs."""
+    share, ratio = (max(summary[key] for summary in summaries) for key in ("extrapolated", "extrapolation"))
     if not share:
         return []
-    return [Text(f"{_share(share)} of busy time extrapolated, up to {ratio:.2g} x the measured range", style=_WARNING)]
+    most = "up to " if len(summaries) > 1 else ""
+    return [
+        Text(f" {most}{_share(share)} of busy time extrapolated, to {ratio:.2g} times the measured size ", _WARNING)
+    ]
 
 
 def _source(summary: Summary) -> Text:
@@ -170,7 +173,7 @@ def _reasons(requests: pl.DataFrame, state: str) -> str:
 
 
 def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
-    """The trace and the timing of all runs, where they agree."""
+    """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
 
     def agrees(*keys: str) -> bool:
         return len({tuple(summary[key] for key in keys) for summary in summaries}) == 1
@@ -183,7 +186,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
         lines.append(line.append(f"  {_gpus(only)}" if agrees("gpus") else ""))
     if agrees("timing_source"):
         lines.append(Text(f"timing {only['timing_source']}", style="dim"))
-    return [*lines, Text()]
+    return [*lines, *_extrapolated(*summaries), Text()]
 
 
 def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:

@@ -40,7 +40,7 @@ from framework.timing.measured import Measured
 from framework.timing.profile_files import cache_directory
 from framework.timing.replay import Deployment, replay
 
-_DEFAULTS = {"policy": "chunked", "timing": "measured", "cluster": "mixed", "cluster.instances": "1"}
+_DEFAULTS = {"policy": "chunked", "cluster": "mixed", "cluster.instances": "1"}
 _SET = {
     **{name: f"cluster.{name}" for name in ("tp", "pp", "dp", "ep", "instances")},
     **{name: f"model.{name}" for name in ("dtype", "kv_dtype")},

@@ -15,6 +15,8 @@ from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Origin
 from framework.timing.step import StepRow
 
+_Asked = tuple[Model, Gpu, Parallelism]
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -52,8 +54,8 @@ class Measured:
 
     `calibrated`: with the terms that were fitted to measured deployments, where there are any. `profiles`: a directory
     of one's own profiles, which is searched first. A GPU without a profile gets those of `neighbour`, or of the one
-    known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. One object serves
-    the pools of one run: `source` names all that it gave out.
+    known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. `source` names
+    all that one object gave out; it reads what it gives out again but once.
     """
 
     backend: str = "vllm"
@@ -61,6 +63,7 @@ class Measured:
     profiles: str | None = None
     neighbour: str | None = None
     _given: list[str] = field(default_factory=list, init=False, repr=False)
+    _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("backend", "profiles", "neighbour"):
@@ -77,12 +80,16 @@ class Measured:
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """Step times of one instance; InputError, with what there is and how to make more, where none were measured."""
-        entry = self.entry(model, gpu, parallelism)
-        given = entry.described(self.calibrated)
-        if given not in self._given:
-            self._given.append(given)
-        calibration = entry.calibration if self.calibrated else None
-        return entry.parts.row(calibration or Calibration())
+        asked = (model, gpu, parallelism)
+        row = next((row for known, row in self._rows if known == asked), None)
+        if row is None:
+            entry = self.entry(*asked)
+            given = entry.described(self.calibrated)
+            if given not in self._given:
+                self._given.append(given)
+            row = entry.parts.row((entry.calibration if self.calibrated else None) or Calibration())
+            self._rows.append((asked, row))
+        return row
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
         """What `row` is made from; InputError as there."""
@@ -123,13 +130,21 @@ class Measured:
                 platforms.setdefault(name, []).append(backend)
             listed = ", ".join(f"{name} ({' '.join(backends)})" for name, backends in platforms.items())
             known = f"there are profiles of it for {listed}" if listed else "it has no profile at all"
-        sizes = (f"{name}={getattr(setup.parallelism, name)}" for name in ("tp", "pp", "ep", "dp"))
-        options = " ".join(size for size in sizes if size.startswith("tp=") or not size.endswith("=1"))
-        types = f"dtype={setup.dtype} kv_dtype={setup.kv_dtype}"
+            if listed and gpu.name not in platforms and measured == gpu.name:
+                known += ", from one of which timing.neighbour=GPU scales"
         return (
             f"{asked}: {known}; make one with python -m framework.timing.build model={model.name} gpu={measured}"
-            f" backend={self.backend} {options} {types}, or take timing=roofline, which runs anything"
+            f" backend={self.backend} {_options(setup)}, or take timing=roofline, which runs anything"
         )
+
+
+def _options(setup: Setup) -> str:
+    """A setup in the words of a command line."""
+    sizes = {name: getattr(setup.parallelism, name) for name in ("tp", "pp", "ep", "dp")}
+    words = [f"{name}={size}" for name, size in sizes.items() if name == "tp" or size > 1]
+    words += [f"dtype={setup.dtype}"]
+    words += [f"expert_dtype={setup.expert_dtype}"] if setup.expert_dtype != setup.dtype else []
+    return " ".join([*words, f"kv_dtype={setup.kv_dtype}"])
 
 
 def _grouped(setups: Iterable[Setup]) -> str:

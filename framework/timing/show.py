@@ -226,8 +226,6 @@ def run(words: Sequence[str]) -> Shown:
     """What the command line asks for; InputError, or one of Hydra's, for what cannot be."""
     own, overrides = split_arguments(words, _OWN, _GROUPS)
     step = parse_step(own.get("prefill"), own.get("decode"))
-    if not any(word.startswith("timing=") for word in overrides):
-        overrides.append("timing=measured")
     if "backend" in own:
         overrides.append(f"timing.backend={own['backend']}")
     sizes = {name: whole(name, own.get(name, "1")) for name in ("tp", "pp", "ep", "dp")}
