@@ -152,7 +152,7 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     value_s, slope_s, knot = 0.0, 0.0, np.inf
     if decodes > 0:
         value_s, slope_s, knot = decode_s(tables, inst.pool, decodes, context)
-        if s.timing_rows[inst.pool].skew_s > 0.0:
+        if s.timing_rows[inst.pool]["skew_s"] > 0.0:
             value_s += uneven_s(tables, inst.pool, decodes, context, _longest_context(s, i))
     first_s += value_s
     first_s += inst.swap_bytes / inst.host_bytes_s
