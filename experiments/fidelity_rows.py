@@ -409,6 +409,12 @@ def _doubts(row: Row, slowest_s: float) -> tuple[str, ...]:
         "2025-11-10",
     ) and row.ttft_s > 5:
         doubts.append("stalled at its start? (DeepSeek nvfp4 on B200 of 2025-11-10: TTFT 5-9 s whatever the load)")
+    # perf-changelog.yaml of InferenceX: pull requests 632 and 642 move the servers with MTP to 1.2.0rc6.post3 while the
+    # others stay on rc6.post2 (594, 620); 392 adds MTP in January 2026 to plain servers of 1.1.0rc2.post2.
+    if (row.model, row.backend, row.mode) == ("deepseek_v3", "trtllm", "agg") and (
+        row.version == "1.2.0rc6.post3" or (row.version == "1.1.0rc2.post2" and row.date.startswith("2026-01"))
+    ):
+        doubts.append("speculative decoding? (a version that the changelog gives to servers with MTP alone)")
     if row.model == "deepseek_v3" and row.version and row.tpot_s < _SPECULATIVE * slowest_s:
         doubts.append("speculative decoding? (the same deployment, version and load is also listed far slower)")
     return tuple(doubts)
