@@ -103,6 +103,18 @@ def aggregated(row: Row) -> Pool:
     return Pool(1, Parallelism(tp=tp, dp=dp, ep=gpus if spread or apart else 1))
 
 
+def disaggregated(row: Row, pool: Pool) -> Pool:
+    """The instances of one role of a disaggregated row.
+
+    SGLang's data-parallel attention around DeepEP spreads experts over all GPUs (its documentation: ep_size becomes
+    tp_size), whatever the csv says.
+    """
+    layout = pool.parallelism
+    if row.backend != "sglang" or layout.dp == 1 or layout.ep > 1:
+        return pool
+    return Pool(pool.workers, Parallelism(tp=layout.tp, dp=layout.dp, ep=layout.stage_gpus))
+
+
 def _chosen_for_deepseek(row: Row, gpus: int, load: int) -> tuple[bool, bool]:
     """Whether experts are spread over the GPUs, and whether each GPU attends to sequences of its own."""
     long_prompts, long_outputs = row.isl > row.osl, row.osl > row.isl

@@ -19,6 +19,7 @@ from experiments.fidelity_rows import Pool, Row
 from experiments.fidelity_scripts import (
     admission_wait_steps_of,
     aggregated,
+    disaggregated,
     expert_dtype_of,
     kv_dtype_of,
     token_budget_of,
@@ -112,38 +113,42 @@ def served(row: Row) -> Model:
 def server(row: Row, client: Client) -> Server:
     """The deployment of a row; InputError where its weights leave no room for KV."""
     model = served(row)
-    gpu = gpu_of(row)
     if row.mode == "agg":
-        pools: tuple[PoolSpec, ...] = (_pool("mixed", aggregated(row), gpu),)
+        pools: tuple[PoolSpec, ...] = (_pool("mixed", aggregated(row), row, model),)
     else:
         pools = (
-            replace(_pool("prefill", row.prefill, gpu), batching="prefill_first"),
-            replace(_pool("decode", row.decode, gpu), batching="decode_first"),
+            replace(_pool("prefill", disaggregated(row, row.prefill), row, model), batching="prefill_first"),
+            replace(_pool("decode", disaggregated(row, row.decode), row, model), batching="decode_first"),
         )
-    pools = tuple(replace(pool, link_bytes_s=gpu.nic_bytes_s * pool.parallelism.gpus) for pool in pools)
-    kv_tokens = min(_kv_tokens(row, model, gpu, pool.parallelism) for pool in pools)
+    gpu = gpu_of(row)
+    kv_tokens = min(kv_capacity_tokens(model, pool.gpu, pool.parallelism, 1.0) for pool in pools)
     engine = EngineConfig(
         token_budget=client.token_budget or token_budget_of(row),
         max_batch=min(_most_sequences(row, kv_tokens), max(1, row.concurrency - client.spare)),
         batching=_BATCHING[row.backend],
         admission_wait_steps=admission_wait_steps_of(row),
-        kv_tokens=kv_tokens,
+        kv_fraction=1.0,
         watermark=0.0,
     )
     return Server(model, ClusterSpec(pools, LinkSpec(gpu.nic_bytes_s, _LATENCY_S)), engine)
 
 
-def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, gpu: Gpu) -> PoolSpec:
-    return PoolSpec(role, role, pool.workers, gpu, pool.parallelism)
+def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, model: Model) -> PoolSpec:
+    """Instances of a role; their GPUs have the memory that is left to weights and KV."""
+    gpu, gpus = gpu_of(row), pool.parallelism.gpus
+    left = replace(gpu, memory_bytes=_usable_bytes(row.backend, model, gpu, pool.parallelism))
+    return PoolSpec(role, role, pool.workers, left, pool.parallelism, link_bytes_s=gpu.nic_bytes_s * gpus)
 
 
-def _kv_tokens(row: Row, model: Model, gpu: Gpu, parallelism: Parallelism) -> int:
-    if row.backend == "vllm":
-        left = replace(gpu, memory_bytes=_SHARES["vllm"] * gpu.memory_bytes - _VLLM_OTHER_BYTES)
-        return kv_capacity_tokens(model, left, parallelism, 1.0)
-    if row.backend != "trtllm":
-        return kv_capacity_tokens(model, gpu, parallelism, _SHARES[row.backend])
-    return int(_FREE_SHARE * kv_capacity_tokens(model, gpu, parallelism, 1.0))
+def _usable_bytes(backend: str, model: Model, gpu: Gpu, parallelism: Parallelism) -> float:
+    """Bytes of a GPU for weights and KV."""
+    if backend == "vllm":
+        return _SHARES[backend] * gpu.memory_bytes - _VLLM_OTHER_BYTES
+    if backend == "sglang":
+        return _SHARES[backend] * gpu.memory_bytes
+    tokens = kv_capacity_tokens(model, gpu, parallelism, 1.0) / parallelism.dp
+    free_bytes = tokens * model.kv_bytes_per_token * model.kv_share(parallelism.tp) / parallelism.pp
+    return gpu.memory_bytes - (1.0 - _FREE_SHARE) * free_bytes
 
 
 def _most_sequences(row: Row, kv_tokens: int) -> int:

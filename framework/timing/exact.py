@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.timing.attention import Attention, GroupedQuery
+from framework.timing.exchange import exchange_s
 from framework.timing.interpolate import FloatArray, Interpolated
 from framework.timing.kernels import Kernels
 from framework.timing.latent import latent_attention
@@ -80,10 +82,28 @@ class ExactTimes:
         if model.experts is not None and parallelism.dp == 1:
             time_s = time_s + model.expert_layers * reduce_s
         elif model.experts is not None:
-            gathered = self._in_flight(tokens) * model.hidden * ACTIVATION_BYTES
-            for name in ("all_gather", "reduce_scatter"):
-                time_s = time_s + model.expert_layers * collective_s(name, parallelism.stage_gpus, gathered)
+            time_s = time_s + model.expert_layers * self._exchange_s(tokens)
         return time_s + (parallelism.pp - 1) * self._send_s(message)
+
+    def _exchange_s(self, tokens: FloatArray) -> FloatArray:
+        """Between the dp groups around the experts of a layer, over the tokens of a step.
+
+        Within a node every GPU gathers all tokens; where experts are spread wider, tokens may go to their experts
+        alone, if that is faster and was measured.
+        """
+        model, parallelism = self.model, self.parallelism
+        assert model.experts is not None
+        gathered = self._in_flight(tokens) * model.hidden * ACTIVATION_BYTES
+        names = ("all_gather", "reduce_scatter")
+        time_s = np.add.reduce([self.operations.collective_s(name, parallelism.stage_gpus, gathered) for name in names])
+        if parallelism.ep == parallelism.stage_gpus > _NODE_GPUS:
+            each = np.maximum(self._in_flight(tokens) / parallelism.ep, 1.0)
+            try:
+                sent_s = exchange_s(self.operations, model.hidden, model.experts, parallelism.ep, each)
+            except InputError:
+                return np.asarray(time_s)
+            time_s = np.minimum(time_s, sent_s)
+        return np.asarray(time_s)
 
     def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
         """Attention of a step that prefills `batch` whole prompts of `tokens` tokens each."""

@@ -25,6 +25,7 @@ _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 # TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations where the GPU can, which is where that was measured.
 _MULTIPLIED_AS = {("trtllm", "mxfp4"): "mxfp4_mxfp8"}
 _NODE_GPUS = 8
+_LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
 
@@ -117,8 +118,7 @@ class Operations:
             rounds = 2.0 if operation == "all_reduce" else 1.0
 
             def ideal(among: int) -> Ideal:
-                within = among <= max(measured, _NODE_GPUS)
-                link = self.gpu.link_bytes_s if within else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
+                link = self.link_bytes_s(among, measured)
                 return lambda sent: np.asarray(rounds * (among - 1) / among * sent / link)
 
             self._fits[key] = interpolate(rows, ("bytes",), ideal(measured), ideal(gpus), capped=False)
@@ -166,6 +166,11 @@ class Operations:
             fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard))
             self._fits[key] = replace(fit, stretch=shard.kv_heads / measured.kv_heads)
         return self._fits[key]
+
+    def link_bytes_s(self, gpus: int, measured: int) -> float:
+        """Bytes a second from one of so many GPUs to the others, of which `measured` were seen to be near."""
+        near = max(measured, _LINKED.get(self.gpu.name, _NODE_GPUS))
+        return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
         """Any other interpolation, made once for a key."""
