@@ -1,6 +1,6 @@
 # Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
 .DEFAULT_GOAL := run
-.PHONY: run test slow bench lint clean
+.PHONY: run test slow bench fidelity lint clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -8,6 +8,7 @@ QUIET := --quiet --quiet --disable-pip-version-check --no-input
 PIP := $(PY) -m pip $(QUIET)
 INSTALLED := $(VENV)/.installed
 PEER := $(VENV)/peer
+MEASUREMENTS := $(VENV)/.fidelity
 ARGS ?=
 
 run: $(INSTALLED)
@@ -21,6 +22,9 @@ slow: $(INSTALLED)
 
 bench: $(INSTALLED) $(PEER)/.installed
 	@$(PY) -m experiments.bench $(ARGS)
+
+fidelity: $(MEASUREMENTS)
+	@$(PY) -m experiments.fidelity $(ARGS)
 
 lint: $(INSTALLED)
 	@$(PY) -m ruff check .
@@ -41,6 +45,12 @@ $(PY):
 $(INSTALLED): requirements.lock | $(PY)
 	@echo 'installing requirements.lock into $(VENV)' >&2
 	@$(PIP) install -r requirements.lock
+	@touch $@
+
+# Measured kernels and deployments, and plots; --no-deps, for what they need is in one of the two files.
+$(MEASUREMENTS): requirements-fidelity.lock | $(INSTALLED)
+	@echo 'installing requirements-fidelity.lock into $(VENV)' >&2
+	@$(PIP) install --no-deps -r requirements-fidelity.lock
 	@touch $@
 
 # The peer simulator is optional and has an environment of its own: without it the benchmark leaves its columns empty.

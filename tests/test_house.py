@@ -20,8 +20,9 @@ FRAMEWORK = [path for path in sorted((ROOT / "framework").rglob("*.py")) if path
 
 
 def locked(name: str) -> dict[str, str]:
-    lines = (ROOT / name).read_text().split()
-    pins = [line.split("==") for line in lines]
+    """The version of each package; a line may end in `; marker`."""
+    lines = (ROOT / name).read_text().splitlines()
+    pins = [line.partition(";")[0].split("==") for line in lines]
     assert all(len(pin) == 2 for pin in pins), f"{name}: every line is package==version"
     return {canonicalize_name(package): version for package, version in pins}
 
@@ -29,17 +30,30 @@ def locked(name: str) -> dict[str, str]:
 def declared(extra: str | None) -> list[Requirement]:
     project = PROJECT["project"]
     lines = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
-    return [Requirement(line) for line in lines]
+    found = [Requirement(line) for line in lines]
+    own = [inner for requirement in found if requirement.name == project["name"] for inner in requirement.extras]
+    others = [requirement for requirement in found if requirement.name != project["name"]]
+    return others + [requirement for inner in own for requirement in declared(inner)]
 
 
 @pytest.mark.parametrize(
     ("extra", "lock"),
-    [(None, "requirements.lock"), ("dev", "requirements.lock"), ("bench", "requirements-bench.lock")],
+    [
+        (None, "requirements.lock"),
+        ("dev", "requirements.lock"),
+        ("bench", "requirements-bench.lock"),
+        ("kernels", "requirements-fidelity.lock"),
+        ("fidelity", "requirements-fidelity.lock"),
+    ],
 )
 def test_lock_meets_the_declared_ranges(extra: str | None, lock: str) -> None:
     pins = locked(lock)
     for requirement in declared(extra):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+def test_what_is_installed_later_changes_no_version() -> None:
+    assert not locked("requirements.lock").keys() & locked("requirements-fidelity.lock").keys()
 
 
 def test_one_python_version_is_named_everywhere() -> None:
