@@ -86,6 +86,7 @@ def compose(config: DictConfig) -> Experiment:
     model, engine = parts["model"], parts["engine"]
     for pool in lay_out(parts["policy"], parts["cluster"]).pools:  # refuses a cluster that it cannot use
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)  # refuses a model that does not fit
+        parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     return Experiment(workload=_build(config, "trace", Workload), seed=config.seed, **parts)
 

@@ -18,6 +18,7 @@ from framework.metrics import Evaluation, Slo
 Summary = Mapping[str, Any]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
 _WARNING = "bold black on yellow"
+_SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
 _KWH_J = 3.6e6
 _S, _MS = 1e3, 1.0  # units in ms
 _COMPARED = {
@@ -97,9 +98,8 @@ def _extrapolated(*summaries: Summary) -> list[Text]:
     if not share:
         return []
     most = "up to " if len(summaries) > 1 else ""
-    return [
-        Text(f" {most}{_share(share)} of busy time extrapolated, to {ratio:.2g} times the measured size ", _WARNING)
-    ]
+    part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{_share(share)}"
+    return [Text(f" {part} of busy time extrapolated, to {ratio:.2g} times the measured size ", _WARNING)]
 
 
 def _source(summary: Summary) -> Text:
