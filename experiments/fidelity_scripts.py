@@ -8,6 +8,7 @@ campaign, or a script leaves a setting open, the engine's default holds. Nothing
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from experiments.fidelity_rows import Pool, Row
 from framework.hardware import Parallelism
@@ -49,8 +50,9 @@ def expert_dtype_of(row: Row) -> str:
 def token_budget_of(row: Row) -> int:
     """Most tokens of a step of the whole instance."""
     if row.backend == "vllm":
+        # Scripts of MiniMax for Blackwell come to ask for 2 x isl; the heaviest loads of short prompts show more.
         recent = row.model == "minimax_m25" and row.gpu not in _HOPPER and not _before(row, 0, 19)
-        return 2 * row.isl if recent else _VLLM_TOKENS
+        return max(_VLLM_TOKENS, 2 * row.isl) if recent else _VLLM_TOKENS
     if row.backend == "sglang":
         # --max-prefill-tokens for DeepSeek in fp8 on eight GPUs; of the others the default holds
         wide = row.model == "deepseek_v3" and row.dtype == "fp8_block" and row.parallelism.gpus == 8
@@ -88,7 +90,10 @@ def aggregated(row: Row) -> Pool:
 
     Until December 2025 the scripts of TensorRT-LLM chose expert parallelism and data-parallel attention themselves, by
     the load; the csv lists these rows under their number of GPUs alone. Later rows, listed in full, agree with it.
+    Experts of 1536 values in blocks of 128 cannot be split eight ways, so that MiniMax in fp8 spreads them.
     """
+    if (row.model, row.dtype, row.parallelism.expert_tp) == ("minimax_m25", "fp8_block", 8):
+        return Pool(1, replace(row.parallelism, ep=8))
     if row.mode != "agg" or row.backend != "trtllm" or row.version or row.family != "InferenceX":
         return row.decode
     gpus, load = row.parallelism.gpus, row.concurrency

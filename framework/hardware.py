@@ -174,8 +174,9 @@ class Model:
 
     `kv_heads` < `heads`: grouped-query attention; `latent`: multi-head latent attention instead. `mlp_matrices`: 3 for
     a gated MLP, 2 for a plain one; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers attend
-    to the last `window` tokens only. `dtype`, `kv_dtype`: of weights and of cached keys and values, names of
-    DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
+    to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all heads together, so that
+    the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached keys and values, names
+    of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Model:
     latent: LatentAttention | None = None
     window: int = 0
     windowed_layers: int = 0
+    norm_across_heads: bool = False
 
     def __post_init__(self) -> None:
         for name in (

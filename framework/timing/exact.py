@@ -18,6 +18,7 @@ from framework.timing.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 
 _SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
 _NODE_GPUS = 8
+_SUM_BYTES = 4.0  # fp32
 _OVERLAPPED_TOKENS = 256  # up to here servers run shared experts on a stream of their own (vLLM's default)
 
 
@@ -69,6 +70,9 @@ class ExactTimes:
             activated += model.expert_layers * model.experts.shared_intermediate
             launches += model.expert_layers
         values = norms + model.mlp_matrices * activated / self.parallelism.tp + 2 * model.hidden
+        if model.norm_across_heads:  # queries and keys are read for the sums of their squares, then read and written
+            values += 3 * model.layers * (model.heads + model.kv_heads) * model.head_dim / self.parallelism.tp
+            launches += 4 * model.layers
         moved = values * ACTIVATION_BYTES + self.attention.copied_bytes
         return launches * LAUNCH_S + self.operations.copy_s(self._own(tokens) * moved)
 
@@ -79,6 +83,9 @@ class ExactTimes:
         reduce_s = collective_s("all_reduce", parallelism.tp, message)
         time_s = (model.layers + 1) * reduce_s  # after attention, and once after the embedding
         time_s = time_s + (model.layers - model.expert_layers) * reduce_s
+        if model.norm_across_heads:
+            sums = self._own(tokens) * 2 * _SUM_BYTES  # of the squares of a token's queries, and of its keys
+            time_s = time_s + model.layers * collective_s("all_reduce", parallelism.tp, sums)
         if model.experts is not None and parallelism.dp == 1:
             time_s = time_s + model.expert_layers * reduce_s
         elif model.experts is not None:
