@@ -1,6 +1,7 @@
 """The README as data: its example files, its commands, and the output that it shows.
 
-`python -m tests.readme` puts the output of the default run into the README, and a picture of it into docs/.
+`python -m tests.readme` puts what the commands of SHOWN print into the README, and a picture of the default run into
+docs/; `python -m tests.readme show` that one alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from tests.conftest import ROOT
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "run.svg"
+SHOWN = {
+    "run": "make run",
+    "show": "python -m framework.timing.show model=llama3_70b gpu=h100 tp=4 decode=64x4096",
+}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WIDTH = 92
 _FILE = re.compile(r"`([\w./]+\.(?:py|yaml))`")
@@ -47,9 +52,10 @@ def commands() -> list[str]:
     return [line for block in blocks("sh") for line in block.splitlines() if line]
 
 
-def shown_output() -> str:
-    """What the README says that the default run prints."""
-    return next(block for block in blocks("text") if block.startswith("$ make run\n")).partition("\n")[2].rstrip()
+def shown_output(name: str = "run") -> str:
+    """What the README says that a command of SHOWN prints."""
+    first = f"$ {SHOWN[name]}\n"
+    return next(block for block in blocks("text") if block.startswith(first)).partition("\n")[2].rstrip()
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -61,23 +67,31 @@ def environment(home: Path) -> dict[str, str]:
     return inherited | own | {"TRACES_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
 
-def default_run(**more: str) -> str:
-    """What `make run` prints on stdout."""
+def printed(name: str = "run", **more: str) -> str:
+    """What a command of SHOWN prints on stdout, `more` in its environment."""
+    arguments = [str(ROOT / "run.py")] if name == "run" else SHOWN[name].split()[1:]
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, str(ROOT / "run.py")]
+        command = [sys.executable, *arguments]
         told = environment(Path(home)) | more
         finished = subprocess.run(command, cwd=home, env=told, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in finished.stdout.splitlines())
 
 
-def refresh() -> None:
-    """Put the output of the default run into the README, and a picture of it into docs/."""
+def refresh(*names: str) -> None:
+    """Put what these commands of SHOWN print into the README, and a picture of the default run into docs/."""
     text = README.read_text()
-    block = f"```text\n$ make run\n{default_run()}\n```\n"
-    before, _, rest = text.partition("<!-- run -->\n")
-    _write(README, f"{before}<!-- run -->\n{block}<!-- /run -->{rest.partition('<!-- /run -->')[2]}")
+    for name in names:
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        text = f"{before}{begin}```text\n$ {SHOWN[name]}\n{printed(name)}\n```\n{end}{after}"
+    _write(README, text)
+    if "run" in names:
+        _draw()
+
+
+def _draw() -> None:
     console = Console(record=True, width=_WIDTH, file=io.StringIO())
-    console.print(Text.from_ansi("$ make run\n" + default_run(FORCE_COLOR="1", COLUMNS=str(_WIDTH))))
+    console.print(Text.from_ansi("$ make run\n" + printed(FORCE_COLOR="1", COLUMNS=str(_WIDTH))))
     picture = console.export_svg(title="servelab", unique_id="run")
     _write(PICTURE, re.sub(r"@font-face \{.*?\}\n", "", picture, flags=re.DOTALL))  # fonts are the reader's own
 
@@ -89,4 +103,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    refresh()
+    refresh(*(sys.argv[1:] or SHOWN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -11,14 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.readme import PICTURE, README, commands, default_run, environment, example_files, shown_output
+from tests.readme import PICTURE, README, SHOWN, commands, environment, example_files, printed, shown_output
+from tests.test_measure import fill, some_cases
 
 NEEDS_NETWORK = "python -m traces.fetch mooncake"
+NEEDS_GPU = "python -m framework.timing.measure model=llama3_8b out=h200.csv"
+NEEDS_TABLES = "python -m framework.timing.build model=qwen25_32b"
 NESTED = ("make test", "python -m pytest")  # this suite itself
 RUNS = [line for line in commands() if line.startswith("python ") or " python " in line]
 PLACED = next(line for line in RUNS if "hydra.run.dir=outputs/mine" in line)
-QUICK = [line for line in RUNS if line != PLACED and not line.startswith((NEEDS_NETWORK, *NESTED))]
-GROUPS = ("policy", "predictor", "trace", "timing", "model", "gpu", "cluster")
+MEASURED = [line for line in RUNS if "backend=torch" in line]
+APART = (PLACED, NEEDS_GPU, *MEASURED)
+QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
+GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = README.read_text()
 
 # Stands for run.py in the reader's checkout: finds the files that the README has them write beside the project's own.
@@ -40,7 +46,7 @@ Finished = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands are run: the example's files, a trace called FILE, and a run.py."""
+    """Where the commands are run: the example's files, a trace called FILE, measurements, and a run.py."""
     directory = tmp_path_factory.mktemp("checkout")
     for name, text in example_files().items():
         path = directory / name
@@ -52,7 +58,22 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(150)
     ]
     (directory / "FILE").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "bench.json").write_text(json.dumps(benchmark()))
+    fill(directory / "h200.csv", some_cases(10**6))
     return directory
+
+
+def benchmark(count: int = 60) -> dict[str, list[object]]:
+    """Requests as a benchmark client would have measured them."""
+    inputs, outputs = [500 + 20 * i for i in range(count)], [5 + i % 9 for i in range(count)]
+    return {
+        "input_lens": list(inputs),
+        "output_lens": list(outputs),
+        "ttfts": [0.03 + 2e-5 * tokens for tokens in inputs],
+        "itls": [[0.009] * (tokens - 1) for tokens in outputs],
+        "errors": [""] * count,
+        "start_times": [0.5 * i for i in range(count)],
+    }
 
 
 @pytest.fixture
@@ -88,6 +109,24 @@ def test_command_runs(shell: Callable[[str], Finished], line: str) -> None:
     assert "Traceback" not in finished.stderr
 
 
+def test_a_profile_is_made_or_it_says_what_is_missing(shell: Callable[[str], Finished]) -> None:
+    finished = shell(next(line for line in RUNS if line.startswith(NEEDS_TABLES)))
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        assert finished.returncode == 2
+        assert re.fullmatch("error: .*pip install .*kernels.*\n", finished.stderr)
+    else:
+        assert finished.returncode == 0, finished.stderr
+
+
+def test_what_was_measured_on_a_gpu_becomes_step_times(shell: Callable[[str], Finished]) -> None:
+    """With the table that `NEEDS_GPU` writes, made by a device that is none."""
+    assert NEEDS_GPU in RUNS
+    assert len(MEASURED) == 2
+    finished = [shell(shortened(line)) for line in MEASURED]
+    assert [each.returncode for each in finished] == [0, 0], finished
+    assert "measured (h200, torch" in finished[1].stdout
+
+
 def test_the_run_with_a_place_leaves_what_is_said(shell: Callable[[str], Finished], checkout: Path) -> None:
     assert shell(PLACED).returncode == 0
     left = {path.name for path in (checkout / "outputs" / "mine").iterdir() if not path.name.startswith((".", "run"))}
@@ -100,9 +139,10 @@ def test_the_example_admits_and_rejects(shell: Callable[[str], Finished]) -> Non
     assert re.search(r"rejected +[1-9].*too busy", finished.stdout), finished.stdout + finished.stderr
 
 
-def test_the_output_shown_is_that_of_today() -> None:
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_output_shown_is_that_of_today(name: str) -> None:
     """Words are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
-    shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(), default_run()))
+    shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(name), printed(name)))
     assert [re.sub(r"\d.*", "0", word) for word in shown] == [re.sub(r"\d.*", "0", word) for word in found], (
         "run python -m tests.readme"
     )
