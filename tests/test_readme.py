@@ -147,7 +147,7 @@ def test_the_output_shown_is_that_of_today(name: str) -> None:
         "run python -m tests.readme"
     )
     for one, other in zip(shown, found, strict=True):
-        if one[-1].isdigit():
+        if one[-1].isdigit() and one.count(".") < 2:  # with more it is a version
             assert float(one.replace(",", "")) == pytest.approx(float(other.replace(",", "")), rel=0.1, abs=0.5), (
                 "run python -m tests.readme"
             )
