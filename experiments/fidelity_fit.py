@@ -46,6 +46,7 @@ TERMS = (
     Term("step_s", 0.4e-3, 0.5e-3, 0.0, 5e-3),
     Term("sequence_s", 0.0, 8e-6, 0.0, 2e-4),
     Term("request_s", 0.03, 0.03, 0.0, 0.5),
+    Term("prefill_step_s", 0.005, 0.01, 0.0, 0.2),
 )
 _CENTRE = np.array([term.centre for term in TERMS])
 _WIDTH = np.array([term.width for term in TERMS])
@@ -61,8 +62,8 @@ _FARTHEST = 3.0  # e-fold error at which residuals are cut
 
 def calibration(terms: Floats) -> Calibration:
     """The calibration of a point, shape (K,) in the order of TERMS."""
-    kernel, communication, step_s, sequence_s, request_s = terms.tolist()
-    return Calibration(math.exp(kernel), math.exp(communication), step_s, sequence_s, request_s)
+    kernel, communication, *seconds = terms.tolist()
+    return Calibration(math.exp(kernel), math.exp(communication), *seconds)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ from framework.timing.replay import Served
 
 Chosen = NDArray[np.int64]
 _NONE = "–"
-_UNITS = {"step_s": (1e3, "ms"), "sequence_s": (1e6, "µs"), "request_s": (1e3, "ms")}
+_UNITS = {"step_s": (1e3, "ms"), "prefill_step_s": (1e3, "ms"), "sequence_s": (1e6, "µs"), "request_s": (1e3, "ms")}
 _MEANINGS = {
     "kernel": "all kernels but communication",
     "communication": "between GPUs",
     "step_s": "each step",
+    "prefill_step_s": "each step with a chunk",
     "sequence_s": "each decoding sequence of a step",
     "request_s": "each request, before the scheduler sees it",
 }

@@ -71,7 +71,7 @@ def apply(calibration: Calibration, row: StepRow) -> StepRow:
         attention=_scaled(row.attention, factor),
         logits=_scaled(row.logits, factor),
         decode=None if row.decode is None else _scaled_surface(row.decode, factor),
-        prefill_step_s=factor * row.prefill_step_s,
+        prefill_step_s=factor * row.prefill_step_s + calibration.prefill_step_s,
         skew_s=factor * row.skew_s,
         request_s=row.request_s + calibration.request_s,
     )

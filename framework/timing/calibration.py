@@ -27,7 +27,8 @@ class Calibration:
     """What is laid over the kernel times of one GPU and backend; the default changes nothing.
 
     `kernel` multiplies all times of kernels but communication, which `communication` multiplies. Seconds: `step_s` of
-    every step, `sequence_s` of every decoding sequence in a step, `request_s` of every request before the scheduler
+    every step, `prefill_step_s` of every step with a chunk (its kernels are launched one by one where decodes replay a
+    CUDA graph), `sequence_s` of every decoding sequence in a step, `request_s` of every request before the scheduler
     sees it (client, HTTP, tokenizer). Raises InputError for values that no fit can give.
     """
 
@@ -36,11 +37,12 @@ class Calibration:
     step_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
+    prefill_step_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("kernel", "communication"):
             require_positive(f"calibration: {name}", getattr(self, name))
-        for name in ("step_s", "sequence_s", "request_s"):
+        for name in ("step_s", "prefill_step_s", "sequence_s", "request_s"):
             require_at_least(f"calibration: {name}", getattr(self, name), 0)
 
 

@@ -11,7 +11,7 @@ are not fitted: they are left to check the fit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -128,9 +128,7 @@ def calibrate(
 def calibration_of(values: Mapping[str, float]) -> Calibration:
     """The calibration of these terms; those that are missing do nothing."""
     none = Calibration()
-    kernel, communication = (values.get(name, getattr(none, name)) for name in ("kernel", "communication"))
-    step_s, sequence_s, request_s = (values.get(name, 0.0) for name in ("step_s", "sequence_s", "request_s"))
-    return Calibration(kernel, communication, step_s, sequence_s, request_s)
+    return replace(none, **values)
 
 
 def _joined(parts: Iterable[Floats]) -> Floats:

@@ -110,7 +110,7 @@ class Parts:
             request_s=calibration.request_s,
             linear=_curve(self.tokens, linear),
             attention=parts["prefill_attention"].attention,
-            prefill_step_s=parts["prefill_attention"].prefill_step_s,
+            prefill_step_s=parts["prefill_attention"].prefill_step_s + parts["overhead"].prefill_step_s,
             decode=parts["decode_attention"].decode,
             skew_s=parts["decode_attention"].skew_s,
             logits=parts["logits"].logits,
@@ -138,7 +138,9 @@ class Parts:
             ),
             "logits": StepRow(logits=_curve(self.sampled, kernel * self.logits_s)),
             "overhead": StepRow(
-                base_s=kernel * self.base_s + calibration.step_s, per_sequence_s=calibration.sequence_s
+                base_s=kernel * self.base_s + calibration.step_s,
+                per_sequence_s=calibration.sequence_s,
+                prefill_step_s=calibration.prefill_step_s,
             ),
         }
 
