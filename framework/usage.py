@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framework.cluster import PoolSpec
 from framework.errors import InputError
-from framework.hardware import Model
+from framework.hardware import DTYPE_BYTES, Model
 
 if TYPE_CHECKING:
     from framework.simulate import Result
@@ -39,11 +39,13 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
 def memory_bytes(model: Model, instances: NDArray[np.void]) -> Floats:
     """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
 
-    All experts count, though a step of few tokens reads fewer.
+    Of experts, those that the tokens of a step choose, evenly and at random.
     """
     tokens = instances["prefill_tokens"] + instances["decode_tokens"]
     kv_tokens = instances["context_tokens"] + tokens
-    moved: Floats = 1.0 * model.weight_bytes * instances["steps"] + 1.0 * model.kv_bytes_per_token * kv_tokens
+    expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
+    weights = (model.weight_bytes - expert_bytes) * instances["steps"] + expert_bytes * instances["expert_reads"]
+    moved: Floats = weights + 1.0 * model.kv_bytes_per_token * kv_tokens
     return moved
 
 

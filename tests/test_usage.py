@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from framework.cluster import mixed
+from framework.engine.config import EngineConfig
+from framework.hardware import Experts
+from framework.simulate import simulate
+from framework.timing.step import StepRow
 from framework.usage import flops, memory_bytes, pool_table, usage
-from tests.results import INSTANCE_FIELDS, MODEL, records, small_result
+from framework.workload import Workload
+from tests.results import GPU, INSTANCE_FIELDS, MODEL, records, small_result
+from tests.scenarios import MODEL as TINY
+from tests.scenarios import RowTiming
 
 
 def test_flops_of_a_measured_prefill() -> None:
@@ -33,6 +44,19 @@ def test_bandwidth_bound_decoding_uses_all_of_it() -> None:
 def test_kv_is_read_once_per_context_token_and_written_once() -> None:
     steps = records(INSTANCE_FIELDS, [{"prefill_tokens": 10, "decode_tokens": 2, "context_tokens": 23.0}])
     assert memory_bytes(MODEL, steps)[0] == 35 * 2 * 32 * 8 * 128 * 2
+
+
+def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
+    """Steps of one token, one after another: each reads per_token of the experts of every layer, and all else."""
+    model = replace(TINY, experts=Experts(count=8, per_token=2, intermediate=4))
+    workload = Workload(np.zeros(1), np.array([1]), np.array([5]))
+    timing = RowTiming({GPU.name: StepRow(base_s=1.0)})
+    (instance,) = simulate(workload, mixed(1, GPU), model, timing, EngineConfig(kv_tokens=64)).instances
+    assert instance["steps"] == 5
+    assert instance["expert_reads"] == pytest.approx(5 * 2 / 8)
+    read = memory_bytes(model, np.array([instance]))[0] - model.kv_bytes_per_token * (1 + 2 + 3 + 4 + 5 + 5 - 1)
+    chosen = model.weight_bytes - model.expert_parameters * 2 * 6 / 8
+    assert read == pytest.approx(5 * chosen)
 
 
 def test_pool_table() -> None:

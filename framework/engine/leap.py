@@ -246,6 +246,8 @@ def complete(s: State, i: int) -> None:
     _note_extrapolation(s, i, duration_s)
     inst.steps += steps
     inst.prefill_tokens += leap.prefill_tokens
+    if sim.chosen_share > 0.0:
+        inst.expert_reads += steps * (1.0 - (1.0 - sim.chosen_share) ** (decodes + leap.prefill_tokens))
     sim.steps += steps
     inst.busy = False
     leap.event_s = np.inf

@@ -77,6 +77,7 @@ def allocate(
     sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
     sim["admission_wait_steps"] = engine.admission_wait_steps
     sim["kv_bytes_per_token"] = model.kv_bytes_per_token
+    sim["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     sim["latency_s"] = cluster.link.latency_s
     sim["stamp_at_decode"] = engine.first_token == "decode"
     sim["tree_leaves"] = leaves = max(2, 1 << (size - 1).bit_length())

@@ -151,6 +151,7 @@ INSTANCE = _record(
     ("kv_block_s", "f8"),
     ("batch_s", "f8"),
     ("transferred_bytes", "f8"),
+    ("expert_reads", "f8"),  # how often all its experts were read, in sum of the shares that steps touched
     ("extrapolated_s", "f8"),  # of busy_s, in steps past what was measured
     ("extrapolation", "f8"),  # the farthest of them, as a ratio to a limit
 )
@@ -213,6 +214,7 @@ SIM = _record(
     ("preemption", "i8"),
     ("admission_wait_steps", "i8"),
     ("kv_bytes_per_token", "f8"),
+    ("chosen_share", "f8"),  # of a layer's experts by one token, 0: no experts
     ("latency_s", "f8"),
     ("request_s", "f8"),  # between a client's sending a request and its arrival here
     ("intake_s", "f8"),  # that the front end takes for a request, one after another
