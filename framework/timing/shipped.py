@@ -41,6 +41,7 @@ _ONLINE = (Types("fp8_dynamic", "bf16"),)
 _FOUR_BIT = (Types("nvfp4", "bf16"), Types("nvfp4", "fp8"))
 _BLOCK = (Types("fp8_block", "bf16"), Types("fp8_block", "fp8"))
 _KIMI = (Types("bf16", "bf16", "int4"), Types("nvfp4", "bf16", "nvfp4"), Types("nvfp4", "fp8", "nvfp4"))
+_OSS = tuple(Types("bf16", kv_dtype, experts) for experts in ("mxfp4", "mxfp4_mxfp8") for kv_dtype in ("bf16", "fp8"))
 _DENSE = parallelisms("tp1 tp2 tp4 tp8")
 _STAGED = parallelisms("tp4-pp2 tp8-pp2")
 _SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
@@ -57,7 +58,7 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "opt_13b": (_PLAIN[:1], _DENSE),
     "opt_66b": (_PLAIN[:1], _DENSE + _STAGED),
     "mixtral_8x7b": (_PLAIN, _DENSE + _SPREAD),
-    "gpt_oss_120b": ((Types("bf16", "bf16"), Types("bf16", "fp8")), _DENSE + _SPREAD + _GROUPED),
+    "gpt_oss_120b": (_OSS, _DENSE + _SPREAD + _GROUPED),
     "qwen3_235b": (_BLOCK, _DENSE + _SPREAD),
     "minimax_m25": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD),
     "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED),
