@@ -25,6 +25,7 @@ _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 # TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations where the GPU can, which is where that was measured.
 _MULTIPLIED_AS = {("trtllm", "mxfp4"): "mxfp4_mxfp8"}
 _NODE_GPUS = 8
+_NETWORK_S = 15e-6  # of a round between nodes; estimate
 _LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
@@ -107,15 +108,21 @@ class Operations:
     def collective_s(self, operation: str, gpus: int, message_bytes: FloatArray) -> FloatArray:
         """all_reduce, all_gather or reduce_scatter of a message (the gathered one) among `gpus`; none among one.
 
-        Among more GPUs than were measured, a ring over the network between nodes bounds the time.
+        Across nodes the parts of a message that the GPUs of a node hold after their own exchange travel side by side,
+        each over the network port of its GPU.
         """
         if gpus == 1:
             return np.zeros(np.shape(message_bytes))
+        rounds = 2.0 if operation == "all_reduce" else 1.0
+        node = _LINKED.get(self.gpu.name, _NODE_GPUS)
+        if gpus > node:
+            nodes = -(-gpus // node)
+            across_s = np.asarray(message_bytes) / node * (nodes - 1) / nodes / self.gpu.nic_bytes_s + _NETWORK_S
+            return self.collective_s(operation, node, message_bytes) + rounds * across_s
         key = (operation, gpus)
         if key not in self._fits:
             rows = nearest(self.rows(operation, {}), {"gpus": gpus})
             measured = int(rows["gpus"][0])
-            rounds = 2.0 if operation == "all_reduce" else 1.0
 
             def ideal(among: int) -> Ideal:
                 link = self.link_bytes_s(among, measured)

@@ -1,6 +1,7 @@
 """Which step times ship with the package: models, GPUs, backends, and how people run them.
 
-No stage has more than the eight GPUs of a node: of communication between nodes too little was measured.
+Stages of more than the eight GPUs of a node ship for the largest models alone: of collectives between nodes nothing
+was measured, they are estimated from the network.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _DENSE = parallelisms("tp1 tp2 tp4 tp8")
 _STAGED = parallelisms("tp4-pp2 tp8-pp2")
 _SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
 _GROUPED = parallelisms("tp1-dp2-ep2 tp1-dp4-ep4 tp1-dp8-ep8")
+_WIDE = parallelisms("tp16 tp16-ep16 tp1-dp16-ep16 tp1-dp32-ep32")
 
 PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1], _DENSE),
@@ -61,8 +63,8 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "gpt_oss_120b": (_OSS, _DENSE + _SPREAD + _GROUPED),
     "qwen3_235b": (_BLOCK, _DENSE + _SPREAD),
     "minimax_m25": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD),
-    "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED),
-    "kimi_k25": (_KIMI, _DENSE[2:] + _SPREAD[1:] + _GROUPED[1:]),
+    "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED + _WIDE),
+    "kimi_k25": (_KIMI, _DENSE[2:] + _SPREAD[1:] + _GROUPED[1:] + _WIDE),
 }
 
 
