@@ -17,7 +17,7 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	@$(PY) -m pytest $(ARGS)
 
-slow: $(INSTALLED)
+slow: $(INSTALLED) $(MEASUREMENTS)
 	@$(PY) -m pytest -m slow $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
