@@ -8,7 +8,7 @@ Needs `pip install 'servelab[fidelity]'`: the package aiconfigurator-core (NVIDI
 and the measurements. Each row is replayed as it was measured: a closed loop with as many requests in flight. Fitted
 predictions are cross-validated in five folds by deployment: the same model, system, backend, parallelism and precision
 are never on both sides, and all that is fitted or chosen comes from the other side. Predictors are compared on the rows
-that all of them predict. Writes errors.csv (every row), scores.csv, fidelity.png and fidelity.svg into out= (default
+that all of them predict. Writes errors.csv (every row), scores.csv, scatter.png and scatter.svg into out= (default
 outputs/fidelity).
 """
 
