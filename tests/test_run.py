@@ -243,7 +243,7 @@ def test_an_existing_output_directory_survives_a_mistake(run: Callable[..., Fini
 
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command("trace=synthetic", "trace.requests=3000000", "policy=chunked"),
+        command("trace=synthetic", "trace.requests=3000000", "policy=ares"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
