@@ -373,7 +373,7 @@ REFERENCES = {
 
 @pytest.fixture(scope="module")
 def h100() -> Kernels:
-    pytest.importorskip("aiconfigurator_core", reason="needs the extra `kernels`: pip install 'servelab[kernels]'")
+    pytest.importorskip("aiconfigurator_core", reason="needs the extra `kernels`: pip install '.[kernels]'")
     from framework.timing.kernel_package import load_package
 
     return load_package("h100", "vllm")

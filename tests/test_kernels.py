@@ -547,7 +547,7 @@ def test_package_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError, match=r"gemm_perf.parquet: cannot be read"):
         load_package("h100", "vllm", root)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'servelab\[kernels\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[kernels\]'"):
         load("package", H100, "vllm")
 
 

@@ -27,6 +27,7 @@ from tests.test_composition import (
 from tests.test_kernels import EXPERT, read
 
 SHARED_KERNEL = "sglang_flashinfer_trtllm_moe"
+NARROWER = {"mxfp4": "mxfp4_mxfp8"}
 WIDE = Experts(8, 2, 512)
 SENT = {"tokens": [1, 64, 1024], "hidden": 512, "per_token": 2, "experts": 8, "ep": 4, "nodes": 1}
 
@@ -64,7 +65,9 @@ def test_shared_kernels_fill_what_a_backend_measured_with_others_only(tmp_path: 
         ("nvfp4", 1, 2e-4),
     ]
     assert found.provenance.versions["experts"] == "2.0, sglang 2.0"
+    assert found.multiplied_as == NARROWER
     own = read(tmp_path, {}, backend="sglang")
+    assert own.multiplied_as == {}
     assert own.provenance.versions["experts"] == "2.0"
 
 
@@ -75,14 +78,13 @@ def test_a_backend_multiplies_by_what_is_faster_where_that_was_measured() -> Non
     both = {"experts": pl.concat([narrow, narrower])}
     model = replace(MIXTURE, experts=replace(WIDE, dtype="mxfp4"))
 
-    def seconds(backend: str, tables: dict[str, pl.DataFrame]) -> float:
-        measured = kernels(**tables)
-        measured = replace(measured, provenance=replace(measured.provenance, backend=backend))
+    def seconds(multiplied_as: dict[str, str], tables: dict[str, pl.DataFrame]) -> float:
+        measured = replace(kernels(**tables), multiplied_as=multiplied_as)
         assert model.experts is not None
         return float(Operations(measured, GPU).experts("mxfp4", 512, model.experts, 1, 1).seconds(at(TOKENS[4])))
 
-    assert seconds("trtllm", both) == pytest.approx(seconds("vllm", both) / 2)
-    assert seconds("trtllm", {"experts": narrow}) == pytest.approx(seconds("vllm", both))
+    assert seconds(NARROWER, both) == pytest.approx(seconds({}, both) / 2)
+    assert seconds(NARROWER, {"experts": narrow}) == pytest.approx(seconds({}, both))
 
 
 def test_tokens_go_by_the_fastest_library_that_brings_them_back() -> None:

@@ -14,10 +14,9 @@ from framework.timing.exchange import exchange_s
 from framework.timing.interpolate import FloatArray, Interpolated
 from framework.timing.kernels import Kernels
 from framework.timing.latent import latent_attention
-from framework.timing.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
+from framework.timing.operations import ACTIVATION_BYTES, LAUNCH_S, NODE_GPUS, Operations
 
 _SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
-_NODE_GPUS = 8
 _SUM_BYTES = 4.0  # fp32
 _OVERLAPPED_TOKENS = 256  # up to here servers run shared experts on a stream of their own (vLLM's default)
 
@@ -103,7 +102,7 @@ class ExactTimes:
         gathered = self._in_flight(tokens) * model.hidden * ACTIVATION_BYTES
         names = ("all_gather", "reduce_scatter")
         time_s = np.add.reduce([self.operations.collective_s(name, parallelism.stage_gpus, gathered) for name in names])
-        if parallelism.ep == parallelism.stage_gpus > _NODE_GPUS:
+        if parallelism.ep == parallelism.stage_gpus > NODE_GPUS:
             each = np.maximum(self._in_flight(tokens) / parallelism.ep, 1.0)
             try:
                 sent_s = exchange_s(self.operations, model.hidden, model.experts, parallelism.ep, each)
@@ -201,7 +200,7 @@ class ExactTimes:
 
     def _send_s(self, message_bytes: FloatArray) -> FloatArray:
         gpu = self.operations.gpu
-        link = gpu.link_bytes_s if self.parallelism.gpus <= _NODE_GPUS else gpu.nic_bytes_s
+        link = gpu.link_bytes_s if self.parallelism.gpus <= NODE_GPUS else gpu.nic_bytes_s
         return _SEND_LATENCY_S + message_bytes / link
 
     def _in_flight(self, tokens: FloatArray) -> FloatArray:

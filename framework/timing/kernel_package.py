@@ -1,4 +1,4 @@
-"""Kernel tables of the package aiconfigurator-core (NVIDIA, Apache-2.0): `pip install 'servelab[kernels]'`.
+"""Kernel tables of the package aiconfigurator-core (NVIDIA, Apache-2.0): `pip install '.[kernels]'`.
 
 The package holds `systems/data/<gpu>/<family>/<backend>/<version>/<name>_perf.parquet`, measured under CUDA graphs as
 servers replay them. `systems/query_versions.yaml` names the version of each backend whose measurement is complete,
@@ -25,6 +25,8 @@ from framework.timing.kernels import Kernels, Provenance, fastest
 BACKENDS = ("vllm", "trtllm", "sglang")
 _PACKAGE = "aiconfigurator_core"
 _TESTED = "0.12.0"
+# TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations where the GPU can, which is where that was measured.
+_MULTIPLIED_AS = {"trtllm": {"mxfp4": "mxfp4_mxfp8"}}
 _GPUS = {
     **{gpu: f"{gpu}_sxm" for gpu in ("a100", "h100", "h200", "b200", "b300")},
     **{gpu: gpu for gpu in ("l40s", "gb200", "gb300")},
@@ -37,10 +39,9 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
     Each table is of the version that the package calls current for that GPU and backend, else of the newest older one
     that has it, else of the oldest newer one. Of several kernels that measured the same shape the fastest counts, of
     repeats their median: what a backend chooses by its heuristics is not recorded. Kernels for experts that several
-    backends share count for all of them. Rows of types that the framework
-    does not know, without a positive time or faster than the GPU can be are left out and counted in `notes`. `root`:
-    the `systems` directory, None: of the installed package. Raises InputError for a package not installed, and for an
-    unknown gpu or backend.
+    backends share count for all of them. Rows of types that the framework does not know, without a positive time or
+    faster than the GPU can be are left out and counted in `notes`. `root`: the `systems` directory, None: of the
+    installed package. Raises InputError for a package not installed, and for an unknown gpu or backend.
     """
     systems = package_root() if root is None else root
     hardware = package_gpu(gpu, systems)
@@ -51,7 +52,7 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
     if not tables:
         raise InputError(f"{systems / 'data' / _GPUS[gpu]}: no table of backend {backend}")
     provenance = Provenance(gpu, backend, reader.current, "aiconfigurator-core", "Apache-2.0", reader.versions)
-    return Kernels(provenance, tables, tuple(reader.notes))
+    return Kernels(provenance, tables, tuple(reader.notes), _MULTIPLIED_AS.get(backend, {}))
 
 
 def package_gpu(gpu: str, root: Path | None = None) -> Gpu:
@@ -79,7 +80,7 @@ def package_root() -> Path:
     """The `systems` directory of the installed package; InputError, with how to install it, where there is none."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise InputError("measured kernel times need aiconfigurator-core: pip install 'servelab[kernels]'")
+        raise InputError("measured kernel times need aiconfigurator-core: pip install '.[kernels]'")
     return Path(spec.origin).parent / "systems"
 
 

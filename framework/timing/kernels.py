@@ -25,7 +25,7 @@ Dtypes are named as in framework.hardware.DTYPE_BYTES.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -70,11 +70,16 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Measured kernel times of one GPU and backend; `notes`: what was left out of the source, and why."""
+    """Measured kernel times of one GPU and backend.
+
+    `notes`: what was left out of the source, and why. `multiplied_as`: types of experts' weights that the backend
+    multiplies as another one where that was measured.
+    """
 
     provenance: Provenance
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
+    multiplied_as: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, operation: str) -> pl.DataFrame:
         """The table of an operation, sorted by its key columns; InputError where nothing was measured."""

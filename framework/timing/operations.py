@@ -22,9 +22,7 @@ LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
-# TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations where the GPU can, which is where that was measured.
-_MULTIPLIED_AS = {("trtllm", "mxfp4"): "mxfp4_mxfp8"}
-_NODE_GPUS = 8
+NODE_GPUS = 8
 _NETWORK_S = 15e-6  # of a round between nodes; estimate
 _LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
@@ -114,7 +112,7 @@ class Operations:
         if gpus == 1:
             return np.zeros(np.shape(message_bytes))
         rounds = 2.0 if operation == "all_reduce" else 1.0
-        node = _LINKED.get(self.gpu.name, _NODE_GPUS)
+        node = _LINKED.get(self.gpu.name, NODE_GPUS)
         if gpus > node:
             nodes = -(-gpus // node)
             across_s = np.asarray(message_bytes) / node * (nodes - 1) / nodes / self.gpu.nic_bytes_s + _NETWORK_S
@@ -176,7 +174,7 @@ class Operations:
 
     def link_bytes_s(self, gpus: int, measured: int) -> float:
         """Bytes a second from one of so many GPUs to the others, of which `measured` were seen to be near."""
-        near = max(measured, _LINKED.get(self.gpu.name, _NODE_GPUS))
+        near = max(measured, _LINKED.get(self.gpu.name, NODE_GPUS))
         return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
@@ -203,7 +201,7 @@ class Operations:
 
     def _multiplied_as(self, dtype: str) -> str:
         """The type of weights, by what the backend multiplies them where that is faster and was measured."""
-        faster = _MULTIPLIED_AS.get((self.kernels.provenance.backend, dtype), dtype)
+        faster = self.kernels.multiplied_as.get(dtype, dtype)
         return faster if faster in self.kernels.table("experts")["dtype"].unique() else dtype
 
     def _gemm_rows(self, dtype: str) -> pl.DataFrame:
