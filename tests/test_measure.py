@@ -491,6 +491,16 @@ def test_a_run_writes_the_table_and_its_origin(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("content", ["{", '{"device": 1}'])
+def test_another_file_in_the_origins_place_is_told_before_anything_is_measured(tmp_path: Path, content: str) -> None:
+    out, device = tmp_path / "h200.csv", FakeDevice()
+    out.with_suffix(".json").write_text(content)
+    with pytest.raises(InputError, match=r"h200\.json: .*move it away"):
+        run(options(f"out={out}"), lambda library: device)
+    assert not device.prepared
+    assert out.with_suffix(".json").read_text() == content
+
+
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     out, device = tmp_path / "h200.csv", FakeDevice(interrupt_after=7)
     with pytest.raises(KeyboardInterrupt):

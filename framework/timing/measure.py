@@ -36,7 +36,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from framework.errors import InputError
+from framework.files import write_whole
 from framework.hardware import Gpu
 from framework.launch import launch
 from framework.terminal import progress_bar
@@ -44,7 +48,7 @@ from framework.timing.measure_cases import Case, unmeasured_parts
 from framework.timing.measure_cuda import CudaDevice
 from framework.timing.measure_device import Device, Measured, OutOfMemoryError, Repeats, UnsupportedError
 from framework.timing.measure_options import Options, dry_run_gpu, gpu_named
-from framework.timing.measure_table import Origin, Table, write_whole
+from framework.timing.measure_table import Origin, Table
 
 _PREPARE_S = 0.15  # allocating, capturing and warming up one case; for estimates
 _REPLAY_S = 0.002  # of one sample, at least; for estimates
@@ -140,7 +144,7 @@ def describe(cases: Sequence[Case], gpu: Gpu) -> str:
 
 def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
     """Measure what `options` ask for; `open_device(attention library)` raises InputError where there is no GPU."""
-    cases = options.cases()
+    cases, earlier = options.cases(), _earlier_runs(_origin_path(options))
     device = open_device(options.attention)
     try:
         origin = device.origin
@@ -151,7 +155,8 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
                 outcome = measure(cases, device, table, gpu, options.budget_s, report=report)
         finally:  # also where the user interrupts
             written = table.finish()
-        _write_origin(options, origin, outcome)
+        runs = [*earlier, _described(options, origin, outcome)]
+        write_whole(_origin_path(options), (json.dumps(runs, indent=2) + "\n").encode())
     finally:
         device.close()
     print(f"{', '.join(map(str, written)) or 'nothing written'}: {outcome}")
@@ -159,18 +164,32 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
     return outcome
 
 
-def _write_origin(options: Options, origin: Mapping[str, str | int | float], outcome: Outcome) -> None:
-    """The runs that made the table, the newest last, beside it."""
-    path = options.out.with_suffix(".json")
-    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    run_ = {
+def _origin_path(options: Options) -> Path:
+    """The file beside the table that describes the runs which made it, the newest last."""
+    return options.out.with_suffix(".json")
+
+
+def _earlier_runs(path: Path) -> list[Any]:
+    """The runs described so far; InputError for a file that holds something else."""
+    if not path.exists():
+        return []
+    try:
+        runs = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another out=") from error
+    if not isinstance(runs, list):
+        raise InputError(f"{path}: does not describe measurements; move it away, or choose another out=")
+    return runs
+
+
+def _described(options: Options, origin: Mapping[str, str | int | float], outcome: Outcome) -> dict[str, Any]:
+    return {
         **origin,
         "arguments": list(options.arguments),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "outcome": str(outcome),
         "clocks_mhz": outcome.clocks,
     }
-    write_whole(path, json.dumps([*earlier, run_], indent=2) + "\n")
 
 
 def main(words: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from framework.errors import InputError
 from framework.hardware import DTYPE_BYTES
 from framework.timing.measure_attention import Calls, attention_calls
 from framework.timing.measure_cases import Case
-from framework.timing.measure_device import OutOfMemoryError, Timed, UnsupportedError
+from framework.timing.measure_device import REASON_LETTERS, OutOfMemoryError, Timed, UnsupportedError
 from framework.timing.measure_options import ATTENTION
 from framework.timing.measure_reduce import ReduceGroups
 
@@ -33,7 +33,6 @@ _REPLAY_S = 0.005  # so long that starting a graph (some us) does not count
 _CALLS = 1024  # in one graph
 _FP8_CAPABILITY = (8, 9)
 _ROUND_BYTES = 16  # rows of fp8 matrices
-_REASON_LETTERS = 90
 _CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem", "sm_max": "clocks.max.sm", "memory_max": "clocks.max.mem"}
 
 
@@ -207,8 +206,8 @@ def refused(error: Exception) -> Exception:
     if "out of memory" in text:
         return OutOfMemoryError()
     if "CUDA error" in text:  # the context is lost, and with it all further cases
-        return InputError(f"the GPU failed: {text[:_REASON_LETTERS]}; what was measured is kept, run this again")
-    return UnsupportedError(text[:_REASON_LETTERS])
+        return InputError(f"the GPU failed: {text[:REASON_LETTERS]}; what was measured is kept, run this again")
+    return UnsupportedError(text)
 
 
 def _nvidia_smi(gpu: str, fields: list[str]) -> list[str]:

@@ -11,6 +11,8 @@ import numpy as np
 
 from framework.timing.measure_cases import Case
 
+REASON_LETTERS = 90  # of what a library or a process says
+
 
 class OutOfMemoryError(Exception):
     """The case does not fit in the GPU's memory."""
@@ -18,6 +20,9 @@ class OutOfMemoryError(Exception):
 
 class UnsupportedError(Exception):
     """The case cannot run on this machine; says why in a few words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason[:REASON_LETTERS])
 
 
 @dataclass(frozen=True)

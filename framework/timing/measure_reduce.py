@@ -19,7 +19,6 @@ from framework.timing.measure_device import OutOfMemoryError, Timed, Unsupported
 _BF16_BYTES = 2
 _WARM_UP = 3
 _ANSWER_S = 180.0  # the first answer waits for NCCL to connect
-_REASON_LETTERS = 90
 
 
 class ReduceGroups:
@@ -94,11 +93,11 @@ class Group:
                     raise TimeoutError(f"no answer within {_ANSWER_S:.0f} s")
                 answers.append(pipe.recv())
         except (OSError, EOFError) as error:
-            self._broken = f"the processes ended ({type(error).__name__} {error})"[:_REASON_LETTERS]
+            self._broken = f"the processes ended ({type(error).__name__} {error})"
             self.close()
             raise UnsupportedError(self._broken) from None
         for text in (answer for answer in answers if isinstance(answer, str)):
-            raise OutOfMemoryError if "out of memory" in text else UnsupportedError(text[:_REASON_LETTERS])
+            raise OutOfMemoryError if "out of memory" in text else UnsupportedError(text)
         return [answer for answer in answers if isinstance(answer, float)]
 
     def close(self) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from framework.errors import InputError
+from framework.files import write_whole
 from framework.timing.kernels import NAMES
 from framework.timing.measure_cases import KEYS, MIXED, Case, Identity
 from framework.timing.measure_device import Measured
@@ -82,7 +82,7 @@ class Table:
         }
         written = [path for path, part in parts.items() if part]
         for path in written:
-            write_whole(path, _text([dict(zip(COLUMNS, COLUMNS, strict=True)), *parts[path]]))
+            write_whole(path, _text([dict(zip(COLUMNS, COLUMNS, strict=True)), *parts[path]]).encode())
         self._journal_path.unlink(missing_ok=True)
         return written
 
@@ -100,18 +100,8 @@ class Table:
     def _begin_journal(self) -> IO[str]:
         """The journal with the rows already in it, torn ends left out, open for more."""
         known = [row for _, row in _read(self._journal_path, torn=True)]
-        write_whole(self._journal_path, _text([dict(zip(COLUMNS, COLUMNS, strict=True)), *known]))
+        write_whole(self._journal_path, _text([dict(zip(COLUMNS, COLUMNS, strict=True)), *known]).encode())
         return open(self._journal_path, "a", encoding="utf-8", newline="")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it; InputError where that is impossible."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another out=") from error
 
 
 def _text(rows: Sequence[Mapping[str, str]]) -> str:
