@@ -43,11 +43,11 @@ def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, 
     return {group: instantiate(config[group], _convert_="all") for group in groups}
 
 
-def whole(name: str, text: str) -> int:
-    """A whole number from 1 to a billion, underscores and commas allowed; InputError for anything else."""
+def whole(name: str, text: str, largest: int = _LARGEST) -> int:
+    """A whole number from 1 to `largest`, underscores and commas allowed; InputError for anything else."""
     digits = text.replace("_", "").replace(",", "")
-    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= _LARGEST:
-        raise InputError(f"{name} must be a whole number from 1 to {_LARGEST:,}, got {text!r}")
+    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= largest:
+        raise InputError(f"{name} must be a whole number from 1 to {largest:,}, got {text!r}")
     return int(digits)
 
 

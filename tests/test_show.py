@@ -173,6 +173,7 @@ MISTAKES = {
     "prefill=many": "'many'",
     "prefill=1@x": "prefix must be",
     "prefill=99999999999999999999": "1,000,000,000",
+    "prefill=1000000x1": "count must be a whole number from 1 to 100,000",
     "decode=64": "BATCHxCONTEXT, as in 64x4096",
     "decode=0x5": "decode: batch",
     "prefil=3": "prefil=3: not understood; give any of model=, gpu=",

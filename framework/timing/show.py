@@ -38,6 +38,7 @@ from framework.timing.work import Chunk, Step, flops, moved_bytes
 _OWN = ("prefill", "decode", "tp", "pp", "dp", "ep", "dtype", "expert_dtype", "kv_dtype", "backend", "calibrated")
 _GROUPS = ("model", "gpu", "timing")
 _MS = 1e3
+_MOST_CHUNKS = 100_000
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def parse_step(prefill: str | None, decode: str | None) -> Step:
         sizes, at, prefix = prefill.partition("@")
         count, times, tokens = sizes.rpartition("x")
         chunk = Chunk(whole("prefill", tokens), whole("prefill: prefix", prefix) if at and prefix != "0" else 0)
-        chunks = [chunk] * (whole("prefill: count", count) if times else 1)
+        chunks = [chunk] * (whole("prefill: count", count, _MOST_CHUNKS) if times else 1)
     if decode is None:
         if not chunks:
             raise InputError("which step? give prefill=TOKENS, decode=BATCHxCONTEXT, or both")

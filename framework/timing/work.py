@@ -85,12 +85,7 @@ def _kv_bytes(model: Model, step: Step) -> float:
     """Layers with a window read no more than it, all write each token once."""
     full = model.layers - model.windowed_layers
     per_layer = model.kv_bytes_per_token / full if full else 0.0
-    lengths = [step.context] * step.batch + [chunk.prefix + chunk.tokens for chunk in step.chunks]
-    read = full * sum(lengths) + model.windowed_layers * sum(
-        min(length, model.window + new) for length, new in zip(lengths, _new_tokens(step), strict=True)
-    )
-    return per_layer * (read + model.layers * step.tokens)
-
-
-def _new_tokens(step: Step) -> list[int]:
-    return [1] * step.batch + [chunk.tokens for chunk in step.chunks]
+    read = full * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))
+    near = step.batch * min(step.context, model.window + 1)
+    near += sum(min(chunk.prefix + chunk.tokens, model.window + chunk.tokens) for chunk in step.chunks)
+    return per_layer * (read + model.windowed_layers * near + model.layers * step.tokens)
