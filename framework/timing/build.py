@@ -8,7 +8,7 @@ dp= ep= (one instance; those that people use if none is given), dtype= expert_dt
 model's own) pick what to make, into the user's cache, where timing=measured finds it; out=DIR: elsewhere. Entries that
 a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of conf/.
 
-Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install 'servelab[kernels]'; or, with
+Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
 kernels=FILE, from a CSV of one's own or the profiles of the simulator Vidur (framework/timing/kernel_formats.py).
 """
 
@@ -190,7 +190,7 @@ def parse(words: Sequence[str]) -> Request:
     return Request(
         models=models,
         gpus=_chosen("gpu", own, GPUS, overrides),
-        backends=tuple(own["backend"].split(",")) if "backend" in own else BACKENDS,
+        backends=tuple(dict.fromkeys(own["backend"].split(","))) if "backend" in own else BACKENDS,
         parallelisms=(Parallelism(**sizes),) if sizes else None,
         types=types,
         kernels=own.get("kernels", _PACKAGE),
@@ -204,7 +204,7 @@ def parse(words: Sequence[str]) -> Request:
 
 def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], overrides: Sequence[str]) -> Any:
     """What conf/ has under the names of a group that were given, or under all that ship."""
-    names = own[group].split(",") if group in own else list(default)
+    names = dict.fromkeys(own[group].split(",") if group in own else default)
     further = [word for word in overrides if word.startswith(f"{group}.")]
     return tuple(configured([f"{group}={name}", *further], [group])[group] for name in names)
 
