@@ -38,8 +38,8 @@ class Term:
     highest: float
 
 
-# Centres and widths follow what earlier studies of the same tables found: kernels 0.80 to 1.07 of the tables' time,
-# 0 to 1.65 ms a step, 3 to 93 ms a request.
+# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
+# is less sure, a step costs half a millisecond of host, a request tens of milliseconds, launches of a prefill some.
 TERMS = (
     Term("log kernel", 0.0, 0.12, -0.5, 0.6),
     Term("log communication", 0.0, 0.3, -1.0, 1.2),

@@ -45,7 +45,7 @@ TERMS = ("kernel", "step_s", "sequence_s", "request_s")
 @pytest.fixture(autouse=True)
 def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)  # `launch` sets it
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # `launch` sets it: undone after the test
 
 
 def requests(count: int = 150, rate: float = 6.0, outputs: tuple[int, int] = (20, 120)) -> Benchmark:

@@ -26,9 +26,9 @@ from framework.timing.replay import Deployment, Sent, Served, load_of, measured,
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.int64]
 
-# Widths from what public deployments showed on six GPUs and three backends: kernel 0.80 to 1.07, step_s 0 to 1.65 ms,
-# request_s 3 to 93 ms. Nothing was published on the other two: communication is given twice the width of kernel,
-# sequence_s what a few Python calls take.
+# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
+# is half as sure, a step costs about a millisecond of host, a sequence a few Python calls, a request tens of
+# milliseconds.
 PRIOR = (
     Term("kernel", 1.0, width=0.15, lowest=0.3, highest=3.0, factor=True),
     Term("communication", 1.0, width=0.3, lowest=0.2, highest=5.0, factor=True),
