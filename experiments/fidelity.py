@@ -4,7 +4,7 @@
     python -m experiments.fidelity kinds=dense        # dense models alone; dense, moe or both
     python -m experiments.fidelity calibrations=DIR   # also write the terms fitted to all rows, for timing=measured
 
-Needs `pip install 'servelab[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables
+Needs `pip install '.[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables
 and the measurements. Each row is replayed as it was measured: a closed loop with as many requests in flight. Fitted
 predictions are cross-validated in five folds by deployment: the same model, system, backend, parallelism and precision
 are never on both sides, and all that is fitted or chosen comes from the other side. Predictors are compared on the rows
@@ -25,8 +25,8 @@ from pathlib import Path
 import polars as pl
 
 from experiments.fidelity_calibrations import write_fitted
+from experiments.fidelity_csv import key_difference, read_rows
 from experiments.fidelity_report import as_table, draw, overview, sections, write_errors, write_scores
-from experiments.fidelity_rows import key_difference, read_rows
 from experiments.fidelity_score import common, compare, scaled
 from experiments.fidelity_study import Replays, Study, study
 from experiments.fidelity_vendor import stored_predictions

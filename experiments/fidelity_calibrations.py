@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from experiments.fidelity_csv import VERSION
 from experiments.fidelity_fit import Cell, cells
-from experiments.fidelity_rows import VERSION
 from experiments.fidelity_study import Study
 from framework.timing.calibration import Fit, Selector, calibration_path, write_calibrations
 from framework.timing.shipped import GPUS

@@ -27,7 +27,8 @@ from typing import Any
 
 import polars as pl
 
-from experiments.fidelity_rows import Pool, Row, read_rows
+from experiments.fidelity_csv import read_rows
+from experiments.fidelity_rows import Pool, Row
 from framework.errors import InputError
 from framework.files import user_cache, write_whole
 from framework.hardware import Parallelism

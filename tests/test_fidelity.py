@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from experiments import fidelity_report, fidelity_rows, fidelity_score, fidelity_vendor
-from experiments.fidelity_rows import Pool, Reading, Row
+from experiments import fidelity_csv, fidelity_report, fidelity_rows, fidelity_score, fidelity_vendor
+from experiments.fidelity_csv import Reading
+from experiments.fidelity_rows import Pool, Row
 from experiments.fidelity_score import Means, Scaling
 from framework.errors import InputError
 from framework.hardware import Parallelism
@@ -24,13 +25,13 @@ PLAIN = "source_file=2026-03-25.csv; silicon_concurrency={}; measured=2026-03-25
 GAP = "source_file=/x/aic-auto-gap-analysis/data/h100_sxm.csv; silicon_concurrency={}"
 
 package = pytest.mark.skipif(
-    importlib.util.find_spec(fidelity_rows.PACKAGE) is None, reason="aiconfigurator-core is not installed"
+    importlib.util.find_spec(fidelity_csv.PACKAGE) is None, reason="aiconfigurator-core is not installed"
 )
 
 
 def line(source: str = INFERENCEX, concurrency: int = 16, **changes: object) -> dict[str, object]:
     """One line of the csv: an aggregated Llama-3.1-70B on two H100."""
-    plain: dict[str, object] = dict.fromkeys(fidelity_rows._COLUMNS)
+    plain: dict[str, object] = dict.fromkeys(fidelity_csv._COLUMNS)
     plain |= {
         "id": "any",
         "silicon_data_source": source.format(concurrency),
@@ -64,7 +65,7 @@ def deepseek(layout: tuple[int, int, int, int], **changes: object) -> dict[str, 
 def read(tmp_path: Path, *lines: dict[str, object]) -> Reading:
     path = tmp_path / "sample.csv"
     pl.DataFrame(lines, infer_schema_length=None).write_csv(path)
-    return fidelity_rows.read_rows(path)
+    return fidelity_csv.read_rows(path)
 
 
 def row(number: int = 0, **changes: object) -> Row:
@@ -218,16 +219,16 @@ def test_missing_column_is_named(tmp_path: Path) -> None:
     path = tmp_path / "sample.csv"
     pl.DataFrame([line()]).drop("isl").write_csv(path)
     with pytest.raises(InputError, match="column isl is missing"):
-        fidelity_rows.read_rows(path)
+        fidelity_csv.read_rows(path)
 
 
 def test_keys_round_trip_and_difference(tmp_path: Path) -> None:
     path = tmp_path / "keys.txt"
     rows = [row(number) for number in range(3)]
-    fidelity_rows.write_keys(Reading(tuple(rows), {"odd": 2}, 5), path)
+    fidelity_csv.write_keys(Reading(tuple(rows), {"odd": 2}, 5), path)
     assert path.read_text().startswith("# 3 of 5 rows")
-    assert fidelity_rows.key_difference(rows, path) == ""
-    assert "1 new, 2 gone" in fidelity_rows.key_difference([rows[0], row(9)], path)
+    assert fidelity_csv.key_difference(rows, path) == ""
+    assert "1 new, 2 gone" in fidelity_csv.key_difference([rows[0], row(9)], path)
 
 
 def test_throughput_is_littles_law() -> None:
@@ -387,8 +388,8 @@ def test_picture(tmp_path: Path) -> None:
 
 @package
 def test_installed_rows_are_those_of_the_study() -> None:
-    reading = fidelity_rows.read_rows()
-    assert fidelity_rows.key_difference(reading.rows, KEYS) == ""
+    reading = fidelity_csv.read_rows()
+    assert fidelity_csv.key_difference(reading.rows, KEYS) == ""
     assert len(reading.rows) + sum(reading.excluded.values()) == reading.listed
     assert len({one.key for one in reading.rows}) == len(reading.rows)
     assert all(one.gpus >= 1 and one.ttft_s > 0 and one.tpot_s > 0 for one in reading.rows)
@@ -396,7 +397,7 @@ def test_installed_rows_are_those_of_the_study() -> None:
 
 @package
 def test_stored_predictions_score_as_published() -> None:
-    rows = fidelity_rows.read_rows().rows
+    rows = fidelity_csv.read_rows().rows
     stored = fidelity_vendor.stored_predictions()
     assert set(stored) == {one.key for one in rows}
     made = {key: one for key, one in stored.items() if not one.failure}

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import fidelity, fidelity_rows, fidelity_score
+from experiments import fidelity, fidelity_csv, fidelity_score
 from experiments.fidelity_calibrations import write_fitted
+from experiments.fidelity_csv import read_rows
 from experiments.fidelity_fit import TERMS, Surfaces, calibration, choose_clients, fit_all, terms_of
 from experiments.fidelity_replay import Replay, Replayed, replay, unsupported, workload
-from experiments.fidelity_rows import Row, read_rows
+from experiments.fidelity_rows import Row
 from experiments.fidelity_server import CANDIDATES, Client, assumed, server, stated
 from experiments.fidelity_study import Replays, Study, study
 from framework.errors import InputError
@@ -22,7 +23,7 @@ from framework.timing.calibration import Calibration, read_calibrations
 from tests.test_fidelity import row
 
 package = pytest.mark.skipif(
-    importlib.util.find_spec(fidelity_rows.PACKAGE) is None, reason="aiconfigurator-core is not installed"
+    importlib.util.find_spec(fidelity_csv.PACKAGE) is None, reason="aiconfigurator-core is not installed"
 )
 CLIENT = Client(0.8)
 
