@@ -26,12 +26,21 @@ import polars as pl
 
 from experiments.fidelity_calibrations import write_fitted
 from experiments.fidelity_csv import key_difference, read_rows
-from experiments.fidelity_report import as_table, draw, overview, sections, write_errors, write_scores
+from experiments.fidelity_report import (
+    as_table,
+    draw,
+    overview,
+    require_matplotlib,
+    sections,
+    write_errors,
+    write_scores,
+)
 from experiments.fidelity_score import common, compare, scaled
 from experiments.fidelity_study import Replays, Study, study
 from experiments.fidelity_vendor import stored_predictions
 from framework.arguments import split_arguments
 from framework.errors import InputError
+from framework.files import require_writable
 from framework.launch import launch
 from framework.terminal import results_console
 
@@ -56,6 +65,9 @@ def main(words: Sequence[str]) -> None:
         print(__doc__)
         return
     options, started = parse(words), time.monotonic()
+    require_matplotlib()
+    for directory in filter(None, (options.out, options.calibrations)):
+        require_writable(directory)
     reading = read_rows()
     console = results_console()
     for line in reading.header():
@@ -70,12 +82,13 @@ def main(words: Sequence[str]) -> None:
     ]
     ours = pl.concat(own(one) for one in studies)
     beside = [both for one in studies if (both := shared(one)) is not None]
-    for section in (*overview(ours), *(sections(pl.concat(beside)) if beside else ())):
+    shown = [*overview(ours), *(sections(pl.concat(beside)) if beside else ())]
+    for section in shown:
         console.print(as_table(section))
     for line in left_out(studies):
         console.print(line, style="dim")
     comparison = pl.concat([ours, *(frame.filter(pl.col("predictor") == VENDOR) for frame in beside)])
-    paths = [write_errors(comparison, options.out), write_scores(comparison, options.out)]
+    paths = [write_errors(comparison, options.out), write_scores(shown, options.out)]
     paths += draw(comparison, options.out)
     if options.calibrations is not None:
         paths += write_fitted(studies, options.calibrations)

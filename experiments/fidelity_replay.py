@@ -16,6 +16,7 @@ from experiments.fidelity_server import Client, assumed, served, server
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.load import Closed
+from framework.metrics import FINISHED
 from framework.policy import Aggregated, Disaggregated
 from framework.simulate import Result, simulate
 from framework.timing.calibration import Calibration
@@ -121,7 +122,7 @@ def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> Pa
 
 def _means(result: Result) -> Replayed | str:
     requests, outputs = result.requests, result.workload.output_tokens
-    ended = requests["state"] == 1
+    ended = requests["state"] == FINISHED
     if not np.all(ended):
         return f"{np.sum(~ended)} of {len(ended)} requests were not served"
     ttft_s = requests["first_token_s"] - requests["arrival_s"]

@@ -90,10 +90,10 @@ def write_errors(comparison: pl.DataFrame, folder: Path) -> Path:
     return path
 
 
-def write_scores(comparison: pl.DataFrame, folder: Path) -> Path:
+def write_scores(shown: Iterable[Section], folder: Path) -> Path:
     """Write the numbers of all tables to `scores.csv` in `folder`; returns the path."""
     parts = []
-    for section in sections(comparison):
+    for section in shown:
         name = pl.concat_str([pl.col(one).cast(pl.String) for one in section.by], separator=" ")
         table = scores(section.comparison, section.by).with_columns(table=pl.lit(section.title), group=name)
         parts.append(table.select("table", "group", pl.exclude(*section.by, "table", "group")))
@@ -102,13 +102,17 @@ def write_scores(comparison: pl.DataFrame, folder: Path) -> Path:
     return path
 
 
+def require_matplotlib() -> None:
+    """InputError without the library that `draw` needs."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("the picture needs matplotlib: pip install '.[fidelity]'")
+
+
 def draw(comparison: pl.DataFrame, folder: Path) -> list[Path]:
     """Draw predictions against measurements, `scatter.svg` and `scatter.png` in `folder`; returns the paths.
 
-    A row for each predictor, a column for each metric. Raises InputError without matplotlib.
+    A row for each predictor, a column for each metric.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("the picture needs matplotlib: pip install matplotlib")
     shown = comparison.select("predictor", "fitted").unique(maintain_order=True).rows()
     size = (10.2, 3.25 * len(shown) + 0.4)
     figure = importlib.import_module("matplotlib.figure").Figure(figsize=size, layout="constrained")

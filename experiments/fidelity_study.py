@@ -61,8 +61,9 @@ def study(rows: Sequence[Row], run: Replays) -> Study:
     """Replay, cross-validate, and fit to everything."""
     failures = {row.key: reason for row in rows if (reason := unsupported(row))}
     rows = [row for row in rows if row.key not in failures]
-    raw = run([Replay(row, assumed(row), Calibration()) for row in rows])
-    failures |= {row.key: one for row, one in zip(rows, raw, strict=True) if isinstance(one, str)}
+    outcomes = run([Replay(row, assumed(row), Calibration()) for row in rows])
+    raw = {row.key: one for row, one in zip(rows, outcomes, strict=True) if isinstance(one, Replayed)}
+    failures |= {row.key: one for row, one in zip(rows, outcomes, strict=True) if isinstance(one, str)}
     rows = [row for row in rows if row.key not in failures]
     folds = [_Fold(training, test, choose_clients(rows, training, run)) for training, test in splits(rows)]
     whole = _Fold(rows, [], choose_clients(rows, rows, run))
@@ -70,16 +71,11 @@ def study(rows: Sequence[Row], run: Replays) -> Study:
     tasks = [task for fold in folds for task in _held_out(fold, surfaces)]
     return Study(
         rows=tuple(rows),
-        raw={row.key: one for row, one in zip(rows, _replayed(run, rows), strict=True)},
+        raw=raw,
         validated={task.row.key: one for task, one in zip(tasks, run(tasks), strict=True) if isinstance(one, Replayed)},
         failures=failures,
         terms={cell: calibration(found) for cell, found in fit_all(rows, whole.clients, surfaces).items()},
     )
-
-
-def _replayed(run: Replays, rows: Sequence[Row]) -> list[Replayed]:
-    outcomes = run([Replay(row, assumed(row), Calibration()) for row in rows])
-    return [one for one in outcomes if isinstance(one, Replayed)]
 
 
 def _held_out(fold: _Fold, surfaces: Surfaces) -> list[Replay]:

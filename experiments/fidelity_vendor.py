@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import logging
 import multiprocessing
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from experiments.fidelity_csv import read_rows
+from experiments.fidelity_csv import VERSION, read_rows
 from experiments.fidelity_rows import Pool, Row
 from framework.errors import InputError
 from framework.files import user_cache, write_whole
@@ -115,7 +116,7 @@ def predict(rows: Sequence[Row]) -> list[Prediction]:
 def installed_version() -> str:
     """Version of the installed predictor; InputError without one."""
     if importlib.util.find_spec(PACKAGE) is None:
-        raise InputError("aiconfigurator is not installed: pip install aiconfigurator==0.12.0")
+        raise InputError(f"{PACKAGE} is not installed: pip install {PACKAGE}=={VERSION}")
     return importlib.metadata.version(PACKAGE)
 
 
@@ -217,16 +218,19 @@ def _cached() -> list[Prediction]:
 
 
 def _keep(predictions: Iterable[Prediction]) -> None:
-    path = _cache_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = [(one.key, one.ttft_s, one.tpot_s, one.failure) for one in predictions]
-    part = path.with_suffix(".part")
-    pl.DataFrame(lines, schema=_SCHEMA, orient="row").write_parquet(part)
-    part.replace(path)
+    content = io.BytesIO()
+    pl.DataFrame(lines, schema=_SCHEMA, orient="row").write_parquet(content)
+    write_whole(_cache_file(), content.getvalue())
 
 
-def main() -> None:
-    """Make the stored predictions again and say how many there are."""
+def main(words: Sequence[str]) -> None:
+    """Make the stored predictions again and say how many there are; InputError for any word but --help."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    if words:
+        raise InputError(f"{words[0]}: not understood; it takes no arguments")
     version, begun = installed_version(), time.monotonic()
     predictions = predict(read_rows().rows)
     write_predictions(predictions, version)
@@ -238,7 +242,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
-    except InputError as problem:
+        main(sys.argv[1:])
+    except InputError as problem:  # framework.launch needs hydra, which the predictor's environment may lack
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)

@@ -21,6 +21,17 @@ def write_whole(path: Path, content: bytes) -> None:
         raise InputError(f"{path}: cannot be written ({reason}); choose another directory") from error
 
 
+def require_writable(directory: Path) -> None:
+    """Make a directory, if need be, before the work whose results go there; InputError where that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{directory}: cannot be made ({reason}); choose another directory") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InputError(f"{directory}: cannot be written to; choose another directory")
+
+
 def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)

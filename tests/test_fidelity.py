@@ -375,7 +375,7 @@ def test_csv_files(tmp_path: Path) -> None:
     assert len(table) == 400
     assert table.filter(predictor="theirs")["error_ttft_s"].to_list() == pytest.approx([100.0] * 200, abs=1e-3)
     assert {"table", "group", "predictor", "n"} <= set(
-        pl.read_csv(fidelity_report.write_scores(comparison(), tmp_path)).columns
+        pl.read_csv(fidelity_report.write_scores(fidelity_report.sections(comparison()), tmp_path)).columns
     )
 
 

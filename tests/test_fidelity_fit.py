@@ -179,6 +179,17 @@ def test_options() -> None:
         fidelity.parse(["rows=3"])
 
 
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+@pytest.mark.parametrize("key", ["out", "calibrations"])
+def test_where_results_cannot_go_is_told_before_anything_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    with pytest.raises(InputError, match="file: cannot be made"):
+        fidelity.main([f"{key}=file"])
+
+
 def test_reasons_are_counted() -> None:
     one = Study((), {}, {}, {"a": "too big", "b": "too big", "c": "no table"}, {})
     assert fidelity.left_out([one]) == ["not replayed: 2 too big", "not replayed: 1 no table"]
