@@ -307,6 +307,15 @@ class Model:
             per_head = self.latent.nope_dim + self.latent.rope_dim + self.latent.value_dim
         return 2.0 * (self.layers - self.windowed_layers) * self.heads * per_head
 
+    def heads_on(self, tp: int) -> tuple[int, int]:
+        """Query and KV heads on each of `tp` GPUs, of which those beyond the KV heads hold copies of one.
+
+        Raises InputError for tp that does not divide the query heads.
+        """
+        if self.heads % tp:
+            raise InputError(f"tp = {tp} does not divide the {self.heads} heads of {self.name}")
+        return self.heads // tp, -(-self.kv_heads // tp)
+
     def kv_share(self, tp: int) -> float:
         """Share of a token's KV that each of `tp` GPUs holds: whole heads; latent KV is copied to all."""
         return 1.0 if self.latent is not None else -(-self.kv_heads // tp) / self.kv_heads

@@ -259,7 +259,7 @@ def test_parts_that_no_case_covers_are_named() -> None:
 
 
 def test_heads_that_cannot_be_split_are_refused() -> None:
-    with pytest.raises(InputError, match="tp=3 does not divide the 32 attention heads"):
+    with pytest.raises(InputError, match="tp = 3 does not divide the 32 heads"):
         options("tp=3").cases()
 
 

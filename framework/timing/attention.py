@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from framework.errors import InputError
 from framework.hardware import Model
 from framework.timing.interpolate import FloatArray, Interpolated
 from framework.timing.operations import ACTIVATION_BYTES, Operations, Shard
@@ -59,15 +58,14 @@ class _Layers:
 
 @dataclass(frozen=True)
 class GroupedQuery:
-    """Grouped-query attention, in some layers to a window only."""
+    """Grouped-query attention, in some layers to a window only; raises InputError where heads cannot be split."""
 
     operations: Operations
     model: Model
     tp: int
 
     def __post_init__(self) -> None:
-        if self.model.heads % self.tp:
-            raise InputError(f"tp = {self.tp} does not divide the {self.model.heads} heads of {self.model.name}")
+        self.model.heads_on(self.tp)
 
     @property
     def copied_bytes(self) -> float:
@@ -98,7 +96,7 @@ class GroupedQuery:
         return np.minimum.reduce([layers.decode.limit(batch) for layers in self._layers()])
 
     def _heads(self) -> tuple[int, int]:
-        return self.model.heads // self.tp, -(-self.model.kv_heads // self.tp)
+        return self.model.heads_on(self.tp)
 
     def _layers(self) -> Sequence[_Layers]:
         model = self.model

@@ -32,8 +32,7 @@ class _Latent:
     tp: int
 
     def __post_init__(self) -> None:
-        if self.model.heads % self.tp:
-            raise InputError(f"tp = {self.tp} does not divide the {self.model.heads} heads of {self.model.name}")
+        self.model.heads_on(self.tp)
 
     def length_limit(self) -> float:
         return float(self._prefill().limit(1.0))
@@ -52,7 +51,7 @@ class _Latent:
 
     @property
     def _heads(self) -> int:
-        return self.model.heads // self.tp
+        return self.model.heads_on(self.tp)[0]
 
     @property
     def _dtype(self) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from framework.errors import InputError
 from framework.hardware import DTYPE_BYTES, Gpu, Model
 from framework.timing.kernels import OPERATIONS
 
@@ -118,7 +117,7 @@ def contexts_of(batch: int, mean: int, longest: int) -> tuple[int, ...]:
 
 def gemm_shapes(model: Model, tp: int) -> list[tuple[int, int]]:
     """(n, k) of the weight matrices of a layer on one of `tp` GPUs, each once, the output projection apart."""
-    heads, kv_heads = _heads(model, tp)
+    heads, kv_heads = model.heads_on(tp)
     hidden, head_dim = model.hidden, model.head_dim
     shapes = [((heads + 2 * kv_heads) * head_dim, hidden), (hidden, heads * head_dim)]
     if model.latent is not None:
@@ -176,7 +175,7 @@ def _gemm(dtype: str, m: int, n: int, k: int, wait: int) -> Case:
 
 def _attention(model: Model, tp: int) -> Iterator[Case]:
     for window in {0: None, model.window: None} if model.windowed_layers < model.layers else (model.window,):
-        layer = _Layer(model.kv_dtype, *_heads(model, tp), model.head_dim, window)
+        layer = _Layer(model.kv_dtype, *model.heads_on(tp), model.head_dim, window)
         for grid in (_prefills, _decodes, _uneven_decodes, _mixed):
             for case in grid(layer):
                 if max(case.size("prefix") + case.size("tokens"), case.size("context")) <= model.max_context:
@@ -264,13 +263,6 @@ def _all_reduces(gpus: int) -> Iterator[Case]:
 
 def _case(operation: str, values: tuple[str | int, ...], wait: int, flops: float, traffic: float) -> Case:
     return Case(operation, tuple(zip(KEYS[operation], values, strict=True)), wait, flops, traffic)
-
-
-def _heads(model: Model, tp: int) -> tuple[int, int]:
-    """Query and KV heads on one of `tp` GPUs; with more GPUs than KV heads each holds a copy of one."""
-    if model.heads % tp:
-        raise InputError(f"tp={tp} does not divide the {model.heads} attention heads of {model.name}")
-    return model.heads // tp, -(-model.kv_heads // tp)
 
 
 def _powers(first: int, last: int) -> list[int]:

@@ -88,8 +88,8 @@ def skew_step_s(kernels: Kernels, model: Model, tp: int) -> float:
     """
     if "uneven_decode" not in kernels.tables or model.latent is not None:
         return 0.0
-    kv_heads = max(1, model.kv_heads // tp)
-    layer = {"kv_dtype": model.kv_dtype, "heads": model.heads // tp, "kv_heads": kv_heads, "head_dim": model.head_dim}
+    heads, kv_heads = model.heads_on(tp)
+    layer = {"kv_dtype": model.kv_dtype, "heads": heads, "kv_heads": kv_heads, "head_dim": model.head_dim}
     own = [pl.col(name) == value for name, value in (layer | {"window": 0}).items()]
     even, uneven = (kernels.table(name).filter(own) for name in ("decode_attention", "uneven_decode"))
     if _pairs(even, uneven).height < _LEAST_CASES:
