@@ -11,6 +11,7 @@ from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.load import Closed, Load, Open
 from framework.simulate import Result, simulate
+from framework.timing.affine import Affine
 from framework.timing.step import StepRow
 from framework.workload import Workload
 from tests.scenarios import MODEL, RowTiming
@@ -85,6 +86,15 @@ def test_the_way_to_the_scheduler_counts_for_the_client(load: Load) -> None:
     if load.clients is None:
         assert ttft_far == pytest.approx(ttft_near + 0.5, abs=1e-12)
         assert far["arrival_s"].tolist() == requests(8).arrival_s.tolist()
+
+
+def test_the_front_end_takes_in_one_request_after_another() -> None:
+    ones = np.ones(3, np.int64)
+    workload = Workload(np.array([0.0, 0.0, 5.0]), ones, ones)
+    timing = Affine(base_s=0.25, request_s=0.5, intake_s=1.0)
+    rows = simulate(workload, mixed(1, GPU), MODEL, timing).requests
+    assert rows["arrival_s"].tolist() == [0.0, 0.0, 5.0]
+    assert rows["start_s"].tolist() == [1.5, 2.5, 6.5]  # the way there, and a second each
 
 
 def test_open_is_the_default() -> None:

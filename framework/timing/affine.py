@@ -12,7 +12,8 @@ from framework.validate import require_at_least
 @dataclass(frozen=True)
 class Affine:
     """A step costs base_s + per_prefill_token_s * sum(chunk) + prefill_quadratic_s * sum((prefix + chunk)^2 - prefix^2)
-    + per_sequence_s * decodes + per_context_token_s * summed context, whatever the model and the GPU.
+    + per_sequence_s * decodes + per_context_token_s * summed context, whatever the model and the GPU. A request takes
+    request_s to the front end, which takes in one after another, intake_s each.
 
     Sums are exact in float64 where the coefficients are dyadic (a small integer times a power of two). Raises
     InputError for a negative coefficient.
@@ -23,12 +24,14 @@ class Affine:
     prefill_quadratic_s: float = 0.0
     per_sequence_s: float = 0.0
     per_context_token_s: float = 0.0
+    request_s: float = 0.0
+    intake_s: float = 0.0
     source: str = "affine"
 
     def __post_init__(self) -> None:
         for name in (
             *("base_s", "per_prefill_token_s", "prefill_quadratic_s"),
-            *("per_sequence_s", "per_context_token_s"),
+            *("per_sequence_s", "per_context_token_s", "request_s", "intake_s"),
         ):
             require_at_least(f"timing.{name}", getattr(self, name), 0)
 
@@ -40,4 +43,6 @@ class Affine:
             prefill_quadratic_s=self.prefill_quadratic_s,
             per_sequence_s=self.per_sequence_s,
             per_context_token_s=self.per_context_token_s,
+            request_s=self.request_s,
+            intake_s=self.intake_s,
         )

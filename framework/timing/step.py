@@ -99,8 +99,8 @@ class StepRow:
     """Coefficients (seconds per unit) and tables of one pool; see the module. All default to nothing.
 
     `request_s`: from a client's sending a request to the front end, which takes in one after another, `intake_s` each,
-    before the scheduler sees it. Limits say where measurement ends:
-    tokens of a step, length of a prompt, sequences that emit, summed context by the number of decodes.
+    before the scheduler sees it. Limits say where measurement ends: tokens of a step, length of a prompt, sequences
+    that emit, summed context by the number of decodes.
     """
 
     base_s: float = 0.0
