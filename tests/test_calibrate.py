@@ -340,6 +340,14 @@ def test_mistakes_are_one_line(more, line, tmp_path, monkeypatch, capsys):
     assert line in error
 
 
+def test_times_in_another_unit_are_refused(tmp_path):
+    own = own_benchmark(tmp_path, 40)
+    benchmark = read_benchmark(own)
+    slow = replace(benchmark, ttft_s=1e3 * benchmark.ttft_s, tpot_s=1e3 * benchmark.tpot_s)
+    with pytest.raises(InputError, match=r"bench.csv: a median TPOT of .* milliseconds given as seconds"):
+        main(words(csv_file(tmp_path / "bench.csv", slow), "load=closed", "concurrency=4"))
+
+
 def test_no_file_and_no_profiles(tmp_path):
     own = own_benchmark(tmp_path, 40)
     with pytest.raises(InputError, match="no file of measured requests"):

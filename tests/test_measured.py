@@ -131,8 +131,8 @@ def test_a_scaled_gpu_is_calibrated_as_its_neighbour_unless_it_was_itself(own: P
     ("asked", "words"),
     [
         (
-            {"parallelism": Parallelism(tp=3)},
-            ["llama3_8b on h100, own, tp3, bf16", "there are tp1 tp2 (bf16, bf16 KV)"],
+            {"parallelism": Parallelism(tp=16)},
+            ["llama3_8b on h100, own, tp16, bf16", "there are tp1 tp2 (bf16, bf16 KV)", "pip install '.[kernels]'"],
         ),
         ({"parallelism": Parallelism(tp=4, pp=2)}, ["tp=4 pp=2 dtype=bf16 kv_dtype=bf16"]),
         ({"model": {"dtype": "fp8"}}, ["tp1, fp8, bf16 KV", "model=llama3_8b gpu=h100 backend=own tp=1 dtype=fp8"]),
@@ -156,6 +156,13 @@ def test_a_miss_says_what_there_is_and_what_to_do(own: Path, asked: dict[str, An
     assert "python -m framework.timing.build" in message
     for word in words:
         assert word in message
+
+
+def test_what_cannot_be_is_not_told_to_be_made(own: Path) -> None:
+    with pytest.raises(InputError, match="tp = 3 does not divide the 32 heads of llama3_8b"):
+        measured(own).row(model(), gpu("h100"), Parallelism(tp=3))
+    with pytest.raises(InputError, match="gpu a100 states no peak for fp8"):
+        measured(own).row(model(dtype="fp8"), gpu("a100"), TP1)
 
 
 @pytest.mark.parametrize(

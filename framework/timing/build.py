@@ -1,7 +1,7 @@
 """Makes profiles from measured kernel times.
 
     python -m framework.timing.build
-    python -m framework.timing.build model=llama3_8b gpu=h100 backend=vllm tp=3 dtype=fp8 kv_dtype=fp8
+    python -m framework.timing.build model=llama3_8b gpu=h100 backend=vllm tp=16 dtype=fp8 kv_dtype=fp8
 
 Without arguments: all that ship, into the package. model=, gpu=, backend= (names, several separated by commas), tp= pp=
 dp= ep= (one instance; those that people use if none is given), dtype= expert_dtype= kv_dtype= (those that ship, or the

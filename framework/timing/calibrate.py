@@ -49,6 +49,7 @@ _SET = {
 _OWN = (*_SET, "load", "concurrency", "rate", "seed", "out", "dry")
 _GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
 _HELD_OUT = 1 / 3
+_FARTHEST = 20.0  # times that a measured TPOT may be off the kernels'
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def main(words: Sequence[str]) -> None:
     observed = [
         observe(replace(read_benchmark(file), **command.known), command.by, command.seed) for file in command.files
     ]
+    for each in observed:
+        _require_same_unit(each, deployment)
     checked = calibrate(observed, deployment, until=1 - _HELD_OUT)
     fitted = calibrate(observed, deployment)
     calibration = calibration_of(fitted.values)
@@ -93,6 +96,20 @@ def main(words: Sequence[str]) -> None:
         fit = Fit(calibration, selector, _rows(observed), note, source="benchmarks of one's own")
         replaced = " (replaced)" if replace_calibration(path, fit) else ""
         print(f"calibration of {selector} on {gpu.name}, {command.backend} in {path}{replaced}")
+
+
+def _require_same_unit(observed: Observed, deployment: Deployment) -> None:
+    """Raise InputError where tokens came so much slower or faster than kernels allow that something is mixed up."""
+    measured_s, replayed_s = observed.times.tpot_s, replay(observed.sent, deployment, Calibration()).tpot_s
+    told = np.isfinite(measured_s) & np.isfinite(replayed_s)
+    if not told.any():
+        return
+    found_s, expected_s = float(np.median(measured_s[told])), float(np.median(replayed_s[told]))
+    if not expected_s / _FARTHEST < found_s < expected_s * _FARTHEST:
+        raise InputError(
+            f"{observed.benchmark.name}: a median TPOT of {found_s:.3g} s, where kernels take {expected_s:.3g} s:"
+            " milliseconds given as seconds, or another model, gpu or tp?"
+        )
 
 
 def _another(policy: Policy) -> Policy:

@@ -24,6 +24,7 @@ _FLOPS_MARGIN = 3.0
 _CACHE_MARGIN = 12.0
 # How far above launch and speed of light the median row may be. Measured tables are within a factor of 80.
 _SLOW = 300.0
+_UNEVEN = 100.0  # between neighbouring sizes of one shape
 # The size along which step times are interpolated: one value would leave nothing to interpolate.
 _AXIS = {
     "gemm": "m",
@@ -122,6 +123,31 @@ def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) 
             f"{where}, {operation}, row {row['row']}: {_shape(operation, row)} in {row['latency_s']:.3g} s is"
             f" {_rates(row)}, and half of the rows are {row['slowness']:.0f} times slower than gpu {gpu.name} could be"
             f" or worse; {advice}"
+        )
+
+
+def require_even(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> None:
+    """Raise InputError where one size takes a hundred times what its neighbours of the same shape let expect.
+
+    A larger call cannot end a hundred times sooner than a smaller one, nor come a hundred times closer to the speed of
+    light: a single row in another unit looks so.
+    """
+    axis = _AXIS.get(operation)
+    if axis is None:
+        return
+    others = [name for name in (*OPERATIONS[operation], "kernel") if name in rows.columns and name != axis]
+    light = _light(operation, rows, gpu).sort(*others, axis)
+    slowness = pl.col("latency_s") / (_LAUNCH_S + pl.col("light_s"))
+    uneven = light.with_columns(
+        next_s=pl.col("latency_s").shift(-1).over(others),
+        leap=slowness / slowness.shift(1).over(others),
+    ).filter((pl.col("latency_s") > _UNEVEN * pl.col("next_s")) | (pl.col("leap") > _UNEVEN))
+    if uneven.height:
+        row = uneven.sort("row").row(0, named=True)
+        raise InputError(
+            f"{where}, {operation}, row {row['row']}: {_shape(operation, row)} in {row['latency_s']:.3g} s is over"
+            f" {_UNEVEN:.0f} times slower than the next {axis} of the same shape lets expect; seconds, milliseconds and"
+            " microseconds mixed up?"
         )
 
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from framework.errors import InputError
 from framework.hardware import Gpu
-from framework.timing.kernel_checks import checked, require_consistent, require_plausible, require_range
+from framework.timing.kernel_checks import checked, require_consistent, require_even, require_plausible, require_range
 from framework.timing.kernel_package import load_package
 from framework.timing.kernel_text import read_text
 from framework.timing.kernel_vidur import is_vidur, load_vidur
@@ -96,6 +96,7 @@ def _table(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> pl.DataF
     typed = checked(operation, rows, where, latency=unit, unit_s=_UNITS_S[unit])
     require_consistent(operation, typed, where)
     require_plausible(operation, typed, where, gpu)
+    require_even(operation, typed, where, gpu)
     require_range(operation, typed, where)
     columns = [*OPERATIONS[operation], "kernel", "latency_s"]
     spread = unit.replace("latency", "spread")

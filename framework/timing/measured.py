@@ -101,6 +101,9 @@ class Measured:
             measured, gain = self._like(gpu)
             found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None:
+            gpu.peak(model.dtype)  # says so where the GPU does not compute in that type
+            if model.heads % parallelism.tp:
+                raise InputError(f"tp = {parallelism.tp} does not divide the {model.heads} heads of {model.name}")
             raise InputError(self._missing(places, model, gpu, measured, setup))
         parts = found.parts
         if measured != gpu.name or not same_speed(found.origin.device, gpu):
@@ -134,7 +137,8 @@ class Measured:
                 known += ", from one of which timing.neighbour=GPU scales"
         return (
             f"{asked}: {known}; make one with python -m framework.timing.build model={model.name} gpu={measured}"
-            f" backend={self.backend} {_options(setup)}, or take timing=roofline, which runs anything"
+            f" backend={self.backend} {_options(setup)} (needs pip install '.[kernels]' and tables that have it), or"
+            " take timing=roofline, which runs anything"
         )
 
 
