@@ -18,7 +18,7 @@ from framework.timing.operations import ACTIVATION_BYTES, LAUNCH_S, NODE_GPUS, O
 
 _SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
 _SUM_BYTES = 4.0  # fp32
-_OVERLAPPED_TOKENS = 256  # up to here servers run shared experts on a stream of their own (vLLM's default)
+_OVERLAPPED_TOKENS = 256  # up to here servers are assumed to run shared experts on a stream of their own
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Where: model=, gpu= (names of conf/), tp= pp= dp= ep=, dtype= expert_dtype= kv_d
 calibrated=true: with the terms fitted to measured deployments; otherwise kernels alone.
 
 FLOPs count two for each token and weight that it passes, embedding and output projection apart, and attention; bytes
-are weights once (experts as far as they are chosen) and KV read and written: framework/timing/work.py. MFU = FLOPs /
+are weights once (experts as far as they are chosen) and KV read and written (framework.timing.work). MFU = FLOPs /
 (time x peak of the weights' type x GPUs), MBU = bytes / (time x bandwidth x GPUs), intensity = FLOPs / bytes.
 --json prints one object: step_ms, parts_ms, mfu, mbu, intensity, extrapolated and more.
 """
