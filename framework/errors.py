@@ -11,3 +11,7 @@ class PolicyError(InputError):
 
 class InvariantError(Exception):
     """The engine broke one of its own invariants: a bug in the framework, never the user's fault."""
+
+
+class JobError(Exception):
+    """A bug that showed in another process. The message is the traceback there."""

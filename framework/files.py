@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from uuid import uuid4
 
 from framework.errors import InputError
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write `content` under a temporary name and rename it; InputError, and nothing left behind, if that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.tmp")  # many machines may write to one directory
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)

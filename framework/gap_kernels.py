@@ -1,4 +1,4 @@
-"""Compiled parts of `framework.gaps`: decode steps from leaps, and the largest gaps of each request."""
+"""Compiled parts of `framework.gaps`: the decode steps of each instance, and the largest gaps of each request."""
 
 from __future__ import annotations
 
@@ -7,29 +7,41 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.jit import compiled
+from framework.jit import compiled, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Records = NDArray[np.void]
+Flags = NDArray[np.bool_]
 
-BLOCK = 32  # steps whose largest gap is kept, so that a scan can pass over them at once
 # Histogram bins are the leading bits of a float64: 256 to an octave (at most 0.4 % wide), from 2**-40 s to 2**24 s.
 SHIFT = 44
 LOWEST = (1023 - 40) << 8
 BINS = 64 << 8
 
+STRETCH = np.dtype(  # a leap with decodes: step j of it, from 0, ends a gap after the instance's previous decode step
+    [
+        ("start_s", "f8"),
+        ("first_s", "f8"),
+        ("increment_s", "f8"),
+        ("opening_s", "f8"),  # gap 0; gap j > 0 is first_s + j * increment_s
+        ("largest_s", "f8"),  # of all its gaps
+        ("step0", "i8"),  # of the instance's decode steps
+        ("steps", "i8"),
+        ("batch", "i8"),
+        ("joined", "i8"),  # of the batch, those that began with step 0: gap 0 is none of theirs
+    ]
+)
 
-class Steps(NamedTuple):
-    """Decode steps, instance after instance: step s of instance i is at offset[i] + s - base[i] of the flat arrays."""
 
-    offset: Ints  # (M,)
-    base: Ints  # (M,) first step kept
-    kept: Ints  # (M,) how many
-    end_s: Floats  # (S,)
-    gap_s: Floats  # (S,) since the end of the instance's previous decode step
-    weight: Ints  # (S,) decodes in the step; less those that began with it, once their memberships are known
-    block_max_s: Floats  # (ceil(S / BLOCK),)
+class Stretches(NamedTuple):
+    """Leaps with decodes, instance after instance: those of instance i are rows[at[i]:at[i + 1]], in order of time."""
+
+    rows: Records  # (R,) STRETCH
+    at: Ints  # (M + 1,)
+    counted: Ints  # (M,) first of the instance's decode steps that no statistic has yet; memberships begin no earlier
+    steps: Ints  # (M,) decode steps so far
+    end_s: Floats  # (M,) end of the last
 
 
 class Tails(NamedTuple):
@@ -47,61 +59,88 @@ class Tails(NamedTuple):
 
 
 @compiled
-def expand(leaps: Records, steps: Steps, written: Ints, last_end_s: Floats) -> int:
-    """Write the steps of each leap, then the block maxima; the index of a leap that does not follow the last, or -1.
+def lay_out(known: Stretches, leaps: Records, at: Ints) -> None:
+    """Set `at` (M + 1,) for what `extend` writes: the rows of `known` that are still needed, and new leaps."""
+    at[:] = 0
+    for i in range(len(known.counted)):
+        for k in range(known.at[i], known.at[i + 1]):
+            at[i + 1] += _is_needed(known.rows[k], known.counted[i])
+    for k in range(len(leaps)):
+        at[leaps[k]["instance"] + 1] += leaps[k]["batch"] > 0
+    for i in range(len(known.counted)):
+        at[i + 1] += at[i]
 
-    `written` (M,): steps of each instance that are there already, `last_end_s` (M,): end of the last; both move on.
+
+@compiled
+def extend(known: Stretches, leaps: Records, grown: Stretches, place: Ints) -> int:
+    """Write the rows of `grown`; the index of a leap that does not follow the instance's last, or -1.
+
+    `steps` and `end_s` of `grown` begin as those of `known` and move on. `place` (M,) is room to count in.
     """
-    for row in range(len(leaps)):
-        leap = leaps[row]
+    for i in range(len(known.counted)):
+        place[i] = grown.at[i]
+        for k in range(known.at[i], known.at[i + 1]):
+            if _is_needed(known.rows[k], known.counted[i]):
+                grown.rows[place[i]] = known.rows[k]
+                place[i] += 1
+    for k in range(len(leaps)):
+        leap = leaps[k]
+        i, steps = leap["instance"], leap["steps"]
         if leap["batch"] == 0:
             continue
-        i = leap["instance"]
-        if leap["step0"] - steps.base[i] != written[i]:
-            return row
-        at = steps.offset[i] + written[i]
-        first_s, increment_s = leap["first_s"], leap["increment_s"]
-        for j in range(leap["steps"]):
-            end_s = leap["start_s"] + (j + 1) * first_s + 0.5 * j * (j + 1) * increment_s
-            steps.end_s[at + j] = end_s
-            steps.gap_s[at + j] = first_s + j * increment_s if j > 0 else end_s - last_end_s[i]
-            steps.weight[at + j] = leap["batch"]
-            last_end_s[i] = end_s
-        written[i] += leap["steps"]
-    for block in range(len(steps.block_max_s)):
-        steps.block_max_s[block] = steps.gap_s[block * BLOCK : (block + 1) * BLOCK].max()
+        if leap["step0"] != grown.steps[i]:
+            return k
+        row = grown.rows[place[i]]
+        row["start_s"] = leap["start_s"]
+        row["first_s"] = leap["first_s"]
+        row["increment_s"] = leap["increment_s"]
+        row["step0"] = leap["step0"]
+        row["steps"] = steps
+        row["batch"] = leap["batch"]
+        row["joined"] = 0
+        row["opening_s"] = _end_s(row, 0) - grown.end_s[i]
+        row["largest_s"] = row["opening_s"]
+        if steps > 1:  # gaps 1, 2, ... rise or fall
+            row["largest_s"] = max(row["opening_s"], _gap_s(row, 1), _gap_s(row, steps - 1))
+        place[i] += 1
+        grown.steps[i] += steps
+        grown.end_s[i] = _end_s(row, steps - 1)
     return -1
 
 
 @compiled
-def fold(memberships: Records, steps: Steps, tails: Tails, first_gap_s: Floats) -> int:
+def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floats) -> int:
     """Fold memberships into the tails of their requests; the index of a row that cannot be, or -1."""
-    for row in range(len(memberships)):
-        member = memberships[row]
-        r, i = member["request"], member["instance"]
-        first, last = 0, 0
+    for index in range(len(memberships)):
+        member = memberships[index]
+        r, i, first, last = member["request"], member["instance"], member["first_step"], member["last_step"]
+        begin = 0
         if i < 0:
-            first_gap_s[row] = member["previous_token_s"]
+            first, last = 0, 1
+            first_gap_s[index] = member["previous_token_s"]
         else:
-            if member["last_step"] <= member["first_step"]:
+            if last <= first:
                 continue
-            first = steps.offset[i] + member["first_step"] - steps.base[i]
-            last = first + member["last_step"] - member["first_step"]
-            if first < steps.offset[i] or last > steps.offset[i] + steps.kept[i]:
-                return row
-            first_gap_s[row] = steps.end_s[first] - member["previous_token_s"]
-            steps.weight[first] -= 1
-        gaps = max(last - first, 1)
-        if tails.seen[r] + gaps > tails.expected[r]:
-            return row
+            if first < known.counted[i] or last > known.steps[i]:
+                return index
+            begin = _row_of(known, i, first)
+            if known.rows[begin]["step0"] != first:
+                return index
+            first_gap_s[index] = _end_s(known.rows[begin], 0) - member["previous_token_s"]
+            known.rows[begin]["joined"] += 1
+        if tails.seen[r] + last - first > tails.expected[r]:
+            return index
         capacity = tails.at[r + 1] - tails.at[r]
-        if tails.seen[r] == 0 and gaps == tails.expected[r]:
+        if tails.seen[r] == 0 and last - first == tails.expected[r]:
             heap = tails.scratch[:capacity]
         else:
             heap = tails.heap[tails.at[r] : tails.at[r + 1]]
-        size = _push(heap, min(tails.seen[r], capacity), first_gap_s[row])
-        _scan(steps, first + 1, last, heap, size)
-        tails.seen[r] += gaps
+        size = _push(heap, min(tails.seen[r], capacity), first_gap_s[index])
+        if last - first > 1:
+            for k in range(_row_of(known, i, last - 1), begin - 1, -1):
+                row = known.rows[k]
+                size = _scan(row, 1 if k == begin else 0, min(last - row["step0"], row["steps"]), heap, size)
+        tails.seen[r] += last - first
         if tails.seen[r] == tails.expected[r]:
             tails.smallest_s[r] = heap[0]
             tails.second_s[r] = heap[0] if capacity == 1 else heap[1] if capacity == 2 else min(heap[1], heap[2])
@@ -110,24 +149,52 @@ def fold(memberships: Records, steps: Steps, tails: Tails, first_gap_s: Floats) 
     return -1
 
 
-@compiled
-def _scan(steps: Steps, first: int, last: int, heap: Floats, size: int) -> None:
-    """Push the gaps of steps [first, last) from the end: gaps grow with the context, so the largest tend to be late."""
-    at = last
-    while at > first:
-        if size == len(heap):
-            if at % BLOCK == 0 and at - BLOCK >= first and steps.block_max_s[at // BLOCK - 1] <= heap[0]:
-                at -= BLOCK
-                continue
-            at -= 1
-            if steps.gap_s[at] <= heap[0]:
-                continue
+@kernel
+def _is_needed(row: np.void, counted: int) -> bool:
+    return row["step0"] + row["steps"] > counted
+
+
+@kernel
+def _end_s(row: np.void, j: int) -> float:
+    return row["start_s"] + (j + 1) * row["first_s"] + 0.5 * j * (j + 1) * row["increment_s"]
+
+
+@kernel
+def _gap_s(row: np.void, j: int) -> float:
+    return row["first_s"] + j * row["increment_s"]
+
+
+@kernel
+def _row_of(known: Stretches, i: int, step: int) -> int:
+    """The row that has this step of instance i."""
+    low, high = known.at[i], known.at[i + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if known.rows[middle]["step0"] <= step:
+            low = middle
         else:
-            at -= 1
-        size = _push(heap, size, steps.gap_s[at])
+            high = middle
+    return low
 
 
-@compiled
+@kernel
+def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
+    """Push the gaps [low, high) of a row from the end: they grow with the context, so the largest tend to be late."""
+    j = high
+    while j > low:
+        if size == len(heap) and row["largest_s"] <= heap[0]:
+            break
+        j -= 1
+        value = row["opening_s"] if j == 0 else _gap_s(row, j)
+        if size == len(heap) and value <= heap[0]:
+            if row["increment_s"] >= 0.0:
+                j = min(j, max(low, 1))  # those between are no larger
+            continue
+        size = _push(heap, size, value)
+    return size
+
+
+@kernel
 def _push(heap: Floats, size: int, value: float) -> int:
     """Keep the largest values in a min-heap of `size` values, as many as it has room for; returns the new size."""
     if size < len(heap):
@@ -152,12 +219,83 @@ def _push(heap: Floats, size: int, value: float) -> int:
     return size
 
 
+@kernel
+def _bin(value: float) -> int:
+    bits = int(np.float64(value).view(np.int64))
+    return min(max((bits >> SHIFT) - LOWEST, 0), BINS - 1)
+
+
 @compiled
-def count_weighted(values: Floats, bits: Ints, weights: Ints, counts: Ints, sums: Floats) -> None:
-    """Add values, each `weight` times, to the histogram `counts`; to `sums` (2,) them and their squares."""
+def count_values(values: Floats, counts: Ints, sums: Floats) -> None:
+    """Add values to the histogram `counts`; to `sums` (2,) them and their squares."""
     for k in range(len(values)):
-        if weights[k] > 0:
-            chosen = min(max((bits[k] >> SHIFT) - LOWEST, 0), BINS - 1)
-            counts[chosen] += weights[k]
-            sums[0] += weights[k] * values[k]
-            sums[1] += weights[k] * values[k] * values[k]
+        counts[_bin(values[k])] += 1
+        sums[0] += values[k]
+        sums[1] += values[k] * values[k]
+
+
+@compiled
+def count_steps(known: Stretches, until: Ints, counts: Ints, sums: Floats) -> None:
+    """The same for the gaps of steps [counted, until) of each instance, each as often as it has decodes."""
+    total, squares = sums[0], sums[1]
+    for i in range(len(until)):
+        for k in range(known.at[i], known.at[i + 1]):
+            row = known.rows[k]
+            low, high = max(known.counted[i] - row["step0"], 0), min(until[i] - row["step0"], row["steps"])
+            weight = row["batch"] - row["joined"]
+            if low == 0 and high > 0 and weight > 0:
+                value = row["opening_s"]
+                counts[_bin(value)] += weight
+                total += weight * value
+                squares += weight * value * value
+            weight, chosen, alike = row["batch"], 0, 0
+            for j in range(max(low, 1), high):
+                value = _gap_s(row, j)
+                if _bin(value) != chosen:
+                    counts[chosen] += weight * alike
+                    chosen, alike = _bin(value), 0
+                alike += 1
+                total += weight * value
+                squares += weight * value * value
+            counts[chosen] += weight * alike
+    sums[0], sums[1] = total, squares
+
+
+@compiled
+def gather_values(
+    values: Floats, marked: Flags, mean: float, found: Floats, weights: Ints, size: int
+) -> tuple[int, float]:
+    """Append the values of `marked` (BINS,) bins, each of weight 1, to the `size` found before.
+
+    Returns the new size and the sum of the squared distances of all values from `mean`.
+    """
+    squares = 0.0
+    for k in range(len(values)):
+        squares += (values[k] - mean) ** 2
+        if marked[_bin(values[k])]:
+            found[size], weights[size] = values[k], 1
+            size += 1
+    return size, squares
+
+
+@compiled
+def gather_steps(known: Stretches, marked: Flags, mean: float, found: Floats, weights: Ints) -> tuple[int, float]:
+    """The same for the gaps of all steps, each as often as it has decodes, from the first place on."""
+    size, squares = 0, 0.0
+    for k in range(len(known.rows)):
+        row = known.rows[k]
+        weight = row["batch"] - row["joined"]
+        if weight > 0:
+            value = row["opening_s"]
+            squares += weight * (value - mean) ** 2
+            if marked[_bin(value)]:
+                found[size], weights[size] = value, weight
+                size += 1
+        weight = row["batch"]
+        for j in range(1, row["steps"]):
+            value = _gap_s(row, j)
+            squares += weight * (value - mean) ** 2
+            if marked[_bin(value)]:
+                found[size], weights[size] = value, weight
+                size += 1
+    return size, squares

@@ -1,9 +1,9 @@
 """Gaps between consecutive tokens (TBT), recovered from leaps and memberships without storing a token.
 
 All decodes of one step emit together, so the gap between two decode steps of an instance is the same for every request
-that took part in both. Leaps are therefore expanded once per step of an instance, never per token; a request's tail is
-then a scan of its interval of steps that keeps the few largest, and the distribution over all tokens is one over steps,
-each weighted by the requests that saw it.
+that took part in both. A request's tail is therefore a scan of the leaps that it spans which keeps the few largest
+gaps, and the distribution over all tokens is one over steps, each weighted by the requests that saw it. The times of
+steps are made from their leap where they are needed, and never stored.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ import numpy as np
 from framework.errors import InvariantError
 from framework.gap_kernels import (
     BINS,
-    BLOCK,
     LOWEST,
     SHIFT,
+    STRETCH,
     Floats,
     Ints,
     Records,
-    Steps,
+    Stretches,
     Tails,
-    count_weighted,
-    expand,
+    count_steps,
+    count_values,
+    extend,
     fold,
+    gather_steps,
+    gather_values,
+    lay_out,
 )
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -65,15 +69,16 @@ def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances
         InvariantError: leaps of an instance leave steps out, or memberships do not fit them.
     """
     tails = _tails(output_tokens, _tail_capacity(output_tokens))
-    steps, first_gap_s = _fold_all(leaps, memberships, tails, instances)
-    values = np.concatenate([steps.gap_s, first_gap_s])
-    weights = np.concatenate([steps.weight, np.ones(len(first_gap_s), np.int64)])
-    count = int(weights.sum())
-    if count == 0:
+    stretches, first_gap_s = _fold_all(leaps, memberships, tails, instances)
+    counts, sums = np.zeros(BINS, np.int64), np.zeros(2)
+    count_steps(stretches, stretches.steps, counts, sums)
+    count_values(first_gap_s, counts, sums)
+    seen = int(counts.sum())
+    if seen == 0:
         return _gaps(tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
-    mean_s = float(weights @ values) / count
-    variance = float(weights @ np.square(values - mean_s)) / count
-    return _gaps(tails, count, mean_s, variance**0.5, _weighted_quantiles(values, weights, count))
+    mean_s = float(sums[0]) / seen
+    variance, quantiles_s = _exact(stretches, first_gap_s, counts, mean_s)
+    return _gaps(tails, seen, mean_s, variance**0.5, quantiles_s)
 
 
 def slowest_mean(leaps: Records, memberships: Records, output_tokens: Ints, instances: int, fraction: float) -> Floats:
@@ -93,8 +98,7 @@ class GapReducer:
 
     def __init__(self, output_tokens: Ints, instances: int) -> None:
         self._tails = _tails(output_tokens, _tail_capacity(output_tokens))
-        self._steps = _no_steps(instances)
-        self._last_end_s = np.zeros(instances)
+        self._stretches = _none(instances)
         self._counts = np.zeros(BINS, np.int64)
         self._sums = np.zeros(2)
 
@@ -109,33 +113,27 @@ class GapReducer:
         Raises:
             InvariantError: as `recover`; also where a membership needs steps that were not to be kept.
         """
-        self._steps = _with_leaps(self._steps, leaps, self._last_end_s)
-        first_gap_s = _folded(memberships, self._steps, self._tails)
-        _tally(first_gap_s, np.ones(len(first_gap_s), np.int64), self._counts, self._sums)
-        self._drop(keep_from_step)
+        self._stretches = _extended(self._stretches, leaps)
+        count_values(_folded(memberships, self._stretches, self._tails), self._counts, self._sums)
+        self._count_until(keep_from_step)
 
     def finish(self) -> Gaps:
         """The statistics of all rows. The reducer takes no more of them."""
-        self._drop(self._steps.base + self._steps.kept)
-        count = int(self._counts.sum())
-        if count == 0:
+        self._count_until(self._stretches.steps)
+        seen = int(self._counts.sum())
+        if seen == 0:
             return _gaps(self._tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
-        mean_s = self._sums[0] / count
-        variance = max(self._sums[1] / count - mean_s**2, 0.0)
-        quantiles = _interpolated(count, lambda ranks: _histogram_order(self._counts, ranks))
-        return _gaps(self._tails, count, float(mean_s), float(variance**0.5), quantiles)
+        mean_s = self._sums[0] / seen
+        variance = max(self._sums[1] / seen - mean_s**2, 0.0)
+        quantiles = _interpolated(seen, lambda ranks: _histogram_order(self._counts, ranks))
+        return _gaps(self._tails, seen, float(mean_s), float(variance**0.5), quantiles)
 
-    def _drop(self, keep_from_step: Ints) -> None:
-        """Count the steps that no open decode has seen, whose weights are final, and forget them."""
-        steps = self._steps
-        dropped = np.clip(keep_from_step - steps.base, 0, steps.kept)
-        gone = np.zeros(len(steps.gap_s), np.bool_)
-        for at, count in zip(steps.offset, dropped, strict=True):
-            gone[at : at + count] = True
-        _tally(steps.gap_s[gone], steps.weight[gone], self._counts, self._sums)
-        kept, stay = steps.kept - dropped, ~gone
-        left = steps.end_s[stay], steps.gap_s[stay], steps.weight[stay]
-        self._steps = Steps(np.cumsum(kept) - kept, steps.base + dropped, kept, *left, np.zeros(0))
+    def _count_until(self, keep_from_step: Ints) -> None:
+        """Count the steps that no open decode has seen, whose weights are final."""
+        counted, steps = self._stretches.counted, self._stretches.steps
+        until = np.clip(keep_from_step, counted, steps)
+        count_steps(self._stretches, until, self._counts, self._sums)
+        counted[:] = until
 
 
 def _tails(output_tokens: Ints, capacity: Ints) -> Tails:
@@ -168,30 +166,36 @@ def _lerp(low: Floats, high: Floats, fraction: Floats) -> Floats:
 
 def _interpolated(count: int, order_statistics: Callable[[Ints], Floats]) -> Floats:
     ranks = (count - 1) * np.array(_QUANTILES)
-    low = np.floor(ranks).astype(np.int64)
-    high = np.minimum(low + 1, count - 1)
-    values = order_statistics(np.concatenate([low, high]))
-    return _lerp(values[: len(low)], values[len(low) :], ranks - low)
+    values = order_statistics(_neighbours(count))
+    return _lerp(values[: len(ranks)], values[len(ranks) :], ranks - np.floor(ranks))
 
 
-def _weighted_quantiles(values: Floats, weights: Ints, count: int) -> Floats:
-    """Quantiles of the values, each repeated `weight` times: a histogram says which values need to be sorted."""
-    counts = np.zeros(BINS, np.int64)
-    _tally(values, weights, counts, np.zeros(2))
-    below = np.cumsum(counts)
-    bins = _bins(values)
+def _neighbours(count: int) -> Ints:
+    """The ranks below and above each quantile, shape (2 * quantiles,)."""
+    low = np.floor((count - 1) * np.array(_QUANTILES)).astype(np.int64)
+    return np.concatenate([low, np.minimum(low + 1, count - 1)])
+
+
+def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, mean_s: float) -> tuple[float, Floats]:
+    """Variance and quantiles of all gaps; `counts`, their histogram, says which need to be sorted."""
+    seen, below = int(counts.sum()), np.cumsum(counts)
+    bins = np.searchsorted(below, _neighbours(seen), side="right")
+    marked = np.zeros(BINS, np.bool_)
+    marked[bins] = True
+    room = int(counts[marked].sum())
+    found, weights = np.empty(room), np.empty(room, np.int64)
+    size, squares = gather_steps(stretches, marked, mean_s, found, weights)
+    size, more = gather_values(first_gap_s, marked, mean_s, found, weights, size)
+    order = np.argsort(found[:size], kind="stable")
+    found, running = found[order], np.cumsum(weights[order])
+    unmarked = np.cumsum(np.where(marked, 0, counts))
 
     def order_statistics(ranks: Ints) -> Floats:
-        found = np.empty(len(ranks))
-        for k, rank in enumerate(ranks):
-            chosen = int(np.searchsorted(below, rank, side="right"))
-            member = bins == chosen
-            order = np.argsort(values[member], kind="stable")
-            running = np.cumsum(weights[member][order]) + below[chosen] - counts[chosen]
-            found[k] = values[member][order][np.searchsorted(running, rank, side="right")]
-        return found
+        chosen = np.searchsorted(below, ranks, side="right")
+        values: Floats = found[np.searchsorted(running, ranks - unmarked[chosen], side="right")]
+        return values
 
-    return _interpolated(count, order_statistics)
+    return (squares + more) / seen, _interpolated(seen, order_statistics)
 
 
 def _histogram_order(counts: Ints, ranks: Ints) -> Floats:
@@ -204,48 +208,32 @@ def _histogram_order(counts: Ints, ranks: Ints) -> Floats:
     return values
 
 
-def _bins(values: Floats) -> Ints:
-    bins: Ints = np.clip((values.view(np.int64) >> SHIFT) - LOWEST, 0, BINS - 1)
-    return bins
+def _none(instances: int) -> Stretches:
+    begin = np.zeros(instances + 1, np.int64), np.zeros(instances, np.int64), np.zeros(instances, np.int64)
+    return Stretches(np.zeros(0, STRETCH), *begin, np.zeros(instances))
 
 
-def _no_steps(instances: int) -> Steps:
-    none, zeros = np.zeros(0), np.zeros(instances, np.int64)
-    return Steps(zeros, zeros, zeros, none, none, np.zeros(0, np.int64), none)
-
-
-def _with_leaps(steps: Steps, leaps: Records, last_end_s: Floats) -> Steps:
-    """`steps` followed by those of `leaps`; `last_end_s`, the end of each instance's last decode step, is moved on."""
-    decoding = leaps["batch"] > 0
-    new = np.bincount(leaps["instance"][decoding], leaps["steps"][decoding], minlength=len(steps.kept))
-    count = steps.kept + new.astype(np.int64)
-    offset, size = np.cumsum(count) - count, int(count.sum())
-    blocks = np.empty(-(-size // BLOCK))
-    grown = Steps(offset, steps.base, count, np.empty(size), np.empty(size), np.empty(size, np.int64), blocks)
-    for old, now in ((steps.end_s, grown.end_s), (steps.gap_s, grown.gap_s), (steps.weight, grown.weight)):
-        for source, target, kept in zip(steps.offset, offset, steps.kept, strict=True):
-            now[target : target + kept] = old[source : source + kept]
-    wrong = expand(leaps, grown, steps.kept.copy(), last_end_s)
+def _extended(known: Stretches, leaps: Records) -> Stretches:
+    """What is still needed of `known`, followed by `leaps`."""
+    at = np.empty_like(known.at)
+    lay_out(known, leaps, at)
+    grown = Stretches(np.empty(at[-1], STRETCH), at, known.counted, known.steps.copy(), known.end_s.copy())
+    wrong = extend(known, leaps, grown, np.empty_like(known.steps))
     if wrong >= 0:
         raise InvariantError(f"leap {leaps[wrong]} does not follow the instance's leap before")
     return grown
 
 
-def _fold_all(leaps: Records, memberships: Records, tails: Tails, instances: int) -> tuple[Steps, Floats]:
-    steps = _with_leaps(_no_steps(instances), leaps, np.zeros(instances))
-    return steps, _folded(memberships, steps, tails)
+def _fold_all(leaps: Records, memberships: Records, tails: Tails, instances: int) -> tuple[Stretches, Floats]:
+    stretches = _extended(_none(instances), leaps)
+    return stretches, _folded(memberships, stretches, tails)
 
 
-def _folded(memberships: Records, steps: Steps, tails: Tails) -> Floats:
-    """Put the gaps of `memberships` into `tails` and lower the weights; returns the gaps before their first steps."""
+def _folded(memberships: Records, stretches: Stretches, tails: Tails) -> Floats:
+    """Put the gaps of `memberships` into `tails` and count who joined; returns the gaps before their first steps."""
     first_gap_s = np.full(len(memberships), np.nan)
-    wrong = fold(memberships, steps, tails, first_gap_s)
+    wrong = fold(memberships, stretches, tails, first_gap_s)
     if wrong >= 0:
         raise InvariantError(f"membership {memberships[wrong]} does not fit the step log or its request's length")
     found: Floats = first_gap_s[~np.isnan(first_gap_s)]
     return found
-
-
-def _tally(values: Floats, weights: Ints, counts: Ints, sums: Floats) -> None:
-    """Add to the histogram `counts`, and to `sums` the weighted sums of values and of their squares."""
-    count_weighted(values, values.view(np.int64), weights, counts, sums)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -70,6 +71,17 @@ class Evaluation:
     pools: pl.DataFrame
 
 
+@dataclass(frozen=True)
+class Judged:
+    """Latencies of each request, NaN where undefined, and what the SLO says of them; arrays of shape (N,)."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    ttft_ok: NDArray[np.bool_]
+    tpot_ok: NDArray[np.bool_]
+    good: NDArray[np.bool_]
+
+
 def evaluate(result: Result, slo: Slo) -> Evaluation:
     """The request table, the summary and the pool table of a run, computed together."""
     gaps = gaps_of(result)
@@ -100,6 +112,22 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
     return evaluate(result, slo).summary
 
 
+def judge(result: Result, slo: Slo) -> Judged:
+    """What the SLO says of each request, without the rest of an evaluation; defined as in `request_table`."""
+    requests, workload = result.requests, result.workload
+    count = len(requests)
+    finished = requests["state"] == FINISHED
+    later_tokens = workload.output_tokens - 1
+
+    ttft_s = requests["first_token_s"] - requests["arrival_s"]
+    tpot_s = np.full(count, np.nan)
+    lasting_s = requests["end_s"] - requests["first_token_s"]
+    np.divide(lasting_s, later_tokens, out=tpot_s, where=finished & (later_tokens > 0))
+    ttft_ok = ~np.isnan(ttft_s) & (np.nan_to_num(ttft_s) <= slo.limits_s("ttft_s", workload.slo_class, count))
+    tpot_ok = finished & (np.nan_to_num(tpot_s) <= slo.limits_s("tpot_s", workload.slo_class, count))
+    return Judged(ttft_s, tpot_s, ttft_ok, tpot_ok, finished & ttft_ok & tpot_ok)
+
+
 def gaps_of(result: Result) -> Gaps:
     """Token gaps: those reduced during the run, else recovered from its step log."""
     if result.gaps is not None:
@@ -111,16 +139,9 @@ def gaps_of(result: Result) -> Gaps:
 def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
     requests, workload = result.requests, result.workload
     count = len(requests)
+    arrival_s = requests["arrival_s"]
     finished = requests["state"] == FINISHED
-    arrival_s, first_s = requests["arrival_s"], requests["first_token_s"]
-    later_tokens = workload.output_tokens - 1
-
-    ttft_s = first_s - arrival_s
-    e2e_s = np.where(finished, requests["end_s"] - arrival_s, np.nan)
-    tpot_s = np.full(count, np.nan)
-    np.divide(requests["end_s"] - first_s, later_tokens, out=tpot_s, where=finished & (later_tokens > 0))
-    ttft_ok = ~np.isnan(ttft_s) & (np.nan_to_num(ttft_s) <= slo.limits_s("ttft_s", workload.slo_class, count))
-    tpot_ok = finished & (np.nan_to_num(tpot_s) <= slo.limits_s("tpot_s", workload.slo_class, count))
+    judged = judge(result, slo)
 
     columns = {
         "request_id": np.arange(count),
@@ -134,45 +155,49 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
         "queue_s": requests["start_s"] - arrival_s,
         "prefill_s": requests["prefill_end_s"] - requests["start_s"],
         "transfer_s": requests["transfer_end_s"] - requests["prefill_end_s"],
-        "ttft_s": ttft_s,
-        "tpot_s": tpot_s,
+        "ttft_s": judged.ttft_s,
+        "tpot_s": judged.tpot_s,
         "tbt_p99_s": np.where(finished, gaps.request_p99_s, np.nan),
         "tbt_max_s": np.where(finished, gaps.request_max_s, np.nan),
-        "e2e_s": e2e_s,
+        "e2e_s": np.where(finished, requests["end_s"] - arrival_s, np.nan),
         "cached_tokens": requests["cached_tokens"],
         "preemptions": requests["preemptions"],
         "migrations": requests["migrations"],
         "predicted_output_tokens": requests["predicted_tokens"],
-        "ttft_ok": ttft_ok,
-        "tpot_ok": tpot_ok,
-        "good": finished & ttft_ok & tpot_ok,
+        "ttft_ok": judged.ttft_ok,
+        "tpot_ok": judged.tpot_ok,
+        "good": judged.good,
     }
-    return pl.DataFrame(columns).with_columns(pl.col(pl.Float64).fill_nan(None))
+    return pl.DataFrame([pl.Series(name, values, nan_to_null=True) for name, values in columns.items()])
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, Any]:
-    completed = requests.filter(pl.col("state") == "finished")
-    offered, good = len(requests), int(requests["good"].sum())
+    workload, state = result.workload, result.requests["state"]
+    finished = state == FINISHED
+    offered, good, completed = len(requests), int(requests["good"].sum()), int(finished.sum())
     duration_s = _duration_s(result)
-    input_tokens, output_tokens = int(completed["input_tokens"].sum()), int(completed["output_tokens"].sum())
+    input_tokens, output_tokens = (
+        int(workload.input_tokens[finished].sum()),
+        int(workload.output_tokens[finished].sum()),
+    )
     gpus = result.cluster.gpus
     used = usage(result, duration_s)
     return {
         "duration": duration_s,
-        "completed": len(completed),
+        "completed": completed,
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,
-        "request_throughput": _rate(len(completed), duration_s),
+        "request_throughput": _rate(completed, duration_s),
         "request_goodput": _rate(good, duration_s),
         "output_throughput": _rate(output_tokens, duration_s),
         "total_token_throughput": _rate(input_tokens + output_tokens, duration_s),
-        **_statistics_ms("ttft", completed["ttft_s"]),
-        **_statistics_ms("tpot", completed["tpot_s"]),
+        **_statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
+        **_statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
         **_gap_statistics_ms(gaps),
-        **_statistics_ms("e2el", completed["e2e_s"]),
+        **_statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
         "offered": offered,
-        "rejected": int((requests["state"] == "rejected").sum()),
-        "failed": int((requests["state"] == "failed").sum()),
+        "rejected": int((state == STATES.index("rejected")).sum()),
+        "failed": int((state == STATES.index("failed")).sum()),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "slo_attainment": good / offered,
@@ -181,7 +206,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "mfu": used["mfu"],
         "mbu": used["mbu"],
         "kv_utilization": used["kv_utilization"],
-        "cache_hit_rate": _cache_hit_rate(requests),
+        "cache_hit_rate": _cache_hit_rate(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         **_provenance(result),
@@ -190,7 +215,6 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
 
 def _provenance(result: Result) -> dict[str, Any]:
     workload = result.workload
-    packages = {name: version(name) for name in ("numpy", "polars", "numba")}
     return {
         "policy": result.policy,
         "predictor": result.predictor,
@@ -202,9 +226,14 @@ def _provenance(result: Result) -> dict[str, Any]:
         "extrapolation": result.extrapolation,
         "load": result.load,
         "seed": result.seed,
-        "versions": {"python": platform.python_version(), **packages},
-        "git_revision": git_revision(_ROOT),
+        **_software(),
     }
+
+
+@functools.cache  # what a process has loaded does not change
+def _software() -> dict[str, Any]:
+    packages = {name: version(name) for name in ("numpy", "polars", "numba")}
+    return {"versions": {"python": platform.python_version(), **packages}, "git_revision": git_revision(_ROOT)}
 
 
 def git_revision(root: Path) -> str | None:
@@ -226,8 +255,8 @@ def _duration_s(result: Result) -> float:
     return float(np.nanmax(ends_s) - np.nanmin(requests["arrival_s"]))
 
 
-def _statistics_ms(name: str, values_s: pl.Series) -> dict[str, float | None]:
-    values_ms = values_s.drop_nulls().to_numpy() * 1e3
+def _statistics_ms(name: str, values_s: Floats) -> dict[str, float | None]:
+    values_ms = values_s[~np.isnan(values_s)] * 1e3
     if len(values_ms) == 0:
         return _statistics(name, [np.nan] * 6)
     centre = [values_ms.mean(), np.median(values_ms), values_ms.std()]
@@ -247,9 +276,10 @@ def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:
     }
 
 
-def _cache_hit_rate(requests: pl.DataFrame) -> float | None:
-    admitted = requests.filter(pl.col("queue_s").is_not_null())
-    return int(admitted["cached_tokens"].sum()) / int(admitted["input_tokens"].sum()) if len(admitted) else None
+def _cache_hit_rate(result: Result) -> float | None:
+    admitted = ~np.isnan(result.requests["start_s"])
+    held, asked = result.requests["cached_tokens"][admitted], result.workload.input_tokens[admitted]
+    return int(held.sum()) / int(asked.sum()) if len(asked) else None
 
 
 def _rate(count: float, duration_s: float) -> float:

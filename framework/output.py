@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from framework.errors import InputError
+from framework.files import write_whole
 from framework.metrics import Evaluation
 from framework.report.perfetto import write_timeline
 
@@ -41,6 +42,11 @@ def write(
     return _write_all(directory, writers)
 
 
+def write_summary(directory: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json alone, of a run whose other files are elsewhere."""
+    write_whole(directory / "summary.json", _json(summary))
+
+
 def step_table(result: Result) -> pl.DataFrame:
     """The leaps, one row each in the order of their ends, with the columns of the engine's LEAP record.
 
@@ -51,7 +57,7 @@ def step_table(result: Result) -> pl.DataFrame:
     return pl.DataFrame({name: np.ascontiguousarray(leaps[name]) for name in order})
 
 
-def _json(summary: dict[str, object]) -> bytes:
+def _json(summary: dict[str, Any]) -> bytes:
     return (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
 
 

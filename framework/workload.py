@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from framework.validate import require_count, require_positive
+
+_ROWS = (
+    *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),
+    *("session_id", "turn", "slo_class", "priority"),
+)
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,8 @@ class Workload:
     `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later turn of a
     session) arrives `think_s` after request `previous` has ended instead. Prompt prefixes are shared where
     `hash_ids[hash_offsets[r] + j]` (block j of request r, `hash_block_tokens` tokens each, ids chained: the same id
-    means the same prefix up to and including that block) are equal.
+    means the same prefix up to and including that block) are equal. Arrays can only be read, so workloads may share
+    them.
     """
 
     arrival_s: NDArray[np.float64]
@@ -39,16 +47,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
-        for name in (
-            "input_tokens",
-            "output_tokens",
-            "previous",
-            "think_s",
-            "session_id",
-            "turn",
-            "slo_class",
-            "priority",
-        ):
+        for name in _ROWS:
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(f"workload: {name} has {len(column)} rows, arrival_s has {count}")
@@ -60,6 +59,9 @@ class Workload:
             raise InputError("workload: input_tokens and output_tokens must be at least 1")
         if self.hash_offsets is not None and (len(self.hash_offsets) != count + 1 or self.hash_block_tokens < 1):
             raise InputError("workload: hash_offsets needs N + 1 entries and hash_block_tokens >= 1")
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                object.__setattr__(self, name, _read_only(column))
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -67,3 +69,88 @@ class Workload:
     @property
     def has_prefixes(self) -> bool:
         return self.hash_offsets is not None and len(self.hash_ids) > 0
+
+
+def rate_rps(workload: Workload) -> float:
+    """Mean arrivals per second, N / period; infinite where all arrive at once."""
+    period = period_s(workload)
+    return len(workload) / period if period > 0 else math.inf
+
+
+def period_s(workload: Workload) -> float:
+    """The time that the workload stands for: first arrival to one mean gap after the last, N / (N - 1) spans."""
+    count = len(workload)
+    span = float(workload.arrival_s[-1] - workload.arrival_s[0])
+    return span * count / (count - 1) if count > 1 else 0.0
+
+
+def at_rate(workload: Workload, rate: float) -> Workload:
+    """Arrival times stretched to a mean of `rate` requests/s, so that burstiness keeps its shape; think times stay.
+
+    Raises InputError for a rate that is not positive and for requests that all arrive at once.
+    """
+    require_positive("rate", rate)
+    if math.isinf(rate_rps(workload)):
+        raise InputError(f"workload {workload.name}: all requests arrive at once, there is no rate to be stretched")
+    factor = rate / rate_rps(workload)
+    if factor == 1:
+        return workload
+    notes = (*workload.notes, f"arrival times divided by {factor:.6g}")
+    return replace(workload, arrival_s=workload.arrival_s / factor, notes=notes)
+
+
+def repeated(workload: Workload, times: int) -> Workload:
+    """The workload `times` over, one period apart; hash blocks and sessions of each copy get new names.
+
+    Raises InputError unless `times` is a whole number of at least 1.
+    """
+    require_count("times", times)
+    if times == 1:
+        return workload
+    period, blocks = period_s(workload), len(workload.hash_ids)
+    names = int(workload.hash_ids.max(initial=-1)) + 1  # the names of one copy
+    offsets, ids = workload.hash_offsets, workload.session_id
+    sessions = 0 if ids is None else int(ids.max()) + 1
+    return replace(
+        workload,
+        arrival_s=(period * np.arange(times)[:, None] + workload.arrival_s).ravel(),
+        input_tokens=np.tile(workload.input_tokens, times),
+        output_tokens=np.tile(workload.output_tokens, times),
+        hash_ids=_shifted(workload.hash_ids, names, times),
+        hash_offsets=None if offsets is None else np.append(_shifted(offsets[:-1], blocks, times), blocks * times),
+        previous=None if workload.previous is None else _shifted(workload.previous, len(workload), times),
+        think_s=None if workload.think_s is None else np.tile(workload.think_s, times),
+        session_id=None if ids is None else _shifted(ids, sessions, times),
+        turn=None if workload.turn is None else np.tile(workload.turn, times),
+        slo_class=None if workload.slo_class is None else workload.slo_class * times,
+        priority=None if workload.priority is None else np.tile(workload.priority, times),
+        notes=(*workload.notes, f"tiled {times} times, {period:.6g} s apart"),
+    )
+
+
+def first(workload: Workload, requests: int) -> Workload:
+    """The first `requests` requests; raises InputError unless that is a whole number of at least 1."""
+    require_count("requests", requests)
+    if requests >= len(workload):
+        return workload
+    offsets = None if workload.hash_offsets is None else workload.hash_offsets[: requests + 1]
+    columns = {
+        name: column[:requests] for name, column in vars(workload).items() if name in _ROWS and column is not None
+    }
+    ids = workload.hash_ids if offsets is None else workload.hash_ids[: offsets[-1]]
+    return replace(workload, **columns, hash_ids=ids, hash_offsets=offsets)
+
+
+def _shifted(names: NDArray[np.int64], step: int, times: int) -> NDArray[np.int64]:
+    """`times` copies in a row, `step` apart; -1 stands for none and stays."""
+    copies = names + step * np.arange(times)[:, None]
+    copies[:, names < 0] = -1
+    return copies.ravel()
+
+
+def _read_only(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -189,6 +189,30 @@ def test_membership_that_does_not_fit_is_an_error(field: str, value: int) -> Non
         recover(log.leaps, broken, log.output_tokens, log.instances)
 
 
+def test_membership_begins_with_a_leap() -> None:
+    log = random_log(2)
+    long = int(np.flatnonzero((log.leaps["steps"] > 1) & (log.leaps["batch"] > 0) & (log.leaps["instance"] == 0))[0])
+    broken = log.memberships.copy()
+    broken["first_step"][0], broken["instance"][0] = log.leaps["step0"][long] + 1, 0
+    with pytest.raises(InvariantError, match="membership"):
+        recover(log.leaps, broken, log.output_tokens, log.instances)
+
+
+@pytest.mark.parametrize("increment_s", [-1 / 64, 0.0, 1 / 64])
+def test_gaps_may_fall_within_a_leap(increment_s: float) -> None:
+    """Two leaps of 150 steps, the second after a pause of 1 s."""
+    steps = np.arange(150)
+    durations = 3.0 + increment_s * steps
+    start_s = [0.0, float(durations.sum()) + 1.0]
+    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0) for k in range(2)], LEAP)
+    ends_s = np.concatenate([at_s + np.cumsum(durations) for at_s in start_s])
+    gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0)], MEMBERSHIP), np.array([301]), 1)
+    own = np.diff(np.concatenate([[-1.0], ends_s]))
+    assert (gaps.request_p99_s[0], gaps.request_max_s[0]) == (np.percentile(own, 99), own.max())
+    found = [gaps.median_s, gaps.p90_s, gaps.p95_s, gaps.p99_s]
+    np.testing.assert_array_equal(found, np.percentile(own, [50, 90, 95, 99]))
+
+
 def test_missing_leap_is_an_error() -> None:
     log = random_log(2)
     with pytest.raises(InvariantError, match="leap"):

@@ -16,6 +16,7 @@ from framework.errors import InputError
 from traces import formats, transforms
 from traces.frame import Trace, to_workload
 from traces.load import Transforms, load
+from traces.statistics import dispersion
 
 TIMES = [0.0, 0.0, 3.0, 3.0, 3.0, 9.0]
 
@@ -121,6 +122,89 @@ def test_tile_then_limit_is_quick_at_a_million():
     assert (len(workload) - 1) / workload.arrival_s[-1] == pytest.approx(8.0)
 
 
+def test_resampled_blocks_are_stretches_of_the_recording():
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(size=500))
+    original = trace((arrivals - arrivals[0]).tolist())
+    period = transforms.period_s(original)
+    block = period / 7.5
+    result = transforms.resample(original, block, 3)
+    row = result.frame["output_tokens"].to_numpy() - 1
+    played, recorded = result.arrival_s, original.arrival_s[row]
+    lag = (played - recorded) % period  # one for each block, but for the shift to 0 s
+    within = np.abs(np.diff(lag)) < 1e-9
+    assert np.count_nonzero(~within) == 7
+    assert np.array_equal(np.diff(row)[within] % 500, np.ones(within.sum()))  # whole stretches, once around the end
+    edges = played[1:][~within]
+    assert np.all(np.abs(edges / block - np.arange(1, 8)) < 0.2)
+    assert result.notes == (f"8 blocks of {block:g} s drawn with replacement (seed 3)",)
+
+
+def test_resampling_draws_each_request_once_on_average():
+    original = trace(np.arange(200.0).tolist())
+    drawn = np.zeros(200)
+    replicates = [transforms.resample(original, 30.0, seed) for seed in range(400)]
+    for replicate in replicates:
+        np.add.at(drawn, replicate.frame["output_tokens"].to_numpy() - 1, 1)
+    assert np.mean([len(replicate) for replicate in replicates]) == pytest.approx(200, abs=0.5)
+    assert drawn.mean() == pytest.approx(400, rel=0.01)
+    assert np.abs(drawn - 400).max() < 5 * 400**0.5  # as likely at the ends as in the middle
+    spread = np.std([len(replicate) for replicate in replicates])
+    assert spread < 5  # regular arrivals: only the edges of blocks vary
+    again = transforms.resample(original, 30.0, 5)
+    assert again.frame.equals(replicates[5].frame)
+    assert not again.frame.equals(replicates[6].frame)
+
+
+def test_resampling_keeps_the_rate_and_bursts_of_a_recording(real_trace):
+    for file in ("conversation_trace.jsonl", "AzureLLMInferenceTrace_conv.csv"):
+        original = formats.read(real_trace(file))
+        replicates = [transforms.resample(original, 300.0, seed) for seed in range(20)]
+        rates = [transforms.rate_rps(replicate) for replicate in replicates]
+        assert np.mean(rates) == pytest.approx(transforms.rate_rps(original), rel=0.05)
+        bursts = [dispersion(replicate.arrival_s, 10.0) for replicate in replicates]
+        assert np.mean(bursts) == pytest.approx(dispersion(original.arrival_s, 10.0), rel=0.15)
+
+
+def test_what_is_drawn_again_has_new_blocks():
+    ids = pl.Series([[i // 10, 100 + i] for i in range(100)])
+    original = trace(np.arange(100.0).tolist(), hash_ids=ids)
+    result = transforms.resample(original, 40.0, 1)
+    row = result.frame["output_tokens"].to_numpy() - 1
+    seen: dict[int, int] = {}
+    for request, (shared, own) in zip(row.tolist(), result.frame["hash_ids"].to_list(), strict=True):
+        copy = seen.get(request, 0)
+        seen[request] = copy + 1
+        assert (shared, own) == (request // 10 + 200 * copy, 100 + request + 200 * copy)
+    assert max(seen.values()) > 1
+    assert result.notes[0].endswith("as recorded")
+    assert ", 45.0% as recorded" in result.notes[0]
+
+
+def test_sessions_of_a_sample_hold_within_its_blocks():
+    turns = np.arange(120)
+    original = trace(
+        turns.astype(float).tolist(), session_id=(turns % 3).tolist(), turn=(turns // 3).tolist(), think_s=[1.0] * 120
+    )
+    result = transforms.resample(original, 25.0, 2)
+    workload = to_workload(result)
+    assert workload.previous is not None
+    later = np.flatnonzero(workload.previous >= 0)
+    row = result.frame["output_tokens"].to_numpy() - 1
+    assert np.all(row[later] - row[workload.previous[later]] == 3)
+    assert np.all(later - workload.previous[later] == 3)
+    cut = len(workload) - len(later) - np.count_nonzero(row < 3)
+    assert result.notes[0].endswith(f"{cut} later turns became first turns at the edges of blocks")
+    assert cut >= 12
+
+
+def test_a_sample_may_be_of_a_twin_and_is_cut_and_stretched_like_a_recording():
+    workload = load(name="reasoning", resample_s=60.0, limit=500, rate=3.0, seed=4)
+    assert len(workload) == 500
+    assert [note.split()[1] for note in workload.notes[1:]] == ["blocks", "times"]
+    other = load(name="reasoning", resample_s=60.0, limit=500, rate=3.0, seed=4)
+    np.testing.assert_array_equal(workload.output_tokens, other.output_tokens)
+
+
 def test_mix_keeps_traces_apart():
     a = chat()
     b = Trace(trace([0.0, 3.0, 4.0], hash_ids=[[0], [0, 1], [5]]).frame, "b", "twin", hash_block_tokens=4)
@@ -204,6 +288,10 @@ def test_any_chain_gives_a_valid_workload(arrivals, tile, limit, poisson, jitter
         ({"min_input_tokens": 99}, "no request is left by the length filters"),
         ({"min_input_tokens": 9, "max_input_tokens": 8}, "trace.min_input_tokens is 9, more than"),
         ({"max_output_tokens": "x"}, "trace.max_output_tokens is 'x'"),
+        ({"resample_s": 0}, "trace.resample_s is 0, must be a number above 0"),
+        ({"resample_s": True}, "trace.resample_s is True"),
+        ({"resample_s": 10.9}, "trace.resample_s is 10.9, must lie between the mean gap and the period of 10.8 s"),
+        ({"resample_s": 1.7}, "trace.resample_s is 1.7, must lie between the mean gap and the period"),
         ({"jitter_s": -1}, "trace.jitter_s is -1"),
         ({"poisson": 3}, "trace.poisson is 3, must be true or false"),
     ],
@@ -217,6 +305,13 @@ def test_mistakes(steps, reason):
 def test_no_rate_without_time():
     with pytest.raises(InputError, match="all requests arrive at once"):
         transforms.set_rate(trace([0.0, 0.0]), 1.0)
+
+
+def test_no_sample_of_one_moment_or_of_silence():
+    with pytest.raises(InputError, match=r"trace\.resample_s is 1, must lie between"):
+        transforms.resample(trace([0.0, 0.0]), 1.0, 0)
+    with pytest.raises(InputError, match=r"no request is left by trace\.resample_s; take longer blocks"):
+        transforms.resample(trace([0.0, 1.0, 2.0, 900.0]), 301.0, 22)
 
 
 def test_load_applies_them_to_a_file(tmp_path):

@@ -16,6 +16,7 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from framework.errors import InputError
+from framework.memo import read_once
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
 from traces.settings import check_whole
@@ -142,15 +143,22 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 def read(path: Path, format_name: str | None = None, block_tokens: int | None = None) -> Trace:
     """Read a trace file in a named format, or in the one that its content shows; with the file's sha256.
 
-    Raises InputError if there is no such file or format, or for the first bad row.
+    A process reads a file again only if it has changed. Raises InputError if there is no such file or format, or for
+    the first bad row.
     """
     if not path.exists():
         raise InputError(f"{path}: no such trace file")
-    name = sniff(path) if format_name is None else format_name
-    if name not in FORMATS:
-        raise InputError(f"trace.format: {name!r} is not known; the formats are {', '.join(FORMATS)}")
+    if format_name is not None and format_name not in FORMATS:
+        raise InputError(f"trace.format: {format_name!r} is not known; the formats are {', '.join(FORMATS)}")
     if block_tokens is not None:
         check_whole("trace.block_tokens", block_tokens)
+    trace = _read(path, format_name, block_tokens)
+    return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
+
+
+@read_once(keep=8)
+def _read(path: Path, format_name: str | None, block_tokens: int | None) -> Trace:
+    name = sniff(path) if format_name is None else format_name
     if path.is_dir() != (name == "servegen"):
         raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no folder'} is no trace in format {name}")
     known = FORMATS[name]

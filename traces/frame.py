@@ -98,7 +98,7 @@ def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int
 
 
 def to_workload(trace: Trace) -> Workload:
-    """The trace as arrays of its own (writable, contiguous). A later turn points at the row of the turn before it.
+    """The trace as contiguous arrays. A later turn points at the row of the turn before it.
 
     Hash ids are renamed to 0, 1, 2, ... where they are negative or spread far wider than their number.
     """
@@ -108,9 +108,9 @@ def to_workload(trace: Trace) -> Workload:
     hash_ids, hash_offsets = _flat_hash_ids(frame)
     previous, session_id = _sessions(trace)
     return Workload(
-        arrival_s=frame["arrival_s"].to_numpy(writable=True),
-        input_tokens=frame["input_tokens"].to_numpy(writable=True),
-        output_tokens=frame["output_tokens"].to_numpy(writable=True),
+        arrival_s=frame["arrival_s"].to_numpy(),
+        input_tokens=frame["input_tokens"].to_numpy(),
+        output_tokens=frame["output_tokens"].to_numpy(),
         name=trace.name,
         source=trace.source,
         sha256=trace.sha256,
@@ -118,11 +118,11 @@ def to_workload(trace: Trace) -> Workload:
         hash_offsets=hash_offsets,
         hash_block_tokens=trace.hash_block_tokens,
         previous=previous,
-        think_s=frame["think_s"].fill_null(0.0).to_numpy(writable=True) if previous is not None else None,
+        think_s=frame["think_s"].fill_null(0.0).to_numpy() if previous is not None else None,
         session_id=session_id,
-        turn=frame["turn"].fill_null(0).to_numpy(writable=True) if "turn" in frame.columns else None,
+        turn=frame["turn"].fill_null(0).to_numpy() if "turn" in frame.columns else None,
         slo_class=tuple(frame["slo_class"].fill_null("default")) if "slo_class" in frame.columns else None,
-        priority=frame["priority"].fill_null(0).to_numpy(writable=True) if "priority" in frame.columns else None,
+        priority=frame["priority"].fill_null(0).to_numpy() if "priority" in frame.columns else None,
         notes=trace.notes,
     )
 
@@ -181,5 +181,5 @@ def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]
         if bad.any() and first is not None:
             session = rows["session_id"][first]
             raise InputError(f"trace {trace.name}, request {first} (session {session}): {reason}")
-    previous = rows["previous"].cast(pl.Int64).fill_null(-1).to_numpy(writable=True)
-    return previous, rows["session_id"].fill_null(-1).to_numpy(writable=True)
+    previous = rows["previous"].cast(pl.Int64).fill_null(-1).to_numpy()
+    return previous, rows["session_id"].fill_null(-1).to_numpy()

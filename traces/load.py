@@ -18,9 +18,10 @@ TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
 
 @dataclass(frozen=True)
 class Transforms:
-    """What is done to a trace, in this order: window, length filters, tiling, limit, Poisson, jitter, rate.
+    """What is done to a trace, in this order: window, length filters, resampling, tiling, limit, Poisson, jitter, rate.
 
-    The fields are the keys of the config node. `window_s` is [start, end) of the recording. `rate` (requests/s) and
+    The fields are the keys of the config node. `window_s` is [start, end) of the recording. `resample_s` counts seconds
+    of what window and filters left, before it is tiled: the copies of a tiled trace are alike. `rate` (requests/s) and
     `rate_scale` (a factor) exclude each other.
     """
 
@@ -29,6 +30,7 @@ class Transforms:
     max_input_tokens: int | None = None
     min_output_tokens: int | None = None
     max_output_tokens: int | None = None
+    resample_s: float | None = None
     tile: int = 1
     limit: int | None = None
     poisson: bool = False
@@ -51,7 +53,8 @@ class Transforms:
     def resizes(self) -> bool:
         """Whether the length of the result is more than a matter of `limit`."""
         bounds = (self.min_input_tokens, self.max_input_tokens, self.min_output_tokens, self.max_output_tokens)
-        return self.window_s is not None or self.tile > 1 or bounds != (None,) * 4
+        parts = (self.window_s, self.resample_s)
+        return parts != (None, None) or self.tile > 1 or bounds != (None,) * 4
 
     def apply(self, trace: Trace, seed: int) -> Trace:
         """The trace transformed. Raises InputError for a value out of range or if no request is left."""
@@ -60,6 +63,8 @@ class Transforms:
         input_tokens = (self.min_input_tokens, self.max_input_tokens)
         output_tokens = (self.min_output_tokens, self.max_output_tokens)
         trace = transforms.keep_lengths(trace, input_tokens, output_tokens)
+        if self.resample_s is not None:
+            trace = transforms.resample(trace, self.resample_s, seed)
         trace = transforms.tile(trace, self.tile)
         if self.limit is not None:
             trace = transforms.limit(trace, self.limit)

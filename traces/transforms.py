@@ -80,6 +80,52 @@ def set_rate(trace: Trace, requests_per_s: float) -> Trace:
     return scale_rate(trace, requests_per_s / rate_rps(trace))
 
 
+def resample(trace: Trace, block_s: float, seed: int) -> Trace:
+    """A replicate of the trace: blocks of `block_s` seconds, drawn with replacement, played for the trace's period.
+
+    This is the circular block bootstrap (Politis and Romano, in Exploring the Limits of Bootstrap, 1992): a block
+    starts anywhere in the period and runs on from its end to its beginning, so that each request is drawn once on
+    average. Blocks that stop at the end (Kuensch, Annals of Statistics 17, 1989) would draw the ends less often, and
+    of blocks on a grid there are few. The last block is cut to what is left. Bursts and drifts shorter than a block
+    are kept, longer ones are not; nor are hits on prefixes that were last seen in another block that was not drawn.
+
+    A request that is drawn for the k-th time has the hash blocks of a k-th copy, so that it never finds its own
+    prompt in a cache. Sessions hold within a block: a turn whose turn before is not in the block becomes a first turn
+    at its recorded time. Left out, it would lower the rate.
+    """
+    check_positive("trace.resample_s", block_s)
+    period = period_s(trace)
+    if not period / len(trace) <= block_s <= period:
+        reach = f"of {period:.6g} s with {len(trace)} requests"
+        raise InputError(f"trace.resample_s is {block_s:g}, must lie between the mean gap and the period {reach}")
+    played_s = np.arange(math.ceil(period / block_s)) * block_s
+    start_s = np.random.default_rng([seed, 3]).uniform(0.0, period, len(played_s))
+    end_s = start_s + np.minimum(block_s, period - played_s)
+    # Two pieces a block: up to the end of the period, and on from its beginning.
+    begins = np.column_stack([start_s, np.zeros_like(start_s)]).ravel()
+    ends = np.column_stack([np.minimum(end_s, period), np.maximum(end_s - period, 0.0)]).ravel()
+    moved_s = np.column_stack([played_s - start_s, played_s - start_s + period]).ravel()
+    first, stop = np.searchsorted(trace.arrival_s, begins), np.searchsorted(trace.arrival_s, ends)
+    row = np.concatenate([np.arange(*piece) for piece in zip(first, stop, strict=True)])
+    if len(row) == 0:
+        raise InputError(f"trace {trace.name}: no request is left by trace.resample_s; take longer blocks")
+    piece = np.repeat(np.arange(len(first)), stop - first)
+    drawn_s = np.maximum.accumulate(trace.arrival_s[row] + moved_s[piece])  # rounding may turn the order at an edge
+    names = {
+        "hash_ids": _occurrence(row) * _names(trace, "hash_ids"),
+        "session_id": piece * _names(trace, "session_id"),
+    }
+    renamed = [pl.col(column) + pl.Series(shift) for column, shift in names.items() if column in trace.has]
+    frame = trace.frame[row].with_columns(pl.Series("arrival_s", drawn_s - drawn_s[0]), *renamed)
+    words = [f"{len(played_s)} blocks of {block_s:g} s drawn with replacement (seed {seed})"]
+    if "session_id" in trace.has:
+        cut = int((_opens(frame) & ~_opens(trace.frame)[row]).sum())
+        words.append(f"{cut} later turns became first turns at the edges of blocks")
+    if "hash_ids" in trace.has:
+        words.append(f"{_repeats(frame):.1%} of the hash blocks came before, {_repeats(trace.frame):.1%} as recorded")
+    return trace.with_frame(frame, "; ".join(words))
+
+
 def tile(trace: Trace, copies: int) -> Trace:
     """The trace `copies` times over, one period apart; hash blocks and sessions of each copy get new names."""
     check_whole("trace.tile", copies)
@@ -161,3 +207,22 @@ def _names(trace: Trace, column: str) -> int:
 def _shifted(frame: pl.DataFrame, shifts: Mapping[str, float]) -> pl.DataFrame:
     """The frame with a constant added to some columns (to the ids within, for a list)."""
     return frame.with_columns(pl.col(column) + by for column, by in shifts.items() if by and column in frame.columns)
+
+
+def _occurrence(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many times each entry stands before it, shape (K,)."""
+    order = np.argsort(rows, kind="stable")
+    count = np.empty_like(rows)
+    count[order] = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])
+    return count
+
+
+def _opens(frame: pl.DataFrame) -> pl.Series:
+    """Whether a row is no later turn of a session."""
+    return frame["session_id"].is_first_distinct() | frame["session_id"].is_null()
+
+
+def _repeats(frame: pl.DataFrame) -> float:
+    """The share of hash blocks that an earlier row has too."""
+    ids = np.sort(frame["hash_ids"].explode(empty_as_null=False, keep_nulls=False).to_numpy())
+    return float(np.count_nonzero(np.diff(ids) == 0) / max(len(ids), 1))

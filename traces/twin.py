@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from framework.memo import read_once
 from traces.arrivals import ArrivalModel
 from traces.frame import Trace
 from traces.prefix import PrefixModel
 
 SCHEMA = "trace-twin/1"
 SUFFIX = ".json"
+_FOLDER = Path(__file__).resolve().parent / "twins"
 
 
 @dataclass(frozen=True)
@@ -188,26 +189,38 @@ class Twin:
 
 
 def sample_twin(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:
-    """Samples a shipped twin by name, or one in a file. Raises InputError for an unknown name or a bad file."""
-    return load_twin(name_or_path).sample(requests, seed)
+    """Samples a shipped twin by name, or one in a file. Raises InputError for an unknown name or a bad file.
+
+    A process draws a sample again only if the file has changed.
+    """
+    trace = _sample(_path(name_or_path), requests, seed)
+    return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
 
 
 def load_twin(name_or_path: str | os.PathLike[str]) -> Twin:
     """A shipped twin by name, or one in a file (anything that ends in .json or holds a path separator)."""
-    name = os.fspath(name_or_path)
-    if name.endswith(SUFFIX) or os.sep in name:
-        return Twin.load(name)
-    if name not in shipped():
-        raise InputError(
-            f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
-        )
-    return Twin.from_json(files("traces").joinpath("twins", name + SUFFIX).read_text(), name)
+    return Twin.load(_path(name_or_path))
 
 
 def shipped() -> list[str]:
     """Names of the twins that come with the project."""
-    folder = files("traces").joinpath("twins")
-    return sorted(entry.name.removesuffix(SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SUFFIX))
+    return sorted(path.stem for path in _FOLDER.glob(f"*{SUFFIX}"))
+
+
+@read_once(keep=8)
+def _sample(path: Path, requests: int | None, seed: int) -> Trace:
+    return Twin.load(path).sample(requests, seed)
+
+
+def _path(name_or_path: str | os.PathLike[str]) -> Path:
+    name = os.fspath(name_or_path)
+    if name.endswith(SUFFIX) or os.sep in name:
+        return Path(name)
+    if name not in shipped():
+        raise InputError(
+            f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
+        )
+    return _FOLDER / f"{name}{SUFFIX}"
 
 
 def _lists(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:

@@ -21,7 +21,8 @@ import numpy as np
 from framework.errors import InputError
 from framework.files import user_cache, write_whole
 from framework.hardware import Gpu, Model, Parallelism
-from framework.timing.profile import Parts, Setup
+from framework.memo import read_once
+from framework.timing.profile import FloatArray, Parts, Setup
 
 _FORMAT = "servelab timing profile 1"
 _DIGITS = 4
@@ -155,8 +156,12 @@ def write_profile(directory: Path, profile: Profile) -> Path:
     return path
 
 
+@read_once(keep=16)
 def read_profile(path: Path) -> Profile:
-    """Read a profile; InputError, naming the file, for one that cannot be read or is something else."""
+    """Read a profile; InputError, naming the file, for one that cannot be read or is something else.
+
+    A process reads a file again only if it has changed; arrays of a profile cannot be altered.
+    """
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
         if content["format"] != _FORMAT:
@@ -217,9 +222,14 @@ def _decoded(entry: Mapping[str, Any]) -> Parts:
             decoded[name] = value
         elif name.endswith("_us"):
             times_s = np.array(value, np.float64) * _US
-            decoded[f"{name[:-3]}_s"] = times_s if times_s.ndim else float(times_s)
+            decoded[f"{name[:-3]}_s"] = _read_only(times_s) if times_s.ndim else float(times_s)
         elif isinstance(value, list):
-            decoded[name] = np.array([np.inf if item is None else item for item in value], np.float64)
+            decoded[name] = _read_only(np.array([np.inf if item is None else item for item in value], np.float64))
         else:
             decoded[name] = math.inf if value is None else float(value)
     return Parts(**decoded)
+
+
+def _read_only(array: FloatArray) -> FloatArray:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,107 @@
+"""Workloads played at another rate, several times over, and in part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framework.errors import InputError
+from framework.workload import Workload, at_rate, first, period_s, rate_rps, repeated
+from traces import formats, transforms
+from traces.frame import Trace, to_workload
+from traces.laws import Arrivals, Law
+from traces.synthetic import Lengths, Sessions, conversations, independent, with_classes
+from traces.twin import sample_twin
+
+
+def chats(requests: int = 400) -> Trace:
+    """Sessions of several turns, of two classes, whose prompts share prefixes."""
+    lengths = Lengths(Law("lognormal", mean=200.0, cv=1.0), Law("exponential", mean=50.0))
+    sessions = Sessions(Law("fixed", mean=4), Law("exponential", mean=20.0), prefix_tokens=64, prefixes=2)
+    trace = conversations(requests, lengths, Arrivals("poisson", rate=1.0), sessions, 3)
+    return with_classes(trace, {"chat": 0.7, "batch": 0.3}, 3)
+
+
+def plain() -> Trace:
+    return independent(50, Lengths(Law("fixed", mean=8), Law("fixed", mean=3)), Arrivals("gamma", 2.0, cv=3.0), 1)
+
+
+def assert_same(found: Workload, expected: Workload) -> None:
+    for field in fields(Workload):
+        values = getattr(found, field.name), getattr(expected, field.name)
+        if isinstance(values[1], np.ndarray):
+            assert values[0].dtype == values[1].dtype, field.name
+            np.testing.assert_array_equal(*values, err_msg=field.name)
+        else:
+            assert values[0] == values[1], field.name
+
+
+@pytest.mark.parametrize("trace", [chats(), plain(), sample_twin("mooncake", 500, 1)], ids=["chats", "plain", "twin"])
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_repeated_is_what_tiling_the_trace_gives(trace: Trace, times: int) -> None:
+    assert_same(repeated(to_workload(trace), times), to_workload(transforms.tile(trace, times)))
+
+
+def test_recordings_are_repeated_stretched_and_cut_as_traces_are(real_trace: Callable[[str], Path]) -> None:
+    for file in ("conversation_trace.jsonl", "AzureLLMInferenceTrace_conv.csv"):
+        trace = formats.read(real_trace(file))
+        workload = to_workload(trace)
+        assert rate_rps(workload) == transforms.rate_rps(trace)
+        assert_same(repeated(workload, 3), to_workload(transforms.tile(trace, 3)))
+        assert_same(at_rate(workload, 7.5), to_workload(transforms.set_rate(trace, 7.5)))
+        assert_same(first(workload, 1000), to_workload(transforms.limit(trace, 1000)))
+
+
+def test_rate_of_the_whole_and_of_copies() -> None:
+    workload = to_workload(plain())
+    stretched = at_rate(workload, 4.0)
+    assert rate_rps(stretched) == pytest.approx(4.0)
+    assert rate_rps(repeated(stretched, 10)) == pytest.approx(4.0)
+    np.testing.assert_allclose(
+        stretched.arrival_s / period_s(stretched), workload.arrival_s / period_s(workload), rtol=1e-12
+    )
+    assert at_rate(workload, rate_rps(workload)) is workload
+
+
+def test_think_times_are_not_stretched() -> None:
+    workload = to_workload(chats())
+    assert_same(at_rate(workload, 2.0), to_workload(transforms.set_rate(chats(), 2.0)))
+    np.testing.assert_array_equal(at_rate(workload, 2.0).think_s, workload.think_s)
+
+
+def test_first_keeps_links_within() -> None:
+    workload = first(to_workload(chats()), 150)
+    assert_same(workload, to_workload(transforms.limit(chats(), 150)))
+    assert workload.previous is not None
+    assert (workload.previous >= 0).sum() > 50
+    assert first(workload, 150) is workload
+    assert len(first(to_workload(plain()), 1)) == 1
+
+
+def test_what_cannot_be() -> None:
+    at_once = Workload(np.zeros(2), np.array([4, 4]), np.array([1, 1]))
+    assert math.isinf(rate_rps(at_once))
+    with pytest.raises(InputError, match="all requests arrive at once"):
+        at_rate(at_once, 1.0)
+    with pytest.raises(InputError, match="rate must be a finite number above 0, got 0"):
+        at_rate(to_workload(plain()), 0)
+    with pytest.raises(InputError, match="times must be a whole number of at least 1, got 0"):
+        repeated(at_once, 0)
+    with pytest.raises(InputError, match="requests must be a whole number of at least 1, got 0"):
+        first(at_once, 0)
+    np.testing.assert_array_equal(repeated(at_once, 2).arrival_s, np.zeros(4))
+
+
+def test_workloads_share_arrays_that_nobody_can_alter() -> None:
+    output_tokens = np.array([3, 2])
+    workload = Workload(np.array([0.0, 1.0]), np.array([4, 4]), output_tokens)
+    faster = at_rate(workload, 9.0)
+    assert np.shares_memory(faster.output_tokens, workload.output_tokens)
+    with pytest.raises(ValueError, match="read-only"):
+        faster.output_tokens[0] = 7
+    assert output_tokens.flags.writeable  # what it was made of stays the maker's
