@@ -108,6 +108,16 @@ def test_runs_on_unlike_clusters_are_compared_per_gpu() -> None:
     assert "distserve 8 GPUs 0.50" in text
 
 
+def test_runs_at_capacity_are_compared_by_it() -> None:
+    summary = summarize(small_result(), SLO) | {"request_goodput": 1.0, "capacity_per_gpu": 1.0}
+    many, few = summary | {"policy": "chunked", "capacity": 3.0}, summary | {"capacity": 2.0}
+    text = words(printed(comparison_table([few, many])))
+    assert "capacity" in text
+    assert "goodput" not in text
+    assert "▸ chunked 3.00" in text
+    assert "distserve 2.00" in text
+
+
 def test_runs_are_called_by_what_tells_them_apart() -> None:
     summary = summarize(small_result(), SLO)
     runs = [

@@ -45,7 +45,7 @@ def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None 
     """Runs below each other, for `rich.console.Console.print`; the best goodput is bold and marked.
 
     Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
-    goodput per GPU. A narrow terminal gets fewer columns.
+    goodput per GPU, and runs at capacity by that. A narrow terminal gets fewer columns.
     """
     return _Comparison(summaries, [Text(label) for label in labels] if labels else _distinguishing(summaries))
 
@@ -60,23 +60,30 @@ class _Comparison:
         yield self._runs(with_counts=options.max_width >= _WIDE)
 
     def _runs(self, with_counts: bool) -> Table:
-        several_sizes = len({summary["gpus"] for summary in self.summaries}) > 1
-        goodput, heading = ("goodput_per_gpu", "/s/GPU") if several_sizes else ("request_goodput", "req/s")
-        best = max(summary[goodput] for summary in self.summaries)
+        figure, heading = _figure(self.summaries)
+        best = max(summary[figure] for summary in self.summaries)
         table = _table("", "run", between=0)
-        for column in (f"goodput\n{heading}", "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
+        for column in (heading, "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
             table.add_column(column, justify="right", no_wrap=True)
         for label, summary in zip(self.labels, self.summaries, strict=True):
-            is_best = len(self.summaries) > 1 and best > 0 and summary[goodput] == best
+            is_best = len(self.summaries) > 1 and best > 0 and summary[figure] == best
             counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
             table.add_row(
                 *("▸" if is_best else "", label),
-                *(_number(summary[goodput]), _attainment(summary["slo_attainment"], unit="")),
+                *(_number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
                 *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
                 *(f"{count:,}" for count in counts[: len(_COUNTED) if with_counts else 0]),
                 style="bold" if is_best else "",
             )
         return table
+
+
+def _figure(summaries: Sequence[Summary]) -> tuple[str, str]:
+    """The key by which runs are compared, and the heading of its column."""
+    several_sizes = len({summary["gpus"] for summary in summaries}) > 1
+    if all("capacity" in summary for summary in summaries):
+        return ("capacity_per_gpu", "capacity\n/s/GPU") if several_sizes else ("capacity", "capacity\nreq/s")
+    return ("goodput_per_gpu", "goodput\n/s/GPU") if several_sizes else ("request_goodput", "goodput\nreq/s")
 
 
 def _headline(summary: Summary) -> list[Text]:
@@ -135,6 +142,9 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("goodput", Text.assemble((f"{_number(summary['request_goodput'])} req/s", "bold"), (per_gpu, "dim")))
     share = f" {int(requests['good'].sum()):,} of {summary['offered']:,}"
     grid.add_row("attainment", Text.assemble(_attainment(summary["slo_attainment"]), (share, "dim")))
+    if summary.get("share_of_bound") is not None:
+        limit = f" ({summary['bound_limit']})"
+        grid.add_row("of bound", Text.assemble(_share(summary["share_of_bound"]), (limit, "dim")))
     throughput = f"{_number(summary['request_throughput'])} req/s, {_number(summary['output_throughput'])} tok/s"
     grid.add_row("throughput", throughput)
     for state in ("completed", "rejected", "failed"):
