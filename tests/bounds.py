@@ -1,0 +1,143 @@
+"""Step times and saturated systems made up at random, for the bound on goodput and what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.config import EngineConfig
+from framework.hardware import Gpu
+from framework.load import Closed, Load, Open
+from framework.timing.step import Curve, StepRow, Surface
+from framework.workload import Workload
+from tests.rulers import Rules
+from tests.scenarios import MODEL, MODES, RowTiming, Scenario
+
+Rng = np.random.Generator
+
+
+def random_curve(rng: Rng, longest: int, scale_s: float) -> Curve:
+    """Rising or not, but not after its last knot."""
+    knots = np.unique(np.append(rng.integers(2, longest, rng.integers(1, 6)), 1)).astype(float)
+    values = rng.random(len(knots)) * scale_s
+    if rng.random() < 0.5:
+        values.sort()
+    values[-1] = max(values[-1], values[-2])
+    return Curve(tuple(knots), tuple(values))
+
+
+def random_surface(rng: Rng, scale_s: float) -> Surface:
+    """Rising or not, but not in context after its last knot, nor in batch."""
+    batches = np.unique(np.append(rng.integers(2, 20, rng.integers(1, 4)), 1)).astype(float)
+    contexts = np.unique(np.append(rng.integers(2, 400, rng.integers(1, 6)), rng.integers(0, 2))).astype(float)
+    values = rng.random((len(batches), len(contexts))) * scale_s * (1 + 0.2 * np.add.outer(batches, contexts / 20))
+    if rng.random() < 0.5:
+        values = np.maximum.accumulate(np.maximum.accumulate(values, 0), 1)
+    values[:, -1] = np.maximum(values[:, -1], values[:, -2])
+    values[-1] = values[-2] * (1 + rng.random())  # else times would be negative far beyond
+    return Surface(tuple(batches), tuple(contexts), tuple(map(tuple, values)))
+
+
+def random_row(rng: Rng) -> StepRow:
+    """Step times of which each part may be missing."""
+
+    def maybe(scale_s: float, share: float) -> float:
+        return float(rng.random() * scale_s) if rng.random() < share else 0.0
+
+    return StepRow(
+        base_s=0.001 + maybe(0.05, 0.8),
+        per_prefill_token_s=maybe(4e-3, 0.6),
+        prefill_quadratic_s=maybe(3e-5, 0.4),
+        per_sequence_s=maybe(3e-3, 0.6),
+        per_context_token_s=maybe(2e-4, 0.6),
+        per_sampled_s=maybe(1e-3, 0.3),
+        prefill_step_s=maybe(0.03, 0.4),
+        skew_s=maybe(1e-4, 0.2),
+        request_s=maybe(0.03, 0.2),
+        intake_s=maybe(0.02, 0.2),
+        linear=random_curve(rng, 80, 0.2) if rng.random() < 0.6 else None,
+        attention=random_curve(rng, 150, 0.2) if rng.random() < 0.5 else None,
+        logits=random_curve(rng, 12, 0.03) if rng.random() < 0.5 else None,
+        decode=random_surface(rng, 0.02) if rng.random() < 0.6 else None,
+    )
+
+
+def retimed(scenario: Scenario, rng: Rng) -> Scenario:
+    """The scenario with tables for step times and SLO classes, and often a larger batch."""
+    workload, engine = scenario.workload, scenario.engine
+    if rng.random() < 0.3:
+        workload = replace(workload, slo_class=tuple(rng.choice(["a", "b"], len(workload))))
+    if rng.random() < 0.5:
+        engine = replace(engine, max_batch=int(rng.integers(4, 40)))
+    timing = RowTiming({gpu: random_row(rng) for gpu in scenario.timing.rows})
+    return replace(scenario, workload=workload, timing=timing, engine=engine)
+
+
+def saturated(rng: Rng) -> Scenario:
+    """More requests of one or two kinds than the system can take at once; what is scarce differs."""
+    engine = EngineConfig(
+        token_budget=int(rng.choice([8, 16, 40, 100, 300])),
+        block_tokens=int(rng.choice([1, 4, 16])),
+        preemption="swap" if rng.random() < 0.4 else "recompute",
+        watermark=0.0,
+        kv_fraction=1.0,
+        batching=MODES[rng.integers(len(MODES))],  # type: ignore[arg-type]
+        first_token="decode" if rng.random() < 0.3 else "prefill",
+    )
+    count, kinds = int(rng.integers(30, 120)), 2
+    kind = rng.integers(0, rng.integers(1, kinds + 1), count)
+    arrival_s = np.sort(rng.random(count)) * rng.choice([0.0, 0.1, 1.0, 5.0])
+    prompts, outputs = rng.integers(1, 60, kinds)[kind], np.maximum(rng.integers(-10, 60, kinds), 1)[kind]
+    workload = Workload(arrival_s - arrival_s[0], prompts, outputs)
+    if rng.random() < 0.3:
+        workload = _alike(workload, kind, engine.block_tokens)
+        engine = replace(engine, prefix_cache=True)
+    pools = tuple(
+        PoolSpec(
+            role,
+            role,  # type: ignore[arg-type]
+            int(rng.integers(1, 3)),
+            server(role, int(rng.choice([130, 200, 400, 4000]))),
+            max_batch=int(rng.choice([1, 2, 3, 8, 30, 100])),
+            link_bytes_s=float(10 ** rng.uniform(3, 6)),
+        )
+        for role in (("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed"))[rng.integers(4)]
+    )
+    timing = RowTiming({pool.gpu.name: _plain_or_random_row(rng) for pool in pools})
+    load: Load = Open() if rng.random() < 0.8 else Closed(int(rng.integers(1, 60)))
+    rules = Rules(seed=int(rng.integers(99)), prioritize=str(rng.choice(["", "short", "hash"])))
+    return Scenario(workload, ClusterSpec(pools, LinkSpec(1e6)), MODEL, timing, engine, load, rules)
+
+
+def _alike(workload: Workload, kind: NDArray[np.int64], block_tokens: int) -> Workload:
+    """Prompts of a kind share all their blocks but the last, of which each has its own."""
+    blocks = -(-workload.input_tokens // block_tokens)
+    ids = [
+        1000 * k + j if j + 1 < many else 10**6 + r
+        for r, (k, many) in enumerate(zip(kind, blocks, strict=True))
+        for j in range(many)
+    ]
+    offsets = np.concatenate([[0], np.cumsum(blocks)])
+    return replace(workload, hash_ids=np.array(ids), hash_offsets=offsets, hash_block_tokens=block_tokens)
+
+
+def _plain_or_random_row(rng: Rng) -> StepRow:
+    """Plain rows differ in what they make expensive, decodes above all: then it pays to be preempted."""
+    if rng.random() < 0.5:
+        return random_row(rng)
+    return StepRow(
+        base_s=float(rng.choice([0.001, 0.01, 0.05])),
+        per_prefill_token_s=float(rng.choice([0.0, 1e-5, 1e-3])),
+        per_sequence_s=float(rng.choice([0.0, 1e-3, 0.1])),
+        per_context_token_s=float(rng.choice([0.0, 1e-5, 1e-4])),
+        prefill_step_s=float(rng.choice([0.0, 0.02])),
+    )
+
+
+def server(name: str, kv_tokens: int) -> Gpu:
+    """A GPU that holds the tiny model and so many KV tokens."""
+    memory = float(MODEL.weight_bytes + kv_tokens * MODEL.kv_bytes_per_token)
+    return Gpu(name, {"bf16": 1e12}, memory, 1e12, 1e9, 1e6, 1e9, 100.0, 1.0, 1.0)
