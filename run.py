@@ -15,22 +15,27 @@ from framework.launch import launch
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(config: DictConfig) -> float:
-    """Compose, simulate, write, print; return the goodput in requests per second."""
-    from framework.compose import compose  # compiled code loads here, not for --help or --cfg
-    from framework.metrics import evaluate
-    from framework.output import write
-    from framework.report.table import run_table
-    from framework.terminal import results_console
+    """Compose, measure, write, print; return the objective, such as the goodput in requests per second."""
+    from framework.job import perform, sweep_job  # compiled code loads here, not for --help or --cfg
 
-    experiment = compose(config)
-    result = experiment.run()
-    evaluation = evaluate(result, experiment.slo)
+    if HydraConfig.get().mode == RunMode.MULTIRUN:  # a sweep ends in one table of all its runs
+        return sweep_job(config).value
+    from framework.report.capacity import capacity_table
+    from framework.report.table import run_table
+    from framework.terminal import progress_bar, results_console
+
+    chosen = HydraConfig.get().runtime.choices
     directory = Path(HydraConfig.get().runtime.output_dir)
-    write(directory, result, evaluation, steps=config.output.steps, timeline=config.output.timeline)
-    if HydraConfig.get().mode != RunMode.MULTIRUN:  # a sweep ends in one table of all its runs
-        results_console().print(run_table(evaluation, experiment.slo))
-        print(f"results in {directory}", file=sys.stderr)
-    return float(evaluation.summary["request_goodput"])
+    with progress_bar(f"{chosen.policy} on {chosen.trace}") as progress:
+        measurement = perform(config, directory, progress)
+    console = results_console()
+    console.print(run_table(measurement.evaluation, measurement.slo))
+    if measurement.probes is not None:
+        console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
+    for note in measurement.notes:
+        console.print(note, markup=False, highlight=False)
+    print(f"results in {directory}", file=sys.stderr)
+    return measurement.value
 
 
 if __name__ == "__main__":

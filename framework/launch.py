@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
@@ -25,6 +26,9 @@ _SWEEP = ("-m", "--multirun")
 
 # Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
 OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
+
+# Hydra looks for launchers in the package `hydra_plugins` wherever that lies on the path; later portions prevail.
+sys.path.append(str(Path(__file__).parent / "plugins"))
 
 
 def launch(main: Callable[[], object]) -> None:

@@ -5,57 +5,72 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import shutil
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
+import yaml
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.files import write_whole
 from framework.launch import USER_ERROR, explain, report_error
+
+_MOST = 40  # runs that a table at the end of a sweep shows all of
+_BEST = 20  # of more than that
 
 
 class Runs(Callback):
-    """Hydra's hooks; one instance sees a whole run or sweep.
+    """Hydra's hooks. One instance sees a whole run or sweep; copies of it see the jobs that run in other processes.
 
     A run refused for a mistake of its user leaves one line on stderr, no directory, and exit code 2. In a sweep the
-    others go on, and a line that several runs share is printed once. A bug ends everything with its traceback.
+    others go on, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
+    and leaves a traceback beside it; once the others have ended, the bug ends the command.
     """
 
     def __init__(self) -> None:
-        self._mistakes: set[str] = set()
-        self._directory: FreshDirectory | None = None
-        self._in_sweep = False
+        self._process = 0
         self._started_ns = 0
+        self._refusals: Refusals | None = None
+        self._told: set[str] = set()
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self._watch(config, "hydra.run.dir")
+        self._start(config, "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self._in_sweep = True
-        self._started_ns = time.time_ns()
-        self._watch(config, "hydra.sweep.dir")
+        directory = self._start(config, "hydra.sweep.dir")
+        if directory is not None:
+            self._refusals = Refusals(directory / "refused")
+            self._refusals.clear()
+            atexit.register(self._tell)  # also when a bug ends the sweep
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         if job_return.status != JobStatus.FAILED:
             return
-        line = explain(job_return._return_value)  # the public property would print and raise
+        error = job_return._return_value  # the public property would print and raise
+        output = OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False)
+        line = explain(error)
         if line is None:
-            if self._directory is not None:
-                atexit.unregister(self._directory.discard)  # the configuration that met a bug is kept
+            if output is not None:
+                Path(output, "traceback.txt").write_text("".join(format_exception(error)))
             return
-        if line not in self._mistakes:
-            overrides = " ".join(job_return.overrides or ())
-            report_error(f"{line} [{overrides}]" if self._in_sweep and overrides else line)
-        self._mistakes.add(line)
-        if self._in_sweep:
-            output = Path(config.hydra.runtime.output_dir)
-            FreshDirectory(output, frozenset(), (output,)).discard()
+        if self._refusals is None:
+            report_error(line)
+            self._told.add(line)
+        else:
+            self._refusals.add(config.hydra.job.num, line, " ".join(job_return.overrides or ()))
+            if output is not None:
+                FreshDirectory(Path(output), frozenset(), (Path(output),)).discard()
+            if os.getpid() == self._process:
+                self._tell()
         job_return.return_value = float("nan")
         job_return.status = JobStatus.COMPLETED
 
@@ -64,21 +79,51 @@ class Runs(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         try:
-            print_comparison(Path(config.hydra.sweep.dir), self._started_ns)
+            self._tell()
+            print_comparison(Path(config.hydra.sweep.dir), self._started_ns, config.objective)
         finally:  # Hydra makes a warning of what breaks here
             self._exit_if_refused()
 
-    def _watch(self, config: DictConfig, key: str) -> None:
+    def _start(self, config: DictConfig, key: str) -> Path | None:
+        self._process, self._started_ns = os.getpid(), time.time_ns()
         try:
-            directory = OmegaConf.select(config, key)
+            directory = Path(OmegaConf.select(config, key))
         except OmegaConfBaseException:  # built from what is known within a job only
-            return
-        self._directory = FreshDirectory.watch(Path(directory))
-        atexit.register(self._directory.discard)  # also after an interrupt, or when Hydra itself refuses the sweep
+            return None
+        fresh = FreshDirectory.watch(directory)
+        atexit.register(fresh.discard)  # also after an interrupt, or when Hydra itself refuses the sweep
+        return fresh.path
+
+    def _tell(self) -> None:
+        """Print the lines that have not been printed; those of other processes are found in files."""
+        for line, overrides in self._refusals.read() if self._refusals is not None else ():
+            if line not in self._told:
+                report_error(f"{line} [{overrides}]" if overrides else line)
+            self._told.add(line)
 
     def _exit_if_refused(self) -> None:
-        if self._mistakes:
+        if self._told:
             sys.exit(USER_ERROR)
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Why runs of a sweep were refused, one file each: whatever process or machine a run is in, it can say so here."""
+
+    directory: Path
+
+    def clear(self) -> None:
+        """Forget those of an earlier sweep."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def add(self, job: int, line: str, overrides: str) -> None:
+        write_whole(self.directory / f"{job}.log", f"{line}\n{overrides}\n".encode())
+
+    def read(self) -> list[tuple[str, str]]:
+        """(line, overrides) of each, in the order of the jobs."""
+        files = sorted(self.directory.glob("[!.]*.log"), key=lambda file: int(file.stem))
+        texts = (file.read_text().splitlines() for file in files)
+        return [(line, overrides) for line, overrides in texts]
 
 
 @dataclass(frozen=True)
@@ -121,32 +166,47 @@ def _is_hydras(entry: Path) -> bool:
     return entry.name == "multirun.yaml" or entry.suffix == ".log"
 
 
-def print_comparison(sweep: Path, since_ns: int = 0) -> None:
-    """Print one table of the runs below directory `sweep`, as far as they were written since `since_ns` (Unix time)."""
+def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
+    """Print one table of the runs below directory `sweep`, as far as they were written since `since_ns` (Unix time).
+
+    Of many runs it shows the best by `objective`, the default one where several were swept over.
+    """
     from framework.report.table import comparison_table  # a run that is refused should not wait for these
     from framework.terminal import results_console
 
     runs = read_runs(sweep, since_ns)
-    if runs:
-        labels, summaries = zip(*runs, strict=True)
-        results_console().print(comparison_table(summaries, labels))
+    if not runs:
+        return
+    shown, rest = runs, ""
+    if len(runs) > _MOST:
+        key = get_class(objective._target_).key  # type: ignore[attr-defined]
+        shown = sorted(runs, key=lambda run: run[1].get(key) or 0.0, reverse=True)[:_BEST]
+        rest = f"the best {_BEST} of {len(runs):,} runs by {key}; all are in {sweep}"
+    labels, summaries = zip(*shown, strict=True)
+    console = results_console()
+    console.print(comparison_table(summaries, labels))
+    if rest:
+        console.print(f"{rest}; python -m experiments.table makes tables of them", markup=False, highlight=False)
 
 
 def read_runs(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
     """(label, summary) of each run below `sweep`, in the order of the jobs. Labels name the overrides that differ."""
     found = []
-    for file in sweep.rglob("summary.json"):
+    for file in sorted(sweep.rglob("summary.json"), key=lambda file: _natural(file.parent)):
         if file.stat().st_mtime_ns >= since_ns:
-            job = OmegaConf.select(OmegaConf.load(file.parent / ".hydra" / "hydra.yaml"), "hydra.job.num")
-            overrides = [str(entry) for entry in OmegaConf.load(file.parent / ".hydra" / "overrides.yaml")]
-            found.append((job, overrides, json.loads(file.read_text())))
-    found.sort(key=lambda run: (run[0], run[1]))
-    shared = set.intersection(*(set(overrides) for _, overrides, _ in found)) if len(found) > 1 else set()
-    traces = {(summary["trace"], summary["trace_source"]) for _, _, summary in found}
+            entries = yaml.safe_load((file.parent / ".hydra" / "overrides.yaml").read_text())
+            found.append(([str(entry) for entry in entries], json.loads(file.read_bytes())))
+    shared = set.intersection(*(set(overrides) for overrides, _ in found)) if len(found) > 1 else set()
+    traces = {(summary["trace"], summary["trace_source"]) for _, summary in found}
     runs = []
-    for _, overrides, summary in found:
+    for overrides, summary in found:
         own = [entry for entry in overrides if entry not in shared]
         if len(traces) > 1 and summary["trace_source"] == "twin":
             own.append("(twin)")
         runs.append((" ".join(own) or summary["policy"], summary))
     return runs
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """To sort by: numbers within names by size, as the jobs of a sweep are called by number."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.launch import explain
-from framework.runs import FreshDirectory, read_runs
+from framework.metrics import Slo, evaluate
+from framework.runs import FreshDirectory, print_comparison, read_runs
+from tests.results import small_result
 
 
 def broken(kind: str) -> None:
@@ -143,3 +146,21 @@ def test_a_twin_among_recordings_is_marked(tmp_path: Path) -> None:
     job(tmp_path, 0, ["trace.path=a"])
     job(tmp_path, 1, ["trace=b"], source="twin")
     assert [label for label, _ in read_runs(tmp_path)] == ["trace.path=a", "trace=b (twin)"]
+
+
+@pytest.mark.parametrize("count", [40, 41])
+def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int) -> None:
+    summary = evaluate(small_result(), Slo(ttft_s=1.0, tpot_s=0.1)).summary
+    for number in range(count):
+        goodput = float((number * 7) % count)
+        directory = job(tmp_path, number, [f"seed={number:03d}"])
+        (directory / "summary.json").write_text(json.dumps(summary | {"request_goodput": goodput}))
+    print_comparison(tmp_path, 0, OmegaConf.create({"_target_": "framework.objective.Goodput"}))
+    out = capsys.readouterr().out
+    if count == 40:
+        assert out.count("seed=") == 40
+        assert "the best" not in out
+    else:
+        best = sorted(range(count), key=lambda number: (number * 7) % count, reverse=True)[:20]
+        assert [int(number) for number in re.findall(r"seed=(\d+)", out)] == best
+        assert "the best 20 of 41 runs by request_goodput" in out

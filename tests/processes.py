@@ -1,0 +1,112 @@
+"""Commands of the project as processes, for tests that end them early or want many."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+_POLICY = """
+import os
+import signal
+from pathlib import Path
+
+from framework.policy import Aggregated
+
+
+class Faulty(Aggregated):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        if kind == "where":
+            import ray
+
+            Path("nodes").mkdir(exist_ok=True)
+            Path("nodes", ray.get_runtime_context().get_node_id()).touch()
+
+    def route_prefill(self, request, cluster):
+        if self.kind == "bug":
+            return {}["nothing"]
+        if self.kind == "deadly" or self.kind == "once" and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+"""
+
+Finished = subprocess.CompletedProcess[str]
+
+
+def outside_policy(directory: Path) -> tuple[str, str]:
+    """Write a policy that goes wrong in several ways to `directory`/outside, for PYTHONPATH; arguments that add it."""
+    package = directory / "outside"
+    (package / "conf" / "policy").mkdir(parents=True)
+    (package / "faulty_policy.py").write_text(_POLICY)
+    (package / "conf" / "policy" / "faulty.yaml").write_text("_target_: faulty_policy.Faulty\nkind: none\n")
+    return "--config-dir", str(package / "conf")
+
+
+def start(directory: Path, *overrides: str, **environment: str) -> subprocess.Popen[str]:
+    """run.py in `directory`, without recorded traces, as the first of a group of processes."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run.py"), *overrides],
+        cwd=directory,
+        env={key: value for key, value in os.environ.items() if key != "TRACES_DIR"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Finished:
+    out, err = process.communicate(timeout=600)
+    return Finished(process.args, process.returncode, out, err)
+
+
+def run(directory: Path, *overrides: str, **environment: str) -> Finished:
+    return finish(start(directory, *overrides, **environment))
+
+
+def of_session(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that `process` started, and theirs, as far as they live; that of `process` itself left out."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it has ended
+            continue
+        if int(session) == process.pid != int(entry.name) and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The workers of a joblib sweep, apart from the process that tracks their semaphores."""
+
+    def words(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            return ""
+
+    return [pid for pid in of_session(process) if "popen_loky" in words(pid)]
+
+
+def eventually(holds: Callable[[], object], within_s: float = 120.0) -> bool:
+    """Whether it does, sooner or later."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """Directories of runs with results, in the order of their names."""
+    found = (Path(folder) for folder, _, files in os.walk(directory) if "summary.json" in files)  # others may vanish
+    return sorted(found)
