@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from hydra import compose as compose_config
 from hydra import initialize_config_dir
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
-from scipy import stats
 
+from experiments.statistics import Estimate, Floats, estimate
 from framework.compose import compose
 from framework.errors import InputError
 from framework.launch import INTERRUPTED, USER_ERROR, explain, report_error
@@ -30,9 +29,7 @@ from framework.metrics import evaluate
 from framework.terminal import results_console
 from framework.workload import Workload
 
-Floats = NDArray[np.float64]
 _CONF = Path(__file__).resolve().parents[1] / "conf"
-_CONFIDENCE = 0.95
 _TABLE_COLUMNS = 170  # of a file or a pipe; narrower terminals fold the table
 
 
@@ -78,19 +75,6 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over replicates and half the width of its 95 % interval (NaN with fewer than two)."""
-
-    mean: float
-    half_width: float
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return bool(abs(self.mean) > self.half_width)
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Every figure of an ablation: `values[variant][metric]` has one value a replicate, NaN where it is undefined."""
 
@@ -116,15 +100,6 @@ class Outcome:
             self.values[variant][metric], reference, out=np.full_like(reference, np.nan), where=reference != 0
         )
         return estimate(100 * (relative - 1))
-
-
-def estimate(values: Floats) -> Estimate:
-    """Mean and Student's t interval of independent values, shape (replicates,)."""
-    count = len(values)
-    if count < 2:
-        return Estimate(float(values.mean()), float("nan"))
-    quantile = stats.t.ppf((1 + _CONFIDENCE) / 2, count - 1)
-    return Estimate(float(values.mean()), float(quantile * values.std(ddof=1) / np.sqrt(count)))
 
 
 # --- reading and running ----------------------------------------------------------------------------------------------

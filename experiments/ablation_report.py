@@ -15,7 +15,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.ablation import Estimate, Outcome
+from experiments.ablation import Outcome
+from experiments.statistics import Estimate
 from framework.errors import InputError
 
 _NONE = "–"

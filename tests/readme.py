@@ -23,6 +23,7 @@ README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "run.svg"
 SHOWN = {
     "run": "make run",
+    "capacity": "python run.py policy=chunked objective=capacity | tail -17",
     "show": "python -m framework.timing.show model=llama3_70b gpu=h100 tp=4 decode=64x4096",
 }
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,11 +70,11 @@ def environment(home: Path) -> dict[str, str]:
 
 def printed(name: str = "run", **more: str) -> str:
     """What a command of SHOWN prints on stdout, `more` in its environment."""
-    arguments = [str(ROOT / "run.py")] if name == "run" else SHOWN[name].split()[1:]
+    line = "python run.py" if name == "run" else SHOWN[name]
+    line = line.replace(" run.py", f" {ROOT / 'run.py'}")
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, *arguments]
         told = environment(Path(home)) | more
-        finished = subprocess.run(command, cwd=home, env=told, capture_output=True, text=True, check=True)
+        finished = subprocess.run(line, shell=True, cwd=home, env=told, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in finished.stdout.splitlines())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.ablation import Ablation, Outcome, Published, estimate, main, read_ablation, run
+from experiments.ablation import Ablation, Outcome, Published, main, read_ablation, run
 from experiments.ablation_report import as_csv, as_json, as_markdown, as_table, remarks, write
 from framework.errors import InputError
 from framework.launch import explain
@@ -51,20 +51,6 @@ MADE = {
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------
-
-
-def test_the_interval_is_students_t() -> None:
-    found = estimate(np.asarray([1.0, 2.0, 3.0, 4.0]))
-    assert found.mean == 2.5
-    assert found.half_width == pytest.approx(3.182446 * np.sqrt(5 / 3) / 2, rel=1e-6)  # t(0.975, 3) of any table
-    assert np.isnan(estimate(np.asarray([7.0])).half_width)
-    assert not estimate(np.asarray([7.0])).is_significant
-
-
-def test_intervals_cover_as_often_as_they_say() -> None:
-    samples = np.random.default_rng(1).normal(5.0, 2.0, (4000, 10))
-    found = [estimate(row) for row in samples]
-    assert np.mean([abs(one.mean - 5.0) <= one.half_width for one in found]) == pytest.approx(0.95, abs=0.012)
 
 
 def test_differences_are_paired() -> None:

@@ -23,13 +23,14 @@ from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.launch import explain
 from framework.metrics import Slo
+from framework.objective import Objective
 from framework.policy import Policy
 from framework.predictor import Predictor
 from framework.timing.step import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
 
-GROUPS = ("policy", "predictor", "trace", "model", "gpu", "cluster", "timing", "engine", "load", "slo")
+GROUPS = ("policy", "predictor", "trace", "model", "gpu", "cluster", "timing", "engine", "load", "slo", "objective")
 KINDS: dict[str, tuple[type, ...]] = {
     "policy": (Policy,),
     "predictor": (Predictor, type(None)),
@@ -39,6 +40,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "cluster": (ClusterSpec,),
     "engine": (EngineConfig,),
     "slo": (Slo,),
+    "objective": (Objective,),
 }
 SMALL = ("trace=synthetic", "trace.limit=20")
 

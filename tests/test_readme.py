@@ -22,7 +22,10 @@ NESTED = ("make test", "python -m pytest")  # this suite itself
 RUNS = [line for line in commands() if line.startswith("python ") or " python " in line]
 PLACED = next(line for line in RUNS if "hydra.run.dir=outputs/mine" in line)
 MEASURED = [line for line in RUNS if "backend=torch" in line]
-APART = (PLACED, NEEDS_GPU, *MEASURED)
+SEARCH = [
+    line for line in RUNS if any(word in line for word in ("experiments.tune", "+tuned=", "seed=range", ".table"))
+]
+APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH)
 QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = README.read_text()
@@ -88,9 +91,13 @@ def shell(checkout: Path) -> Callable[[str], Finished]:
 
 def shortened(line: str) -> str:
     """The command on the first requests of its trace only."""
+    if "experiments.tune" in line:
+        return f"{line.replace('trials=40', 'trials=6')} trace.limit=200"
+    if "experiments.curve" in line:
+        return f"{line} trace.limit=200"
     if "experiments.ablation" in line:
         return f"{line} --replicates 2 trace.limit=1000"
-    makes_runs = "run.py" in line and "--cfg" not in line and "trace.limit" not in line
+    makes_runs = "run.py" in line and not any(word in line for word in ("--cfg", "trace.limit", "+tuned="))
     return f"{line} trace.limit=100" if makes_runs else line
 
 
@@ -125,6 +132,18 @@ def test_what_was_measured_on_a_gpu_becomes_step_times(shell: Callable[[str], Fi
     finished = [shell(shortened(line)) for line in MEASURED]
     assert [each.returncode for each in finished] == [0, 0], finished
     assert "measured (h200, torch" in finished[1].stdout
+
+
+def test_a_search_is_replayed_and_a_sweep_becomes_a_table(shell: Callable[[str], Finished]) -> None:
+    assert len(SEARCH) == 4
+    finished = [shell(shortened(line)) for line in SEARCH]
+    assert [each.returncode for each in finished] == [0] * 4, finished
+    tuned, replayed, _, table = (each.stdout for each in finished)
+    found, again = (re.search(r"goodput +([\d.]+)", text) for text in (tuned, replayed))
+    assert found is not None
+    assert again is not None
+    assert float(found[1]) == pytest.approx(float(again[1]), rel=0.01)  # both are rounded
+    assert "minus chunked" in table
 
 
 def test_the_run_with_a_place_leaves_what_is_said(shell: Callable[[str], Finished], checkout: Path) -> None:
@@ -171,7 +190,7 @@ def test_the_choices_named_exist(group: str) -> None:
 
 
 def test_paths_exist() -> None:
-    own = {*example_files(), "outputs/", "multirun/", "policy/NAME.yaml"}
+    own = {*example_files(), "outputs/", "multirun/", "results/", "studies/", "policy/NAME.yaml"}
     made = {"summary.json", "requests.parquet", "steps.parquet", "timeline.json.gz", "my_twin.json"}
     named = set(re.findall(r"[`(]((?:\w+/)+|(?:\w+/)*[\w.]+\.(?:py|json|md|yaml|svg|parquet|gz))[`)]", TEXT))
     missing = {name for name in named - own - made if not (ROOT / name).exists()}
