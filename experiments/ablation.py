@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from experiments.statistics import Estimate, Floats, estimate
 from framework.compose import compose
 from framework.errors import InputError
-from framework.launch import INTERRUPTED, USER_ERROR, explain, report_error
+from framework.launch import guard
 from framework.metrics import evaluate
 from framework.terminal import results_console
 from framework.workload import Workload
@@ -183,7 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from experiments.ablation_report import as_table, remarks, require_writable, write
 
     options = _parser().parse_intermixed_args(arguments)
-    try:
+
+    def run_and_show() -> None:
         ablation = read_ablation(options.name)
         replicates = ablation.replicates if options.replicates is None else options.replicates
         if replicates < 1:
@@ -199,15 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"- {remark}", highlight=False, markup=False)
         if options.out is not None:
             write(options.out, outcome)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        line = explain(error)
-        if line is None:
-            raise
-        report_error(line)
-        return USER_ERROR
-    return 0
+
+    return guard(run_and_show)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -24,7 +24,7 @@ from experiments.curve_plots import draw
 from experiments.curve_table import report
 from experiments.curve_words import Plan, read_plan
 from framework.files import require_writable, write_whole
-from framework.launch import INTERRUPTED, USER_ERROR, explain, report_error
+from framework.launch import USER_ERROR, guard, report_error
 from framework.runs import FreshDirectory
 from framework.sweep import Outcome, Sweep
 from framework.terminal import progress_bar, results_console
@@ -44,17 +44,7 @@ _BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for, print and draw it; the exit code."""
     words = _parser().parse_args(arguments).words
-    try:
-        return curve(words)
-    except KeyboardInterrupt:
-        print("interrupted; the runs that ended are kept", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:
-        line = explain(error)
-        if line is None:
-            raise
-        report_error(line)
-        return USER_ERROR
+    return guard(lambda: curve(words), "interrupted; the runs that ended are kept")
 
 
 def curve(words: Sequence[str]) -> int:

@@ -29,7 +29,7 @@ from experiments.tune_storage import Presence
 from experiments.tune_study import Search
 from framework.errors import InputError
 from framework.files import require_writable
-from framework.launch import INTERRUPTED, USER_ERROR, explain, report_error
+from framework.launch import guard
 from framework.sweep import Outcome, Sweep
 from framework.terminal import results_console
 
@@ -159,7 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     options = _parser().parse_intermixed_args(arguments)
-    try:
+
+    def solve_all() -> None:
         require_writable(options.out)
         study, scenarios = read_scenarios(options.only or (), options.overrides)
         solved = []
@@ -170,15 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(options.out, solved, study["near"])
         draw(options.out, solved)
         print(f"results in {options.out}", file=sys.stderr)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        line = explain(error)
-        if line is None:
-            raise
-        report_error(line)
-        return USER_ERROR
-    return 0
+
+    return guard(solve_all)
 
 
 def _parser() -> argparse.ArgumentParser:

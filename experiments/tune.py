@@ -36,7 +36,7 @@ from experiments.tune_study import Search
 from framework.arguments import whole
 from framework.errors import InputError
 from framework.files import require_writable, write_whole
-from framework.launch import INTERRUPTED, USER_ERROR, explain, report_error
+from framework.launch import guard
 from framework.sweep import Sweep
 from framework.terminal import progress_bar, results_console
 
@@ -63,19 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
+    return guard(lambda: _with_storage(options.words), "interrupted; the same command goes on from here")
+
+
+def _with_storage(words: Sequence[str]) -> None:
     try:
-        tune(options.words)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:
-        lost = isinstance(error, optuna.exceptions.StorageInternalError)
-        line = f"the storage cannot be reached any more: {error}" if lost else explain(error)
-        if line is None:
-            raise
-        report_error(" ".join(line.split()))
-        return USER_ERROR
-    return 0
+        tune(words)
+    except optuna.exceptions.StorageInternalError as error:
+        raise InputError(f"the storage cannot be reached any more: {error}") from error
 
 
 def tune(words: Sequence[str]) -> None:

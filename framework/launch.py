@@ -7,7 +7,9 @@ Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FUL
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,8 +22,10 @@ from yaml import YAMLError
 
 from framework.errors import InputError
 
+BROKEN_PIPE = 1
 USER_ERROR = 2
 INTERRUPTED = 130
+_INTERRUPTED_AGAIN_S = 0.05
 _SWEEP = ("-m", "--multirun")
 
 # Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
@@ -31,25 +35,50 @@ OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
 sys.path.append(str(Path(__file__).parent / "plugins"))
 
 
-def launch(main: Callable[[], object]) -> None:
-    """Call a function decorated with `hydra.main` and end the process as its user should see it end."""
+def launch(main: Callable[[], int | None]) -> None:
+    """Call `main`, the work of a command, and end the process as its user should see it end."""
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in _SWEEP)  # argparse wants it first or last
-    try:
+    _repeat_lost_interrupts()
+    if verbose:
         main()
+    elif code := guard(main):
+        sys.exit(code)
+
+
+def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
+    """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
+    try:
+        code = main()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        if interrupted:
+            print(interrupted, file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone: `run.py | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return BROKEN_PIPE
     except Exception as error:
         line = explain(error)
-        if verbose or line is None:
+        if line is None:
             raise
         report_error(line)
-        sys.exit(USER_ERROR)
+        return USER_ERROR
+    return code or 0
+
+
+def _repeat_lost_interrupts() -> None:
+    """Interrupt again where an interrupt is lost in a callback from C, the compiler's say: nothing can raise there."""
+    report = sys.unraisablehook
+
+    def repeat(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(_INTERRUPTED_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            report(lost)
+
+    sys.unraisablehook = repeat
 
 
 def report_error(line: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,21 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.errors import InputError, InvariantError, PolicyError
-from framework.launch import explain
+from framework.launch import INTERRUPTED, USER_ERROR, explain, guard
 from framework.metrics import Slo, evaluate
 from framework.runs import FreshDirectory, print_comparison, read_runs
 from tests.results import small_result
+
+INTERRUPTED_IN_C = """
+import ctypes, signal, time
+from framework.launch import launch
+
+def main():
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+    time.sleep(60)
+
+launch(main)
+"""
 
 
 def broken(kind: str) -> None:
@@ -78,6 +91,27 @@ def test_a_missing_value_is_named() -> None:
     line = explain(caught.value)
     assert line is not None
     assert line.startswith("part.path: ")
+
+
+def test_an_interrupt_that_is_lost_in_a_callback_comes_again() -> None:
+    finished = subprocess.run([sys.executable, "-c", INTERRUPTED_IN_C], capture_output=True, text=True, timeout=30)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (INTERRUPTED, "", "")
+
+
+def test_an_exit_code_says_how_a_command_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        raise InputError("rate is -1,\nmust be above 0")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    assert (guard(lambda: None), guard(lambda: 3)) == (0, 3)
+    assert guard(refuse) == USER_ERROR
+    assert capsys.readouterr().err == "error: rate is -1, must be above 0\n"
+    assert guard(interrupt, "the runs that ended are kept") == INTERRUPTED
+    assert capsys.readouterr().err == "the runs that ended are kept\n"
+    with pytest.raises(ZeroDivisionError):
+        guard(lambda: 1 // 0)
 
 
 def test_a_fresh_directory_is_discarded_with_the_parents_made_for_it(tmp_path: Path) -> None:
