@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements have statements
 
 
 def import_closure(source: Path, root: Path) -> set[Path]:
@@ -38,11 +40,17 @@ def _imported(source: Path, root: Path) -> list[Path]:
     return [place for place in candidates if place.is_file()]
 
 
-def _names(source: Path) -> Iterator[str]:
+@functools.cache
+def _names(source: Path) -> tuple[str, ...]:
     """Dotted names that may be modules; relative imports are not used in this project."""
-    for node in ast.walk(ast.parse(source.read_bytes())):
+    names: list[str] = []
+    pending: list[ast.AST] = [ast.parse(source.read_bytes())]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        for block in _BLOCKS:  # an expression imports nothing, and most nodes are in expressions
+            pending += getattr(node, block, ())
+    return tuple(names)
