@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from framework.simulate import Result
 from framework.stability import MISSED, SUSTAINED, Reading
 from framework.timing.affine import Affine
 from framework.workload import Workload, at_rate, rate_rps
+from tests import warm
 from tests.conftest import ROOT
 from tests.servers import CRITERION, SERVICE_S, experiment, poisson, regular, requests, ttft_within
 
@@ -241,7 +241,13 @@ def test_samples_of_a_recording_are_made_of_its_blocks(real_trace: Callable[[str
 
 
 def test_run_prints_and_keeps_every_rate(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "run.py"), "policy=chunked", "trace=synthetic", "trace.requests=300"]
+    command = [
+        str(warm.path() / "python"),
+        str(ROOT / "run.py"),
+        "policy=chunked",
+        "trace=synthetic",
+        "trace.requests=300",
+    ]
     options = ["objective=capacity", "objective.replicates=2", f"hydra.run.dir={tmp_path}"]
     environment = os.environ | {"COLUMNS": "80"}
     finished = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)

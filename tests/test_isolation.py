@@ -26,6 +26,8 @@ RUNS = (
     ("policy=distserve", "engine.prefix_cache=true", "cluster.prefill=1", "cluster.decode=1"),
     ("policy=continuous", "predictor=bucket", "policy.order=shortest_predicted", "engine.kv_tokens=9000"),
 )
+CLEAN = get_context("forkserver")  # whose processes begin with what is imported, and have run nothing
+CLEAN.set_forkserver_preload([__name__])
 LOAD = ("trace=synthetic", "trace.limit=400", "trace.rate=20")
 
 
@@ -49,7 +51,7 @@ def run(overrides: Sequence[str], directory: Path) -> str:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     digests = []
     for number, overrides in enumerate(RUNS):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, mp_context=CLEAN) as pool:
             digests.append(pool.submit(run, overrides, tmp_path_factory.mktemp(f"alone{number}")).result())
     assert len(set(digests)) == len(RUNS)
     return digests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.conftest import ROOT
 from tests.readme import PICTURE, README, SHOWN, commands, environment, example_files, printed, shown_output
 from tests.test_measure import fill, some_cases
@@ -79,12 +81,13 @@ def benchmark(count: int = 60) -> dict[str, list[object]]:
     }
 
 
-@pytest.fixture
-def shell(checkout: Path) -> Callable[[str], Finished]:
+@pytest.fixture(params=warm.STARTS)
+def shell(checkout: Path, request: pytest.FixtureRequest) -> Callable[[str], Finished]:
     def run(line: str) -> Finished:
-        return subprocess.run(
-            line, shell=True, cwd=checkout, env=environment(checkout), capture_output=True, text=True, timeout=300
-        )
+        told = environment(checkout)
+        if request.param:
+            told["PATH"] = f"{warm.path()}{os.pathsep}{told['PATH']}"
+        return subprocess.run(line, shell=True, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
 
     return run
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests import warm
 from tests.conftest import ROOT
 
 Finished = subprocess.CompletedProcess[str]
@@ -34,19 +35,18 @@ class Faulty(Aggregated):
 """
 
 
-def command(*overrides: str) -> list[str]:
-    return [sys.executable, str(ROOT / "run.py"), *overrides]
+def command(*overrides: str, python: str = sys.executable) -> list[str]:
+    return [python, str(ROOT / "run.py"), *overrides]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Finished]:
-    """Run in an empty directory; without recorded traces unless `env` brings them."""
+@pytest.fixture(params=warm.STARTS)
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Finished]:
+    """Run in an empty directory; without recorded traces unless `env` brings them; `cold` as a process of its own."""
 
-    def run_there(*overrides: str, **env: str) -> Finished:
+    def run_there(*overrides: str, cold: bool = not request.param, **env: str) -> Finished:
         environment = {key: value for key, value in os.environ.items() if key != "TRACES_DIR"} | env
-        return subprocess.run(
-            command(*overrides), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
+        words = command(*overrides) if cold else command(*overrides, python=str(warm.path() / "python"))
+        return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
 
     return run_there
 
@@ -81,7 +81,7 @@ def row(**changes: object) -> dict[str, object]:
 
 
 def test_a_run_leaves_its_results_and_its_configuration(run: Callable[..., Finished], tmp_path: Path) -> None:
-    finished = run(*SMALL, "policy=chunked", "seed=3")
+    finished = run(*SMALL, "policy=chunked", "seed=3", cold=True)
     assert finished.returncode == 0, finished.stderr
     (directory,) = runs_below(tmp_path)
     summary = json.loads((directory / "summary.json").read_text())
@@ -98,8 +98,8 @@ def test_a_run_leaves_its_results_and_its_configuration(run: Callable[..., Finis
 def test_the_same_configuration_gives_the_same_bytes_in_another_directory(
     run: Callable[..., Finished], tmp_path: Path
 ) -> None:
-    for _ in range(2):
-        assert run(*SMALL, "policy=ares").returncode == 0
+    for start in ({}, {"cold": True}):
+        assert run(*SMALL, "policy=ares", **start).returncode == 0
     first, second = runs_below(tmp_path)
     for name in ("summary.json", "requests.parquet"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
@@ -227,7 +227,7 @@ def test_a_policy_that_names_no_instance_is_named(
 
 
 def test_a_bug_keeps_its_traceback(run: Callable[..., Finished], tmp_path: Path, faulty: tuple[str, ...]) -> None:
-    finished = run(*faulty, "policy.kind=bug", PYTHONPATH=str(tmp_path / "outside"))
+    finished = run(*faulty, "policy.kind=bug", cold=True, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 1
     assert "KeyError: 'nothing'" in finished.stderr
     assert "faulty_policy.py" in finished.stderr
