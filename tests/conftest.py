@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 os.environ["TRACES_OFFLINE"] = "1"
+# Workers are as many as there are cores: threads of linear algebra that wait for each other would take their time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -49,10 +49,10 @@ def outside_policy(directory: Path) -> tuple[str, str]:
     return "--config-dir", str(package / "conf")
 
 
-def start(directory: Path, *overrides: str, **environment: str) -> subprocess.Popen[str]:
+def start(directory: Path, *overrides: str, python: str = sys.executable, **environment: str) -> subprocess.Popen[str]:
     """run.py in `directory`, without recorded traces, as the first of a group of processes."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), *overrides],
+        [python, str(ROOT / "run.py"), *overrides],
         cwd=directory,
         env={key: value for key, value in os.environ.items() if key != "TRACES_DIR"} | environment,
         stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ from tests.processes import eventually, finish, of_session, run, runs_below, sta
 
 JOBLIB = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "policy=chunked", "cluster.instances=1")
 SIZES = [
-    pytest.param(40, 0, id="40 runs"),
+    pytest.param(16, 0, id="16 runs"),
     *(pytest.param(200, seed, id=f"200 runs, seed {seed}", marks=pytest.mark.slow) for seed in range(1, 4)),
 ]
 

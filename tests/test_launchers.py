@@ -88,13 +88,15 @@ def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path
     assert (trace.parent / ".hydra" / "config.yaml").exists()
 
 
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_sweep_outlives_its_workers_and_gives_up_a_job_that_kills_three(
-    tmp_path: Path, faulty: tuple[str, ...]
+    tmp_path: Path, faulty: tuple[str, ...], seeds: int
 ) -> None:
-    kinds = "policy.kind=none,once,deadly,other"
-    finished = run(tmp_path, *faulty, "-m", *JOBLIB, kinds, "seed=1,2", PYTHONPATH=str(tmp_path / "outside"))
+    words = ("policy.kind=none,once,deadly,other", f"seed=range({seeds})")
+    finished = run(tmp_path, *faulty, "-m", *JOBLIB, *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 2, finished.stderr
-    assert [path.name for path in runs_below(tmp_path / "multirun")] == ["0", "1", "2", "3", "6", "7"]
+    survivors = [number for number in range(4 * seeds) if number // seeds != 2]  # those that are not deadly
+    assert [path.name for path in runs_below(tmp_path / "multirun")] == [str(number) for number in survivors]
     errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, finished.stderr
     assert "killed three times" in errors[0]

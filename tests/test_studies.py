@@ -26,6 +26,7 @@ from experiments.tune_storage import OWNER, open_storage
 from experiments.tune_study import OVERRIDES
 from framework import job
 from framework.objective import Measurement
+from tests import warm
 from tests.conftest import ROOT
 from tests.postgres import postgres
 from tests.processes import Finished, eventually, finish
@@ -164,7 +165,8 @@ def test_the_winner_replays(tune: Tune, name: str, tmp_path: Path) -> None:
     best = max(value for (value,) in complete(trials_of(name)).values())
     (printed,) = re.findall(r"python run\.py (policy=chunked .*\S)", finished.stdout.replace("\\\n", ""))
     assert Configuration(tuple(printed.split())).settings == Configuration((f"+tuned={name}",)).settings
-    succeeded(run_once(tmp_path, f"+tuned={name}", "hydra.run.dir=replayed"))
+    python = str(warm.path() / "python")
+    succeeded(run_once(tmp_path, f"+tuned={name}", "hydra.run.dir=replayed", python=python))
     assert json.loads((tmp_path / "replayed" / "summary.json").read_text())["request_goodput"] == best
 
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def path() -> Path:
     server = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
+    atexit.register(server.communicate)  # ends it
     return python.parent
 
 
@@ -69,7 +71,7 @@ def serve(address: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, _forget)
     gc.collect()
     gc.freeze()
     print("ready", flush=True)
@@ -82,6 +84,13 @@ def serve(address: str) -> None:
             listener.close()
             _become_command(connection)
         connection.close()
+
+
+def _forget(*_: object) -> None:
+    """Let commands that have ended vanish; their clients know how."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _become_command(connection: socket.socket) -> None:
