@@ -154,9 +154,9 @@ def test_a_study_leaves_its_best_and_is_not_run_again(
 
 
 def test_more_trials_go_on_from_those_that_there_are(tune: Tune, name: str) -> None:
-    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=6", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=6", f"name={name}-whole"))
+    succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=4", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=4", f"name={name}-whole"))
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 
@@ -181,7 +181,7 @@ def test_a_seed_decides_the_trials(tune: Tune, name: str, sampler: str) -> None:
 
 def test_another_seed_gives_other_trials(tune: Tune, name: str) -> None:
     for seed in (1, 2):
-        succeeded(tune(*SEARCH, "trials=3", f"seed={seed}", f"name={name}-{seed}"))
+        succeeded(tune(*SEARCH, "trials=2", f"seed={seed}", f"name={name}-{seed}"))
     assert complete(trials_of(f"{name}-1")).keys() != complete(trials_of(f"{name}-2")).keys()
 
 
