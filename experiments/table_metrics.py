@@ -28,13 +28,15 @@ _NAMES = {
     "duration": ("duration", "s"),
     "energy_j": ("energy", "J"),
     "cost_usd": ("cost", "USD"),
+    "energy_per_token_j": ("energy per token", "J"),
+    "usd_per_million_good_tokens": ("cost per million good tokens", "USD"),
 }
 _LATENCY = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el)_ms")
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TBT", "e2el": "E2E"}
 _HIGHER = re.compile(
     r"(.*goodput|.*throughput|capacity)(_per_gpu)?|slo_attainment|cache_hit_rate|share_of_bound|mfu|mbu"
 )
-_LOWER = re.compile(r".*_ms|rejected|failed|preemptions|energy_j|cost_usd")
+_LOWER = re.compile(r".*_ms|rejected|failed|preemptions|energy(_per_token)?_j|cost_usd|usd_per_million_good_tokens")
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,9 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
 
     Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
     runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
-    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill. None
-    where undefined.
+    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill.
+    Energy is per output token of completed requests, money per million output tokens of good ones. None where
+    undefined.
     """
     return evaluate(result, slo).summary
 
@@ -180,6 +181,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         int(workload.input_tokens[finished].sum()),
         int(workload.output_tokens[finished].sum()),
     )
+    good_tokens = int(workload.output_tokens[requests["good"].to_numpy()].sum())
     gpus = result.cluster.gpus
     used = usage(result, duration_s)
     return {
@@ -209,6 +211,8 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "cache_hit_rate": _cache_hit_rate(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
+        "energy_per_token_j": _per(used["energy_j"], output_tokens),
+        "usd_per_million_good_tokens": _per(used["cost_usd"], good_tokens / 1e6),
         **_provenance(result),
     }
 
@@ -280,6 +284,10 @@ def _cache_hit_rate(result: Result) -> float | None:
     admitted = ~np.isnan(result.requests["start_s"])
     held, asked = result.requests["cached_tokens"][admitted], result.workload.input_tokens[admitted]
     return int(held.sum()) / int(asked.sum()) if len(asked) else None
+
+
+def _per(total: float | None, count: float) -> float | None:
+    return total / count if total is not None and count > 0 else None
 
 
 def _rate(count: float, duration_s: float) -> float:

@@ -27,7 +27,8 @@ KEYS = [
     *("output_throughput", "total_token_throughput"),
     *LATENCY_KEYS,
     *("offered", "rejected", "failed", "preemptions", "migrations", "slo_attainment", "goodput_per_gpu", "gpus", "mfu"),
-    *("mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd"),
+    *("mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
+    "usd_per_million_good_tokens",
     *(
         "policy",
         "predictor",
@@ -139,6 +140,8 @@ def test_summary_has_these_keys_in_this_order() -> None:
         ("kv_utilization", 0.3),
         ("energy_j", (250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)),
         ("cost_usd", 3 * 3.0 * 2.5 / 3600),
+        ("energy_per_token_j", ((250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)) / 8),
+        ("usd_per_million_good_tokens", 3 * 3.0 * 2.5 / 3600 / (3 + 1) * 1e6),
     ],
 )
 def test_summary(key: str, value: float) -> None:

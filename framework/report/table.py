@@ -154,7 +154,11 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
     if summary["cache_hit_rate"]:
         grid.add_row("cache hits", _share(summary["cache_hit_rate"]))
-    grid.add_row("cost", f"${_number(summary['cost_usd'])}, {_number(summary['energy_j'] / _KWH_J)} kWh")
+    per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]
+    energy = f" ({_number(per_token)} J per token)" if per_token is not None else ""
+    cost = f" (${_number(per_million)} per million good tokens)" if per_million is not None else ""
+    grid.add_row("energy", Text.assemble(f"{_number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
+    grid.add_row("cost", Text.assemble(f"${_number(summary['cost_usd'])}", (cost, "dim")))
     return grid
 
 
