@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from experiments import bench_peer
 from experiments.bench_rows import ROWS, TIMING, Row, model
 from framework.hardware import Parallelism, kv_capacity_tokens
-from framework.metrics import FINISHED, Evaluation, Slo, evaluate
+from framework.metrics import Evaluation, evaluate
 from framework.output import write
 from framework.simulate import Result, simulate
+from framework.slo import Slo
+from framework.states import FINISHED
 from framework.workload import Workload
 from traces.load import load
 

@@ -16,9 +16,9 @@ from experiments.fidelity_server import Client, assumed, served, server
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.load import Closed
-from framework.metrics import FINISHED
 from framework.policy import Aggregated, Disaggregated
 from framework.simulate import Result, simulate
+from framework.states import FINISHED
 from framework.timing.calibration import Calibration
 from framework.timing.composition import compose
 from framework.timing.kernel_package import load_package, package_gpu

@@ -20,7 +20,7 @@ from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model
 from framework.load import Load
-from framework.metrics import Slo
+from framework.slo import Slo
 from framework.timing.step import Timing
 from framework.workload import Workload
 

@@ -16,7 +16,7 @@ from framework.cluster import ClusterSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model, kv_capacity_tokens
 from framework.load import Load
-from framework.metrics import Slo
+from framework.slo import Slo
 from framework.timing.step import StepRow, Timing
 from framework.workload import Workload
 

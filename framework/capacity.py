@@ -13,11 +13,12 @@ from scipy.special import stdtrit
 
 from framework.errors import InputError
 from framework.experiment import Experiment
-from framework.metrics import FINISHED, judge
 from framework.objective import Measurement, Objective, Progress, evaluated
 from framework.probe import Criterion, Probe, probe
 from framework.simulate import Result
+from framework.slo import judge
 from framework.stability import undisturbed_misses
+from framework.states import FINISHED
 from framework.validate import require_count, require_positive, require_share, require_whole
 from framework.workload import at_rate, rate_rps, repeated
 

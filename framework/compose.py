@@ -14,9 +14,9 @@ from framework.errors import InputError
 from framework.experiment import Experiment
 from framework.hardware import Model, kv_capacity_tokens
 from framework.load import Load
-from framework.metrics import Slo
 from framework.policy import Policy, lay_out
 from framework.predictor import Predictor
+from framework.slo import Slo
 from framework.workload import Workload
 
 _KINDS: tuple[tuple[str, type | None], ...] = (

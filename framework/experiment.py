@@ -9,10 +9,10 @@ from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model
 from framework.load import Load
-from framework.metrics import Slo
 from framework.policy import Policy
 from framework.predictor import Predictor
 from framework.simulate import Result, simulate
+from framework.slo import Slo
 from framework.timing.step import Timing
 from framework.workload import Workload
 

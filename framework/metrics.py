@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,51 +14,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.errors import InputError
-from framework.gaps import Gaps, recover
+from framework.gaps import Gaps
+from framework.scorers import gaps_of
+from framework.slo import Slo, judge
+from framework.states import FINISHED, STATES
 from framework.usage import pool_table, usage
-from framework.validate import require_positive
 
 if TYPE_CHECKING:
     from framework.simulate import Result
 
 Floats = NDArray[np.float64]
-STATES = ("pending", "finished", "rejected", "failed")
-FINISHED = STATES.index("finished")
-_LIMITS = ("ttft_s", "tpot_s")
 _ROOT = Path(__file__).resolve().parents[1]
-
-
-@dataclass(frozen=True)
-class Slo:
-    """Limits that a good request keeps; None: not in force. `classes` gives a request's `slo_class` limits of its own,
-    as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all.
-    """
-
-    ttft_s: float | None = 2.0
-    tpot_s: float | None = 0.05
-    classes: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for where, limits in (("slo", {name: getattr(self, name) for name in _LIMITS}), *self._class_limits()):
-            for name, limit in limits.items():
-                if name not in _LIMITS:
-                    raise InputError(f"{where}.{name}: no such limit; choose from {', '.join(_LIMITS)}")
-                if limit is not None:
-                    require_positive(f"{where}.{name}", limit)
-
-    def _class_limits(self) -> list[tuple[str, Mapping[str, float | None]]]:
-        return [(f"slo.classes.{name}", limits) for name, limits in (self.classes or {}).items()]
-
-    def limits_s(self, name: str, slo_class: tuple[str, ...] | None, count: int) -> Floats:
-        """The limit `name` ("ttft_s" or "tpot_s") of each of `count` requests, (count,); inf where not in force."""
-        limits = np.full(count, _or_inf(getattr(self, name)))
-        if slo_class is not None:
-            classes = np.asarray(slo_class)
-            for own, values in (self.classes or {}).items():
-                if name in values:
-                    limits[classes == own] = _or_inf(values[name])
-        return limits
 
 
 @dataclass(frozen=True)
@@ -69,17 +34,6 @@ class Evaluation:
     requests: pl.DataFrame
     summary: dict[str, Any]
     pools: pl.DataFrame
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Latencies of each request, NaN where undefined, and what the SLO says of them; arrays of shape (N,)."""
-
-    ttft_s: Floats
-    tpot_s: Floats
-    ttft_ok: NDArray[np.bool_]
-    tpot_ok: NDArray[np.bool_]
-    good: NDArray[np.bool_]
 
 
 def evaluate(result: Result, slo: Slo) -> Evaluation:
@@ -96,7 +50,7 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
     one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
     request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
-    TPOT. `good`: finished and both kept.
+    TPOT. `good`: finished and all limits kept.
     """
     return _request_table(result, slo, gaps_of(result))
 
@@ -111,30 +65,6 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
     undefined.
     """
     return evaluate(result, slo).summary
-
-
-def judge(result: Result, slo: Slo) -> Judged:
-    """What the SLO says of each request, without the rest of an evaluation; defined as in `request_table`."""
-    requests, workload = result.requests, result.workload
-    count = len(requests)
-    finished = requests["state"] == FINISHED
-    later_tokens = workload.output_tokens - 1
-
-    ttft_s = requests["first_token_s"] - requests["arrival_s"]
-    tpot_s = np.full(count, np.nan)
-    lasting_s = requests["end_s"] - requests["first_token_s"]
-    np.divide(lasting_s, later_tokens, out=tpot_s, where=finished & (later_tokens > 0))
-    ttft_ok = ~np.isnan(ttft_s) & (np.nan_to_num(ttft_s) <= slo.limits_s("ttft_s", workload.slo_class, count))
-    tpot_ok = finished & (np.nan_to_num(tpot_s) <= slo.limits_s("tpot_s", workload.slo_class, count))
-    return Judged(ttft_s, tpot_s, ttft_ok, tpot_ok, finished & ttft_ok & tpot_ok)
-
-
-def gaps_of(result: Result) -> Gaps:
-    """Token gaps: those reduced during the run, else recovered from its step log."""
-    if result.gaps is not None:
-        return result.gaps
-    workload = result.workload
-    return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))
 
 
 def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
@@ -292,10 +222,6 @@ def _per(total: float | None, count: float) -> float | None:
 
 def _rate(count: float, duration_s: float) -> float:
     return count / duration_s if duration_s > 0 else 0.0
-
-
-def _or_inf(limit: float | None) -> float:
-    return np.inf if limit is None else float(limit)
 
 
 def _null_below_zero(values: NDArray[Any]) -> pl.Series:

@@ -13,9 +13,10 @@ from framework.bound import any_plan, bound
 from framework.buckets import by_length, require_edges
 from framework.cluster import ClusterSpec
 from framework.experiment import Experiment
-from framework.metrics import Evaluation, Slo, evaluate
+from framework.metrics import Evaluation, evaluate
 from framework.policy import Policy, lay_out
 from framework.simulate import Result
+from framework.slo import Slo
 
 Progress = Callable[[int, int], None]  # (done, total)
 

@@ -11,13 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError
-from framework.gaps import slowest_mean
-from framework.metrics import FINISHED
+from framework.gaps import Gaps, recover, slowest_mean
+from framework.states import FINISHED
 
 if TYPE_CHECKING:
     from framework.simulate import Result
 
 Floats = NDArray[np.float64]
+
+
+def gaps_of(result: Result) -> Gaps:
+    """Token gaps: those reduced during the run, else recovered from its step log."""
+    if result.gaps is not None:
+        return result.gaps
+    workload = result.workload
+    return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))
 
 
 def mooncake_tbt_s(result: Result) -> Floats:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from framework.metrics import FINISHED, Slo, judge
 from framework.simulate import Result
+from framework.slo import Slo, judge
+from framework.states import FINISHED
 
 SUSTAINED, MISSED, GROWING, UNDECIDED = "sustained", "SLO missed", "queue grows", "undecided"
 _BATCHES = 20  # of successive requests; their means are taken to be independent

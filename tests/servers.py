@@ -10,9 +10,9 @@ from framework.engine.config import EngineConfig
 from framework.experiment import Experiment
 from framework.hardware import Gpu
 from framework.load import Open
-from framework.metrics import Slo
 from framework.policy import Policy
 from framework.probe import Criterion
+from framework.slo import Slo
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from tests.scenarios import MODEL

@@ -24,9 +24,9 @@ from framework.compose import compose
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Closed, Load, Open
-from framework.metrics import Slo, judge
 from framework.policy import Policy
 from framework.simulate import Result, simulate
+from framework.slo import Slo, judge
 from framework.timing.affine import Affine
 from framework.timing.roofline import Roofline
 from framework.timing.step import StepRow, Timing
@@ -67,7 +67,7 @@ def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
     for _ in range(2):
         limits = [limit_among(values, rng) for values in (latencies.ttft_s, latencies.tpot_s) for _ in range(2)]
         classes = {"a": {"ttft_s": limits[1]}, "b": {"tpot_s": limits[3]}} if rng.random() < 0.5 else {}
-        slo = Slo(limits[0], limits[2], classes)
+        slo = Slo(limits[0], limits[2], classes=classes)
         good = judge(result, slo).good
         setting = Setting(
             scenario.workload, cluster, scenario.model, scenario.timing, scenario.engine, slo, scenario.load
@@ -334,7 +334,7 @@ def test_a_request_of_one_token_is_not_held_against_tpot() -> None:
 
 def test_classes_have_limits_of_their_own() -> None:
     workload = replace(requests(4, 1000, 10), slo_class=("fast", "slow", "fast", "slow"))
-    slo = Slo(0.01, 0.05, {"slow": {"ttft_s": 1.0}})
+    slo = Slo(0.01, 0.05, classes={"slow": {"ttft_s": 1.0}})
     found = bound(workload, mixed(4, GPU), LLAMA, TIMING, EngineConfig(), slo, OPEN)
     assert found.alone.tolist() == [False, True, False, True]
 

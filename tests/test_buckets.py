@@ -10,8 +10,9 @@ import pytest
 
 from framework.buckets import by_length
 from framework.errors import InputError
-from framework.metrics import Slo, evaluate
+from framework.metrics import evaluate
 from framework.objective import Goodput
+from framework.slo import Slo
 from tests.results import small_result
 
 ROWS = [

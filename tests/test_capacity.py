@@ -23,9 +23,9 @@ from framework.compose import compose
 from framework.errors import InputError
 from framework.experiment import Experiment
 from framework.load import Closed
-from framework.metrics import judge
 from framework.probe import Criterion, Probe, probe
 from framework.simulate import Result
+from framework.slo import judge
 from framework.stability import MISSED, SUSTAINED, Reading
 from framework.timing.affine import Affine
 from framework.workload import Workload, at_rate, rate_rps

@@ -22,10 +22,10 @@ from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.launch import explain
-from framework.metrics import Slo
 from framework.objective import Objective
 from framework.policy import Policy
 from framework.predictor import Predictor
+from framework.slo import Slo
 from framework.timing.step import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT

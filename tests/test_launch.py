@@ -17,8 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.launch import INTERRUPTED, USER_ERROR, explain, guard
-from framework.metrics import Slo, evaluate
+from framework.metrics import evaluate
 from framework.runs import FreshDirectory, print_comparison, read_runs
+from framework.slo import Slo
 from tests.results import small_result
 
 INTERRUPTED_IN_C = """

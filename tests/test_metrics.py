@@ -13,7 +13,8 @@ import pytest
 
 from framework.errors import InputError
 from framework.gaps import Gaps
-from framework.metrics import Slo, evaluate, git_revision, request_table, summarize
+from framework.metrics import evaluate, git_revision, request_table, summarize
+from framework.slo import Slo
 from tests.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
@@ -170,6 +171,22 @@ def test_limits_that_are_not_in_force() -> None:
     ]
     assert request_table(small_result(), Slo(ttft_s=0.9, tpot_s=None))["good"].sum() == 0
     assert request_table(small_result(), Slo(ttft_s=None, tpot_s=None))["good"].sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "good"),
+    [
+        ({}, [True, True, False, False, True]),
+        ({"tbt_p99_s": 0.49}, [True, True, False, False, False]),
+        ({"tbt_p99_s": 0.5}, [True, True, False, False, True]),
+        ({"tbt_tail_s": 0.3}, [True, True, False, False, False]),
+        ({"normalized_s": 0.5}, [True, False, False, False, False]),
+        ({"tbt_p99_s": 0.5, "normalized_s": 1.1}, [True, True, False, False, True]),
+    ],
+)
+def test_further_limits(limits: dict[str, Any], good: list[bool]) -> None:
+    found = request_table(small_result(), Slo(1.0, None, **limits))
+    assert found["good"].to_list() == good
 
 
 def test_classes_have_limits_of_their_own() -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from framework import output
 from framework.errors import InputError
-from framework.metrics import Slo, evaluate, gaps_of
+from framework.metrics import evaluate
 from framework.output import step_table, write
+from framework.scorers import gaps_of
+from framework.slo import Slo
 from tests.results import reduced_result, small_result
 
 EVALUATION = evaluate(small_result(), Slo())

@@ -9,8 +9,7 @@ import pytest
 
 from framework.engine.state import LEAP, MEMBERSHIP
 from framework.errors import InputError
-from framework.metrics import gaps_of
-from framework.scorers import job_completion_time_s, mooncake_tbt_s, normalized_latency_s
+from framework.scorers import gaps_of, job_completion_time_s, mooncake_tbt_s, normalized_latency_s
 from tests.results import reduced_result, small_result
 
 

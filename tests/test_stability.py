@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from framework.experiment import Experiment
-from framework.metrics import Slo
 from framework.probe import play, probe
+from framework.slo import Slo
 from framework.stability import GROWING, MISSED, SUSTAINED, UNDECIDED, Reading, read, undisturbed_misses
 from framework.timing.affine import Affine
 from framework.workload import at_rate, repeated

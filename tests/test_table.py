@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from framework.metrics import Slo, evaluate, summarize
+from framework.metrics import evaluate, summarize
 from framework.report.table import comparison_table, run_table
+from framework.slo import Slo
 from tests.results import small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)

@@ -13,7 +13,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from framework.metrics import Evaluation, Slo
+from framework.metrics import Evaluation
+from framework.slo import Slo
 
 Summary = Mapping[str, Any]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}

@@ -13,9 +13,9 @@ from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.hardware import Model
 from framework.load import Closed, Load, Open
-from framework.metrics import FINISHED
 from framework.policy import Policy
 from framework.simulate import Result, simulate
+from framework.states import FINISHED
 from framework.timing.benchmark_files import Benchmark
 from framework.timing.calibration import Calibration
 from framework.timing.step import Timing
