@@ -47,7 +47,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Tested:
+class Finding:
     """A claim and what was found: in its regime, with what was chosen there chosen otherwise, in the common regime."""
 
     claim: Claim
@@ -73,7 +73,7 @@ def put_to_test(
     is_fast: bool,
     directory: Path,
     progress: Callable[[int, int], None] | None,
-) -> list[Tested]:
+) -> list[Finding]:
     """Run what is not in the store, on all cores, and compare. `progress(done, total)` is called now and then.
 
     Raises InputError, naming the row, for a run that is refused and for a metric that summaries lack.
@@ -86,7 +86,7 @@ def put_to_test(
     for one in comparisons:
         effects[one.claim.name][one.kind] = _effect(one, outcomes, replicates)
     return [
-        Tested(
+        Finding(
             claim,
             effects[claim.name][_MAIN],
             {name: effects[claim.name][name] for name in claim.sensitivity},

@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from experiments.claims_file import Claim, Common
-from experiments.claims_run import Effect, Tested
+from experiments.claims_run import Effect, Finding
 from experiments.table_sheet import Section, Sheet, Text
 
 PASS, MISS, SIGN, NO_SIGN = "pass", "miss", "sign", "no sign"
 _NONE = "–"
 
 
-def verdict(tested: Tested, tolerance: float) -> str:
+def verdict(tested: Finding, tolerance: float) -> str:
     """Of a published regime whether the figure is met, of a chosen one whether its sign is."""
     if tested.claim.published:
         return PASS if tested.effect.error(tested.claim) <= tolerance else MISS
     return SIGN if tested.effect.has_sign(tested.claim) else NO_SIGN
 
 
-def lay_out(rows: Sequence[Tested], common: Common, is_fast: bool) -> Sheet:
+def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
     """One row a claim; published regimes first."""
     parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
     sections = []
@@ -41,7 +41,7 @@ def lay_out(rows: Sequence[Tested], common: Common, is_fast: bool) -> Sheet:
     )
 
 
-def _row(one: Tested, common: Common) -> tuple[tuple[str, ...], tuple[Text, ...]]:
+def _row(one: Finding, common: Common) -> tuple[tuple[str, ...], tuple[Text, ...]]:
     claim, said = one.claim, verdict(one, common.tolerance)
     error = one.effect.error(claim)
     cells = (
@@ -71,7 +71,7 @@ def _factor(value: float) -> str:
     return f"× {value:.2f}" if value < 9.995 else f"× {value:.3g}"
 
 
-def _notes(rows: Sequence[Tested], common: Common, is_fast: bool) -> Iterator[str]:
+def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[str]:
     published = [one for one in rows if one.claim.published]
     met = sum(verdict(one, common.tolerance) == PASS for one in published)
     yield (
@@ -87,7 +87,7 @@ def _notes(rows: Sequence[Tested], common: Common, is_fast: bool) -> Iterator[st
         yield from _remarks(one)
 
 
-def _remarks(one: Tested) -> Iterator[str]:
+def _remarks(one: Finding) -> Iterator[str]:
     claim = one.claim
     said = [f"{claim.system}, {claim.text}: {claim.source}."]
     if claim.chosen:
@@ -98,7 +98,7 @@ def _remarks(one: Tested) -> Iterator[str]:
     yield " ".join([*said, *claim.found])
 
 
-def as_csv(rows: Sequence[Tested], common: Common) -> str:
+def as_csv(rows: Sequence[Finding], common: Common) -> str:
     """One line a claim and regime; `regime`: empty for the own one, else what was chosen otherwise, or a trace."""
     lines = []
     for one in rows:

@@ -22,6 +22,8 @@ PUBLISHED_BILLIONS = {
     "qwen25_32b": 32.8,
     "opt_13b": 12.9,
     "opt_66b": 65.7,
+    "opt_175b": 175,
+    "mistral_7b": 7.25,
     "qwen3_32b": 32.8,
     "mixtral_8x7b": 46.7,
     "gpt_oss_120b": 116.8,
