@@ -25,9 +25,9 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from experiments import bench_peer
-from experiments.bench_measure import Measured
-from experiments.bench_rows import ROWS, TIMING, TOKEN_BUDGET, Row
+from experiments.benchmarks import peer as bench_peer
+from experiments.benchmarks.measure import Measured
+from experiments.benchmarks.rows import ROWS, TIMING, TOKEN_BUDGET, Row
 from framework.errors import InputError
 from framework.launch import report_error
 from framework.terminal import results_console
@@ -81,9 +81,9 @@ def _compile_s(row: Row) -> float:
 
 
 def _ask(arguments: list[str], show: Callable[[str], object] = str, cache: str | None = None) -> Any:
-    """What a fresh process of experiments.bench_measure finds. Raises CalledProcessError with its stderr."""
+    """What a fresh process of experiments.benchmarks.measure finds. Raises CalledProcessError with its stderr."""
     environment = dict(os.environ) if cache is None else {**os.environ, "NUMBA_CACHE_DIR": cache}
-    command = [sys.executable, "-m", "experiments.bench_measure", *arguments]
+    command = [sys.executable, "-m", "experiments.benchmarks.measure", *arguments]
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(

@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show_claims(only: Sequence[str], is_fast: bool, out: Path | None) -> None:
     """Test the claims whose names begin with one of `only`. Raises InputError for rows that cannot be run."""
-    from experiments.claims_file import read_claims, read_common
-    from experiments.claims_run import put_to_test
-    from experiments.claims_sheet import as_csv, lay_out
-    from experiments.table_formats import as_latex, as_markdown, print_table
+    from experiments.headlines.file import read_claims, read_common
+    from experiments.headlines.run import put_to_test
+    from experiments.headlines.sheet import as_csv, lay_out
+    from experiments.tables.formats import as_latex, as_markdown, print_table
 
     claims, common = read_claims(only), read_common()
     directory = out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from experiments.curve_figures import tabulated
-from experiments.curve_plots import draw
-from experiments.curve_table import report
-from experiments.curve_words import Plan, read_plan
+from experiments.curves.figures import tabulated
+from experiments.curves.plots import draw
+from experiments.curves.table import report
+from experiments.curves.words import Plan, read_plan
 from framework.files import require_writable, write_whole
 from framework.launch import USER_ERROR, guard, report_error
 from framework.runs import FreshDirectory

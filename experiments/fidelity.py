@@ -24,9 +24,9 @@ from pathlib import Path
 
 import polars as pl
 
-from experiments.fidelity_calibrations import write_fitted
-from experiments.fidelity_csv import key_difference, read_rows
-from experiments.fidelity_report import (
+from experiments.deployments.calibrations import write_fitted
+from experiments.deployments.csv_file import key_difference, read_rows
+from experiments.deployments.report import (
     as_table,
     draw,
     overview,
@@ -35,16 +35,16 @@ from experiments.fidelity_report import (
     write_errors,
     write_scores,
 )
-from experiments.fidelity_score import common, compare, scaled
-from experiments.fidelity_study import Replays, Study, study
-from experiments.fidelity_vendor import stored_predictions
+from experiments.deployments.score import common, compare, scaled
+from experiments.deployments.study import Replays, Study, study
+from experiments.deployments.vendor import stored_predictions
 from framework.arguments import split_arguments
 from framework.errors import InputError
 from framework.files import require_writable
 from framework.launch import launch
 from framework.terminal import results_console
 
-KEYS = Path(__file__).with_name("fidelity_rows.txt")
+KEYS = Path(__file__).parent / "deployments" / "rows.txt"
 OURS, VENDOR = "servelab", "aiconfigurator"
 _GROUPS = (("agg", "dense"), ("agg", "moe"), ("disagg", "dense"), ("disagg", "moe"))
 _MOST_PROCESSES = 8

@@ -19,14 +19,14 @@ import numpy as np
 import optuna
 from omegaconf import OmegaConf
 
-from experiments.tune_base import Configuration
-from experiments.tune_feasible import Feasibility
-from experiments.tune_goals import Goal, read_goals
-from experiments.tune_sampler import SamplerKind
-from experiments.tune_space import Point, Space
-from experiments.tune_space_file import read_space
-from experiments.tune_storage import Presence
-from experiments.tune_study import Search
+from experiments.tuning.base import Configuration
+from experiments.tuning.feasible import Feasibility
+from experiments.tuning.goals import Goal, read_goals
+from experiments.tuning.sampler import SamplerKind
+from experiments.tuning.space import Point, Space
+from experiments.tuning.space_file import read_space
+from experiments.tuning.storage import Presence
+from experiments.tuning.study import Search
 from framework.errors import InputError
 from framework.files import require_writable
 from framework.launch import guard

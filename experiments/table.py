@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.table_cells import Figures, figures, read_baseline
-from experiments.table_metrics import read_metrics
-from experiments.table_select import kept, select
+from experiments.tables.cells import Figures, figures, read_baseline
+from experiments.tables.metrics import read_metrics
+from experiments.tables.select import kept, select
 from framework.errors import InputError
 from framework.files import write_whole
 from framework.launch import launch
@@ -113,9 +113,9 @@ def main(words: Sequence[str]) -> None:
     request = read_words(words)
     layout = request.format
     found = tabulate(request, read_store(Path(request.own["store"]).expanduser()))
-    from experiments.table_csv import as_csv
-    from experiments.table_formats import as_latex, as_markdown, as_text, print_table
-    from experiments.table_sheet import lay_out
+    from experiments.tables.csv_file import as_csv
+    from experiments.tables.formats import as_latex, as_markdown, as_text, print_table
+    from experiments.tables.sheet import lay_out
 
     sheet = lay_out(found, request.filters)
     if layout == "terminal" and not request.own["out"]:

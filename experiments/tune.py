@@ -20,19 +20,19 @@ from pathlib import Path
 import optuna
 from hydra.utils import instantiate
 
-from experiments.tune_base import Configuration
-from experiments.tune_feasible import Feasibility
-from experiments.tune_files import write_trials, write_tuned
-from experiments.tune_goals import Goal, read_goals
-from experiments.tune_plots import can_draw, draw
-from experiments.tune_pruner import PRUNERS, make_pruner, read_prefixes, rungs
-from experiments.tune_report import command_line, report
-from experiments.tune_result import Findings, findings
-from experiments.tune_sampler import DEFAULT, SAMPLERS, SamplerKind
-from experiments.tune_space import Space
-from experiments.tune_space_file import read_space, space_names
-from experiments.tune_storage import Presence, only_study, open_storage, open_study
-from experiments.tune_study import Search
+from experiments.tuning.base import Configuration
+from experiments.tuning.feasible import Feasibility
+from experiments.tuning.files import write_trials, write_tuned
+from experiments.tuning.goals import Goal, read_goals
+from experiments.tuning.plots import can_draw, draw
+from experiments.tuning.pruner import PRUNERS, make_pruner, read_prefixes, rungs
+from experiments.tuning.report import command_line, report
+from experiments.tuning.result import Findings, findings
+from experiments.tuning.sampler import DEFAULT, SAMPLERS, SamplerKind
+from experiments.tuning.space import Space
+from experiments.tuning.space_file import read_space, space_names
+from experiments.tuning.storage import Presence, only_study, open_storage, open_study
+from experiments.tuning.study import Search
 from framework.arguments import whole
 from framework.errors import InputError
 from framework.files import require_writable, write_whole

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.bound_demand import demand_of, least_chain_s, most_started, use_names
-from framework.bound_fluid import Fluid, least_duration, most_good
-from framework.bound_requests import Needs, Pool, Setting, least_needs, make_pools
+from framework.bounds.demand import demand_of, least_chain_s, most_started, use_names
+from framework.bounds.fluid import Fluid, least_duration, most_good
+from framework.bounds.requests import Needs, Pool, Setting, least_needs, make_pools
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model

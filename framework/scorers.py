@@ -28,16 +28,24 @@ def gaps_of(result: Result) -> Gaps:
     return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))
 
 
+def slowest_tbt_s(result: Result, fraction: float) -> Floats:
+    """Mean of the slowest `fraction` (at least one) of a request's gaps between tokens; NaN for one token.
+
+    Raises InputError if the run kept no step log.
+    """
+    if result.engine.log == "reduced":
+        raise InputError("the slowest gaps between tokens need the step log of the run: set engine.log=full")
+    workload = result.workload
+    gaps_s = slowest_mean(result.leaps, result.memberships, workload.output_tokens, len(result.instances), fraction)
+    return _of_finished(result, gaps_s)
+
+
 def mooncake_tbt_s(result: Result) -> Floats:
     """Mean of the slowest 10 % of a request's gaps between tokens, in seconds; NaN for a request of one token.
 
     Qin et al., "Mooncake", FAST 2025 (arXiv 2407.00079). Raises InputError if the run kept no step log.
     """
-    if result.engine.log == "reduced":
-        raise InputError("mooncake_tbt_s needs the step log of the run: set engine.log=full")
-    workload = result.workload
-    gaps_s = slowest_mean(result.leaps, result.memberships, workload.output_tokens, len(result.instances), 0.1)
-    return _of_finished(result, gaps_s)
+    return slowest_tbt_s(result, 0.1)
 
 
 def normalized_latency_s(result: Result) -> Floats:

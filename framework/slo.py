@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError
-from framework.scorers import gaps_of, mooncake_tbt_s, normalized_latency_s
+from framework.scorers import gaps_of, normalized_latency_s, slowest_tbt_s
 from framework.states import FINISHED
 from framework.validate import require_positive
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from framework.simulate import Result
 
 Floats = NDArray[np.float64]
+_TAIL = 0.1
 # Limits beyond TTFT and TPOT, and what of a request each is held against; NaN keeps it.
 _FURTHER = {
     "tbt_p99_s": lambda result: gaps_of(result).request_p99_s,
-    "tbt_tail_s": mooncake_tbt_s,
+    "tbt_tail_s": lambda result: slowest_tbt_s(result, _TAIL),
     "normalized_s": normalized_latency_s,
 }
 _LIMITS = ("ttft_s", "tpot_s", *_FURTHER)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import bench, bench_peer
-from experiments.bench_bare import CannotStepError, step_every_iteration
-from experiments.bench_measure import Measured
-from experiments.bench_rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
+from experiments import bench
+from experiments.benchmarks import peer as bench_peer
+from experiments.benchmarks.bare import CannotStepError, step_every_iteration
+from experiments.benchmarks.measure import Measured
+from experiments.benchmarks.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
 from framework.cluster import disaggregated, mixed
 from framework.engine.config import EngineConfig
 from framework.policy import Policy

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.bound import Bound, any_plan, bound
-from framework.bound_demand import demand_of, most_started
-from framework.bound_fluid import least_duration, most_good, proof
-from framework.bound_program import Duals
-from framework.bound_requests import Setting, least_needs, make_pools
+from framework.bounds.demand import demand_of, most_started
+from framework.bounds.fluid import least_duration, most_good, proof
+from framework.bounds.program import Duals
+from framework.bounds.requests import Setting, least_needs, make_pools
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.compose import compose
 from framework.engine.config import EngineConfig

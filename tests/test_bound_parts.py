@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.bound_prefills import attention
-from framework.bound_steps import PoolSteps, Prices
-from framework.bound_tables import Extent, least_steps
-from framework.bound_windows import most_in_time
+from framework.bounds.prefills import attention
+from framework.bounds.steps import PoolSteps, Prices
+from framework.bounds.tables import Extent, least_steps
+from framework.bounds.windows import most_in_time
 from framework.cluster import PoolSpec
 from framework.timing import step
 from framework.timing.step import StepRow, StepTables

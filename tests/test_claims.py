@@ -12,11 +12,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.claims import main
-from experiments.claims_file import ARMS, FOLDER, Claim, Common, read_claims, read_common
-from experiments.claims_run import Effect, Finding, put_to_test
-from experiments.claims_sheet import as_csv, lay_out, verdict
-from experiments.table_formats import as_latex, as_markdown
-from experiments.tune_base import Configuration
+from experiments.headlines.file import ARMS, FOLDER, Claim, Common, read_claims, read_common
+from experiments.headlines.run import Effect, Finding, put_to_test
+from experiments.headlines.sheet import as_csv, lay_out, verdict
+from experiments.tables.formats import as_latex, as_markdown
+from experiments.tuning.base import Configuration
 from framework.compose import fitting_parts
 from framework.errors import InputError
 

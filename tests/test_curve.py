@@ -15,12 +15,12 @@ from rich.console import Console
 
 from experiments import curve as command
 from experiments.curve import main
-from experiments.curve_axis import CONCURRENCY, RATE, Axis, values
-from experiments.curve_figures import ALL, Curve, Line, saturation, tabulated
-from experiments.curve_plots import draw
-from experiments.curve_style import PointLabel, lay_out, legend_below, place_labels, series_style, styled
-from experiments.curve_table import report
-from experiments.curve_words import Job, Plan, Series, read_plan
+from experiments.curves.axis import CONCURRENCY, RATE, Axis, values
+from experiments.curves.figures import ALL, Curve, Line, saturation, tabulated
+from experiments.curves.plots import draw
+from experiments.curves.style import PointLabel, lay_out, legend_below, place_labels, series_style, styled
+from experiments.curves.table import report
+from experiments.curves.words import Job, Plan, Series, read_plan
 from experiments.statistics import estimate
 from framework import job
 from framework.errors import InputError

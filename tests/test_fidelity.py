@@ -12,14 +12,18 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from experiments import fidelity_csv, fidelity_report, fidelity_rows, fidelity_score, fidelity_vendor
-from experiments.fidelity_csv import Reading
-from experiments.fidelity_rows import Pool, Row
-from experiments.fidelity_score import Means, Scaling
+from experiments.deployments import csv_file as fidelity_csv
+from experiments.deployments import report as fidelity_report
+from experiments.deployments import rows as fidelity_rows
+from experiments.deployments import score as fidelity_score
+from experiments.deployments import vendor as fidelity_vendor
+from experiments.deployments.csv_file import Reading
+from experiments.deployments.rows import Pool, Row
+from experiments.deployments.score import Means, Scaling
 from framework.errors import InputError
 from framework.hardware import Parallelism
 
-KEYS = Path(fidelity_rows.__file__).with_name("fidelity_rows.txt")
+KEYS = Path(fidelity_rows.__file__).with_name("rows.txt")
 INFERENCEX = "source_file=2026-04-06.csv; silicon_concurrency={}; measured=2026-03-25T00:00:00Z"
 PLAIN = "source_file=2026-03-25.csv; silicon_concurrency={}; measured=2026-03-25T00:00:00Z"
 GAP = "source_file=/x/aic-auto-gap-analysis/data/h100_sxm.csv; silicon_concurrency={}"

@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import fidelity, fidelity_csv, fidelity_score
-from experiments.fidelity_calibrations import write_fitted
-from experiments.fidelity_csv import read_rows
-from experiments.fidelity_fit import TERMS, Surfaces, calibration, choose_clients, fit_all, terms_of
-from experiments.fidelity_replay import Replay, Replayed, replay, unsupported, workload
-from experiments.fidelity_rows import Row
-from experiments.fidelity_server import CANDIDATES, Client, assumed, server, stated
-from experiments.fidelity_study import Replays, Study, study
+from experiments import fidelity
+from experiments.deployments import csv_file as fidelity_csv
+from experiments.deployments import score as fidelity_score
+from experiments.deployments.calibrations import write_fitted
+from experiments.deployments.csv_file import read_rows
+from experiments.deployments.fit import TERMS, Surfaces, calibration, choose_clients, fit_all, terms_of
+from experiments.deployments.replay import Replay, Replayed, replay, unsupported, workload
+from experiments.deployments.rows import Row
+from experiments.deployments.server import CANDIDATES, Client, assumed, server, stated
+from experiments.deployments.study import Replays, Study, study
 from framework.errors import InputError
 from framework.timing.calibration import Calibration, read_calibrations
 from tests.test_fidelity import row

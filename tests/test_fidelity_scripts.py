@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.fidelity_rows import Pool, Row
-from experiments.fidelity_scripts import (
+from experiments.deployments.rows import Pool, Row
+from experiments.deployments.scripts import (
     admission_wait_steps_of,
     aggregated,
     disaggregated,

@@ -16,11 +16,11 @@ import pytest
 
 from experiments.statistics import compare, estimate
 from experiments.table import main, read_words, tabulate
-from experiments.table_cells import Figures
-from experiments.table_csv import as_csv
-from experiments.table_formats import as_latex, as_markdown, as_text
-from experiments.table_metrics import metric
-from experiments.table_sheet import Sheet, lay_out, with_interval
+from experiments.tables.cells import Figures
+from experiments.tables.csv_file import as_csv
+from experiments.tables.formats import as_latex, as_markdown, as_text
+from experiments.tables.metrics import metric
+from experiments.tables.sheet import Sheet, lay_out, with_interval
 from framework.errors import InputError
 from framework.launch import launch
 from framework.store import Record, Store

@@ -20,10 +20,10 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments import tune as command
-from experiments.tune_base import CONF, Configuration
-from experiments.tune_plots import draw
-from experiments.tune_storage import OWNER, open_storage
-from experiments.tune_study import OVERRIDES
+from experiments.tuning.base import CONF, Configuration
+from experiments.tuning.plots import draw
+from experiments.tuning.storage import OWNER, open_storage
+from experiments.tuning.study import OVERRIDES
 from framework import job
 from framework.objective import Measurement
 from tests import warm

@@ -1,0 +1,119 @@
+"""The rows of the claims table: what a paper says of its system, and the runs that put it to the test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from framework.errors import InputError
+
+FOLDER = Path(__file__).resolve().parents[2] / "conf" / "experiment"
+_COMMON = "_common"
+ARMS = ("system", "baseline")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The contents of conf/experiment/NAME.yaml.
+
+    `claimed`: system over baseline in `metric`, a key of summary.json, as a factor (0.25 for "75 % lower"), or the ends
+    of a range. `published`: the paper tells its regime; else `chosen` says what had to be chosen. `settings` are of
+    both `arms`, lists of overrides. `sensitivity`: overrides for both arms, by what they change. `common`: arms of the
+    comparison in the common regime, those in `arms` where nothing is said, none if empty. `fast`: further overrides
+    of the fast mode. Raises InputError for what does not fit together.
+    """
+
+    system: str
+    source: str
+    text: str
+    metric: str
+    claimed: float | Sequence[float]
+    published: bool
+    settings: Sequence[str]
+    arms: Mapping[str, Sequence[str]]
+    sensitivity: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    common: Mapping[str, Sequence[str]] | None = None
+    chosen: Sequence[str] = ()
+    found: Sequence[str] = ()
+    fast: Sequence[str] = ()
+    name: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        where = f"{self.name}.yaml"
+        if self.published and self.sensitivity:
+            raise InputError(f"{where}: sensitivity is for regimes that are not published")
+        for name in ("arms", "common"):
+            arms = getattr(self, name)
+            if arms and set(arms) != set(ARMS):
+                raise InputError(f"{where}: {name} must be {' and '.join(ARMS)}, got {', '.join(arms)}")
+        low, high = self.range
+        if not (0 < low <= high < math.inf) or low <= 1 <= high:
+            raise InputError(f"{where}: claimed must be a factor above or below 1, or the ends of a range of them")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The ends of what is claimed, equal for a single figure."""
+        ends = [self.claimed] if isinstance(self.claimed, (int, float)) else list(self.claimed)
+        return float(min(ends)), float(max(ends))
+
+    @property
+    def common_arms(self) -> Mapping[str, Sequence[str]]:
+        return self.arms if self.common is None else self.common
+
+
+@dataclass(frozen=True)
+class Common:
+    """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
+
+    `replicates` and `fast_replicates` are those of every row; `tolerance` is the error at which a row still passes.
+    """
+
+    metric: str
+    settings: Sequence[str]
+    traces: Mapping[str, Sequence[str]]
+    fast: Sequence[str]
+    replicates: int
+    fast_replicates: int
+    tolerance: float
+
+
+def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
+    """The rows, in the order of their file names; with `only`, those whose name begins with one of its words.
+
+    Raises InputError for a word that no name begins with, and for a file that is no row.
+    """
+    names = sorted(path.stem for path in folder.glob("*.yaml") if not path.stem.startswith("_"))
+    for word in only:
+        if not any(_is_meant(name, word) for name in names):
+            raise InputError(f"--only {word}: no claim of that name; choose from {', '.join(names)}")
+    wanted = [name for name in names if not only or any(_is_meant(name, word) for word in only)]
+    return [_read(folder / f"{name}.yaml", Claim, name=name) for name in wanted]
+
+
+def read_common(folder: Path = FOLDER) -> Common:
+    """The regime that all systems have in common."""
+    return _read(folder / f"{_COMMON}.yaml", Common)
+
+
+def _is_meant(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}_")
+
+
+def _read(path: Path, kind: type[Any], **own: str) -> Any:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except YAMLError as error:
+        raise InputError(f"{path.name}: {' '.join(str(error).split())}") from error
+    known = {item.name for item in fields(kind)} - set(own)
+    if not isinstance(content, dict) or not set(content) <= known:
+        raise InputError(f"{path.name}: its keys must be among {', '.join(sorted(known))}")
+    try:
+        return kind(**{str(key): value for key, value in content.items()}, **own)
+    except TypeError as error:  # a key too few
+        raise InputError(f"{path.name}: {error}") from error
