@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import BATCHINGS
+from framework.engine.config import PLANS
 from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, Hooks
 from framework.engine.state import (
     ACTION,
@@ -169,10 +169,10 @@ class Binding:
 
     def _batching(self, i: int) -> int:
         plan = self._policy.batching(i, self._cluster)
-        if not isinstance(plan, Plan) or plan.token_budget < 1 or plan.batching not in BATCHINGS:
+        if not isinstance(plan, Plan) or plan.token_budget < 1 or plan.batching not in PLANS:
             raise PolicyError(
                 f"policy {self._policy.name}: batching returned {plan!r} for instance {i}; "
-                f"return Plan(token_budget >= 1, one of {', '.join(BATCHINGS)})"
+                f"return Plan(token_budget >= 1, one of {', '.join(PLANS)})"
             )
         return int(plan.token_budget) * 8 + MODES[plan.batching]
 

@@ -18,10 +18,29 @@ ROLES: tuple[str, ...] = ("mixed", "prefill", "decode")
 
 
 @dataclass(frozen=True)
+class ChunkSchedule:
+    """Tokens that a step may hold for a chunk to be added, `sizes`, by the stage of the chunk's own prompt.
+
+    A stage is `stage_tokens` tokens; the last size holds for all that follow.
+    """
+
+    sizes: tuple[int, ...]
+    stage_tokens: int
+
+    def __post_init__(self) -> None:
+        require_count("chunk_schedule.stage_tokens", self.stage_tokens)
+        if not self.sizes:
+            raise InputError("chunk_schedule.sizes must name at least one size")
+        for size in self.sizes:
+            require_count("chunk_schedule.sizes", size)
+
+
+@dataclass(frozen=True)
 class PoolSpec:
     """`instances` like instances, each of `parallelism` on GPUs of one kind.
 
-    An option that is None is the engine's or the cluster's.
+    An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
+    reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
     """
 
     name: str
@@ -33,6 +52,8 @@ class PoolSpec:
     max_batch: int | None = None
     batching: Batching | None = None
     link_bytes_s: float | None = None  # of an instance, each direction
+    reserve_tokens: int | None = None
+    chunk_schedule: ChunkSchedule | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, Gpu):
@@ -41,7 +62,7 @@ class PoolSpec:
         require_count(f"pool {self.name}: instances", self.instances)
         if not isinstance(self.parallelism, Parallelism):
             raise InputError(f"pool {self.name}: parallelism must be a Parallelism, got {self.parallelism!r}")
-        for option in ("token_budget", "max_batch"):
+        for option in ("token_budget", "max_batch", "reserve_tokens"):
             if getattr(self, option) is not None:
                 require_count(f"pool {self.name}: {option}", getattr(self, option))
         if self.batching is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
-from framework.engine.config import Batching
+from framework.engine.config import Batching, Phase
 from framework.engine.hooks import DECISION
 from framework.engine.state import DECODE, PREFILL, View
 from framework.errors import InputError, PolicyError
@@ -47,7 +47,7 @@ class Plan:
     """How an instance forms its coming steps: tokens of one step, and what goes first."""
 
     token_budget: int
-    batching: Batching
+    batching: Batching | Phase
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,10 @@ class Simulation:
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.options.block_tokens)
 
+    def blocks_on(self, i: Instance, tokens: int) -> int:
+        """Blocks that one request of so many KV tokens has on i."""
+        return self.blocks(tokens) if i.spec.reserve_blocks is None else i.spec.reserve_blocks
+
     def need(self, r: Request) -> int:
         return self.blocks(r.p + r.n - 1)
 
@@ -222,9 +226,17 @@ class Simulation:
         if i.gate < 0 and i.waiting:
             i.gate = int(i.totals["decode_steps"]) + self.options.admission_wait_steps
         preempted = self.preempted
+        i.dropped = False
         i.swap_bytes = 0.0
-        form = {"decode_first": self.form_decode_first, "prefill_first": self.form_prefill_first}
-        decodes, chunks = form.get(i.mode, self.form_mixed)(i)
+        form = {
+            "decode_first": self.form_decode_first,
+            "prefill_first": self.form_prefill_first,
+            "mixed": self.form_mixed,
+            "static": self.form_static,
+            "unified": self.form_decode_first,
+            "decode_only": self.form_decodes,
+        }
+        decodes, chunks = form[i.mode](i)
         if not i.waiting:
             i.gate = -1
         if decodes or chunks:
@@ -244,23 +256,77 @@ class Simulation:
     def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
         self.swap_in(i, preempted)
-        budget = i.token_budget - len(i.decoding)
-        chunks = []
-        for r in i.prefilling:
-            if budget > 0:
-                chunks.append((r, r.done, min(r.target - r.done, budget)))
-                budget -= chunks[-1][2]
-        while budget > 0 and not preempted and not i.swapped and self.admissible(i):
-            r = self.admit(i)
-            chunks.append((r, r.done, min(r.target - r.done, budget)))
-            budget -= chunks[-1][2]
+        spent = len(i.decoding)
+        chunks: list[Chunk] = []
+        for r in list(i.prefilling):
+            tokens = min(r.target - r.done, i.token_budget - spent, i.chunk_limit(r.done, spent))
+            if r in i.prefilling and tokens > 0:
+                if not self.cover(i, r, r.done + tokens):
+                    preempted = True
+                    break
+                chunks.append((r, r.done, tokens))
+                spent += tokens
+        preempted = preempted or i.dropped
+        while not preempted and not i.swapped and self.admissible(i):
+            r = min(i.waiting)[2]
+            m = self.hash_tokens * len(self.cached(i, r))
+            tokens = min(r.p + r.g - m, i.token_budget - spent, i.chunk_limit(m, spent))
+            if tokens <= 0:
+                break
+            self.admit(i, m + tokens if i.mode == "unified" else r.p + r.g)
+            chunks.append((r, m, tokens))
+            spent += tokens
         return list(i.decoding), chunks
+
+    def cover(self, i: Instance, r: Request, tokens: int) -> bool:
+        """Blocks for the first `tokens` tokens of a prefill; the last in order give way. False: r itself did."""
+        if tokens <= r.covered:
+            return True
+        fresh = self.blocks_on(i, tokens) - self.blocks_on(i, r.covered)
+        while fresh > i.cache.available:
+            i.dropped = True
+            last = i.prefilling[-1]
+            self.preempt(i, last)
+            if last is r:
+                return False
+        i.cache.take(r.id, fresh)
+        r.covered = tokens
+        return True
+
+    def form_decodes(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
+        self.swap_in(i, self.room(i))
+        return list(i.decoding), []
+
+    def form_static(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
+        if i.prefilling:
+            chunks = self.part_of_batch(i)
+            if chunks:
+                return [], chunks
+        preempted = self.room(i) or i.dropped
+        self.swap_in(i, preempted)
+        if i.decoding:
+            return list(i.decoding), []
+        while not preempted and not i.swapped and self.admissible(i):
+            r = min(i.waiting)[2]
+            self.admit(i, r.p + r.g)
+        return [], self.part_of_batch(i)
+
+    def part_of_batch(self, i: Instance) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for r in list(i.prefilling):
+            tokens = r.target - r.done
+            if chunks and sum(chunk[2] for chunk in chunks) + tokens > i.token_budget:
+                break
+            if r not in i.prefilling or not self.cover(i, r, r.target):
+                break
+            chunks.append((r, r.done, tokens))
+        return chunks
 
     def form_prefill_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         chunks = self.whole_prompts(i, 0, barred=False)
         if chunks:
             return [], chunks
-        self.swap_in(i, self.room(i))
+        self.swap_in(i, self.room(i) or i.dropped)
         return list(i.decoding), []
 
     def form_mixed(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
@@ -270,14 +336,17 @@ class Simulation:
         return list(i.decoding), chunks
 
     def whole_prompts(self, i: Instance, spent: int, barred: bool) -> list[Chunk]:
-        chunks = [(r, r.done, r.target - r.done) for r in i.prefilling]
+        chunks: list[Chunk] = []
+        for r in list(i.prefilling):
+            if r in i.prefilling and self.cover(i, r, r.target):
+                chunks.append((r, r.done, r.target - r.done))
         spent += sum(tokens for _, _, tokens in chunks)
-        while not barred and not i.swapped and self.admissible(i):
+        while not barred and not i.dropped and not i.swapped and self.admissible(i):
             r = min(i.waiting)[2]
             tokens = r.p + r.g - self.hash_tokens * len(self.cached(i, r))
             if chunks and spent + tokens > i.token_budget:
                 break
-            self.admit(i)
+            self.admit(i, r.p + r.g)
             chunks.append((r, r.done, tokens))
             spent += tokens
         return chunks
@@ -296,22 +365,23 @@ class Simulation:
             return False
         r = min(i.waiting)[2]
         ids = self.cached(i, r)
-        fresh = self.blocks(r.p + r.g) - len(ids) * i.cache.blocks_per_id
+        fresh = self.blocks_on(i, r.p + r.g) - len(ids) * i.cache.blocks_per_id
         return i.cache.available - i.cache.idle_blocks(ids) - fresh >= i.watermark
 
-    def admit(self, i: Instance) -> Request:
+    def admit(self, i: Instance, covered: int) -> None:
+        """The head of the queue begins to prefill, with blocks for its first `covered` tokens."""
         entry = min(i.waiting)
         i.waiting.remove(entry)
         r = entry[2]
         ids = self.cached(i, r)
         i.cache.reference(r.id, ids)
         r.target, r.registered, r.done = r.p + r.g, len(ids), self.hash_tokens * len(ids)
-        i.cache.take(r.id, self.blocks(r.target) - len(ids) * i.cache.blocks_per_id)
+        r.covered = covered
+        i.cache.take(r.id, self.blocks_on(i, covered) - len(ids) * i.cache.blocks_per_id)
         i.prefilling.append(r)
         self.number(r)
         if math.isnan(r.start_s):
             r.start_s, r.prefill_instance, r.cached_tokens = self.now, i.id, r.done
-        return r
 
     def number(self, r: Request) -> None:
         self.admitted += 1
@@ -321,17 +391,17 @@ class Simulation:
         i.decoding.append(r)
         r.decode_instance = i.id
 
-    def grows(self, r: Request) -> bool:
-        return r.kv % self.options.block_tokens == 0
+    def grows(self, i: Instance, r: Request) -> bool:
+        return self.blocks_on(i, r.kv + 1) > self.blocks_on(i, r.kv)
 
     def room(self, i: Instance) -> bool:
         """Blocks for the tokens that the next decode step stores. True: something was preempted."""
         preempted = False
-        while sum(self.grows(r) for r in i.decoding) > i.cache.available:
+        while sum(self.grows(i, r) for r in i.decoding) > i.cache.available:
             self.preempt(i, max(i.decoding + i.prefilling, key=lambda r: r.admission))
             preempted = True
         for r in i.decoding:
-            if self.grows(r):
+            if self.grows(i, r):
                 i.cache.take(r.id, 1)
         return preempted
 
@@ -359,9 +429,9 @@ class Simulation:
         self.poke(target)
 
     def swap_in(self, i: Instance, preempted: bool) -> None:
-        while not preempted and i.swapped and i.spare(self.blocks(i.swapped[0].kv + 1)):
+        while not preempted and i.swapped and i.spare(self.blocks_on(i, i.swapped[0].kv + 1)):
             r = i.swapped.pop(0)
-            i.cache.take(r.id, self.blocks(r.kv + 1))
+            i.cache.take(r.id, self.blocks_on(i, r.kv + 1))
             i.swap_bytes += r.kv * self.options.kv_bytes_per_token
             self.number(r)
             i.decoding.append(r)
@@ -465,10 +535,10 @@ class Simulation:
     # transfers and migrations
 
     def start_transfers(self, d: Instance) -> None:
-        while d.incoming and d.spare(self.blocks(d.incoming[0].kv)):
+        while d.incoming and d.spare(self.blocks_on(d, d.incoming[0].kv)):
             r = d.incoming.pop(0)
             assert r.source is not None
-            d.cache.take(r.id, self.blocks(r.kv))
+            d.cache.take(r.id, self.blocks_on(d, r.kv))
             d.arriving.append(r)
             self.copy(r, r.source, d, r.kv)
 
@@ -503,9 +573,9 @@ class Simulation:
         s = next((i for i in self.instances if r in i.decoding), None)
         if s is None or s is d or r.migration is not None or d.spec.role == "prefill":
             return
-        if self.need(r) > d.largest_kv or not d.spare(self.blocks(r.kv)):
+        if self.need(r) > d.largest_kv or not d.spare(self.blocks_on(d, r.kv)):
             return
-        d.cache.take(r.id, self.blocks(r.kv))
+        d.cache.take(r.id, self.blocks_on(d, r.kv))
         d.arriving.append(r)
         r.migration = Migration(d, r.kv, self.copy(r, s, d, r.kv))
 
@@ -524,7 +594,7 @@ class Simulation:
         assert r.migration is not None
         d, copied = r.migration.target, r.migration.copied
         i.changed = True
-        extra = self.blocks(r.kv) - self.blocks(copied)
+        extra = self.blocks_on(d, r.kv) - self.blocks_on(d, copied)
         if extra > d.cache.available:
             self.drop_migration(r)
             return

@@ -34,6 +34,9 @@ class Spec:
     token_budget: int
     max_batch: int
     mode: str = "decode_first"
+    reserve_blocks: int | None = None  # of every request, whatever its tokens
+    chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
+    stage_tokens: int = 1
     bandwidth_bytes_s: float = math.inf
     host_bytes_s: float = math.inf
 
@@ -76,6 +79,7 @@ class Request:
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
     target: int = 0
     done: int = 0
+    covered: int = 0  # tokens that it has blocks for while it prefills
     registered: int = 0
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
@@ -194,6 +198,7 @@ class Instance:
         self.held: list[Request] = []  # prefilled or switched, KV kept here until a copy has ended
         self.busy = False
         self.changed = False
+        self.dropped = False  # the iteration being formed preempted for the blocks of a chunk
         self.step: Step | None = None
         self.swap_bytes = 0.0
         self.gate = -1  # decode steps after which its queue is admitted from; -1: none waits
@@ -206,7 +211,13 @@ class Instance:
 
     @property
     def largest_kv(self) -> int:
-        return self.cache.total - self.watermark
+        reserved = self.spec.reserve_blocks
+        return self.cache.total - self.watermark if reserved is None else reserved
+
+    def chunk_limit(self, done: int, spent: int) -> int:
+        """Tokens that the chunk schedule lets a request add to a step of `spent` tokens."""
+        sizes = self.spec.chunk_sizes
+        return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] - spent if sizes else 1 << 40
 
     def spare(self, blocks: int) -> bool:
         """A seat and `blocks` blocks above the watermark."""

@@ -14,7 +14,7 @@ from framework.views import Request as RequestView
 from tests.reference import Hooks, Simulation
 from tests.reference_parts import Instance, Request
 
-MODES = ("decode_first", "prefill_first", "mixed")
+MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only")
 COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
     *("free_blocks", "evictable_blocks", "token_budget"),
@@ -121,7 +121,7 @@ class Ruler:
     def batching(self, look: Look, instance: int) -> tuple[int, str]:
         self.note("batching", instance, look)
         seen = [look.columns[name][instance] for name in ("queued", "running", "kv_tokens", "free_blocks")]
-        mode = MODES[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % 3]
+        mode = MODES[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % len(MODES)]
         return 1 + mix(self.rules.seed, 5, *seen) % 48, mode
 
     def on_tick(self, look: Look) -> list[tuple[str, int, int]]:
@@ -159,7 +159,7 @@ def instance_columns(i: Instance) -> dict[str, int]:
         "queued_tokens": sum(r.p + r.g for r in queue) + sum(r.target - r.done for r in i.prefilling),
         "running": len(i.decoding),
         "prefilling": len(i.prefilling),
-        "kv_tokens": sum(r.kv for r in i.decoding + i.joined + i.held) + sum(r.target for r in i.prefilling),
+        "kv_tokens": sum(r.kv for r in i.decoding + i.joined + i.held) + sum(r.covered for r in i.prefilling),
         "incoming": len(i.incoming) + len(i.arriving),
         "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.kv for r in i.incoming + i.arriving),
         "swapped": len(i.swapped),

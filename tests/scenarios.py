@@ -6,6 +6,7 @@ exact in float64 whatever its order; general ones use arbitrary floats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.load import Closed, Load, Open
@@ -23,7 +24,7 @@ from framework.workload import Workload
 from tests.reference_parts import Options, Spec
 from tests.rulers import Rules
 
-MODES = ("decode_first", "prefill_first", "mixed")
+MODES = ("decode_first", "prefill_first", "mixed", "static", "unified")
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,9 @@ class Scenario:
         """One Spec an instance, pool after pool."""
         return [
             Spec(
+                reserve_blocks=self.reserve_blocks(pool),
+                chunk_sizes=pool.chunk_schedule.sizes if pool.chunk_schedule else (),
+                stage_tokens=pool.chunk_schedule.stage_tokens if pool.chunk_schedule else 1,
                 pool=k,
                 role=pool.role,
                 total_blocks=self.capacity_tokens(pool) // self.engine.block_tokens,
@@ -104,6 +108,13 @@ class Scenario:
             for k, pool in enumerate(self.cluster.pools)
             for _ in range(pool.instances)
         ]
+
+    def reserve_blocks(self, pool: PoolSpec) -> int | None:
+        if pool.reserve_tokens is None:
+            return None
+        total = self.capacity_tokens(pool) // self.engine.block_tokens
+        most = total - math.floor(self.engine.watermark * total)
+        return min(-(-pool.reserve_tokens // self.engine.block_tokens), most)
 
     def capacity_tokens(self, pool: PoolSpec) -> int:
         if self.engine.kv_tokens is not None:
@@ -214,7 +225,15 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         max_batch=draw(st.none() | st.integers(1, 4)),
         batching=draw(st.none() | st.sampled_from(MODES)),
         link_bytes_s=draw(st.none() | bandwidths(exact)),
+        reserve_tokens=draw(st.sampled_from([None, None, None, 24, 60, 120])),
+        chunk_schedule=draw(st.none() | st.none() | chunk_schedules()),
     )
+
+
+@st.composite
+def chunk_schedules(draw: st.DrawFn) -> ChunkSchedule:
+    sizes = draw(st.lists(st.integers(1, 48), min_size=1, max_size=3))
+    return ChunkSchedule(tuple(sorted(sizes, reverse=True)), draw(st.integers(1, 32)))
 
 
 def bandwidths(exact: bool) -> st.SearchStrategy[float]:

@@ -94,7 +94,10 @@ def test_cluster_must_be_able_to_serve() -> None:
         ({"role": "both"}, "pool p: role must be one of mixed, prefill, decode; got 'both'"),
         ({"token_budget": 0}, "pool p: token_budget must be a whole number of at least 1, got 0"),
         ({"max_batch": -2}, "pool p: max_batch must be a whole number of at least 1, got -2"),
-        ({"batching": "fifo"}, "pool p: batching must be one of decode_first, prefill_first, mixed; got 'fifo'"),
+        (
+            {"batching": "fifo"},
+            "pool p: batching must be one of decode_first, prefill_first, mixed, static, unified; got 'fifo'",
+        ),
         ({"link_bytes_s": 0.0}, "pool p: link_bytes_s must be a finite number above 0, got 0.0"),
     ],
 )
@@ -140,7 +143,10 @@ def test_configured_engine_has_the_defaults() -> None:
         ({"watermark": 1.0}, "engine.watermark must be below 1, got 1.0"),
         ({"watermark": -0.1}, "engine.watermark must be a finite number of at least 0, got -0.1"),
         ({"kv_fraction": 0}, "engine.kv_fraction must be above 0 and at most 1, got 0"),
-        ({"batching": "x"}, "engine.batching must be one of decode_first, prefill_first, mixed; got 'x'"),
+        (
+            {"batching": "x"},
+            "engine.batching must be one of decode_first, prefill_first, mixed, static, unified; got 'x'",
+        ),
         ({"first_token": "x"}, "engine.first_token must be one of prefill, decode; got 'x'"),
         ({"log": "x"}, "engine.log must be one of full, reduced; got 'x'"),
     ],

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from framework.engine.hooks import RAISED, Hooks
-from framework.engine.kvcache import (
-    blocks_for,
-)
 from framework.engine.leap import catch_up
 from framework.engine.network import poke
 from framework.engine.queues import append, queue_pop, queue_push
@@ -60,14 +57,6 @@ def choose(s: State, h: Hooks, hook: int, r: int) -> int:
         fail(s, BAD_ROLE, hook, r, i)
         return -1
     return int(i)
-
-
-@kernel
-def fits(s: State, i: int, r: int) -> bool:
-    """Whether r's peak KV could ever be admitted to i."""
-    inst = s.instances[i]
-    peak = s.requests[r].input_tokens + s.arena[s.sim[0].output_at + r] - 1
-    return blocks_for(s, peak) <= inst.total_blocks - inst.watermark
 
 
 @inlined

@@ -9,12 +9,14 @@ from framework.errors import InputError
 from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
 
 Preemption = Literal["recompute", "swap"]
-Batching = Literal["decode_first", "prefill_first", "mixed"]
+Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified"]
+Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
-BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed")
+BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified")
+PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
 

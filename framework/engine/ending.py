@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from framework.engine.asking import choose, fits
+from framework.engine.asking import choose
 from framework.engine.forming import begin
 from framework.engine.hooks import Hooks
 from framework.engine.kvcache import (
+    fits,
     register_prefix,
     release,
 )

@@ -6,7 +6,7 @@ to young (least recently used first). Memory per instance, from `cache_at`: slot
 
 from __future__ import annotations
 
-from framework.engine.state import OUT_OF_BLOCKS, PREFILLING, State
+from framework.engine.state import OUT_OF_BLOCKS, State
 from framework.jit import kernel
 
 
@@ -14,6 +14,22 @@ from framework.jit import kernel
 def blocks_for(s: State, tokens: int) -> int:
     """Blocks that hold so many tokens."""
     return (tokens + s.sim[0].block_tokens - 1) // s.sim[0].block_tokens
+
+
+@kernel
+def held_blocks(s: State, i: int, tokens: int) -> int:
+    """Blocks that a request of so many KV tokens has on i: those that hold them, or the instance's reservation."""
+    reserved = s.instances[i].reserve_blocks
+    return reserved if reserved > 0 else blocks_for(s, tokens)
+
+
+@kernel
+def fits(s: State, i: int, r: int) -> bool:
+    """Whether r's peak KV could ever be admitted to i, and is not more than i reserves."""
+    inst = s.instances[i]
+    peak = s.requests[r].input_tokens + s.arena[s.sim[0].output_at + r] - 1
+    largest = inst.reserve_blocks if inst.reserve_blocks > 0 else inst.total_blocks - inst.watermark
+    return blocks_for(s, peak) <= largest
 
 
 @kernel
@@ -58,11 +74,10 @@ def give_back(s: State, i: int, blocks: int) -> None:
 
 @kernel
 def release(s: State, i: int, r: int) -> None:
-    """Give back all KV that r holds on i: `kv` tokens, or the whole target while it prefills."""
+    """Give back all KV that r holds on i."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
-    tokens = q.target if q.state == PREFILLING else q.kv
-    inst.kv_tokens -= tokens
-    give_back(s, i, blocks_for(s, tokens) - q.shared * sim.hash_blocks)
+    inst.kv_tokens -= q.kv
+    give_back(s, i, held_blocks(s, i, q.kv) - q.shared * sim.hash_blocks)
     if q.shared > 0:
         for j in range(q.registered - 1, -1, -1):
             if s.arena[sim.held_at + q.hash_at + j] != 0:

@@ -54,6 +54,8 @@ def _passed(boundary: float, now_s: float, included: bool) -> bool:
 def growth(s: State, i: int, from_step: int, steps: int) -> int:
     """New blocks that the running requests need in `steps` decode steps from i's step number `from_step` on."""
     inst, block = s.instances[i], s.sim[0].block_tokens
+    if inst.reserve_blocks > 0:
+        return 0
     rounds = steps // block
     count = rounds * inst.running
     phase = from_step % block

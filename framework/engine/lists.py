@@ -40,7 +40,8 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     finish = inst.decode_steps + s.arena[s.sim[0].output_at + r] - q.emitted
     s.arena[inst.running_at + inst.running] = r
     s.arena[inst.finish_at + inst.running] = finish
-    s.arena[inst.growth_at + _phase(s, q.offset)] += 1
+    if inst.reserve_blocks == 0:
+        s.arena[inst.growth_at + _phase(s, q.offset)] += 1
     inst.running += 1
     inst.decode_kv += kv
     leap.next_finish = min(leap.next_finish, finish)
@@ -63,7 +64,8 @@ def stop_decoding(s: State, i: int, r: int) -> None:
         sim.memberships += 1
         q.previous_token_s = inst.last_decode_end_s
         q.emitted += inst.decode_steps - q.join_step
-    s.arena[inst.growth_at + _phase(s, q.offset)] -= 1
+    if inst.reserve_blocks == 0:
+        s.arena[inst.growth_at + _phase(s, q.offset)] -= 1
     inst.decode_kv -= q.kv
     if q.unstamped:
         inst.unstamped -= 1

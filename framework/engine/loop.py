@@ -8,10 +8,11 @@ import numba
 import numpy as np
 from numba import types
 
-from framework.engine.asking import choose, enqueue, fail, fits
+from framework.engine.asking import choose, enqueue, fail
 from framework.engine.ending import end_step
 from framework.engine.forming import begin
 from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
+from framework.engine.kvcache import fits
 from framework.engine.leap import catch_up
 from framework.engine.lists import end, fail_rest
 from framework.engine.network import arrive_with_kv, copy_done, migrate, poke

@@ -89,6 +89,13 @@ def allocate(
     sim["output_at"] = arena.take(count)
     for name in ("running_at", "finish_at", "prefilling_at", "chunk_at"):
         instances[name] = arena.take(size * most_running) + most_running * np.arange(size)
+    pool_of = instances["pool"]
+    schedules = [pool.chunk_schedule for pool in cluster.pools]
+    for k, schedule in enumerate(schedules):
+        if schedule is not None:
+            instances["chunk_sizes_at"][pool_of == k] = arena.take(len(schedule.sizes))
+            instances["chunk_stages"][pool_of == k] = len(schedule.sizes)
+            instances["stage_tokens"][pool_of == k] = schedule.stage_tokens
     instances["growth_at"] = arena.take(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
     cached = engine.prefix_cache and workload.has_prefixes
     if cached:
@@ -99,6 +106,9 @@ def allocate(
     for node in range(leaves - 1, 0, -1):
         tree[node] = tree[2 * node]
     data[sim["output_at"][0] :][:count] = workload.output_tokens
+    for k, schedule in enumerate(schedules):
+        if schedule is not None:
+            data[instances["chunk_sizes_at"][pool_of == k][0] :][: len(schedule.sizes)] = schedule.sizes
     if cached:
         _fill_cache(sim, instances, requests, data, workload)
     tables = stack(steps)
@@ -136,6 +146,9 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine["max_batch"] = pool.max_batch or engine.max_batch
         mine["total_blocks"] = mine["free_blocks"] = blocks
         mine["watermark"] = math.floor(engine.watermark * blocks)
+        if pool.reserve_tokens is not None:
+            most = blocks - math.floor(engine.watermark * blocks)
+            mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens), most)
         mine["host_bytes_s"] = pool.host_bytes_s
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.engine.kvcache import available, blocks_for, give_back, release
+from framework.engine.kvcache import available, fits, give_back, held_blocks, release
 from framework.engine.leap import catch_up_one, cut_short, reserve
 from framework.engine.queues import append, copy_push, copy_withdraw
 from framework.engine.state import (
@@ -82,7 +82,7 @@ def start_transfers(s: State, i: int) -> None:
     while inst.incoming_head >= 0:
         r = inst.incoming_head
         q = s.requests[r]
-        blocks = blocks_for(s, q.kv)
+        blocks = held_blocks(s, i, q.kv)
         if not has_room(s, i, blocks):
             break
         inst.incoming_head = q.next
@@ -131,15 +131,14 @@ def kv_now(s: State, r: int) -> int:
 @kernel
 def migrate(s: State, r: int, target: int) -> None:
     """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
-    q, dst, sim = s.requests[r], s.instances[target], s.sim[0]
+    q, dst = s.requests[r], s.instances[target]
     if q.state != DECODING or q.migration != NOT_MIGRATING or q.instance == target or dst.role == PREFILL:
         return
-    peak = q.input_tokens + s.arena[sim.output_at + r] - 1
     catch_up_one(s, q.instance)
     catch_up_one(s, target)
     kv = kv_now(s, r)
-    blocks = blocks_for(s, kv)
-    if blocks_for(s, peak) > dst.total_blocks - dst.watermark or not has_room(s, target, blocks):
+    blocks = held_blocks(s, target, kv)
+    if not fits(s, target, r) or not has_room(s, target, blocks):
         return
     q.migration = COPYING
     q.destination = target
@@ -167,7 +166,7 @@ def switch_over(s: State, r: int) -> bool:
     dst = s.instances[target]
     catch_up_one(s, target)
     kv = kv_now(s, r)
-    extra = blocks_for(s, kv) - blocks_for(s, q.migrated_kv)
+    extra = held_blocks(s, target, kv) - held_blocks(s, target, q.migrated_kv)
     if extra > available(s, target):
         cancel_migration(s, r)
         return False
@@ -192,6 +191,6 @@ def cancel_migration(s: State, r: int) -> None:
     dst.incoming -= 1
     dst.incoming_kv_tokens -= q.migrated_kv
     catch_up_one(s, target)
-    give_back(s, target, blocks_for(s, q.migrated_kv))
+    give_back(s, target, held_blocks(s, target, q.migrated_kv))
     start_transfers(s, target)
     poke(s, target)

@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 FUTURE, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(11)
 # Instance roles and batching modes.
 MIXED, PREFILL, DECODE = range(3)
-DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED = range(3)
+DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY = range(6)
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
-MODES = {"decode_first": DECODE_FIRST, "prefill_first": PREFILL_FIRST, "mixed": WHOLE_MIXED}
+MODES = {
+    "decode_first": DECODE_FIRST,
+    "prefill_first": PREFILL_FIRST,
+    "mixed": WHOLE_MIXED,
+    "static": STATIC,
+    "unified": UNIFIED,
+    "decode_only": DECODE_ONLY,
+}
 # Kinds of events, in the order in which ties are broken.
 STEP_END, TRANSFER_END, TICK, ARRIVAL = range(4)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
@@ -51,7 +58,7 @@ REQUEST = _record(
     ("emitted", "i8"),  # tokens emitted, as of its last change of state (while decoding: see offset)
     ("target", "i8"),  # tokens to prefill: input + emitted at the time it was queued
     ("done", "i8"),  # of them, prefilled or found in the cache
-    ("kv", "i8"),  # KV tokens held while neither prefilling nor decoding
+    ("kv", "i8"),  # KV tokens held, while prefilling those there are blocks for (while decoding: see offset)
     ("offset", "i8"),  # while decoding: KV tokens = offset + decode_steps of its instance
     ("admission", "i8"),
     ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
@@ -104,6 +111,7 @@ INSTANCE = _record(
     ("max_batch", "i8"),
     ("total_blocks", "i8"),
     ("watermark", "i8"),
+    ("reserve_blocks", "i8"),  # of every request, whatever its tokens; 0: blocks follow the tokens
     ("free_blocks", "i8"),
     ("evictable_blocks", "i8"),
     ("queued", "i8"),
@@ -132,6 +140,9 @@ INSTANCE = _record(
     ("finish_at", "i8"),
     ("prefilling_at", "i8"),
     ("chunk_at", "i8"),
+    ("chunk_stages", "i8"),  # stages of the chunk schedule, 0: none
+    ("chunk_sizes_at", "i8"),
+    ("stage_tokens", "i8"),
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("cache_at", "i8"),
     ("cache_free", "i8"),  # first unused node of the cache, -1
