@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -279,3 +279,25 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})
     load = draw(st.just(Open()) | st.just(Open()) | st.integers(1, 6).map(Closed))
     return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, load, draw(rules(layout, exact)))
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Scenario:
+    """Several prompts prefill at once, block by block, in too little memory."""
+    scenario = draw(scenarios(exact=True))
+    workload, engine = scenario.workload, scenario.engine
+    drawn = draw(st.lists(st.integers(30, 60), min_size=len(workload), max_size=len(workload)))
+    roomless = replace(engine, batching="unified", watermark=0.0, kv_tokens=80, token_budget=64, max_batch=8)
+    sizes = st.sampled_from([(16, 10, 5), (24, 12, 6), (12, 8), (20, 15, 10, 5)])
+    stages = st.builds(ChunkSchedule, sizes, st.integers(8, 24))
+    pools = [
+        replace(pool, batching=None, token_budget=None, max_batch=None, reserve_tokens=None, chunk_schedule=schedule)
+        for pool, schedule in ((pool, draw(stages)) for pool in scenario.cluster.pools)
+    ]
+    return replace(
+        scenario,
+        workload=replace(workload, input_tokens=np.array(drawn), output_tokens=np.minimum(workload.output_tokens, 16)),
+        engine=replace(roomless, prefix_cache=False),
+        cluster=replace(scenario.cluster, pools=tuple(replace(pool, instances=1) for pool in pools)),
+        rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "mode"]))),
+    )

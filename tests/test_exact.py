@@ -18,7 +18,7 @@ from tests.recovery import step_times, token_times
 from tests.reference import ARRIVAL, TICK, Simulation
 from tests.reference_parts import INSTANCE_TOTALS
 from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
-from tests.scenarios import Scenario, scenarios
+from tests.scenarios import Scenario, crowded, scenarios
 
 ROW_FIELDS = (
     *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
@@ -144,6 +144,12 @@ def has_near_tie(simulation: Simulation) -> bool:
 @quick
 @given(scenarios(exact=True))
 def test_exact(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@settings(quick, max_examples=150)
+@given(crowded())
+def test_exact_where_prompts_crowd(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
