@@ -1,13 +1,15 @@
-"""Placement rules and queue orders that several policies offer by name."""
+"""Placement rules and queue orders that several policies offer by name, and layouts that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.cluster import ClusterSpec
 from framework.errors import InputError
 from framework.policy import (
     Policy,
@@ -64,6 +66,12 @@ def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
     if name not in rules:
         raise InputError(f"{parameter} must be one of {', '.join(rules)}; got {name!r}")
     return rules[name]
+
+
+def reserving(spec: ClusterSpec, tokens: int) -> ClusterSpec:
+    """The same pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
+    pools = (replace(pool, reserve_tokens=pool.reserve_tokens or tokens) for pool in spec.pools)
+    return replace(spec, pools=tuple(pools))
 
 
 def set_order(policy: Policy, name: str) -> None:

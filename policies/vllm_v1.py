@@ -1,0 +1,24 @@
+"""One token budget for both phases, KV blocks allocated chunk by chunk (vLLM, scheduler of its version 1).
+
+Running requests come first: each decodes, or prefills what is left of the budget; then waiting ones are admitted whose
+whole prompts have room. Where a chunk finds no block, the last admitted is preempted and recomputed. Cached prefixes
+are skipped.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from framework.engine.config import Batching
+from framework.policy import Aggregated
+from policies.rules import PREFILL_RULES, rule, set_order
+
+
+class VllmV1(Aggregated):
+    """Unified steps; `routing` spreads requests, `order` reads the queues."""
+
+    batching_mode: ClassVar[Batching | None] = "unified"
+
+    def __init__(self, routing: str = "round_robin", order: str = "fcfs") -> None:
+        self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+        set_order(self, order)
