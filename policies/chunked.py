@@ -68,8 +68,9 @@ class Chunked(Aggregated):
         spec = super().layout(spec)
         if self.stages is None:
             return spec
-        staged = {"token_budget": self.stages.high, "chunk_schedule": self.stages.schedule}
-        return replace(spec, pools=tuple(replace(pool, **staged) for pool in spec.pools))
+        high, schedule = self.stages.high, self.stages.schedule
+        pools = (replace(pool, token_budget=high, chunk_schedule=schedule) for pool in spec.pools)
+        return replace(spec, pools=tuple(pools))
 
 
 def _stages(chunks: Mapping[str, int]) -> Stages:

@@ -30,6 +30,7 @@ class Steps:
         self.tables: StepTables = step.stack([self.row])
         self.role = str(rng.choice(["mixed", "mixed", "mixed", "prefill", "decode"]))
         self.batching = MODES[rng.integers(len(MODES))]
+        self.whole = self.batching not in ("decode_first", "unified")
         self.low = int(rng.integers(2, 20))
         self.high = self.low + int(rng.integers(0, 100))
         self.batch = int(rng.choice([1, 2, 5, 20, 60, 700]))
@@ -53,10 +54,10 @@ class Steps:
 
     def prefill(self, decodes: int) -> tuple[int, bool]:
         """Tokens of a step's chunks beside so many decodes, and whether they are one whole prompt beyond the budget."""
-        mixes = self.role == "mixed" and self.batching != "prefill_first"
+        mixes = self.role == "mixed" and self.batching not in ("prefill_first", "static")
         if self.role == "decode" or decodes >= self.batch or (decodes and (not mixes or self.rng.random() < 0.3)):
             return 0, False
-        if self.batching != "decode_first" and self.rng.random() < 0.3:
+        if self.whole and self.rng.random() < 0.3:
             tokens = int(self.rng.integers(1, self.longest + 1))
             return tokens, tokens + decodes > self.budget
         most = min(self.budget - decodes, self.kv_tokens)
@@ -68,7 +69,7 @@ class Steps:
 
     def time_s(self, prefill: int, contexts: np.ndarray[Any, Any]) -> float:
         """Of a step, attention of its chunks apart; some of them end a prompt, those of whole prompts do."""
-        ends = int(self.rng.integers(self.batching != "decode_first", 4)) if prefill else 0
+        ends = int(self.rng.integers(self.whole, 4)) if prefill else 0
         ends = min(ends, prefill, self.batch - len(contexts))
         total = int(contexts.sum())
         base_s = float(step.base_s(self.tables, 0, prefill, len(contexts), len(contexts) + ends))
