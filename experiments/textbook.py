@@ -25,11 +25,12 @@ from rich.table import Table
 from framework.cluster import mixed
 from framework.engine.config import EngineConfig
 from framework.launch import guard
-from framework.metrics import Evaluation, Slo, evaluate
+from framework.metrics import Slo, evaluate
 from framework.policy import Policy
-from framework.simulate import simulate
+from framework.simulate import Result, simulate
 from framework.terminal import results_console
 from framework.timing.measured import Measured
+from framework.usage import kv_fill
 from framework.validate import require_count
 from framework.workload import Workload
 from policies.chunked import Chunked
@@ -79,6 +80,8 @@ class Spread:
     static: float
     iteration_level: float  # with the reservations of static batching
     continuous: float
+    reserved_fill: float  # share of reserved KV that holds tokens
+    paged_fill: float
 
     @property
     def gain(self) -> float:
@@ -115,11 +118,9 @@ def spread(cv: float, requests: int) -> Spread:
     workload = Workload(np.zeros(requests), np.full(requests, _PROMPT_TOKENS), outputs)
     longest = int(workload.input_tokens[0] + outputs.max())
     engine = EngineConfig(max_batch=_BATCH)
-    rates = [
-        float(_serve(workload, engine, policy).summary["output_throughput"])
-        for policy in (Static(longest), Orca(longest), Continuous())
-    ]
-    return Spread(cv, *rates)
+    runs = [_serve(workload, engine, policy) for policy in (Static(longest), Orca(longest), Continuous())]
+    rates = [float(evaluate(run, _SLO).summary["output_throughput"]) for run in runs]
+    return Spread(cv, *rates, *(kv_fill(run) or 0.0 for run in runs[1:]))
 
 
 def chunk_size(tokens: int, requests: int) -> ChunkSize:
@@ -127,7 +128,8 @@ def chunk_size(tokens: int, requests: int) -> ChunkSize:
     gaps_s = np.random.default_rng(2).exponential(1 / _RATE, requests)
     prompts = _tokens(Law("lognormal", mean=_LONG_PROMPT_TOKENS, cv=1.0, high=32768), requests, seed=3)
     outputs = _tokens(Law("lognormal", mean=_OUTPUT_TOKENS, cv=1.0, high=4096), requests, seed=4)
-    served = _serve(Workload(np.cumsum(gaps_s), prompts, outputs), EngineConfig(token_budget=tokens), Chunked())
+    workload = Workload(np.cumsum(gaps_s), prompts, outputs)
+    served = evaluate(_serve(workload, EngineConfig(token_budget=tokens), Chunked()), _SLO)
     summary = {name: float(value) / 1e3 for name, value in served.summary.items() if name.endswith("_ms")}
     return ChunkSize(
         tokens=tokens,
@@ -153,13 +155,13 @@ def _part(group: str, name: str) -> Any:
     return instantiate(OmegaConf.load(_CONF / group / f"{name}.yaml"))
 
 
-def _serve(workload: Workload, engine: EngineConfig, policy: Policy) -> Evaluation:
+def _serve(workload: Workload, engine: EngineConfig, policy: Policy) -> Result:
     gpu = _part("gpu", _GPU)
     result = simulate(
         replace(workload, name="textbook"), mixed(1, gpu), _part("model", _MODEL), Measured(), engine, policy
     )
     result.check()
-    return evaluate(result, _SLO)
+    return result
 
 
 def fit_table(points: Sequence[HeldOut]) -> Table:
@@ -177,11 +179,13 @@ def fit_table(points: Sequence[HeldOut]) -> Table:
 def spread_table(spreads: Sequence[Spread]) -> Table:
     """Throughput of three ways to batch, by the spread of output lengths."""
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("CV of\noutputs", "static\n", "iteration-level,\nreserved", "continuous,\npaged", "gain\n"):
+    headings = ("CV of\noutputs", "static\n", "iteration-level,\nreserved", "continuous,\npaged", "gain\n")
+    for heading in (*headings, "KV filled,\nreserved", "\npaged"):
         table.add_column(heading, justify="right")
     for one in spreads:
         rates = (f"{rate:,.0f}" for rate in (one.static, one.iteration_level, one.continuous))
-        table.add_row(f"{one.cv:.2f}", *rates, f"{one.gain:.2f} ×")
+        fills = (f"{100 * fill:.0f} %" for fill in (one.reserved_fill, one.paged_fill))
+        table.add_row(f"{one.cv:.2f}", *rates, f"{one.gain:.2f} ×", *fills)
     return table
 
 

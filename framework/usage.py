@@ -72,6 +72,15 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     }
 
 
+def kv_fill(result: Result) -> float | None:
+    """Share of the KV blocks in use that holds tokens, over the run: the rest is reserved, or the end of a last block.
+
+    Prefixes that requests share count for each, so that a cache may take it above 1. None where nothing was held.
+    """
+    instances = result.instances
+    return _share(instances["kv_token_s"].sum(), instances["kv_block_s"].sum() * result.engine.block_tokens)
+
+
 def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
     """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
 

@@ -124,6 +124,7 @@ class Simulation:
     def advance(self, time: float) -> None:
         for i in self.instances:
             i.totals["kv_block_s"] += i.cache.used * (time - self.now)
+            i.totals["kv_token_s"] += i.kv_tokens * (time - self.now)
         self.now = time
 
     def handle(self, kind: int, id: int) -> None:

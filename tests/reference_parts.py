@@ -8,7 +8,7 @@ from typing import Protocol
 
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "prefill_square"),
-    *("kv_block_s", "batch_s", "transferred_bytes"),
+    *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes"),
 )
 
 
@@ -208,6 +208,11 @@ class Instance:
     @property
     def seats(self) -> int:
         return len(self.decoding) + len(self.prefilling) + len(self.joined) + len(self.arriving)
+
+    @property
+    def kv_tokens(self) -> int:
+        decoded = sum(r.kv for r in self.decoding + self.joined + self.held)
+        return decoded + sum(r.covered for r in self.prefilling)
 
     @property
     def largest_kv(self) -> int:

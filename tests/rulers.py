@@ -159,7 +159,7 @@ def instance_columns(i: Instance) -> dict[str, int]:
         "queued_tokens": sum(r.p + r.g for r in queue) + sum(r.target - r.done for r in i.prefilling),
         "running": len(i.decoding),
         "prefilling": len(i.prefilling),
-        "kv_tokens": sum(r.kv for r in i.decoding + i.joined + i.held) + sum(r.covered for r in i.prefilling),
+        "kv_tokens": i.kv_tokens,
         "incoming": len(i.incoming) + len(i.arriving),
         "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.kv for r in i.incoming + i.arriving),
         "swapped": len(i.swapped),

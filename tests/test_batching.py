@@ -64,6 +64,7 @@ def test_reservations_bound_the_batch_and_never_preempt() -> None:
     result, _ = run_engine(one)
     assert result.requests["preemptions"].sum() == 0
     assert result.instances["kv_block_s"][0] == 6 * 1 + 2 * 6 * 4 + 6 * 4
+    assert result.instances["kv_token_s"][0] == 1 + 3 * (2 + 2 + 3 + 4)  # a decode's token is stored at its step's end
     paged, _ = run_engine(together(rows, kv_tokens=12))
     assert paged.requests["preemptions"].sum() > 0
 

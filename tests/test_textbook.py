@@ -21,6 +21,7 @@ def test_continuous_batching_gains_with_the_spread_of_outputs() -> None:
     assert 1.3 < mild.gain < wide.gain
     assert 2.0 < wide.gain < 5.0
     assert wide.iteration_level > 2.0 * wide.static  # it is the iterations, not the paging
+    assert wide.reserved_fill < 0.3 < 0.95 < wide.paged_fill < 1.0  # whereas memory is what paging saves
 
 
 def test_chunk_size_trades_first_tokens_against_stalls() -> None:

@@ -8,6 +8,7 @@ from framework.engine.kvcache import (
     available,
     fits,
     held_blocks,
+    hold,
     release,
     take,
 )
@@ -159,7 +160,7 @@ def _swap_in(s: State, i: int) -> None:
         inst.swapped -= 1
         take(s, i, blocks)
         inst.swap_bytes += q.kv * sim.kv_bytes_per_token
-        inst.kv_tokens += q.kv
+        hold(s, i, q.kv, sim.now_s)
         sim.admissions += 1
         q.admission = sim.admissions
         start_decoding(s, i, r, q.kv)

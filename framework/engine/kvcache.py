@@ -47,6 +47,13 @@ def note_use(s: State, i: int, blocks: int, time_s: float) -> None:
 
 
 @kernel
+def hold(s: State, i: int, tokens: int, time_s: float) -> None:
+    """From `time_s` on, so many more KV tokens are held on i; their integral over time is kept as that of blocks is."""
+    s.instances[i].kv_tokens += tokens
+    s.instances[i].kv_token_s -= tokens * time_s
+
+
+@kernel
 def take(s: State, i: int, blocks: int) -> None:
     """Take blocks that are available, evicting the oldest unreferenced prefixes where free ones are not enough."""
     take_at(s, i, blocks, s.sim[0].now_s)
@@ -75,8 +82,8 @@ def give_back(s: State, i: int, blocks: int) -> None:
 @kernel
 def release(s: State, i: int, r: int) -> None:
     """Give back all KV that r holds on i."""
-    q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
-    inst.kv_tokens -= q.kv
+    q, sim = s.requests[r], s.sim[0]
+    hold(s, i, -q.kv, sim.now_s)
     give_back(s, i, held_blocks(s, i, q.kv) - q.shared * sim.hash_blocks)
     if q.shared > 0:
         for j in range(q.registered - 1, -1, -1):

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from framework.engine.kvcache import available, take, take_at
+from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.queues import tree_update
 from framework.engine.state import STEP_END, State
 from framework.jit import kernel
@@ -79,10 +79,11 @@ def advance(s: State, i: int, steps: int) -> None:
         take_at(s, i, growth(s, i, step0 + leap.grown, begun - leap.grown), middle_s)
         leap.grown = begun
     if fresh > 0:
+        middle_s = 0.5 * (boundary_s(s, i, leap.done + 1) + boundary_s(s, i, steps))
+        hold(s, i, fresh * leap.decodes, middle_s)
         leap.done = steps
         inst.decode_steps += fresh
         inst.decode_kv += fresh * leap.decodes
-        inst.kv_tokens += fresh * leap.decodes
 
 
 @kernel

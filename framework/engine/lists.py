@@ -168,6 +168,7 @@ def fail_rest(s: State, reason: int) -> None:
     for i in range(sim.instances):  # what they hold is held up to now, as far as the integral of blocks in use goes
         inst = s.instances[i]
         note_use(s, i, inst.free_blocks + inst.evictable_blocks - inst.total_blocks, sim.now_s)
+        inst.kv_token_s += inst.kv_tokens * sim.now_s
 
 
 @kernel

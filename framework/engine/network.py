@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.engine.kvcache import available, fits, give_back, held_blocks, release
+from framework.engine.kvcache import available, fits, give_back, held_blocks, hold, release
 from framework.engine.leap import catch_up_one, cut_short, reserve
 from framework.engine.queues import append, copy_push, copy_withdraw
 from framework.engine.state import (
@@ -110,7 +110,7 @@ def arrive_with_kv(s: State, r: int) -> None:
     dst.joined += 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= q.kv
-    dst.kv_tokens += q.kv
+    hold(s, target, q.kv, sim.now_s)
     dst.joined_head = append(s, dst.joined_head, dst.joined_tail, r)
     dst.joined_tail = r
     q.state = JOINED

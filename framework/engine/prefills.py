@@ -8,6 +8,7 @@ from framework.engine.asking import enter_queue
 from framework.engine.kvcache import (
     available,
     held_blocks,
+    hold,
     matched_blocks,
     reference_prefix,
     release,
@@ -66,7 +67,7 @@ def _extend(s: State, i: int, r: int, tokens: int) -> bool:
         if last == r:
             return False
     take(s, i, blocks)
-    inst.kv_tokens += tokens - q.kv
+    hold(s, i, tokens - q.kv, s.sim[0].now_s)
     q.kv = tokens
     return True
 
@@ -148,7 +149,7 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     inst.prefilling += 1
     inst.queued -= 1
     inst.queued_tokens -= cached
-    inst.kv_tokens += q.kv
+    hold(s, i, q.kv, sim.now_s)
     if q.start_s != q.start_s:
         q.start_s = sim.now_s
         q.prefill_instance = i

@@ -160,6 +160,7 @@ INSTANCE = _record(
     ("context_tokens", "f8"),
     ("prefill_square", "f8"),
     ("kv_block_s", "f8"),
+    ("kv_token_s", "f8"),
     ("batch_s", "f8"),
     ("transferred_bytes", "f8"),
     ("expert_reads", "f8"),  # how often all its experts were read, in sum of the shares that steps touched
