@@ -25,9 +25,10 @@ from rich.table import Table
 from framework.cluster import mixed
 from framework.engine.config import EngineConfig
 from framework.launch import guard
-from framework.metrics import Slo, evaluate
+from framework.metrics import evaluate
 from framework.policy import Policy
 from framework.simulate import Result, simulate
+from framework.slo import Slo
 from framework.terminal import results_console
 from framework.timing.measured import Measured
 from framework.usage import kv_fill
