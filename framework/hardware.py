@@ -332,8 +332,12 @@ class Model:
         return self.mlp_matrices * self.hidden * intermediate
 
 
-def kv_capacity_tokens(model: Model, gpu: Gpu, parallelism: Parallelism, kv_fraction: float) -> int:
+def kv_capacity_tokens(
+    model: Model, gpu: Gpu, parallelism: Parallelism, kv_fraction: float, memory_share: float = 1.0
+) -> int:
     """KV tokens that an instance holds beside the weights, using `kv_fraction` of the memory for both.
+
+    A token takes `memory_share` of the model's KV bytes.
 
     Weights outside the experts are split over tp and pp and copied over dp, experts are split over all GPUs; KV heads
     are split over tp (with more GPUs than KV heads each holds a copy of one head, latent KV is copied to all), and each
@@ -343,7 +347,7 @@ def kv_capacity_tokens(model: Model, gpu: Gpu, parallelism: Parallelism, kv_frac
     usable = gpu.memory_bytes * kv_fraction
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
     weights = (model.weight_bytes - expert_bytes) / (tp * pp) + expert_bytes / parallelism.gpus
-    per_token = model.kv_bytes_per_token * model.kv_share(tp) / pp
+    per_token = model.kv_bytes_per_token * memory_share * model.kv_share(tp) / pp
     tokens = dp * int((usable - weights) // per_token)
     if tokens < 1:
         raise TooLargeError(

@@ -36,16 +36,17 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     return work
 
 
-def memory_bytes(model: Model, instances: NDArray[np.void]) -> Floats:
+def memory_bytes(model: Model, instances: NDArray[np.void], kv_share: float = 1.0) -> Floats:
     """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
 
+    Of the model's KV bytes memory holds `kv_share`.
     Of experts, those that the tokens of a step choose, evenly and at random.
     """
     tokens = instances["prefill_tokens"] + instances["decode_tokens"]
     kv_tokens = instances["context_tokens"] + tokens
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
     weights = (model.weight_bytes - expert_bytes) * instances["steps"] + expert_bytes * instances["expert_reads"]
-    moved: Floats = weights + 1.0 * model.kv_bytes_per_token * kv_tokens
+    moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
     return moved
 
 
@@ -57,6 +58,7 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     counts as used; `kv_fill` tells how much of it holds tokens.
     """
     model, instances = result.model, result.instances
+    moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share)
     gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
     peak_flops = _of_instances(result, lambda pool: pool.parallelism.gpus * _peak_flops(pool, model))
     peak_bytes_s = _of_instances(result, lambda pool: pool.parallelism.gpus * pool.gpu.bandwidth_bytes_s)
@@ -66,7 +68,7 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     energy_j = gpus @ (idle_w * duration_s + (tdp_w - idle_w) * instances["busy_s"])
     return {
         "mfu": _share(flops(model, instances).sum(), peak_flops.sum() * duration_s),
-        "mbu": _share(memory_bytes(model, instances).sum(), peak_bytes_s.sum() * duration_s),
+        "mbu": _share(moved.sum(), peak_bytes_s.sum() * duration_s),
         "kv_utilization": _share(instances["kv_block_s"].sum(), instances["total_blocks"].sum() * duration_s),
         "energy_j": float(energy_j),
         "cost_usd": float(gpus @ usd_per_hour) * duration_s / _HOUR_S,

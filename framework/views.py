@@ -198,7 +198,7 @@ class Cluster:
         self.requests = Requests(state)
         self.predictions = predictions
         self.block_tokens = int(state.sim["block_tokens"][0])
-        self.kv_bytes_per_token = float(state.sim["kv_bytes_per_token"][0])
+        self.kv_bytes_per_token = float(state.sim["copy_bytes_per_token"][0])  # of a copy between instances
 
     @property
     def now_s(self) -> float:

@@ -442,11 +442,11 @@ class Simulation:
         sampled = len(decodes) + sum(prefix + tokens == r.target for r, prefix, tokens in chunks)
         pool, prefill_tokens = i.spec.pool, sum(tokens for _, _, tokens in chunks)
         duration = self.timing.base_s(pool, prefill_tokens, len(decodes), sampled)
-        for _, prefix, tokens in chunks:
-            duration += self.timing.chunk_s(pool, prefix, tokens)
+        prefill_s, decode_s = sum(self.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks), 0.0
         if decodes:
-            duration += self.timing.decode_s(pool, len(decodes), context)
-            duration += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g for r in decodes))
+            decode_s += self.timing.decode_s(pool, len(decodes), context)
+            decode_s += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g for r in decodes))
+        duration += max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
         duration += i.swap_bytes / i.spec.host_bytes_s
         i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context)
         self.push(i.step.end_s, STEP_END, i.id)
@@ -544,7 +544,9 @@ class Simulation:
             self.copy(r, r.source, d, r.kv)
 
     def copy(self, r: Request, source: Instance, target: Instance, tokens: int) -> int:
-        time = self.links.copy(self.now, source, target, tokens * self.options.kv_bytes_per_token)
+        per_token = self.options.copy_bytes_per_token
+        size = tokens * (self.options.kv_bytes_per_token if per_token is None else per_token)
+        time = self.links.copy(self.now, source, target, size, tokens)
         return self.push(time, TRANSFER_END, r.id)
 
     def transfer_end(self, r: Request) -> None:

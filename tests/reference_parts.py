@@ -39,6 +39,7 @@ class Spec:
     stage_tokens: int = 1
     bandwidth_bytes_s: float = math.inf
     host_bytes_s: float = math.inf
+    unpack_s: float = 0.0  # of each token that arrives from another instance
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Options:
     preemption: str = "recompute"
     prefix_cache: bool = False
     first_token: str = "prefill"
-    kv_bytes_per_token: float = 1.0
+    kv_bytes_per_token: float = 1.0  # in memory
+    copy_bytes_per_token: float | None = None  # on a link, None: the same
+    attention_overlap: float = 0.0
     max_context: int = 1 << 40
     latency_s: float = 0.0
     request_s: float = 0.0  # between a client's sending a request and its arrival
@@ -237,10 +240,10 @@ class Links:
         self.egress_free: dict[int, float] = {}
         self.ingress_free: dict[int, float] = {}
 
-    def copy(self, now: float, source: Instance, target: Instance, size: float) -> float:
+    def copy(self, now: float, source: Instance, target: Instance, size: float, tokens: int) -> float:
         """Time of the transfer end event."""
         start = max(now, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
         end = start + size / min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
         self.egress_free[source.id] = self.ingress_free[target.id] = end
         source.totals["transferred_bytes"] += size
-        return end + self.latency_s
+        return end + self.latency_s + tokens * target.spec.unpack_s

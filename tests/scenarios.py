@@ -15,7 +15,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from framework.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
+from framework.engine.kv_format import KvFormat
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.load import Closed, Load, Open
 from framework.timing import step
@@ -40,21 +42,23 @@ class RowTiming:
 
 @dataclass(frozen=True)
 class TableTime:
-    """The same tables for the reference engine."""
+    """The same tables for the reference engine, which reads them as keys and values are kept."""
 
     tables: StepTables
+    kv: KvFormat
+    pack_s: float  # of each token that is prefilled
 
     def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
-        return float(step.base_s(self.tables, pool, prefill_tokens, decodes, sampled))
+        return float(step.base_s(self.tables, pool, prefill_tokens, decodes, sampled)) + self.pack_s * prefill_tokens
 
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
-        return float(step.chunk_s(self.tables, pool, prefix, chunk))
+        return self.kv.prefill_factor * float(step.chunk_s(self.tables, pool, prefix, chunk))
 
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
-        return float(step.decode_s(self.tables, pool, decodes, context)[0])
+        return float(step.decode_s(self.tables, pool, decodes, self.kv.read_factor * context)[0])  # type: ignore[arg-type]
 
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
-        return float(step.uneven_s(self.tables, pool, decodes, context, longest))
+        return self.kv.read_factor * float(step.uneven_s(self.tables, pool, decodes, context, longest))
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,14 @@ class Scenario:
 
     def table_time(self) -> TableTime:
         return TableTime(
-            step.stack([self.timing.row(self.model, pool.gpu, pool.parallelism) for pool in self.cluster.pools])
+            step.stack([self.timing.row(self.model, pool.gpu, pool.parallelism) for pool in self.cluster.pools]),
+            self.engine.kv_compression,
+            self.seconds_at(self.engine.kv_compression.pack_bytes_s),
         )
+
+    def seconds_at(self, bytes_s: float | None) -> float:
+        """Of one token's keys and values."""
+        return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s
 
     def options(self) -> Options:
         engine = self.engine
@@ -80,7 +90,9 @@ class Scenario:
             preemption=engine.preemption,
             prefix_cache=engine.prefix_cache,
             first_token=engine.first_token,
-            kv_bytes_per_token=self.model.kv_bytes_per_token,
+            kv_bytes_per_token=self.model.kv_bytes_per_token * engine.kv_compression.memory_share,
+            copy_bytes_per_token=self.model.kv_bytes_per_token * engine.kv_compression.copy_share,
+            attention_overlap=engine.attention.overlap,
             max_context=self.model.max_context,
             admission_wait_steps=engine.admission_wait_steps,
             latency_s=self.cluster.link.latency_s,
@@ -104,6 +116,7 @@ class Scenario:
                 mode=pool.batching or self.engine.batching,
                 bandwidth_bytes_s=pool.link_bytes_s or self.cluster.link.bandwidth_bytes_s,
                 host_bytes_s=pool.host_bytes_s,
+                unpack_s=self.seconds_at(self.engine.kv_compression.unpack_bytes_s),
             )
             for k, pool in enumerate(self.cluster.pools)
             for _ in range(pool.instances)
@@ -119,7 +132,8 @@ class Scenario:
     def capacity_tokens(self, pool: PoolSpec) -> int:
         if self.engine.kv_tokens is not None:
             return self.engine.kv_tokens
-        return kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
+        tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
+        return int(tokens / self.engine.kv_compression.memory_share)
 
 
 # strategies
@@ -258,6 +272,14 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
 
 
 @st.composite
+def kv_formats(draw: st.DrawFn, exact: bool) -> KvFormat:
+    shares = st.sampled_from([0.25, 0.5, 1.0]) if exact else st.floats(0.15, 1.0)
+    factors = st.sampled_from([0.25, 0.5, 1.0, 2.0]) if exact else st.floats(0.15, 2.0)
+    rates = st.none() | (st.integers(9, 14).map(lambda k: 2.0**k) if exact else st.floats(500.0, 20000.0))
+    return KvFormat(draw(shares), draw(shares), draw(factors), draw(factors), draw(rates), draw(rates))
+
+
+@st.composite
 def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
     layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
@@ -274,6 +296,8 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         batching=draw(st.sampled_from(MODES)),
         admission_wait_steps=draw(st.sampled_from([0, 0, 0, 1, 3, 10])),
         first_token=draw(st.sampled_from(["prefill", "decode"])),
+        attention=Attention(draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0]))),
+        kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
     )
     link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})

@@ -33,13 +33,16 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     for k, pool in enumerate(pools):
         if pool.attention is None or pool.steps.chunks is None:
             continue
+        # Of the two attentions in one step the decodes' is charged in full: no more than this can be hidden behind it.
+        seen = 1 - setting.engine.attention.overlap if pool.steps.mixes else 1.0
         if setting.caches:
             spent_s = prefixes.charged(pool.attention.upto_s, prompts)
         else:
             spent_s = pool.attention.prompt_s(none, prompts)
             alone[k] = pool.steps.chunks.whole & (prompts > pool.steps.chunks.budget)
-        extra_s[k] = np.where(pool.holds, spent_s + pool.row.per_sampled_s, np.inf)
-        again_s[k] = pool.attention.upto_s(prompts + 1) - pool.attention.upto_s(known) + pool.row.per_sampled_s
+        extra_s[k] = np.where(pool.holds, seen * spent_s + pool.row.per_sampled_s, np.inf)
+        anew_s = pool.attention.upto_s(prompts + 1) - pool.attention.upto_s(known)
+        again_s[k] = seen * anew_s + pool.row.per_sampled_s
     uses = _uses(setting, pools, needs)
     demand = Demand(
         tokens=tokens,
@@ -78,7 +81,7 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
     entrance = next(pool.row for pool in pools if pool.spec.role != "decode")
     uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
-        bytes_ = np.where(workload.output_tokens > 1, workload.input_tokens * setting.model.kv_bytes_per_token, 0.0)
+        bytes_ = np.where(workload.output_tokens > 1, workload.input_tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]
         ends = [float(cluster.link_bytes_s[roles == role].sum()) for role in ("prefill", "decode")]
         uses.append(_Use("link", bytes_, min(ends)))

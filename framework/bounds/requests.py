@@ -64,8 +64,13 @@ class Setting:
 
     def kv_blocks(self, pool: PoolSpec) -> int:
         """KV blocks of an instance. Raises InputError where the model does not fit."""
-        tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
+        kv = self.engine.kv_compression
+        tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction, kv.memory_share)
         return (tokens if self.engine.kv_tokens is None else self.engine.kv_tokens) // self.engine.block_tokens
+
+    @property
+    def copy_bytes_per_token(self) -> float:
+        return self.model.kv_bytes_per_token * self.engine.kv_compression.copy_share
 
     @property
     def transfers(self) -> bool:
@@ -137,7 +142,8 @@ def make_pools(setting: Setting) -> list[Pool]:
     longest = int(totals.max(initial=1))
     pools = []
     for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
-        row = setting.timing.row(model, spec.gpu, spec.parallelism)
+        own = setting.timing.row(model, spec.gpu, spec.parallelism)
+        row = engine.kv_compression.step_row(own, model, spec.parallelism)
         extent = Extent(
             prompt_tokens=int(prompts.max(initial=1)),
             kv_tokens=blocks * engine.block_tokens,
@@ -236,12 +242,18 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
 
 
 def _transfer_s(setting: Setting) -> Floats:
-    """Of the KV of each prompt, over the best links."""
+    """Of the KV of each prompt, over the best links to where it is unpacked fastest."""
     pools = setting.cluster.pools
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]
-    bytes_ = setting.workload.input_tokens * setting.model.kv_bytes_per_token
-    return bytes_ / min(best) + setting.cluster.link.latency_s
+    unpack_s = min(
+        setting.engine.kv_compression.unpack_s(setting.model, pool.parallelism)
+        for pool in pools
+        if pool.role != "prefill"
+    )
+    tokens = setting.workload.input_tokens
+    bytes_ = tokens * setting.copy_bytes_per_token
+    return bytes_ / min(best) + setting.cluster.link.latency_s + tokens * unpack_s
 
 
 def _within(time_s: Floats, limit_s: Floats) -> Flags:

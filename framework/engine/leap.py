@@ -144,12 +144,15 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     first_s = base_s(tables, inst.pool, prefill_tokens, decodes, decodes + completing)
     leap.sampled = decodes + completing
     leap.longest_prompt = 0
+    chunks_s = 0.0
     if prefill_tokens > 0:
         for j in range(inst.prefilling):
             q = s.requests[s.arena[inst.prefilling_at + j]]
             chunk = s.arena[inst.chunk_at + j]
             if chunk > 0:
-                first_s += chunk_s(tables, inst.pool, q.done, chunk)
+                attention_s = chunk_s(tables, inst.pool, q.done, chunk)
+                first_s += attention_s
+                chunks_s += attention_s
                 inst.prefill_square += float((2 * q.done + chunk) * chunk)
                 leap.longest_prompt = max(leap.longest_prompt, q.done + chunk)
     value_s, slope_s, knot = 0.0, 0.0, np.inf
@@ -158,6 +161,8 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
         if s.timing_rows[inst.pool]["skew_s"] > 0.0:
             value_s += uneven_s(tables, inst.pool, decodes, context, _longest_context(s, i))
     first_s += value_s
+    if chunks_s > 0.0 and value_s > 0.0:
+        first_s -= sim.attention_overlap * min(chunks_s, value_s)
     first_s += inst.swap_bytes / inst.host_bytes_s
 
     leap.steps = 1

@@ -58,7 +58,10 @@ def allocate(
 ) -> tuple[State, Lists]:
     """The state before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
-    steps = [timing.row(model, pool.gpu, pool.parallelism) for pool in cluster.pools]
+    kv = engine.kv_compression
+    steps = [
+        kv.step_row(timing.row(model, pool.gpu, pool.parallelism), model, pool.parallelism) for pool in cluster.pools
+    ]
     entrance = next(row for row, pool in zip(steps, cluster.pools, strict=True) if pool.role != "decode")
     delay_s = entrance.request_s
     requests = _requests(workload, load, delay_s)
@@ -76,7 +79,9 @@ def allocate(
     sim["block_tokens"] = engine.block_tokens
     sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
     sim["admission_wait_steps"] = engine.admission_wait_steps
-    sim["kv_bytes_per_token"] = model.kv_bytes_per_token
+    sim["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
+    sim["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
+    sim["attention_overlap"] = engine.attention.overlap
     sim["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     sim["latency_s"] = cluster.link.latency_s
     sim["stamp_at_decode"] = engine.first_token == "decode"
@@ -127,10 +132,10 @@ def allocate(
 
 def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDArray[np.void]:
     instances = np.zeros(cluster.instances, INSTANCE)
-    pool_of = cluster.pool_of_instance
+    pool_of, kv = cluster.pool_of_instance, engine.kv_compression
     instances["pool"] = pool_of
     for k, pool in enumerate(cluster.pools):
-        tokens = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)
+        tokens = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction, kv.memory_share)
         if engine.kv_tokens is not None:
             tokens = engine.kv_tokens
         blocks = tokens // engine.block_tokens
@@ -150,6 +155,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
             most = blocks - math.floor(engine.watermark * blocks)
             mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens), most)
         mine["host_bytes_s"] = pool.host_bytes_s
+        mine["unpack_s"] = kv.unpack_s(model, pool.parallelism)
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
     for name in ("gate", "waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):

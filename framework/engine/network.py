@@ -50,13 +50,13 @@ def has_room(s: State, i: int, blocks: int) -> bool:
 def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
     """Claim both ends of the link, first come first served, and announce the end of the copy."""
     sim, src, dst = s.sim[0], s.instances[source], s.instances[target]
-    bytes_ = tokens * sim.kv_bytes_per_token
+    bytes_ = tokens * sim.copy_bytes_per_token
     start_s = max(sim.now_s, max(src.egress_free_s, dst.ingress_free_s))
     end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)
     src.egress_free_s = end_s
     dst.ingress_free_s = end_s
     src.transferred_bytes += bytes_
-    copy_push(s, r, end_s + sim.latency_s)
+    copy_push(s, r, end_s + sim.latency_s + tokens * dst.unpack_s)
 
 
 @kernel

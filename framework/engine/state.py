@@ -153,6 +153,7 @@ INSTANCE = _record(
     ("ingress_free_s", "f8"),
     ("bandwidth_bytes_s", "f8"),
     ("host_bytes_s", "f8"),
+    ("unpack_s", "f8"),  # of each token that arrives from another instance
     ("busy_s", "f8"),
     ("steps", "i8"),
     ("prefill_tokens", "i8"),
@@ -225,7 +226,9 @@ SIM = _record(
     ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: no prefix cache
     ("preemption", "i8"),
     ("admission_wait_steps", "i8"),
-    ("kv_bytes_per_token", "f8"),
+    ("kv_bytes_per_token", "f8"),  # in memory
+    ("copy_bytes_per_token", "f8"),  # on a link
+    ("attention_overlap", "f8"),
     ("chosen_share", "f8"),  # of a layer's experts by one token, 0: no experts
     ("latency_s", "f8"),
     ("request_s", "f8"),  # between a client's sending a request and its arrival here

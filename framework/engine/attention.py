@@ -1,0 +1,26 @@
+"""How an instance runs the attention of a step that prefills and decodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framework.errors import InputError
+from framework.validate import require_at_least
+
+
+@dataclass(frozen=True)
+class Attention:
+    """With prefill attention of T_p seconds and decode attention of T_d, a step with both spends on them
+
+        max(T_p, T_d) + (1 - overlap) * min(T_p, T_d)
+
+    0: one after the other; 1: the shorter is hidden wholly. A step with one of them alone takes what it takes. Raises
+    InputError for an overlap that is not a number from 0 to 1.
+    """
+
+    overlap: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_at_least("engine.attention.overlap", self.overlap, 0)
+        if self.overlap > 1:
+            raise InputError(f"engine.attention.overlap must be at most 1, got {self.overlap!r}")
