@@ -22,6 +22,7 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments.statistics import Estimate, Floats, estimate
+from framework.choices import name_files
 from framework.compose import compose
 from framework.errors import InputError
 from framework.launch import guard
@@ -156,7 +157,7 @@ def run(ablation: Ablation, replicates: int, overrides: Sequence[str] = ()) -> O
 def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Workload, dict[str, Any]]:
     """One run and its summary. Raises InputError if its workload is not `sample`, with which it is to be paired."""
     with initialize_config_dir(str(_CONF), version_base="1.3"):
-        config = compose_config("config", overrides=list(overrides))
+        config = compose_config("config", overrides=name_files(overrides))
     experiment = compose(config)
     if sample is not None and not _same(sample, experiment.workload):
         raise InputError("variants run on different requests, which cannot be paired: leave the trace to base")

@@ -9,6 +9,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from framework.choices import name_files
 from framework.errors import InputError
 
 _CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -39,7 +40,7 @@ def split_arguments(
 def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, Any]:
     """What `overrides` of conf/config.yaml choose from `groups`, built. Hydra's errors where they cannot be."""
     with initialize_config_dir(str(_CONF), version_base="1.3"):
-        config = compose("config", overrides=list(overrides))
+        config = compose("config", overrides=name_files(overrides))
     return {group: instantiate(config[group], _convert_="all") for group in groups}
 
 

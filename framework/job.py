@@ -72,8 +72,9 @@ def flattened(config: DictConfig) -> dict[str, Any]:
 
 
 def chosen(choices: Mapping[str, Any]) -> dict[str, str]:
-    """Which option each config group has, Hydra's own groups apart."""
-    return {str(group): str(choice) for group, choice in choices.items() if not str(group).startswith("hydra/")}
+    """Which option each config group has, Hydra's own groups apart; a group within a group is named as its settings are."""
+    kept = {str(group): str(choice) for group, choice in choices.items() if not str(group).startswith("hydra/")}
+    return {group.replace("/", "."): choice for group, choice in kept.items()}
 
 
 def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from framework.choices import name_files
 from framework.errors import InputError
 
 BROKEN_PIPE = 1
@@ -39,7 +40,8 @@ def launch(main: Callable[[], int | None]) -> None:
     """Call `main`, the work of a command, and end the process as its user should see it end."""
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in _SWEEP)  # argparse wants it first or last
+    words = name_files(sys.argv[1:])
+    sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     _repeat_lost_interrupts()
     if verbose:
         main()

@@ -13,6 +13,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 
+from framework.choices import name_files
 from framework.job import study_job
 from framework.launch import explain
 from framework.store import Record
@@ -46,7 +47,7 @@ class Sweep:
         )
         with initialize_config_dir(str(_CONF), job_name="study", version_base="1.3"):
             loader = GlobalHydra.instance().config_loader()
-            config = loader.load_configuration("config", [*overrides, *own], RunMode.MULTIRUN)
+            config = loader.load_configuration("config", [*name_files(overrides), *own], RunMode.MULTIRUN)
         context = HydraContext(config_loader=loader, callbacks=Callbacks())
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=study_job, config=config
@@ -59,7 +60,9 @@ class Sweep:
 
         A job that its user, or a space of settings, got wrong is refused; whatever else goes wrong is raised.
         """
-        returned = self._launcher.launch([[*self._shared, *job] for job in jobs], initial_job_idx=self._launched)
+        returned = self._launcher.launch(
+            [[*self._shared, *name_files(job)] for job in jobs], initial_job_idx=self._launched
+        )
         self._launched += len(jobs)
         return [_outcome(tuple(job), one) for job, one in zip(jobs, returned, strict=True)]
 

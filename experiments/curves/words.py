@@ -17,6 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from experiments.curves.axis import CONCURRENCY, RATE, Axis, number, values
+from framework.choices import name_files
 from framework.compose import fitting_parts
 from framework.errors import InputError
 from framework.objective import Goodput
@@ -187,7 +188,7 @@ def _series(axis: Axis, points: tuple[float, ...] | None, overrides: tuple[str, 
             raise InputError(f"{word}: the load is set by {axis.word}=; leave this out")
     with initialize_config_dir(str(_CONF), version_base="1.3"):
         chosen = [*overrides, *axis.fixed, f"seed={seed}"]
-        config = compose_config("config", overrides=chosen, return_hydra_config=True)
+        config = compose_config("config", overrides=name_files(chosen), return_hydra_config=True)
     parts = fitting_parts(config)
     if axis is RATE and parts["load"].clients is not None:
         raise InputError("rates= needs load=open: clients of a closed load send as they can; use concurrency=")

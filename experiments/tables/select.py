@@ -201,13 +201,18 @@ def _varying(runs: Sequence[Record], replicates: Collection[str]) -> list[str]:
     groups = {key: None for record in runs for key in record.choices}
     settings = {key: None for record in runs for key in record.config if key not in groups}
     found = [key for key in groups if len(set(column(key))) > 1]
-    implied = {column(key) for key in settings if key.split(".")[0] in found}
+    implied = {column(key) for key in settings if _is_of_any(key, found)}
     for key in (*settings, *_DIFFERENT_RUNS):
         own = column(key)
-        if len(set(own)) > 1 and key not in replicates and key.split(".")[0] not in found and own not in implied:
+        if len(set(own)) > 1 and key not in replicates and not _is_of_any(key, found) and own not in implied:
             found.append(key)
             implied.add(own)
     return found
+
+
+def _is_of_any(key: str, groups: Collection[str]) -> bool:
+    """Whether it is a setting, or a group of settings, within one of these."""
+    return any(key.startswith(f"{group}.") for group in groups)
 
 
 def _require_known(word: str, key: str, records: Sequence[Record]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from framework.choices import name_files
 from framework.job import chosen, flattened
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -28,7 +29,7 @@ class Configuration:
     @functools.cached_property
     def _composed(self) -> DictConfig:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", overrides=list(self.overrides), return_hydra_config=True)
+            return compose("config", overrides=name_files(self.overrides), return_hydra_config=True)
 
     @property
     def config(self) -> DictConfig:

@@ -49,7 +49,7 @@ def write_tuned(name: str, best: Configuration, title: str) -> Path:
 def _tuned(best: Configuration, title: str) -> str:
     """The options that `best` chooses, then the settings that these have otherwise."""
     chosen = Configuration(tuple(f"{group}={option}" for group, option in best.choices.items() if "@" not in group))
-    groups = [{f"override /{group}": option} for group, option in chosen.choices.items()]
+    groups = [{f"override /{group.replace('.', '/')}": option} for group, option in chosen.choices.items()]
     settings: dict[str, Any] = {"defaults": [*groups, "_self_"]}
     _differing(_plain(chosen), _plain(best), settings)
     return f"# @package _global_\n# {title}\n{yaml.safe_dump(settings, sort_keys=False)}"
