@@ -66,8 +66,8 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
     parts = {name: _build(config, name, kind) for name, kind in _KINDS}
     model, engine = parts["model"], parts["engine"]
     for pool in lay_out(parts["policy"], parts["cluster"]).pools:  # refuses a cluster that it cannot use
-        share = engine.kv_compression.memory_share
-        kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction, share)  # refuses one that does not fit
+        fitting = engine.kv_fraction, engine.kv_compression.memory_share
+        kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
     return parts
 

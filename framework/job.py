@@ -72,7 +72,7 @@ def flattened(config: DictConfig) -> dict[str, Any]:
 
 
 def chosen(choices: Mapping[str, Any]) -> dict[str, str]:
-    """Which option each config group has, Hydra's own groups apart; a group within a group is named as its settings are."""
+    """The option of each config group, Hydra's own groups apart; groups within groups are named like settings: a.b."""
     kept = {str(group): str(choice) for group, choice in choices.items() if not str(group).startswith("hydra/")}
     return {group.replace("/", "."): choice for group, choice in kept.items()}
 

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
+from framework.engine.kv_format import KvFormat
 from framework.hardware import Gpu
 from framework.load import Closed, Load, Open
 from framework.timing.step import Curve, StepRow, Surface
@@ -110,6 +112,20 @@ def saturated(rng: Rng) -> Scenario:
     load: Load = Open() if rng.random() < 0.8 else Closed(int(rng.integers(1, 60)))
     rules = Rules(seed=int(rng.integers(99)), prioritize=str(rng.choice(["", "short", "hash"])))
     return Scenario(workload, ClusterSpec(pools, LinkSpec(1e6)), MODEL, timing, engine, load, rules)
+
+
+def with_options(scenario: Scenario, rng: Rng) -> Scenario:
+    """The scenario with attentions that overlap and another format of KV."""
+    kv = KvFormat(
+        memory_share=float(rng.choice([0.2, 0.5, 1.0])),
+        copy_share=float(rng.uniform(0.1, 1.0)),
+        read_factor=float(rng.uniform(0.2, 1.5)),
+        prefill_factor=float(rng.uniform(0.3, 1.5)),
+        pack_bytes_s=None if rng.random() < 0.5 else float(10 ** rng.uniform(3, 6)),
+        unpack_bytes_s=None if rng.random() < 0.5 else float(10 ** rng.uniform(3, 6)),
+    )
+    attention = Attention(float(rng.choice([0.0, 0.5, 0.9, 1.0])))
+    return replace(scenario, engine=replace(scenario.engine, attention=attention, kv_compression=kv))
 
 
 def _alike(workload: Workload, kind: NDArray[np.int64], block_tokens: int) -> Workload:

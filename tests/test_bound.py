@@ -21,6 +21,7 @@ from framework.bounds.program import Duals
 from framework.bounds.requests import Setting, least_needs, make_pools
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.compose import compose
+from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Closed, Load, Open
@@ -34,7 +35,7 @@ from framework.workload import Workload
 from policies.chunked import Chunked
 from policies.continuous import Continuous
 from policies.distserve import DistServe
-from tests.bounds import retimed, saturated, server
+from tests.bounds import retimed, saturated, server, with_options
 from tests.conftest import ROOT
 from tests.parts import load as part
 from tests.rulers import Ruler, Rules, ruled_policy
@@ -137,6 +138,13 @@ def test_no_policy_beats_it_where_something_is_scarce(seed: int) -> None:
         check_scenario(saturated(rng), rng)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_no_policy_beats_it_whatever_attention_and_transfers_cost(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        check_scenario(with_options(saturated(rng), rng), rng)
+
+
 @pytest.mark.slow
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios(exact=False), st.integers(0, 2**32 - 1))
@@ -151,6 +159,22 @@ def test_no_policy_beats_it_in_many_more_cases_where_something_is_scarce(seed: i
     rng = np.random.default_rng(seed)
     for _ in range(150):
         check_scenario(saturated(rng), rng)
+
+
+def test_attentions_that_overlap_are_worth_what_they_hide() -> None:
+    """A prompt of 32 tokens in each step beside 32 decodes: both attentions take 1 s, and then either is free."""
+    row = StepRow(base_s=0.01, prefill_quadratic_s=1 / 32**2, per_context_token_s=1 / (32 * 48))
+    workload, cluster = requests(400, 32, 33, 1e3), mixed(1, server("gpu", 4000))
+    cluster = replace(cluster, pools=tuple(replace(pool, token_budget=64, max_batch=64) for pool in cluster.pools))
+    found = []
+    for overlap in (0.0, 1.0):
+        engine = EngineConfig(attention=Attention(overlap), kv_fraction=1.0, block_tokens=1, watermark=0.0)
+        timing = RowTiming({"gpu": row})
+        result = simulate(workload, cluster, MODEL, timing, engine, Chunked())
+        limit = bound(workload, cluster, MODEL, timing, engine, ANY, OPEN)
+        found.append((400 / duration_s(result), limit.goodput))
+    (_, serial), (reached_with, most) = found
+    assert serial * 1.5 < reached_with <= most * NEAR
 
 
 # where the best schedule is known

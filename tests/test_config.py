@@ -13,12 +13,14 @@ from hydra import compose as compose_config
 from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cluster import ClusterSpec
 from framework.compose import compose
+from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
+from framework.engine.kv_format import KvFormat
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.launch import explain
@@ -41,6 +43,8 @@ KINDS: dict[str, tuple[type, ...]] = {
     "engine": (EngineConfig,),
     "slo": (Slo,),
     "objective": (Objective,),
+    "engine/attention": (Attention,),
+    "engine/kv_compression": (KvFormat,),
 }
 SMALL = ("trace=synthetic", "trace.limit=20")
 
@@ -71,7 +75,13 @@ def test_every_group_has_choices(group: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), choices(*(group for group in KINDS if group != "trace")))
 def test_a_choice_makes_what_its_group_says(group: str, name: str) -> None:
-    assert isinstance(instantiate(configured(f"{group}={name}")[group], _convert_="all"), KINDS[group])
+    node = OmegaConf.select(configured(f"{group}={name}"), group.replace("/", "."))
+    assert isinstance(instantiate(node, _convert_="all"), KINDS[group])
+
+
+def test_no_group_is_left_out() -> None:
+    folders = {path.parent.relative_to(ROOT / "conf").as_posix() for path in (ROOT / "conf/engine").rglob("*.yaml")}
+    assert folders <= set(KINDS)
 
 
 @pytest.mark.parametrize("name", names("trace"))

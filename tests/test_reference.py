@@ -401,3 +401,24 @@ def test_at_equal_times_events_follow_kind_and_id() -> None:
     at_one = [(kind, id) for time, kind, id in s.order if time == 1]
     assert at_one == [(0, 0), (0, 1), (2, 1), (3, 2)]
     assert isinstance(s.requests[0], Request)
+
+
+def test_attentions_of_a_hybrid_step_overlap() -> None:
+    timing = Affine(prefill_quadratic=0.25, per_context_token=0.5)
+    s = run(trace((0, 2, 3), (1, 2, 1)), instance(), timing=timing, attention_overlap=0.5)
+    assert tokens(s) == [[2.0, 5.0, 8.0], [5.0]]
+
+
+def test_a_copy_has_its_own_bytes_and_is_unpacked() -> None:
+    """8 tokens of 2 bytes at 4 bytes/s, 1 s of latency, 8 * 0.5 s of unpacking."""
+    s = run(
+        trace((0, 8, 2)),
+        instance("prefill", bandwidth_bytes_s=4.0),
+        instance("decode", unpack_s=0.5),
+        hooks=to_first_decode(),
+        kv_bytes_per_token=16.0,
+        copy_bytes_per_token=2.0,
+        latency_s=1.0,
+    )
+    assert s.requests[0].transfer_end_s == 1 + 4 + 1 + 4
+    assert tokens(s) == [[1.0, 11.0]]
