@@ -10,10 +10,12 @@ from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration import Calibration, Fit, find_calibration
+from framework.timing.micro_batches import in_two_batches, with_expert_load
 from framework.timing.neighbour import NEIGHBOURS, same_speed, scaled
 from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Origin
 from framework.timing.step import StepRow
+from framework.validate import require_positive
 
 _Asked = tuple[Model, Gpu, Parallelism]
 
@@ -54,14 +56,18 @@ class Measured:
 
     `calibrated`: with the terms that were fitted to measured deployments, where there are any. `profiles`: a directory
     of one's own profiles, which is searched first. A GPU without a profile gets those of `neighbour`, or of the one
-    known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. `source` names
-    all that one object gave out; it reads what it gives out again but once.
+    known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. `expert_load`:
+    of the GPU with most tokens, relative to the routing that was measured; `two_batches`: micro-batches that hide each
+    other's communication (both: framework.timing.micro_batches). `source` names all that one object gave out; it reads
+    what it gives out again but once.
     """
 
     backend: str = "vllm"
     calibrated: bool = True
     profiles: str | None = None
     neighbour: str | None = None
+    expert_load: float = 1.0
+    two_batches: bool = False
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
 
@@ -70,8 +76,10 @@ class Measured:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "backend"):
                 raise InputError(f"timing.{name} must be a name, got {value!r}")
-        if not isinstance(self.calibrated, bool):
-            raise InputError(f"timing.calibrated must be true or false, got {self.calibrated!r}")
+        for name in ("calibrated", "two_batches"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
+        require_positive("timing.expert_load", self.expert_load)
 
     @property
     def source(self) -> str:
@@ -112,6 +120,9 @@ class Measured:
             fit = find_calibration(places, name, self.backend, model)
             if fit is not None:
                 break
+        parts = with_expert_load(parts, self.expert_load)
+        if self.two_batches:
+            parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
         return Entry(parts, gpu.name, found.origin, fit, name)
 
     def _like(self, gpu: Gpu) -> tuple[str, float]:
