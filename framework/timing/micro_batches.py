@@ -10,7 +10,6 @@ from framework.timing.calibration import Calibration
 from framework.timing.profile import FloatArray, Parts
 
 _NODE_GPUS = 8  # as in framework.timing.operations, which would load what reads kernel tables
-_COMPUTE = ("gemm_s", "experts_s", "elementwise_s")
 
 
 def with_expert_load(parts: Parts, load: float) -> Parts:
@@ -33,11 +32,19 @@ def in_two_batches(parts: Parts, calibration: Calibration) -> Parts:
     are read twice. Attention, which depends on more than tokens, hides nothing here.
     """
     tokens = np.unique(np.concatenate([parts.tokens, [2.0], 2.0 * parts.tokens]))
-    halves = {name: _in_halves(tokens, parts.tokens, getattr(parts, name)) for name in (*_COMPUTE, "communication_s")}
-    compute_s = calibration.kernel * np.add.reduce([halves[name] for name in _COMPUTE])
-    seen_s = np.maximum(calibration.communication * halves["communication_s"] - compute_s, 0.0)
-    seen_s = np.where(tokens > 1, seen_s / calibration.communication, halves["communication_s"])
-    return replace(parts, tokens=tokens, **(halves | {"communication_s": seen_s}))
+    gemm_s, experts_s, elementwise_s, exchange_s = (
+        _in_halves(tokens, parts.tokens, curve)
+        for curve in (parts.gemm_s, parts.experts_s, parts.elementwise_s, parts.communication_s)
+    )
+    hidden_s = calibration.kernel / calibration.communication * (gemm_s + experts_s + elementwise_s)
+    return replace(
+        parts,
+        tokens=tokens,
+        gemm_s=gemm_s,
+        experts_s=experts_s,
+        elementwise_s=elementwise_s,
+        communication_s=np.where(tokens > 1, np.maximum(exchange_s - hidden_s, 0.0), exchange_s),
+    )
 
 
 def _in_halves(tokens: FloatArray, knots: FloatArray, values: FloatArray) -> FloatArray:
