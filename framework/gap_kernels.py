@@ -128,10 +128,11 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
                 return index
             first_gap_s[index] = _end_s(known.rows[begin], 0) - member["previous_token_s"]
             known.rows[begin]["joined"] += 1
-        if tails.seen[r] + last - first > tails.expected[r]:
+        tokens = last - first + member["accepted"]
+        if tails.seen[r] + tokens > tails.expected[r]:
             return index
         capacity = tails.at[r + 1] - tails.at[r]
-        if tails.seen[r] == 0 and last - first == tails.expected[r]:
+        if tails.seen[r] == 0 and tokens == tails.expected[r]:
             heap = tails.scratch[:capacity]
         else:
             heap = tails.heap[tails.at[r] : tails.at[r + 1]]
@@ -140,7 +141,9 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
             for k in range(_row_of(known, i, last - 1), begin - 1, -1):
                 row = known.rows[k]
                 size = _scan(row, 1 if k == begin else 0, min(last - row["step0"], row["steps"]), heap, size)
-        tails.seen[r] += last - first
+        for _ in range(min(member["accepted"], capacity - size)):  # their gaps are 0, no others are less
+            size = _push(heap, size, 0.0)
+        tails.seen[r] += tokens
         if tails.seen[r] == tails.expected[r]:
             tails.smallest_s[r] = heap[0]
             tails.second_s[r] = heap[0] if capacity == 1 else heap[1] if capacity == 2 else min(heap[1], heap[2])

@@ -1,9 +1,10 @@
 """Gaps between consecutive tokens (TBT), recovered from leaps and memberships without storing a token.
 
 All decodes of one step emit together, so the gap between two decode steps of an instance is the same for every request
-that took part in both. A request's tail is therefore a scan of the leaps that it spans which keeps the few largest
-gaps, and the distribution over all tokens is one over steps, each weighted by the requests that saw it. The times of
-steps are made from their leap where they are needed, and never stored.
+that took part in both; drafts that a step accepts come with its token, after gaps of 0. A request's tail is therefore a
+scan of the leaps that it spans which keeps the few largest gaps, and the distribution over all tokens is one over
+steps, each weighted by the requests that saw it. The times of steps are made from their leap where they are needed, and
+never stored.
 """
 
 from __future__ import annotations
@@ -73,11 +74,12 @@ def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances
     counts, sums = np.zeros(BINS, np.int64), np.zeros(2)
     count_steps(stretches, stretches.steps, counts, sums)
     count_values(first_gap_s, counts, sums)
-    seen = int(counts.sum())
+    zeros = int(memberships["accepted"].sum())
+    seen = int(counts.sum()) + zeros
     if seen == 0:
         return _gaps(tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
     mean_s = float(sums[0]) / seen
-    variance, quantiles_s = _exact(stretches, first_gap_s, counts, mean_s)
+    variance, quantiles_s = _exact(stretches, first_gap_s, counts, zeros, mean_s)
     return _gaps(tails, seen, mean_s, variance**0.5, quantiles_s)
 
 
@@ -100,6 +102,7 @@ class GapReducer:
         self._tails = _tails(output_tokens, _tail_capacity(output_tokens))
         self._stretches = _none(instances)
         self._counts = np.zeros(BINS, np.int64)
+        self._zeros = 0
         self._sums = np.zeros(2)
 
     def add(self, leaps: Records, memberships: Records, keep_from_step: Ints) -> None:
@@ -115,11 +118,13 @@ class GapReducer:
         """
         self._stretches = _extended(self._stretches, leaps)
         count_values(_folded(memberships, self._stretches, self._tails), self._counts, self._sums)
+        self._zeros += int(memberships["accepted"].sum())
         self._count_until(keep_from_step)
 
     def finish(self) -> Gaps:
         """The statistics of all rows. The reducer takes no more of them."""
         self._count_until(self._stretches.steps)
+        self._counts[0] += self._zeros
         seen = int(self._counts.sum())
         if seen == 0:
             return _gaps(self._tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
@@ -176,16 +181,20 @@ def _neighbours(count: int) -> Ints:
     return np.concatenate([low, np.minimum(low + 1, count - 1)])
 
 
-def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, mean_s: float) -> tuple[float, Floats]:
-    """Variance and quantiles of all gaps; `counts`, their histogram, says which need to be sorted."""
-    seen, below = int(counts.sum()), np.cumsum(counts)
+def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, mean_s: float) -> tuple[float, Floats]:
+    """Variance and quantiles of all gaps: `zeros` of accepted drafts, and others, of which `counts`, their histogram,
+    says which need to be sorted.
+    """
+    seen, below = int(counts.sum()) + zeros, np.cumsum(counts) + zeros
     bins = np.searchsorted(below, _neighbours(seen), side="right")
     marked = np.zeros(BINS, np.bool_)
     marked[bins] = True
-    room = int(counts[marked].sum())
+    room = int(counts[marked].sum()) + 1
     found, weights = np.empty(room), np.empty(room, np.int64)
     size, squares = gather_steps(stretches, marked, mean_s, found, weights)
     size, more = gather_values(first_gap_s, marked, mean_s, found, weights, size)
+    found[size], weights[size] = 0.0, zeros
+    size += 1
     order = np.argsort(found[:size], kind="stable")
     found, running = found[order], np.cumsum(weights[order])
     unmarked = np.cumsum(np.where(marked, 0, counts))
@@ -195,7 +204,7 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, mean_s: floa
         values: Floats = found[np.searchsorted(running, ranks - unmarked[chosen], side="right")]
         return values
 
-    return (squares + more) / seen, _interpolated(seen, order_statistics)
+    return (squares + more + zeros * mean_s**2) / seen, _interpolated(seen, order_statistics)
 
 
 def _histogram_order(counts: Ints, ranks: Ints) -> Floats:

@@ -99,14 +99,15 @@ def _check_steps(result: Finished) -> None:
 def _check_tokens(result: Finished) -> None:
     """Every token comes from the end of a prefill or from one decode step that its request was part of."""
     rows, memberships = result.requests, result.memberships
-    decoded = memberships["last_step"] - memberships["first_step"]
+    steps = memberships["last_step"] - memberships["first_step"]
+    decoded = steps + memberships["accepted"]
     recomputed = memberships["instance"] < 0
     tokens = np.zeros(len(rows), np.int64)
     np.add.at(tokens, memberships["request"], np.where(recomputed, 1, decoded))
     tokens += rows["prefill_end_s"] == rows["prefill_end_s"]
     _fail_where((rows["state"] == _FINISHED) & (tokens != rows["emitted"]), "request whose tokens do not add up")
     batch_tokens = int((result.leaps["steps"].astype(np.int64) * result.leaps["batch"]).sum())
-    if batch_tokens < int(decoded[~recomputed].sum()):
+    if batch_tokens < int(steps[~recomputed].sum()):
         raise InvariantError("requests emitted more tokens than decode steps had room for")
 
 

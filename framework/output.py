@@ -50,11 +50,13 @@ def write_summary(directory: Path, summary: dict[str, Any]) -> None:
 def step_table(result: Result) -> pl.DataFrame:
     """The leaps, one row each in the order of their ends, with the columns of the engine's LEAP record.
 
-    Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV.
+    Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV. With
+    speculation `depth` tokens were drafted for each of its decodes.
     """
     leaps = result.leaps
     order = ("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")
-    return pl.DataFrame({name: np.ascontiguousarray(leaps[name]) for name in order})
+    names = order if result.engine.speculation.most == 0 else (*order, "depth")
+    return pl.DataFrame({name: np.ascontiguousarray(leaps[name]) for name in names})
 
 
 def _json(summary: dict[str, Any]) -> bytes:

@@ -118,7 +118,7 @@ def simulate(
     for part in (policy, predictor):
         _claim(part)
     spec = lay_out(policy, cluster)
-    state, lists = allocate(workload, spec, model, timing, engine, load)
+    state, lists = allocate(workload, spec, model, timing, engine, load, seed)
     if predictor is not None:
         predictor.prepare(workload, seed)
     predictions = Predictions(predictor, workload, lists.finished, state.sim)

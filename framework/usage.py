@@ -27,11 +27,12 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     """Model FLOPs of each instance's work, shape (M,).
 
     Two per token and weight that it passes (embeddings do not count), and two per multiply-add of causal attention
-    (scores and values): a chunk after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, a decode to
-    its context (Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311, appendix B).
+    (scores and values): a chunk after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, each token
+    that a decode verifies to its context (Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv
+    2204.02311, appendix B). The work of drafting is not counted.
     """
-    tokens = instances["prefill_tokens"] + instances["decode_tokens"]
-    attended = instances["prefill_square"] / 2 + instances["context_tokens"]
+    tokens = instances["prefill_tokens"] + _verified_tokens(instances)
+    attended = instances["prefill_square"] / 2 + instances["context_tokens"] * _queries(instances)
     work: Floats = 2.0 * model.active_parameters * tokens + model.attention_flops_per_pair * attended
     return work
 
@@ -42,12 +43,24 @@ def memory_bytes(model: Model, instances: NDArray[np.void], kv_share: float = 1.
     Of the model's KV bytes memory holds `kv_share`.
     Of experts, those that the tokens of a step choose, evenly and at random.
     """
-    tokens = instances["prefill_tokens"] + instances["decode_tokens"]
+    tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     kv_tokens = instances["context_tokens"] + tokens
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
     weights = (model.weight_bytes - expert_bytes) * instances["steps"] + expert_bytes * instances["expert_reads"]
     moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
     return moved
+
+
+def _verified_tokens(instances: NDArray[np.void]) -> NDArray[np.int64]:
+    """Tokens that decode steps passed through the model: drafts count, right or wrong."""
+    tokens: NDArray[np.int64] = instances["decode_tokens"] - instances["accepted_tokens"] + instances["drafted_tokens"]
+    return tokens
+
+
+def _queries(instances: NDArray[np.void]) -> Floats:
+    """Of these, those of one decode in one step, on average."""
+    decodes = instances["decode_tokens"] - instances["accepted_tokens"]
+    return _verified_tokens(instances) / np.maximum(decodes, 1)
 
 
 def usage(result: Result, duration_s: float) -> dict[str, float | None]:
@@ -82,6 +95,15 @@ def kv_fill(result: Result) -> float | None:
     """
     instances = result.instances
     return _share(instances["kv_token_s"].sum(), instances["kv_block_s"].sum() * result.engine.block_tokens)
+
+
+def drafted(result: Result) -> dict[str, float]:
+    """Drafts accepted: `accepted_per_step` by a decode, `speculation_acceptance` of all; nothing if none were made."""
+    accepted, drafts = (int(result.instances[name].sum()) for name in ("accepted_tokens", "drafted_tokens"))
+    if drafts == 0:
+        return {}
+    decodes = int(result.instances["decode_tokens"].sum()) - accepted
+    return {"accepted_per_step": accepted / decodes, "speculation_acceptance": accepted / drafts}
 
 
 def pool_table(result: Result, duration_s: float) -> pl.DataFrame:

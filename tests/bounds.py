@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
+from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.hardware import Gpu
 from framework.load import Closed, Load, Open
@@ -111,6 +112,9 @@ def saturated(rng: Rng) -> Scenario:
     timing = RowTiming({pool.gpu.name: _plain_or_random_row(rng) for pool in pools})
     load: Load = Open() if rng.random() < 0.8 else Closed(int(rng.integers(1, 60)))
     rules = Rules(seed=int(rng.integers(99)), prioritize=str(rng.choice(["", "short", "hash"])))
+    if rng.random() < 0.3:
+        drafts = Speculation(int(rng.integers(1, 6)), float(rng.choice([0.5, 0.9, 1.0])), draft_cost=0.0)
+        engine = replace(engine, speculation=drafts)
     return Scenario(workload, ClusterSpec(pools, LinkSpec(1e6)), MODEL, timing, engine, load, rules)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from framework.simulate import Result
+from tests.reference_parts import Drafts
 
 Step = tuple[float, float, int, int, int]  # start, end, decodes, prefill tokens, summed context
 
@@ -27,7 +28,12 @@ def step_times(result: Result) -> dict[int, list[Step]]:
 
 
 def token_times(result: Result) -> list[list[float]]:
-    """The time of every token of every request."""
+    """The time of every token of every request; what a step accepted of its drafts is drawn again."""
+    speculation = result.engine.speculation
+    drafts = Drafts(speculation.acceptance, speculation.most, False, 0.0, result.seed)
+    depths: dict[int, list[int]] = defaultdict(list)
+    for leap in result.leaps:
+        depths[int(leap["instance"])] += [int(leap["depth"])] * int(leap["steps"] if leap["batch"] else 0)
     ends = {i: [end for _, end, decodes, _, _ in steps if decodes] for i, steps in step_times(result).items()}
     times = [[float(t)] if t == t else [] for t in result.requests["first_token_s"]]
     for row in result.memberships:
@@ -36,5 +42,11 @@ def token_times(result: Result) -> list[list[float]]:
             own.append(own[-1] + previous_s)
             continue
         assert abs(previous_s - own[-1]) <= 1e-9 * (1 + previous_s)
-        own += ends[instance][int(row["first_step"]) : int(row["last_step"])]
+        begun = len(own)
+        for step in range(int(row["first_step"]), int(row["last_step"])):
+            left = int(result.workload.output_tokens[row["request"]]) - len(own)
+            depth = depths[instance][step]
+            count = drafts.emitted(int(row["request"]), len(own), left, depth)
+            own += [ends[instance][step]] * count
+        assert len(own) - begun == row["last_step"] - row["first_step"] + row["accepted"]
     return times

@@ -257,7 +257,7 @@ class Simulation:
     def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
         self.swap_in(i, preempted)
-        spent = len(i.decoding)
+        spent = len(i.decoding) * (1 + i.depth)
         chunks: list[Chunk] = []
         for r in list(i.prefilling):
             tokens = min(r.target - r.done, i.token_budget - spent, i.chunk_limit(r.done, spent))
@@ -333,7 +333,7 @@ class Simulation:
     def form_mixed(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
         self.swap_in(i, preempted)
-        chunks = self.whole_prompts(i, len(i.decoding), barred=preempted)
+        chunks = self.whole_prompts(i, len(i.decoding) * (1 + i.depth), barred=preempted)
         return list(i.decoding), chunks
 
     def whole_prompts(self, i: Instance, spent: int, barred: bool) -> list[Chunk]:
@@ -392,18 +392,43 @@ class Simulation:
         i.decoding.append(r)
         r.decode_instance = i.id
 
-    def grows(self, i: Instance, r: Request) -> bool:
-        return self.blocks_on(i, r.kv + 1) > self.blocks_on(i, r.kv)
+    def most_kv(self, i: Instance, r: Request) -> int:
+        """What r stores at most in the step being formed; drafts of tokens that it does not have store nothing."""
+        return min(r.kv + 1 + i.depth, r.p + r.n - 1)
+
+    def growth(self, i: Instance, r: Request) -> int:
+        return self.blocks_on(i, self.most_kv(i, r)) - self.blocks_on(i, r.kv)
+
+    def choose_depth(self, i: Instance) -> int:
+        drafts = self.options.drafts
+        if not drafts.adaptive:
+            return drafts.depth
+        best, best_tokens, best_s = 0, 0.0, 1.0
+        for depth in range(drafts.depth + 1 if i.decoding else 1):
+            tokens = sum(drafts.acceptance**k for k in range(depth + 1))
+            time = self.verify_s(i, depth) + depth * self.draft_s(i) if i.decoding else 0.0
+            if depth == 0 or tokens * best_s > best_tokens * time:
+                best, best_tokens, best_s = depth, tokens, time
+        return best
+
+    def verify_s(self, i: Instance, depth: int) -> float:
+        """A step of all that i decodes, contexts taken as even, drafting not counted."""
+        pool, tokens = i.spec.pool, len(i.decoding) * (1 + depth)
+        context = sum(r.p + r.g + depth for r in i.decoding)
+        return self.timing.base_s(pool, 0, tokens, tokens) + self.timing.decode_s(pool, len(i.decoding), context)
+
+    def draft_s(self, i: Instance) -> float:
+        return self.options.drafts.cost * self.verify_s(i, 0)
 
     def room(self, i: Instance) -> bool:
         """Blocks for the tokens that the next decode step stores. True: something was preempted."""
         preempted = False
-        while sum(self.grows(i, r) for r in i.decoding) > i.cache.available:
+        i.depth = self.choose_depth(i)
+        while sum(self.growth(i, r) for r in i.decoding) > i.cache.available:
             self.preempt(i, max(i.decoding + i.prefilling, key=lambda r: r.admission))
             preempted = True
         for r in i.decoding:
-            if self.grows(i, r):
-                i.cache.take(r.id, 1)
+            i.cache.take(r.id, self.growth(i, r))
         return preempted
 
     def preempt(self, i: Instance, r: Request) -> None:
@@ -430,25 +455,29 @@ class Simulation:
         self.poke(target)
 
     def swap_in(self, i: Instance, preempted: bool) -> None:
-        while not preempted and i.swapped and i.spare(self.blocks_on(i, i.swapped[0].kv + 1)):
+        while not preempted and i.swapped and i.spare(self.blocks_on(i, self.most_kv(i, i.swapped[0]))):
             r = i.swapped.pop(0)
-            i.cache.take(r.id, self.blocks_on(i, r.kv + 1))
+            i.cache.take(r.id, self.blocks_on(i, self.most_kv(i, r)))
             i.swap_bytes += r.kv * self.options.kv_bytes_per_token
             self.number(r)
             i.decoding.append(r)
 
     def start_step(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> None:
-        context = sum(r.p + r.g for r in decodes)
-        sampled = len(decodes) + sum(prefix + tokens == r.target for r, prefix, tokens in chunks)
+        depth = i.depth if decodes else 0
+        tokens = len(decodes) * (1 + depth)
+        context = sum(r.p + r.g + depth for r in decodes)
+        sampled = tokens + sum(prefix + tokens == r.target for r, prefix, tokens in chunks)
         pool, prefill_tokens = i.spec.pool, sum(tokens for _, _, tokens in chunks)
-        duration = self.timing.base_s(pool, prefill_tokens, len(decodes), sampled)
+        duration = self.timing.base_s(pool, prefill_tokens, tokens, sampled)
         prefill_s, decode_s = sum(self.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks), 0.0
         if decodes:
             decode_s += self.timing.decode_s(pool, len(decodes), context)
-            decode_s += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g for r in decodes))
+            decode_s += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g + depth for r in decodes))
         duration += max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
         duration += i.swap_bytes / i.spec.host_bytes_s
-        i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context)
+        if depth > 0:
+            duration += depth * self.draft_s(i)
+        i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context, depth)
         self.push(i.step.end_s, STEP_END, i.id)
 
     def step_end(self, i: Instance) -> None:
@@ -459,7 +488,7 @@ class Simulation:
             if r.g == 1 and not r.decoded and r.transferred and self.options.first_token == "decode":
                 r.first_token_s = r.token_s[0] = self.now
             r.decoded = True
-            self.emit(r)
+            i.totals["decode_tokens"] += self.emit_decoded(i, r, step.depth)
         for r, _, tokens in step.chunks:
             r.done += tokens
             self.register(i, r)
@@ -484,13 +513,23 @@ class Simulation:
             "steps": 1,
             "decode_steps": len(step.decodes) > 0,
             "prefill_tokens": step.prefill_tokens,
-            "decode_tokens": len(step.decodes),
+            "drafted_tokens": len(step.decodes) * step.depth,
             "context_tokens": step.context,
             "prefill_square": sum((prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks),
             "batch_s": len(step.decodes) * (step.end_s - step.start_s),
         }
         for name, value in added.items():
             i.totals[name] += value
+
+    def emit_decoded(self, i: Instance, r: Request, depth: int) -> int:
+        """The token of a decode step and the drafts that it accepts; the KV of the others is dropped."""
+        taken, drafts = self.blocks_on(i, min(r.kv + 1 + depth, r.p + r.n - 1)), self.options.drafts
+        count = drafts.emitted(r.id, r.g, r.n - r.g, depth)
+        for _ in range(count):
+            self.emit(r)
+        i.cache.take(r.id, self.blocks_on(i, r.kv) - taken)
+        i.totals["accepted_tokens"] += count - 1
+        return count
 
     def emit(self, r: Request) -> None:
         r.g += 1

@@ -8,7 +8,7 @@ from typing import Protocol
 
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "prefill_square"),
-    *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes"),
+    *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
 )
 
 
@@ -43,6 +43,36 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Drafts:
+    """Speculative decoding: `depth` tokens are drafted for each decode, or as many of 0 to `depth` as pay best."""
+
+    acceptance: float = 0.0
+    depth: int = 0
+    adaptive: bool = False
+    cost: float = 0.0  # of a drafted token, in decode steps of the same batch
+    seed: int = 0
+
+    def right(self, request: int, token: int) -> bool:
+        """Whether the draft of a request's token (from 0) is what the model says, were those before it so."""
+        draw = lowbias32(lowbias32(lowbias32(self.seed) ^ request) ^ lowbias32(token))
+        return draw / 2**32 < self.acceptance
+
+    def emitted(self, request: int, token: int, left: int, depth: int) -> int:
+        """Tokens that a step gives a request, which has `left` to come, from `token` on."""
+        count = 1
+        while count <= depth and count < left and self.right(request, token + count - 1):
+            count += 1
+        return count
+
+
+def lowbias32(x: int) -> int:
+    """A hash of 32 bits (C. Wellons, "Prospecting for hash functions")."""
+    x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+    x = (x ^ x >> 15) * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+@dataclass(frozen=True)
 class Options:
     """What holds for the whole run."""
 
@@ -59,6 +89,7 @@ class Options:
     request_s: float = 0.0  # between a client's sending a request and its arrival
     intake_s: float = 0.0  # that the front end takes for each request, one after another
     admission_wait_steps: int = 0
+    drafts: Drafts = field(default_factory=Drafts)
     clients: int | None = None  # None: requests arrive when the trace says
 
 
@@ -176,6 +207,7 @@ class Step:
     decodes: list[Request]
     chunks: list[tuple[Request, int, int]]  # request, prefix, tokens
     context: int
+    depth: int = 0
 
     @property
     def prefill_tokens(self) -> int:
@@ -203,6 +235,7 @@ class Instance:
         self.changed = False
         self.dropped = False  # the iteration being formed preempted for the blocks of a chunk
         self.step: Step | None = None
+        self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
         self.gate = -1  # decode steps after which its queue is admitted from; -1: none waits
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context

@@ -33,6 +33,8 @@ INSTANCE_FIELDS: Fields = {
     "decode_steps": ("i8", 0),
     "prefill_tokens": ("i8", 0),
     "decode_tokens": ("i8", 0),
+    "drafted_tokens": ("i8", 0),
+    "accepted_tokens": ("i8", 0),
     "context_tokens": ("f8", 0.0),
     "prefill_square": ("f8", 0.0),
     "kv_block_s": ("f8", 0.0),
@@ -103,15 +105,15 @@ def small_result(**changes: Any) -> HandMade:
         {"pool": 1, "busy_s": 1.25, "steps": 4, "decode_steps": 4, "decode_tokens": 5, "context_tokens": 600.0}
         | {"kv_block_s": 1000.0, "batch_s": 1.5},
     ]
-    leaps = [  # start_s, first_s, increment_s, step0, context, instance, steps, batch, prefill_tokens
-        (1.0, 0.5, 0.0, 0, 0, 0, 1, 0, 300),
-        (1.5, 0.5, 0.0, 0, 0, 0, 1, 0, 50),
-        (1.625, 0.125, 0.0, 0, 101, 1, 1, 1, 0),
-        (1.75, 0.25, 0.0, 1, 303, 1, 1, 2, 0),
-        (2.0, 0.5, 0.0, 0, 0, 0, 1, 0, 50),
-        (2.0, 0.5, 0.0, 2, 202, 1, 2, 1, 0),
+    leaps = [  # start_s, first_s, increment_s, step0, context, instance, steps, batch, prefill_tokens, depth
+        (1.0, 0.5, 0.0, 0, 0, 0, 1, 0, 300, 0),
+        (1.5, 0.5, 0.0, 0, 0, 0, 1, 0, 50, 0),
+        (1.625, 0.125, 0.0, 0, 101, 1, 1, 1, 0, 0),
+        (1.75, 0.25, 0.0, 1, 303, 1, 1, 2, 0, 0),
+        (2.0, 0.5, 0.0, 0, 0, 0, 1, 0, 50, 0),
+        (2.0, 0.5, 0.0, 2, 202, 1, 2, 1, 0, 0),
     ]
-    memberships = [(0, 2, 1.5, 0, 1), (1, 4, 1.5, 4, 1)]
+    memberships = [(0, 2, 1.5, 0, 1, 0), (1, 4, 1.5, 4, 1, 0)]
     workload = Workload(
         arrival_s=np.array([0.5, 0.5, 1.0, 1.0, 2.0]),
         input_tokens=np.array([100, 50, 5000, 50, 200]),

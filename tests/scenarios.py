@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from framework.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
+from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.load import Closed, Load, Open
 from framework.timing import step
 from framework.timing.step import StepRow, StepTables, Surface
 from framework.workload import Workload
-from tests.reference_parts import Options, Spec
+from tests.reference_parts import Drafts, Options, Spec
 from tests.rulers import Rules
 
 MODES = ("decode_first", "prefill_first", "mixed", "static", "unified")
@@ -70,6 +71,7 @@ class Scenario:
     engine: EngineConfig
     load: Load
     rules: Rules
+    seed: int = 0
 
     def table_time(self) -> TableTime:
         return TableTime(
@@ -99,7 +101,13 @@ class Scenario:
             request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
             intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
             clients=self.load.clients,
+            drafts=self.drafts(),
         )
+
+    def drafts(self) -> Drafts:
+        speculation = self.engine.speculation
+        cost = 1 / self.model.layers if speculation.draft_cost is None else speculation.draft_cost
+        return Drafts(speculation.acceptance, speculation.most, speculation.depth == "adaptive", cost, self.seed)
 
     def specs(self) -> list[Spec]:
         """One Spec an instance, pool after pool."""
@@ -280,6 +288,16 @@ def kv_formats(draw: st.DrawFn, exact: bool) -> KvFormat:
 
 
 @st.composite
+def speculations(draw: st.DrawFn) -> Speculation:
+    return Speculation(
+        acceptance=draw(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])),
+        depth=draw(st.sampled_from([1, 2, 3, 5, "adaptive", "adaptive", "adaptive"])),
+        max_depth=draw(st.integers(1, 6)),
+        draft_cost=draw(st.none() | st.integers(0, 8).map(lambda k: k / 16)),
+    )
+
+
+@st.composite
 def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
     layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
@@ -298,11 +316,13 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         first_token=draw(st.sampled_from(["prefill", "decode"])),
         attention=Attention(draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0]))),
         kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
+        speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
     )
     link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})
     load = draw(st.just(Open()) | st.just(Open()) | st.integers(1, 6).map(Closed))
-    return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, load, draw(rules(layout, exact)))
+    seed = draw(st.integers(0, 99))
+    return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, load, draw(rules(layout, exact)), seed)
 
 
 @st.composite

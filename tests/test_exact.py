@@ -47,6 +47,7 @@ def run_engine(scenario: Scenario) -> tuple[Result, list[Note]]:
         scenario.engine,
         ruled_policy(ruler),
         load=scenario.load,
+        seed=scenario.seed,
     )
     result.check()
     return result, ruler.notes

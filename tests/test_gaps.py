@@ -56,11 +56,11 @@ def random_log(seed: int, requests: int = 40, instances: int = 3, steps: int = 3
             if first >= last:
                 continue
             own = own or [ends[i][first] - float(rng.integers(0, 64)) / 64]
-            row_of_request.append((first, last, own[-1], r, i, ends[i][last - 1]))
+            row_of_request.append((first, last, own[-1], r, i, 0, ends[i][last - 1]))
             own = own + list(ends[i][first:last])
             if rng.random() < 0.3 and not anchor:  # a token emitted by a prefill between two intervals
                 gap_s = float(rng.integers(1, 64)) / 32
-                row_of_request.append((0, 0, gap_s, r, -1, own[-1] + gap_s))
+                row_of_request.append((0, 0, gap_s, r, -1, 0, own[-1] + gap_s))
                 own = [*own, own[-1] + gap_s]
         rows += row_of_request
         tokens.append(np.array(own if own else [0.0]))
@@ -90,11 +90,12 @@ def random_log(seed: int, requests: int = 40, instances: int = 3, steps: int = 3
                     high - low,
                     batch[made + low],
                     0,
+                    0,
                 )
                 cut.append((ends[i][made + high - 1], leap))
             if rng.random() < 0.2:  # a step without decodes lies between
                 end_s = ends[i][made + count - 1]
-                cut.append((end_s, (end_s, 0.0, 0.0, made + count, 0, i, 1, 0, 512)))
+                cut.append((end_s, (end_s, 0.0, 0.0, made + count, 0, i, 1, 0, 512, 0)))
     cut.sort(key=lambda made: made[0])
     leaps = np.array([leap for _, leap in cut], LEAP)
     output_tokens = np.array([max(len(own), 1) for own in tokens])
@@ -204,9 +205,9 @@ def test_gaps_may_fall_within_a_leap(increment_s: float) -> None:
     steps = np.arange(150)
     durations = 3.0 + increment_s * steps
     start_s = [0.0, float(durations.sum()) + 1.0]
-    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0) for k in range(2)], LEAP)
+    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0, 0) for k in range(2)], LEAP)
     ends_s = np.concatenate([at_s + np.cumsum(durations) for at_s in start_s])
-    gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0)], MEMBERSHIP), np.array([301]), 1)
+    gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0, 0)], MEMBERSHIP), np.array([301]), 1)
     own = np.diff(np.concatenate([[-1.0], ends_s]))
     assert (gaps.request_p99_s[0], gaps.request_max_s[0]) == (np.percentile(own, 99), own.max())
     found = [gaps.median_s, gaps.p90_s, gaps.p95_s, gaps.p99_s]

@@ -22,7 +22,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     Of requests that a cache may serve, each block of a prompt is charged to all that hold it.
     """
     workload, prefixes = setting.workload, needs.prefixes
-    prompts, later = workload.input_tokens, workload.output_tokens - 1
+    prompts, later = workload.input_tokens, setting.decode_steps
     tokens, none = prompts.astype(np.float64), np.zeros_like(prompts)
     known = none
     if setting.caches:

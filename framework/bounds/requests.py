@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from framework.bounds.prefills import Attention, Prefixes, attention, no_prefixes, shared_prefixes
 from framework.bounds.steps import PoolSteps
-from framework.bounds.tables import Extent, least_steps
+from framework.bounds.tables import Extent, least_steps, rising
 from framework.cluster import ClusterSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model, kv_capacity_tokens
@@ -55,6 +55,15 @@ class Setting:
         # instance a request may also wait for another to have room.
         most = [int(peaks[: len(peaks) if pool.role == "mixed" else seats].sum()) for pool in pools]
         return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
+
+    @cached_property
+    def decode_steps(self) -> Integers:
+        """Decode steps that each request needs at least, (N,): each may emit a token and all that it drafted.
+
+        A step that drafts takes no less time than one that does not; in its place the bound has the latter.
+        """
+        most = 1 + self.engine.speculation.most
+        return -(-(self.workload.output_tokens - 1) // most)
 
     @cached_property
     def peak_blocks(self) -> Integers:
@@ -140,16 +149,20 @@ def make_pools(setting: Setting) -> list[Pool]:
     prompts, totals = workload.input_tokens[can], (workload.input_tokens + workload.output_tokens)[can]
     many = workload.output_tokens[can] > 1
     longest = int(totals.max(initial=1))
+    drafts = engine.speculation.most
     pools = []
     for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
         own = setting.timing.row(model, spec.gpu, spec.parallelism)
         row = engine.kv_compression.step_row(own, model, spec.parallelism)
+        if drafts > 0:
+            row = rising(row)
+        batch = min(spec.max_batch or engine.max_batch, len(workload))
         extent = Extent(
             prompt_tokens=int(prompts.max(initial=1)),
-            kv_tokens=blocks * engine.block_tokens,
-            batch=min(spec.max_batch or engine.max_batch, len(workload)),
+            kv_tokens=blocks * engine.block_tokens + drafts * batch,
+            batch=batch,
             least_context=int(prompts[many].min(initial=longest)) + 1,
-            most_context=int(totals[many].max(initial=1)) - 1,
+            most_context=int(totals[many].max(initial=1 - drafts)) - 1 + drafts,
             shared_tokens=int(prompts.max(initial=0)) if setting.caches else 0,
         )
         batching = spec.batching or engine.batching
@@ -184,13 +197,14 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))
     transfer_s = np.where((later > 0) & setting.transfers, _transfer_s(setting), 0.0)
     decodes = _LoneDecodes(pools, prompts[served & (later > 0)], later[served & (later > 0)])
-    decode_s = np.where(served, decodes.total_s(prompts + 1, later, again_s), np.inf)
+    steps = setting.decode_steps
+    decode_s = np.where(served, decodes.total_s(prompts + 1, steps, again_s), np.inf)
     first_s, limit_s = ready_s + prefill_s, np.where(later > 0, tpot_limit_s, np.inf) * np.maximum(later, 1)
     good = _within(first_s, ttft_limit_s) & _within(transfer_s + decode_s, limit_s)
     if setting.engine.first_token == "decode":
         # Token 1 is stamped with the first decode after a transfer, if that is where token 2 comes from.
-        second_s = decodes.total_s(prompts + 1, np.minimum(later, 1), np.full(len(later), np.inf))
-        rest_s = decodes.total_s(prompts + 2, np.maximum(later - 1, 0), again_s)
+        second_s = decodes.total_s(prompts + 1, np.minimum(steps, 1), np.full(len(later), np.inf))
+        rest_s = decodes.total_s(prompts + 2, np.maximum(steps - 1, 0), again_s)
         stamped = _within(first_s + transfer_s + second_s, ttft_limit_s) & _within(rest_s, limit_s)
         if setting.transfers:
             good &= (later == 0) | _within(transfer_s + again_s + rest_s, limit_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,17 @@ def curve_at(curve: Curve | None, xs: Floats) -> Floats:
         return np.zeros(len(xs))
     slope = (curve.values[-1] - curve.values[-2]) / (curve.knots[-1] - curve.knots[-2])
     return np.interp(xs, curve.knots, curve.values) + slope * np.maximum(xs - curve.knots[-1], 0.0)
+
+
+def rising(row: StepRow) -> StepRow:
+    """The row, its times over tokens of a step lowered to the least of as many or more."""
+    return replace(row, linear=_rising(row.linear), logits=_rising(row.logits))
+
+
+def _rising(curve: Curve | None) -> Curve | None:
+    if curve is None:
+        return None
+    return Curve(curve.knots, tuple(np.minimum.accumulate(curve.values[::-1])[::-1].tolist()))
 
 
 def _monotone(values: Floats) -> Floats:

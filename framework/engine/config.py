@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from framework.engine.attention import Attention
+from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.errors import InputError
 from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
@@ -33,8 +34,8 @@ class EngineConfig:
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
     `first_token`: when token 1 of a transferred request is stamped; `log`: whether the step log is kept or reduced as
-    it is made; `attention`: of steps that prefill and decode; `kv_compression`: how KV is kept and sent. Raises
-    InputError for a value out of range.
+    it is made; `attention`: of steps that prefill and decode; `kv_compression`: how KV is kept and sent; `speculation`:
+    of decode steps. Raises InputError for a value out of range.
     """
 
     token_budget: int = 2048
@@ -51,6 +52,7 @@ class EngineConfig:
     log: Log = "full"
     attention: Attention = field(default_factory=Attention)
     kv_compression: KvFormat = field(default_factory=KvFormat)
+    speculation: Speculation = field(default_factory=Speculation)
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_batch", "block_tokens"):
@@ -68,7 +70,7 @@ class EngineConfig:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
         if not isinstance(self.prefix_cache, bool):
             raise InputError(f"engine.prefix_cache must be true or false, got {self.prefix_cache!r}")
-        for name, kind in (("attention", Attention), ("kv_compression", KvFormat)):
+        for name, kind in (("attention", Attention), ("kv_compression", KvFormat), ("speculation", Speculation)):
             _require_settings(name, getattr(self, name), kind)
 
 

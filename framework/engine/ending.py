@@ -18,6 +18,7 @@ from framework.engine.lists import (
     start_decoding,
 )
 from framework.engine.network import send, start_transfers
+from framework.engine.speculation import emit_accepted
 from framework.engine.state import (
     FAILED,
     HELD,
@@ -36,6 +37,8 @@ def end_step(s: State, h: Hooks, i: int) -> None:
     prefilled = s.progress[i].prefill_tokens > 0
     complete(s, i)
     inst.released = False
+    if s.sim[0].speculates and s.progress[i].decodes > 0:
+        emit_accepted(s, i)
     if prefilled:
         inst.marked = True
         for j in range(inst.prefilling):
@@ -84,6 +87,7 @@ def _emit_from_prefill(s: State, r: int) -> None:
         row.first_step = 0
         row.last_step = 0
         row.previous_token_s = sim.now_s - q.previous_token_s
+        row.accepted = 0
         sim.memberships += 1
     q.previous_token_s = sim.now_s
     q.unstamped = False

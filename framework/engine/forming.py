@@ -22,6 +22,7 @@ from framework.engine.lists import (
 from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
 from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, preempt_prefill, queue_again
 from framework.engine.queues import append
+from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
 from framework.engine.state import (
     COPIED,
     DECODE,
@@ -47,7 +48,7 @@ from framework.jit import inlined, kernel
 @inlined
 def begin(s: State, h: Hooks, i: int) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
-    inst = s.instances[i]
+    inst, leap = s.instances[i], s.progress[i]
     inst.preempted = False
     _switch_and_join(s, i)
     if inst.marked:
@@ -63,9 +64,9 @@ def begin(s: State, h: Hooks, i: int) -> None:
     if prefill_tokens == 0:
         decodes = _form_decodes(s, h, i)
         if inst.mode == DECODE_FIRST or inst.mode == UNIFIED:
-            prefill_tokens = form_chunks(s, i, inst.token_budget - decodes)
+            prefill_tokens = form_chunks(s, i, inst.token_budget - decodes * (1 + leap.depth))
         elif inst.mode == WHOLE_MIXED:
-            prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes)
+            prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + leap.depth))
         elif inst.mode == STATIC and decodes == 0:
             prefill_tokens = form_batch(s, i, inst.token_budget)
     if inst.queued == 0:
@@ -104,11 +105,12 @@ def _switch_and_join(s: State, i: int) -> None:
 @inlined
 def _form_decodes(s: State, h: Hooks, i: int) -> int:
     """Room for every running request's next token, then swap-in; the number of decodes in the step."""
-    inst, block = s.instances[i], s.sim[0].block_tokens
-    while s.arena[inst.growth_at + inst.decode_steps % block] > available(s, i):
+    inst = s.instances[i]
+    s.progress[i].depth = choose_depth(s, i)
+    while blocks_of_next_step(s, i) > available(s, i):
         inst.preempted = True
         _preempt(s, h, i, victim(s, i))
-    take(s, i, s.arena[inst.growth_at + inst.decode_steps % block])
+    take(s, i, blocks_of_next_step(s, i))
     if inst.swapped > 0 and not inst.preempted:
         _swap_in(s, i)
     return int(inst.running)
@@ -153,7 +155,7 @@ def _swap_in(s: State, i: int) -> None:
     while inst.swapped_head >= 0:
         r = inst.swapped_head
         q = s.requests[r]
-        blocks = held_blocks(s, i, q.kv + 1)  # those of its next token too
+        blocks = held_blocks(s, i, kv_of_next_step(s, i, r, q.kv))  # those of its next tokens too
         if seats(s, i) >= inst.max_batch or available(s, i) - blocks < inst.watermark:
             break
         inst.swapped_head = q.next

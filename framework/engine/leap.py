@@ -12,6 +12,7 @@ import numpy as np
 
 from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.queues import tree_update
+from framework.engine.speculation import draft_s
 from framework.engine.state import STEP_END, State
 from framework.jit import kernel
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
@@ -134,15 +135,18 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     """
     sim, inst, leap = s.sim[0], s.instances[i], s.progress[i]
     tables = StepTables(s.timing_rows, s.timing_data)
-    context = inst.decode_kv + decodes if decodes > 0 else 0
+    if decodes == 0:
+        leap.depth = 0
+    decode_tokens = decodes * (1 + leap.depth)
+    context = inst.decode_kv + decode_tokens if decodes > 0 else 0
     completing = 0
     if prefill_tokens > 0:
         for j in range(inst.prefilling):
             q = s.requests[s.arena[inst.prefilling_at + j]]
             if q.done + s.arena[inst.chunk_at + j] == q.target:
                 completing += 1
-    first_s = base_s(tables, inst.pool, prefill_tokens, decodes, decodes + completing)
-    leap.sampled = decodes + completing
+    leap.sampled = decode_tokens + completing
+    first_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, leap.sampled)
     leap.longest_prompt = 0
     chunks_s = 0.0
     if prefill_tokens > 0:
@@ -164,9 +168,11 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     if chunks_s > 0.0 and value_s > 0.0:
         first_s -= sim.attention_overlap * min(chunks_s, value_s)
     first_s += inst.swap_bytes / inst.host_bytes_s
+    if leap.depth > 0:
+        first_s += leap.depth * draft_s(s, i)
 
     leap.steps = 1
-    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted:
+    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted and not sim.speculates:
         leap.steps = _steps_until_decision(s, i, decodes, context, knot)
     inst.swap_bytes = 0.0
     leap.start_s = sim.now_s
@@ -188,9 +194,10 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
 def _longest_context(s: State, i: int) -> int:
     """The longest context that the step being formed reads."""
     inst = s.instances[i]
+    ahead = inst.decode_steps + 1 + s.progress[i].depth
     longest = 0
     for j in range(inst.running):
-        longest = max(longest, s.requests[s.arena[inst.running_at + j]].offset + inst.decode_steps + 1)
+        longest = max(longest, s.requests[s.arena[inst.running_at + j]].offset + ahead)
     return longest
 
 
@@ -243,6 +250,7 @@ def complete(s: State, i: int) -> None:
     row.steps = steps
     row.batch = decodes
     row.prefill_tokens = leap.prefill_tokens
+    row.depth = leap.depth
     sim.leaps += 1
     if decodes > 0:
         advance(s, i, steps)
@@ -255,7 +263,8 @@ def complete(s: State, i: int) -> None:
     inst.steps += steps
     inst.prefill_tokens += leap.prefill_tokens
     if sim.chosen_share > 0.0:
-        inst.expert_reads += steps * (1.0 - (1.0 - sim.chosen_share) ** (decodes + leap.prefill_tokens))
+        tokens = decodes * (1 + leap.depth) + leap.prefill_tokens
+        inst.expert_reads += steps * (1.0 - (1.0 - sim.chosen_share) ** tokens)
     sim.steps += steps
     inst.busy = False
     leap.event_s = np.inf
@@ -267,7 +276,7 @@ def _note_extrapolation(s: State, i: int, duration_s: float) -> None:
     inst, leap = s.instances[i], s.progress[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = leap.context + (leap.steps - 1) * leap.decodes
-    tokens = leap.prefill_tokens + leap.decodes
+    tokens = leap.prefill_tokens + leap.decodes * (1 + leap.depth)
     ratio = beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)
     if ratio > 1.0:
         inst.extrapolated_s += duration_s

@@ -61,9 +61,11 @@ def stop_decoding(s: State, i: int, r: int) -> None:
         row.first_step = q.join_step
         row.last_step = inst.decode_steps
         row.previous_token_s = q.previous_token_s
+        emitted = q.kv + 1 - q.input_tokens
+        row.accepted = emitted - q.emitted - (inst.decode_steps - q.join_step)
         sim.memberships += 1
         q.previous_token_s = inst.last_decode_end_s
-        q.emitted += inst.decode_steps - q.join_step
+        q.emitted = emitted
     if inst.reserve_blocks == 0:
         s.arena[inst.growth_at + _phase(s, q.offset)] -= 1
     inst.decode_kv -= q.kv

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.kvcache import matched_blocks
+from framework.engine.speculation import choose_depth, decode_step_s
 from framework.engine.state import State
 from framework.jit import compiled
-from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+from framework.timing.step import StepTables, base_s, chunk_s
 
 
 @compiled
@@ -36,13 +37,10 @@ def prefill_times_s(s: State, instances: NDArray[np.int64], r: int) -> NDArray[n
 @compiled
 def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
     """Seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
-    tables = StepTables(s.timing_rows, s.timing_data)
     times_s = np.zeros(len(instances))
     for j in range(len(instances)):
-        inst = s.instances[instances[j]]
-        if inst.running > 0:
-            value_s, _, _ = decode_s(tables, inst.pool, inst.running, inst.decode_kv + inst.running)
-            times_s[j] = base_s(tables, inst.pool, 0, inst.running, inst.running) + value_s
+        if s.instances[instances[j]].running > 0:
+            times_s[j] = decode_step_s(s, instances[j], choose_depth(s, instances[j]))
     return times_s
 
 

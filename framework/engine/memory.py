@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
+from framework.engine.drafts import Speculation
 from framework.engine.state import (
     INSTANCE,
     LEAP,
@@ -54,7 +55,7 @@ class _Arena:
 
 
 def allocate(
-    workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig, load: Load
+    workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig, load: Load, seed: int
 ) -> tuple[State, Lists]:
     """The state before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
@@ -79,6 +80,7 @@ def allocate(
     sim["block_tokens"] = engine.block_tokens
     sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
     sim["admission_wait_steps"] = engine.admission_wait_steps
+    _set_speculation(sim, engine.speculation, model, seed)
     sim["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
     sim["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
     sim["attention_overlap"] = engine.attention.overlap
@@ -128,6 +130,16 @@ def allocate(
     progress["event_s"] = np.inf
     progress["next_finish"] = np.iinfo(np.int64).max
     return State(sim, requests, instances, progress, data, *logs, tables.rows, tables.data), lists
+
+
+def _set_speculation(sim: NDArray[np.void], speculation: Speculation, model: Model, seed: int) -> None:
+    cost = speculation.draft_cost
+    sim["speculates"] = speculation.most > 0
+    sim["adaptive_depth"] = speculation.adaptive
+    sim["depth"] = speculation.most
+    sim["acceptance"] = speculation.acceptance
+    sim["draft_cost"] = 1.0 / model.layers if cost is None else cost
+    sim["seed"] = seed % 2**32
 
 
 def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDArray[np.void]:

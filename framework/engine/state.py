@@ -158,6 +158,8 @@ INSTANCE = _record(
     ("steps", "i8"),
     ("prefill_tokens", "i8"),
     ("decode_tokens", "i8"),
+    ("drafted_tokens", "i8"),
+    ("accepted_tokens", "i8"),  # of them
     ("context_tokens", "f8"),
     ("prefill_square", "f8"),
     ("kv_block_s", "f8"),
@@ -180,6 +182,7 @@ PROGRESS = _record(
     ("done", "i8"),
     ("grown", "i8"),  # steps whose new blocks have been taken
     ("decodes", "i8"),
+    ("depth", "i8"),  # tokens drafted for each decode
     ("prefill_tokens", "i8"),
     ("context", "i8"),
     ("sampled", "i8"),
@@ -226,6 +229,12 @@ SIM = _record(
     ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: no prefix cache
     ("preemption", "i8"),
     ("admission_wait_steps", "i8"),
+    ("speculates", "b1"),
+    ("adaptive_depth", "b1"),
+    ("depth", "i8"),  # tokens drafted for each decode, at most where that is adaptive
+    ("acceptance", "f8"),
+    ("draft_cost", "f8"),  # of a drafted token, in decode steps
+    ("seed", "i8"),
     ("kv_bytes_per_token", "f8"),  # in memory
     ("copy_bytes_per_token", "f8"),  # on a link
     ("attention_overlap", "f8"),
@@ -258,6 +267,7 @@ LEAP = _record(
     ("steps", "i4"),
     ("batch", "i4"),
     ("prefill_tokens", "i4"),
+    ("depth", "i4"),  # tokens drafted for each decode
 )
 MEMBERSHIP = _record(
     ("first_step", "i8"),
@@ -265,6 +275,7 @@ MEMBERSHIP = _record(
     ("previous_token_s", "f8"),
     ("request", "i4"),
     ("instance", "i4"),
+    ("accepted", "i8"),  # drafts: tokens beyond one a step
 )
 ACTION = _record(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value", "i8"))
 
