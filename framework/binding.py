@@ -19,21 +19,24 @@ from framework.engine.state import (
     HOOK_NAMES,
     MIGRATE,
     MODES,
+    OFF,
     OUT_OF_BLOCKS,
     PRIORITIZE,
     REASON_POLICY,
     REASONS,
     ROLES,
+    SET_ROLE,
     SET_TOKEN_BUDGET,
     State,
     View,
 )
 from framework.errors import InvariantError, PolicyError
-from framework.policy import Action, Decision, Migrate, Plan, Policy, SetTokenBudget
+from framework.policy import Action, Decision, Migrate, Plan, Policy, SetRole, SetTokenBudget
 from framework.validate import require_positive
 from framework.views import Cluster, Request
 
 _COMPILED_STATE = 16
+_ANY_PLAN = Plan(1, "mixed")
 _MOST_ACTIONS = 1 << 16
 
 
@@ -101,12 +104,18 @@ class Binding:
         if sim["status"] == BAD_INSTANCE:
             return PolicyError(f"{name} returned instance {value}{about}; the cluster has instances 0 to {count - 1}")
         if sim["status"] == BAD_ROLE:
-            roles = {number: role for role, number in ROLES.items()}
-            role = roles[int(self._state.instances["role"][value])]
-            return PolicyError(f"{name} returned instance {value}{about}, which is a {role} instance")
+            return PolicyError(f"{name} returned instance {value}{about}, which {self._occupation(value)}")
         if hook == PRIORITIZE:
             return PolicyError(f"{name} returned NaN{about}; keys must be numbers")
         return PolicyError(f"{name} returned {value}{about}, which cannot be used")
+
+    def _occupation(self, instance: int) -> str:
+        """Why an instance may not take what a hook sent there."""
+        roles = {number: role for role, number in ROLES.items()}
+        row = self._state.instances[instance]
+        if row["settled_role"] != row["next_role"]:
+            return f"is changing from {roles[int(row['settled_role'])]} to {roles[int(row['next_role'])]}"
+        return "is off" if row["role"] == OFF else f"is a {roles[int(row['role'])]} instance"
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self._policy), name) is not getattr(Policy, name) or name in vars(self._policy)
@@ -114,9 +123,12 @@ class Binding:
     def _connect(self, hook: int, answer: Callable[[int], Any]) -> None:
         prototype = KEY_CALLBACK if hook == PRIORITIZE else DECISION_CALLBACK
         failed = math.nan if hook == PRIORITIZE else RAISED
+        follows, cluster = self._policy.changes_roles, self._cluster
 
         def call(argument: int) -> Any:
             try:
+                if follows:
+                    cluster.follow_roles()
                 return answer(argument)
             except BaseException as error:  # it cannot pass through the engine: keep it, raise it again outside
                 self.raised = error
@@ -169,7 +181,7 @@ class Binding:
 
     def _batching(self, i: int) -> int:
         plan = self._policy.batching(i, self._cluster)
-        if not isinstance(plan, Plan) or plan.token_budget < 1 or plan.batching not in PLANS:
+        if not _is_plan(plan):
             raise PolicyError(
                 f"policy {self._policy.name}: batching returned {plan!r} for instance {i}; "
                 f"return Plan(token_budget >= 1, one of {', '.join(PLANS)})"
@@ -182,6 +194,15 @@ class Binding:
             raise PolicyError(f"policy {self._policy.name}: on_tick returned {actions!r}; return a list of actions")
         return self._write(actions or ())
 
+    def _write_role(self, row: Any, action: SetRole) -> None:
+        if not self._policy.changes_roles:
+            raise PolicyError(
+                f"policy {self._policy.name}: on_tick returned {action!r}; such a policy says changes_roles = True"
+            )
+        row["kind"], row["request"], row["instance"], row["role"] = SET_ROLE, -1, action.instance, ROLES[action.role]
+        row["value"] = 0 if action.plan is None else action.plan.token_budget
+        row["mode"] = 0 if action.plan is None else MODES[action.plan.batching]
+
     def _write(self, actions: Iterable[Action]) -> int:
         count = 0
         for action in actions:
@@ -193,7 +214,13 @@ class Binding:
             elif isinstance(action, SetTokenBudget) and action.tokens >= 1:
                 row["kind"], row["instance"], row["value"] = SET_TOKEN_BUDGET, action.instance, action.tokens
                 row["request"] = -1
+            elif isinstance(action, SetRole) and action.role in ROLES and _is_plan(action.plan or _ANY_PLAN):
+                self._write_role(row, action)
             else:
                 raise PolicyError(f"policy {self._policy.name}: on_tick returned {action!r}, no usable action")
             count += 1
         return count
+
+
+def _is_plan(plan: Any) -> bool:
+    return isinstance(plan, Plan) and plan.token_budget >= 1 and plan.batching in PLANS

@@ -68,6 +68,16 @@ def any_plan(cluster: ClusterSpec) -> ClusterSpec:
     return replace(cluster, pools=tuple(pools))
 
 
+def any_role(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster for a policy that changes roles: every instance may do anything at any time, by any plan.
+
+    The pool at which requests arrive comes first, as the time that they spend there is its own.
+    """
+    first = cluster.entrance
+    pools = [cluster.pools[first], *cluster.pools[:first], *cluster.pools[first + 1 :]]
+    return any_plan(replace(cluster, pools=tuple(replace(pool, role="mixed") for pool in pools)))
+
+
 def bound(
     workload: Workload,
     cluster: ClusterSpec,
@@ -80,8 +90,9 @@ def bound(
     """The bound for a cluster as the policy lays it out. Raises InputError where the model does not fit it.
 
     It holds for every policy that leaves token budgets and batching as they are configured; for one that plans steps
-    itself (`Policy.batching`, `SetTokenBudget`) give `any_plan(cluster)`. `Bound.duration_s` is the time from the first
-    arrival to the last, or, where arrivals depend on the run (sessions, closed loads), the least time to serve all.
+    itself (`Policy.batching`, `SetTokenBudget`) give `any_plan(cluster)`, for one that changes roles
+    `any_role(cluster)`. `Bound.duration_s` is the time from the first arrival to the last, or, where arrivals depend on
+    the run (sessions, closed loads), the least time to serve all.
     """
     setting = Setting(workload, cluster, model, timing, engine, slo, load)
     pools = make_pools(setting)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from framework.engine.config import BATCHINGS, Batching
 from framework.errors import InputError
 from framework.hardware import Gpu, Parallelism
-from framework.validate import require_at_least, require_choice, require_count, require_positive
+from framework.validate import require_at_least, require_choice, require_count, require_positive, require_whole
 
-Role = Literal["mixed", "prefill", "decode"]
-ROLES: tuple[str, ...] = ("mixed", "prefill", "decode")
+Role = Literal["mixed", "prefill", "decode", "off"]
+ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ChunkSchedule:
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """`instances` like instances, each of `parallelism` on GPUs of one kind.
+    """`instances` like instances, each of `parallelism` on GPUs of one kind, that begin in one role.
 
     An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
     reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
@@ -120,6 +120,11 @@ class ClusterSpec:
         return sum(pool.gpus for pool in self.pools)
 
     @property
+    def entrance(self) -> int:
+        """Index of the pool at which requests arrive: the first that prefills."""
+        return next(k for k, pool in enumerate(self.pools) if pool.role in ("mixed", "prefill"))
+
+    @property
     def pool_of_instance(self) -> NDArray[np.int64]:
         """Index of each instance's pool, shape (instances,)."""
         return np.repeat(np.arange(len(self.pools)), [pool.instances for pool in self.pools])
@@ -140,14 +145,16 @@ def mixed(
     dp: int = 1,
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
+    spare: int = 0,
 ) -> ClusterSpec:
-    """Instances that prefill and decode; tp, pp, ep, dp as in `Parallelism`.
+    """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
 
     Without `link_bandwidth_bytes_s` an instance has the network of its GPUs.
     """
     require_count("cluster.instances", instances)
-    pool = PoolSpec("mixed", "mixed", instances, gpu, _parallelism("", tp, pp, ep, dp))
-    return _linked((pool,), link_bandwidth_bytes_s, link_latency_s)
+    parallelism = _parallelism("", tp, pp, ep, dp)
+    pool = PoolSpec("mixed", "mixed", instances, gpu, parallelism)
+    return _linked((pool, *_spare(spare, gpu, parallelism)), link_bandwidth_bytes_s, link_latency_s)
 
 
 def disaggregated(
@@ -164,8 +171,9 @@ def disaggregated(
     decode_tp: int | None = None,
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
+    spare: int = 0,
 ) -> ClusterSpec:
-    """`prefill` instances hand over to `decode` instances.
+    """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
     Both pools have `gpu` and `tp` unless they name their own, and both have pp, ep and dp. The network is as for
     `mixed`.
@@ -177,8 +185,14 @@ def disaggregated(
     pools = (
         PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
         PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
+        *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
     )
     return _linked(pools, link_bandwidth_bytes_s, link_latency_s)
+
+
+def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
+    require_whole("cluster.spare", instances)
+    return (PoolSpec("spare", "off", instances, gpu, parallelism),) if instances else ()
 
 
 def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:

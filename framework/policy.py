@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ClusterSpec
+from framework.cluster import ClusterSpec, Role
 from framework.engine.config import Batching, Phase
 from framework.engine.hooks import DECISION
 from framework.engine.state import DECODE, PREFILL, View
@@ -39,15 +39,29 @@ class SetTokenBudget:
     tokens: int
 
 
-Action = Migrate | SetTokenBudget
-
-
 @dataclass(frozen=True)
 class Plan:
     """How an instance forms its coming steps: tokens of one step, and what goes first."""
 
     token_budget: int
     batching: Batching | Phase
+
+
+@dataclass(frozen=True)
+class SetRole:
+    """From now on the instance takes no new work of a phase that `role` does not have; drained, it changes.
+
+    What waits for its prefill there is routed again; what runs ends there, and so does what is on its way. The role
+    takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and `plan` with it
+    (None: as before). Ignored if no other instance could prefill, or decode. The policy must say `changes_roles`.
+    """
+
+    instance: int
+    role: Role
+    plan: Plan | None = None
+
+
+Action = Migrate | SetTokenBudget | SetRole
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
 def prefill_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
     """The prefill-capable instances in turn."""
     i = int(state[0]) % len(view.instances)
-    while view.instances[i].role == DECODE:
+    while view.instances[i].role & PREFILL == 0:
         i = (i + 1) % len(view.instances)
     state[0] = i + 1
     return i
@@ -81,7 +95,7 @@ def prefill_round_robin(request: int, view: View, params: NDArray[np.float64], s
 def decode_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
     """The decode-capable instances in turn."""
     i = int(state[1]) % len(view.instances)
-    while view.instances[i].role == PREFILL:
+    while view.instances[i].role & DECODE == 0:
         i = (i + 1) % len(view.instances)
     state[1] = i + 1
     return i
@@ -93,7 +107,7 @@ def prefill_least_queued(request: int, view: View, params: NDArray[np.float64], 
     best = -1
     for i in range(len(view.instances)):
         inst = view.instances[i]
-        if inst.role != DECODE:
+        if inst.role & PREFILL:
             if best < 0:
                 best = i
             else:
@@ -112,7 +126,7 @@ def decode_least_kv(request: int, view: View, params: NDArray[np.float64], state
     for i in range(len(view.instances)):
         inst = view.instances[i]
         held = inst.kv_tokens + inst.incoming_kv_tokens
-        if inst.role != PREFILL and (best < 0 or held < least):
+        if inst.role & DECODE and (best < 0 or held < least):
             best, least = i, held
     return best
 
@@ -124,6 +138,7 @@ class Policy:
     suggested_cluster: ClassVar[str] = "mixed"
     batching_mode: ClassVar[Batching | None] = None  # of its pools, None: the engine's
     tick_s: float | None = None  # period of on_tick, None: never
+    changes_roles: bool = False  # on_tick may return SetRole
     dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
     compiled_params: tuple[float, ...] = ()
 
@@ -138,7 +153,7 @@ class Policy:
         if unfit:
             raise InputError(
                 f"policy {type(self).__name__} cannot use {' or '.join(unfit)} instances; "
-                f"choose cluster={self.suggested_cluster}"
+                f"choose cluster={self.suggested_cluster}{' cluster.spare=0' if 'off' in unfit else ''}"
             )
         pools = tuple(replace(pool, batching=pool.batching or self.batching_mode) for pool in spec.pools)
         return replace(spec, pools=pools)

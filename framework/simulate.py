@@ -15,7 +15,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.lookup import oldest_open_step
 from framework.engine.loop import run
 from framework.engine.memory import Lists, allocate
-from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBERSHIP, PAUSED, REJECTED, State
+from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBERSHIP, OFF, PAUSED, REJECTED, State
 from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
@@ -125,6 +125,7 @@ def simulate(
     binding = Binding(policy, Cluster(state, lists, spec, predictions), state)
     log = _FullLog() if engine.log == "full" else _ReducedLog(workload, len(state.instances))
     logged = _replay(state, lists, binding, log, progress or _silent)
+    _end_off_time(state)
     return Result(
         workload=workload,
         cluster=spec,
@@ -214,6 +215,12 @@ def _replay(
             sim["leaps"] = sim["memberships"] = 0
         elif status != PAUSED:
             raise binding.error()
+
+
+def _end_off_time(state: State) -> None:
+    """Count the time up to the end of the run for instances that are off then."""
+    off = (state.instances["settled_role"] == OFF) & (state.instances["next_role"] == OFF)
+    state.instances["off_s"][off] += state.sim["now_s"] - state.instances["off_since_s"][off]
 
 
 def _outcomes(state: State, predictions: Predictions) -> NDArray[np.void]:

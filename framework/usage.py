@@ -66,9 +66,9 @@ def _queries(instances: NDArray[np.void]) -> Floats:
 def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     """Use of the whole cluster over `duration_s`: mfu, mbu, kv_utilization (shares), energy_j, cost_usd.
 
-    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy. A share is None
-    where it is undefined: a run without duration, a GPU that states no peak for the model's operands. Reserved KV
-    counts as used; `kv_fill` tells how much of it holds tokens.
+    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy; one that is off
+    draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run without duration, a GPU that
+    states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells how much of it holds tokens.
     """
     model, instances = result.model, result.instances
     moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share)
@@ -78,13 +78,15 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
     tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
     usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
-    energy_j = gpus @ (idle_w * duration_s + (tdp_w - idle_w) * instances["busy_s"])
+    off_s = np.minimum(instances["off_s"], duration_s)
+    energy_j = gpus @ (idle_w * (duration_s - off_s) + (tdp_w - idle_w) * instances["busy_s"])
+    cost_usd = (float(gpus @ usd_per_hour) * duration_s - float((gpus * off_s) @ usd_per_hour)) / _HOUR_S
     return {
         "mfu": _share(flops(model, instances).sum(), peak_flops.sum() * duration_s),
         "mbu": _share(moved.sum(), peak_bytes_s.sum() * duration_s),
         "kv_utilization": _share(instances["kv_block_s"].sum(), instances["total_blocks"].sum() * duration_s),
         "energy_j": float(energy_j),
-        "cost_usd": float(gpus @ usd_per_hour) * duration_s / _HOUR_S,
+        "cost_usd": cost_usd,
     }
 
 

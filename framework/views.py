@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
-from framework.engine.lookup import cached_tokens, decoding_on, prefill_times_s, step_times_s
+from framework.engine.lookup import cached_tokens, decoding_on, estimates_s, prefill_times_s, step_times_s
 from framework.engine.memory import Lists
 from framework.engine.state import DECODE, DECODING, PREFILL, State
 from framework.predictor import Predictions
@@ -20,6 +21,8 @@ _INSTANCE_COLUMNS = (
     *(
         "pool",
         "role",
+        "next_role",
+        "settled_role",
         "queued",
         "queued_tokens",
         "running",
@@ -47,11 +50,15 @@ class Instances:
 
     `queued` requests wait to be prefilled and `queued_tokens` tokens lack prefill; `running` requests decode,
     `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
-    engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now).
+    engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
+    new work of: the bits PREFILL and DECODE of `framework.engine.state`. A change is under way where `next_role`, which
+    it will have, is not `settled_role`, which it had.
     """
 
     pool: Integers
     role: Integers
+    next_role: Integers
+    settled_role: Integers
     queued: Integers
     queued_tokens: Integers
     running: Integers
@@ -98,6 +105,14 @@ class Instances:
         """Seconds to prefill what the request lacks on each instance, alone and in one piece; queues not counted."""
         return prefill_times_s(self._state, self.ids, request.id)
 
+    def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
+        """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""
+        return estimates_s(self._state, self.ids, prompt_tokens, decodes, context_tokens)
+
+    def changing(self) -> NDArray[np.bool_]:
+        """Where a change of role is under way."""
+        return np.asarray(self.settled_role != self.next_role)
+
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
         return step_times_s(self._state, self.ids)
@@ -136,6 +151,17 @@ class Requests:
         """KV tokens of decoding requests."""
         requests, steps = self._state.requests, self._state.instances["decode_steps"]
         return requests["offset"][ids] + steps[requests["instance"][ids]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Requests that have finished, as columns in the order of their ends. `tpot_s` is NaN for a single token."""
+
+    ids: Integers
+    input_tokens: Integers
+    output_tokens: Integers
+    ttft_s: Floats
+    tpot_s: Floats
 
 
 class Request:
@@ -185,20 +211,38 @@ class Request:
 
 
 class Cluster:
-    """The cluster as of the present event. `prefill`, `decode` and `instances` are those that can do it, and all."""
+    """The cluster as of the present event. `prefill` and `decode` are those that take such work, `instances` all."""
 
     def __init__(self, state: State, lists: Lists, spec: ClusterSpec, predictions: Predictions) -> None:
         self._state = state
         self._lists = lists
         self.spec = spec
-        roles = state.instances["role"]
-        self.instances = Instances(state, np.arange(len(roles)))
-        self.prefill = Instances(state, np.flatnonzero(roles != DECODE))
-        self.decode = Instances(state, np.flatnonzero(roles != PREFILL))
+        self.instances = Instances(state, np.arange(len(state.instances)))
+        self._role_changes = -1
+        self.follow_roles()
         self.requests = Requests(state)
         self.predictions = predictions
         self.block_tokens = int(state.sim["block_tokens"][0])
         self.kv_bytes_per_token = float(state.sim["copy_bytes_per_token"][0])  # of a copy between instances
+
+    def follow_roles(self) -> None:
+        """Let `prefill` and `decode` be those that take such work now."""
+        changes = int(self._state.sim["role_changes"][0])
+        if changes != self._role_changes:
+            roles = self._state.instances["role"]
+            self._role_changes = changes
+            self.prefill = Instances(self._state, np.flatnonzero(roles & PREFILL))
+            self.decode = Instances(self._state, np.flatnonzero(roles & DECODE))
+
+    def finished(self, after: int) -> Finished:
+        """Those that have finished, but for the `after` first ones."""
+        ids = self._lists.finished[after : int(self._state.sim["finished"][0])].copy()
+        rows = self._state.requests[ids]
+        later = rows["emitted"] - 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tpot_s = np.where(later > 0, (rows["end_s"] - rows["first_token_s"]) / later, np.nan)
+        ttft_s = rows["first_token_s"] - rows["arrival_s"]
+        return Finished(ids, rows["input_tokens"], rows["emitted"], ttft_s, tpot_s)
 
     @property
     def now_s(self) -> float:

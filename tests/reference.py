@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from framework.errors import PolicyError
 from framework.workload import Workload
-from tests.reference_parts import Cache, Instance, Links, Migration, Options, Request, Spec, Step, StepTime
+from tests.reference_parts import PHASES, Cache, Instance, Links, Migration, Options, Request, Spec, Step, StepTime
 
-STEP_END, TRANSFER_END, TICK, ARRIVAL = range(4)
+STEP_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(5)
 FINISHED, REJECTED, FAILED = range(1, 4)
 Chunk = tuple[Request, int, int]  # request, prefix, tokens
 
@@ -42,8 +43,8 @@ class Hooks:
     def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
         return i.token_budget, i.mode
 
-    def on_tick(self, simulation: Simulation) -> Sequence[tuple[str, int, int]]:
-        """In order: ("migrate", request, instance) or ("budget", instance, tokens)."""
+    def on_tick(self, simulation: Simulation) -> Sequence[tuple[Any, ...]]:
+        """In order: ("migrate", request, instance), ("budget", instance, tokens) or ("role", instance, role, plan)."""
         return ()
 
 
@@ -134,15 +135,65 @@ class Simulation:
             self.transfer_end(self.requests[id])
         elif kind == ARRIVAL:
             self.arrival(self.requests[id])
+        elif kind == ROLE_CHANGE:
+            self.take_role(self.instances[id])
+            self.poke(self.instances[id])
         else:
             assert self.hooks.tick_s is not None
             self.push((id + 1) * self.hooks.tick_s, TICK, id + 1)
-            for action, a, b in self.hooks.on_tick(self):
-                if action == "migrate":
+            for action, a, b, *plan in self.hooks.on_tick(self):
+                if action == "role":
+                    self.set_role(self.instances[a], b, *plan)
+                elif action == "migrate":
                     self.migrate(self.requests[a], self.instances[b])
                 else:
                     self.instances[a].token_budget = b
                     self.poke(self.instances[a])
+
+    # roles
+
+    def set_role(self, i: Instance, role: str, plan: tuple[int, str] | None) -> None:
+        after = PHASES[role]
+        kept = i.before & after
+        others = [j.accepts for j in self.instances if j is not i]
+        if after == i.after or kept.union(*others) != {"prefill", "decode"}:
+            return
+        if i.change is not None:
+            self.withdraw(i.change)
+        if i.off_since is not None:
+            i.off_s += self.now - i.off_since
+        i.accepts, i.after, i.plan, i.change = kept, after, plan, None
+        i.off_since = None if i.before or i.after else self.now
+        self.poke(i)
+        if "prefill" not in kept:
+            while i.waiting:
+                self.reroute(i, min(i.waiting))
+
+    def reroute(self, i: Instance, entry: tuple[float, int, Request]) -> None:
+        i.waiting.remove(entry)
+        r = entry[2]
+        target = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "prefill")
+        if self.need(r) > target.largest_kv:
+            self.end(r, FAILED, "kv")
+            return
+        target.waiting.append(entry)
+        self.poke(target)
+
+    def drained(self, i: Instance) -> None:
+        delay = self.options.role_change_s if i.before else self.options.start_s
+        if i.after <= i.before or delay == 0:
+            self.take_role(i)
+        else:
+            i.change = self.push(self.now + delay, ROLE_CHANGE, i.id)
+
+    def take_role(self, i: Instance) -> None:
+        i.accepts = i.before = i.after
+        i.change, i.changed = None, True
+        if i.plan is not None:
+            i.token_budget, i.mode = i.plan
+        if not i.after:
+            i.off_since = self.now
+            i.cache.clear()
 
     # arrival and end of a request
 
@@ -163,7 +214,7 @@ class Simulation:
         if reason is not None:
             self.end(r, REJECTED, reason)
             return
-        i = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "decode")
+        i = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "prefill")
         if self.need(r) > i.largest_kv:
             self.end(r, REJECTED, "kv")
             return
@@ -172,8 +223,8 @@ class Simulation:
         i.waiting.append((key, self.enqueued, r))
         self.poke(i)
 
-    def chosen(self, hook: str, index: int, barred_role: str) -> Instance:
-        if not 0 <= index < len(self.instances) or self.instances[index].spec.role == barred_role:
+    def chosen(self, hook: str, index: int, phase: str) -> Instance:
+        if not 0 <= index < len(self.instances) or phase not in self.instances[index].accepts:
             raise PolicyError(f"{hook} returned {index}")
         return self.instances[index]
 
@@ -219,6 +270,8 @@ class Simulation:
             self.number(r)
             self.start_decoding(i, r)
         i.joined = []
+        if i.before != i.after and i.change is None and i.drained:
+            self.drained(i)
         if i.changed and "batching" in self.hooks.overrides:
             i.token_budget, i.mode = self.hooks.batching(self, i)
         if i.changed and self.hooks.dynamic_keys:
@@ -444,10 +497,10 @@ class Simulation:
             i.swapped.append(r)
             return
         entry = (-math.inf, -self.preempted, r)
-        if i.spec.role != "decode":
+        if "prefill" in i.accepts:
             i.waiting.append(entry)
             return
-        target = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "decode")
+        target = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "prefill")
         if self.need(r) > target.largest_kv:
             self.end(r, FAILED, "kv")
             return
@@ -556,8 +609,8 @@ class Simulation:
             return self.finish(i, r)
         i.held.append(r)
         d = i
-        if i.spec.role == "prefill" or "route_decode" in self.hooks.overrides:
-            d = self.chosen("route_decode", self.hooks.route_decode(self, r), "prefill")
+        if "decode" not in i.accepts or "route_decode" in self.hooks.overrides:
+            d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
             if self.need(r) > d.largest_kv:
                 i.held.remove(r)
                 i.cache.release(r.id)
@@ -613,7 +666,7 @@ class Simulation:
 
     def migrate(self, r: Request, d: Instance) -> None:
         s = next((i for i in self.instances if r in i.decoding), None)
-        if s is None or s is d or r.migration is not None or d.spec.role == "prefill":
+        if s is None or s is d or r.migration is not None or "decode" not in d.accepts:
             return
         if self.need(r) > d.largest_kv or not d.spare(self.blocks_on(d, r.kv)):
             return

@@ -12,6 +12,15 @@ INSTANCE_TOTALS = (
 )
 
 
+PHASES = {
+    "mixed": frozenset({"prefill", "decode"}),
+    "prefill": frozenset({"prefill"}),
+    "decode": frozenset({"decode"}),
+    "off": frozenset[str](),
+}
+ROLE_OF = {phases: role for role, phases in PHASES.items()}
+
+
 class StepTime(Protocol):
     """Seconds of one step of pool `pool`, in four parts."""
 
@@ -29,7 +38,7 @@ class Spec:
     """One instance: its pool, blocks and limits."""
 
     pool: int
-    role: str  # mixed | prefill | decode
+    role: str  # mixed | prefill | decode | off, at the start
     total_blocks: int
     token_budget: int
     max_batch: int
@@ -90,6 +99,8 @@ class Options:
     intake_s: float = 0.0  # that the front end takes for each request, one after another
     admission_wait_steps: int = 0
     drafts: Drafts = field(default_factory=Drafts)
+    role_change_s: float = 0.0
+    start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
 
 
@@ -198,6 +209,10 @@ class Cache:
                 self.unreferenced.append(id)
         self.free += self.private.pop(request, 0)
 
+    def clear(self) -> None:
+        """Forget all that is cached; nothing is referenced."""
+        self.references, self.unreferenced, self.free = {}, [], self.total
+
 
 @dataclass
 class Step:
@@ -223,6 +238,11 @@ class Instance:
         self.token_budget = spec.token_budget
         self.max_batch = spec.max_batch
         self.mode = spec.mode
+        self.accepts = self.before = self.after = PHASES[spec.role]  # phases: that it takes now, had, and shall have
+        self.plan: tuple[int, str] | None = None  # budget and mode that come with the change of role under way
+        self.change: int | None = None  # its event
+        self.off_since: float | None = None if self.after else 0.0
+        self.off_s = 0.0
         self.waiting: list[tuple[float, int, Request]] = []  # key, seq
         self.prefilling: list[Request] = []
         self.decoding: list[Request] = []  # the running order
@@ -259,6 +279,19 @@ class Instance:
         """Tokens that the chunk schedule lets a request add to a step of `spent` tokens."""
         sizes = self.spec.chunk_sizes
         return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] - spent if sizes else 1 << 40
+
+    def off_s_at(self, now: float) -> float:
+        return self.off_s + (0.0 if self.off_since is None else now - self.off_since)
+
+    @property
+    def drained(self) -> bool:
+        """No work left of the phases that it leaves; and if it goes off, no KV."""
+        lists: list[object] = []
+        if "prefill" in self.before - self.after:
+            lists += [self.waiting, self.prefilling]
+        if "decode" in self.before - self.after:
+            lists += [self.decoding, self.joined, self.incoming, self.arriving, self.swapped]
+        return not any(lists) and (bool(self.after) or self.cache.used == 0)
 
     def spare(self, blocks: int) -> bool:
         """A seat and `blocks` blocks above the watermark."""

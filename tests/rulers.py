@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from framework.policy import Action, Migrate, Plan, Policy, SetTokenBudget
+from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
 from framework.views import Cluster
 from framework.views import Request as RequestView
 from tests.reference import Hooks, Simulation
-from tests.reference_parts import Instance, Request
+from tests.reference_parts import ROLE_OF, Instance, Request
 
 MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only")
+NAMES_OF_ROLES = ("mixed", "prefill", "decode", "off")
 COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
-    *("free_blocks", "evictable_blocks", "token_budget"),
+    *("free_blocks", "evictable_blocks", "token_budget", "changing"),
 )
 OPTIONAL_HOOKS = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick")
 
@@ -35,6 +36,7 @@ class Rules:
     tick_s: float = 0.0
     moves: int = 0  # migrations asked for at each tick
     budgets: bool = False  # ticks also set token budgets
+    roles: int = 0  # changes of role asked for at each tick
 
     @property
     def overridden(self) -> frozenset[str]:
@@ -92,16 +94,16 @@ class Ruler:
 
     def route_prefill(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
         self.note("route_prefill", request, look, generated, cached)
-        return self.pick(self.rules.route_prefill, "decode", 2, look, request, generated, cached)
+        return self.pick(self.rules.route_prefill, "prefill", 2, look, request, generated, cached)
 
     def route_decode(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
         self.note("route_decode", request, look, generated, cached)
-        return self.pick(self.rules.route_decode, "prefill", 3, look, request, generated, cached)
+        return self.pick(self.rules.route_decode, "decode", 3, look, request, generated, cached)
 
     def pick(
-        self, rule: str, barred: str, salt: int, look: Look, request: int, generated: int, cached: list[int]
+        self, rule: str, phase: str, salt: int, look: Look, request: int, generated: int, cached: list[int]
     ) -> int:
-        able = [i for i, role in enumerate(look.roles) if role != barred]
+        able = [i for i, role in enumerate(look.roles) if role in ("mixed", phase)]
         if rule == "hash":
             return able[mix(self.rules.seed, salt, request, generated) % len(able)]
         if rule in ("turn", "next"):
@@ -124,10 +126,10 @@ class Ruler:
         mode = MODES[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % len(MODES)]
         return 1 + mix(self.rules.seed, 5, *seen) % 48, mode
 
-    def on_tick(self, look: Look) -> list[tuple[str, int, int]]:
-        """("migrate", request, instance) and ("budget", instance, tokens), in order."""
+    def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
+        """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
         self.note("on_tick", 0, look)
-        actions = []
+        actions: list[tuple[Any, ...]] = []
         decoding = sorted(id for there in look.decoding for id, _, _ in there)
         for k in range(self.rules.moves):
             draw = mix(self.rules.seed, 7, k, *look.columns["kv_tokens"])
@@ -136,6 +138,10 @@ class Ruler:
         if self.rules.budgets:
             draw = mix(self.rules.seed, 8, *look.columns["free_blocks"])
             actions.append(("budget", draw % len(look.roles), 1 + (draw >> 32) % 48))
+        for k in range(self.rules.roles):
+            draw = mix(self.rules.seed, 9, k, *look.columns["free_blocks"], *look.columns["queued"])
+            plan = (1 + (draw >> 40) % 48, MODES[(draw >> 48) % len(MODES)]) if (draw >> 32) % 3 == 0 else None
+            actions.append(("role", draw % len(look.roles), NAMES_OF_ROLES[(draw >> 16) % 4], plan))
         return actions
 
 
@@ -146,7 +152,7 @@ def look_at_simulation(s: Simulation) -> Look:
     cells = [instance_columns(i) for i in s.instances]
     return Look(
         now_s=s.now,
-        roles=[i.spec.role for i in s.instances],
+        roles=[ROLE_OF[i.accepts] for i in s.instances],
         columns={name: [cell[name] for cell in cells] for name in COLUMNS},
         decoding=[[(r.id, r.g, r.kv) for r in i.decoding] for i in s.instances],
     )
@@ -166,6 +172,7 @@ def instance_columns(i: Instance) -> dict[str, int]:
         "free_blocks": i.cache.free,
         "evictable_blocks": i.cache.available - i.cache.free,
         "token_budget": i.token_budget,
+        "changing": int(i.before != i.after),
     }
 
 
@@ -193,14 +200,14 @@ class RuledHooks(Hooks):
         look = look_at_simulation(simulation)
         if "route_prefill" in self.overrides:
             return self.ruler.route_prefill(look, r.id, r.g, cached_in_simulation(simulation, r))
-        able = [i for i, role in enumerate(look.roles) if role != "decode"]
+        able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
     def route_decode(self, simulation: Simulation, r: Request) -> int:
         look = look_at_simulation(simulation)
         if "route_decode" in self.overrides:
             return self.ruler.route_decode(look, r.id, r.g, cached_in_simulation(simulation, r))
-        able = [i for i, role in enumerate(look.roles) if role != "prefill"]
+        able = [i for i, role in enumerate(look.roles) if role in ("mixed", "decode")]
         return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
 
     def prioritize(self, simulation: Simulation, r: Request) -> float:
@@ -209,7 +216,7 @@ class RuledHooks(Hooks):
     def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
         return self.ruler.batching(look_at_simulation(simulation), i.id)
 
-    def on_tick(self, simulation: Simulation) -> Sequence[tuple[str, int, int]]:
+    def on_tick(self, simulation: Simulation) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_tick(look_at_simulation(simulation))
 
 
@@ -217,16 +224,16 @@ class RuledHooks(Hooks):
 
 
 def look_at_cluster(cluster: Cluster) -> Look:
-    columns = {name: [int(value) for value in getattr(cluster.instances, name)] for name in COLUMNS}
+    columns = {name: [int(value) for value in getattr(cluster.instances, name)] for name in COLUMNS[:-1]}
+    columns["changing"] = [int(value) for value in cluster.instances.changing()]
     decoding = []
     for i in range(len(cluster.instances)):
         ids = cluster.decoding(i)
         cells = zip(ids, cluster.requests.generated(ids), cluster.requests.kv_tokens(ids), strict=True)
         decoding.append([(int(r), int(generated), int(kv)) for r, generated, kv in cells])
     prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
-    roles = [
-        "mixed" if i in prefill & decode else "prefill" if i in prefill else "decode" for i in range(len(decoding))
-    ]
+    able = (("prefill", prefill), ("decode", decode))
+    roles = [ROLE_OF[frozenset(phase for phase, those in able if i in those)] for i in range(len(decoding))]
     return Look(cluster.now_s, roles, columns, decoding)
 
 
@@ -262,8 +269,11 @@ def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
 
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
-    for kind, a, b in self.ruler.on_tick(look_at_cluster(cluster)):
-        yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
+    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster)):
+        if kind == "role":
+            yield SetRole(a, b, Plan(*plan[0]) if plan[0] else None)
+        else:
+            yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -280,6 +290,8 @@ def ruled_policy(ruler: Ruler) -> Policy:
     """A policy whose class defines exactly the hooks that the ruler rules."""
     members: dict[str, Any] = {name: _METHODS[name] for name in ruler.rules.overridden}
     members["tick_s"] = ruler.rules.tick_s or None
+    members["changes_roles"] = ruler.rules.roles > 0
+    members["roles"] = NAMES_OF_ROLES
     members["dynamic_keys"] = ruler.rules.prioritize == "dynamic"
     policy = type("Ruled", (_Ruled,), members)()
     policy.ruler = ruler

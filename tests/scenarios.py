@@ -97,6 +97,8 @@ class Scenario:
             attention_overlap=engine.attention.overlap,
             max_context=self.model.max_context,
             admission_wait_steps=engine.admission_wait_steps,
+            role_change_s=engine.role_change_s,
+            start_s=engine.start_s,
             latency_s=self.cluster.link.latency_s,
             request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
             intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
@@ -276,6 +278,7 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
         tick_s=draw(amounts(exact, 1, 40, -6)) if ticking else 0.0,
         moves=draw(st.integers(0, 3)) if ticking else 0,
         budgets=ticking and draw(st.booleans()),
+        roles=draw(st.sampled_from([0, 0, 1, 3])) if ticking else 0,
     )
 
 
@@ -301,6 +304,7 @@ def speculations(draw: st.DrawFn) -> Speculation:
 def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
     layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
+    layout += draw(st.sampled_from([(), (), ("off",)]))
     specs = tuple(draw(pools(role, exact, block_tokens)) for role in layout)
     workload = draw(workloads(exact, block_tokens))
     engine = EngineConfig(
@@ -317,6 +321,8 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         attention=Attention(draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0]))),
         kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
         speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
+        role_change_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
+        start_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
     )
     link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})

@@ -14,7 +14,7 @@ from hydra import initialize_config_dir
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.bound import Bound, any_plan, bound
+from framework.bound import Bound, any_plan, any_role, bound
 from framework.bounds.demand import demand_of, most_started
 from framework.bounds.fluid import least_duration, most_good, proof
 from framework.bounds.program import Duals
@@ -64,6 +64,8 @@ def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
     )
     plans = bool(scenario.rules.batching) or scenario.rules.budgets
     cluster = any_plan(scenario.cluster) if plans else scenario.cluster
+    if scenario.rules.roles:
+        cluster = any_role(scenario.cluster)
     latencies = judge(result, ANY)
     for _ in range(2):
         limits = [limit_among(values, rng) for values in (latencies.ttft_s, latencies.tpot_s) for _ in range(2)]

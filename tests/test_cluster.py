@@ -91,7 +91,7 @@ def test_cluster_must_be_able_to_serve() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"role": "both"}, "pool p: role must be one of mixed, prefill, decode; got 'both'"),
+        ({"role": "both"}, "pool p: role must be one of mixed, prefill, decode, off; got 'both'"),
         ({"token_budget": 0}, "pool p: token_budget must be a whole number of at least 1, got 0"),
         ({"max_batch": -2}, "pool p: max_batch must be a whole number of at least 1, got -2"),
         (

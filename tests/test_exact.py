@@ -65,6 +65,7 @@ def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
         "tokens": [r.token_s for r in simulation.requests],
         "steps": [i.steps for i in simulation.instances],
         "instances": [i.totals for i in simulation.instances],
+        "off_s": [i.off_s_at(simulation.now) for i in simulation.instances],
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
     }
 
@@ -79,6 +80,7 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
         "tokens": token_times(result),
         "steps": [steps[i] for i in range(len(result.instances))],
         "instances": [{name: row[name].item() for name in INSTANCE_TOTALS} for row in result.instances],
+        "off_s": result.instances["off_s"].tolist(),
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
     }
 

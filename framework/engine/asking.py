@@ -52,8 +52,8 @@ def choose(s: State, h: Hooks, hook: int, r: int) -> int:
     if i < 0 or i >= sim.instances:
         fail(s, BAD_INSTANCE, hook, r, i)
         return -1
-    unfit = DECODE if hook == ROUTE_PREFILL else PREFILL
-    if s.instances[i].role == unfit:
+    phase = PREFILL if hook == ROUTE_PREFILL else DECODE
+    if s.instances[i].role & phase == 0:
         fail(s, BAD_ROLE, hook, r, i)
         return -1
     return int(i)

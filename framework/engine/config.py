@@ -33,9 +33,10 @@ class EngineConfig:
     `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
-    `first_token`: when token 1 of a transferred request is stamped; `log`: whether the step log is kept or reduced as
-    it is made; `attention`: of steps that prefill and decode; `kv_compression`: how KV is kept and sent; `speculation`:
-    of decode steps. Raises InputError for a value out of range.
+    `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
+    its old role and its start in the new one; `start_s`: between switching an instance on and its start; `log`: whether
+    the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode; `kv_compression`: how
+    KV is kept and sent; `speculation`: of decode steps. Raises InputError for a value out of range.
     """
 
     token_budget: int = 2048
@@ -49,6 +50,8 @@ class EngineConfig:
     batching: Batching = "decode_first"
     admission_wait_steps: int = 0
     first_token: FirstToken = "prefill"
+    role_change_s: float = 0.0
+    start_s: float = 0.0
     log: Log = "full"
     attention: Attention = field(default_factory=Attention)
     kv_compression: KvFormat = field(default_factory=KvFormat)
@@ -65,6 +68,8 @@ class EngineConfig:
         require_choice("engine.first_token", self.first_token, FIRST_TOKENS)
         require_choice("engine.log", self.log, LOGS)
         require_share("engine.kv_fraction", self.kv_fraction)
+        for name in ("role_change_s", "start_s"):
+            require_at_least(f"engine.{name}", getattr(self, name), 0)
         require_at_least("engine.watermark", self.watermark, 0)
         if self.watermark >= 1:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")

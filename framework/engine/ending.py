@@ -20,9 +20,9 @@ from framework.engine.lists import (
 from framework.engine.network import send, start_transfers
 from framework.engine.speculation import emit_accepted
 from framework.engine.state import (
+    DECODE,
     FAILED,
     HELD,
-    PREFILL,
     REASON_KV,
     ROUTE_DECODE,
     State,
@@ -103,7 +103,7 @@ def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
         end_with_kv(s, i, r)
         return
     place = i
-    if inst.role == PREFILL or sim.asks_route_decode:
+    if inst.role & DECODE == 0 or sim.asks_route_decode:
         place = choose(s, h, ROUTE_DECODE, r)
         if place < 0:
             return

@@ -22,13 +22,14 @@ from framework.engine.lists import (
 from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
 from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, preempt_prefill, queue_again
 from framework.engine.queues import append
+from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
 from framework.engine.state import (
     COPIED,
-    DECODE,
     DECODE_FIRST,
     FAILED,
     NOT_MIGRATING,
+    PREFILL,
     PREFILL_FIRST,
     PREFILLING,
     REASON_KV,
@@ -51,6 +52,8 @@ def begin(s: State, h: Hooks, i: int) -> None:
     inst, leap = s.instances[i], s.progress[i]
     inst.preempted = False
     _switch_and_join(s, i)
+    if inst.settled_role != inst.next_role:
+        proceed(s, i)
     if inst.marked:
         inst.marked = False
         ask_plan(s, h, i)
@@ -138,7 +141,7 @@ def _preempt(s: State, h: Hooks, i: int, r: int) -> None:
         inst.swapped += 1
         return
     place = i
-    if inst.role == DECODE:
+    if inst.role & PREFILL == 0:
         q.state = WAITING
         place = choose(s, h, ROUTE_PREFILL, r)
         if place < 0:

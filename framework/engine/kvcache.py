@@ -215,6 +215,13 @@ def _remove(s: State, i: int, node: int) -> None:
     inst.cache_free = node
 
 
+@kernel
+def forget_prefixes(s: State, i: int) -> None:
+    """Empty the cache of prefixes, none of which anybody references."""
+    while s.instances[i].cache_old >= 0:
+        _evict_oldest(s, i)
+
+
 # --- the list of unreferenced blocks --------------------------------------------------------------------------------
 
 

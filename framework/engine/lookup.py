@@ -45,6 +45,21 @@ def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 @compiled
+def estimates_s(s: State, instances: NDArray[np.int64], prompt: int, decodes: int, context: int) -> NDArray[np.float64]:
+    """Seconds of a step of one whole prompt (0: none) and so many decodes on each of these instances."""
+    tables = StepTables(s.timing_rows, s.timing_data)
+    times_s = np.empty(len(instances))
+    for j in range(len(instances)):
+        pool = s.instances[instances[j]].pool
+        times_s[j] = base_s(tables, pool, prompt, decodes, decodes + (1 if prompt > 0 else 0))
+        if prompt > 0:
+            times_s[j] += chunk_s(tables, pool, 0, prompt)
+        if decodes > 0:
+            times_s[j] += decode_s(tables, pool, decodes, context)[0]
+    return times_s
+
+
+@compiled
 def decoding_on(
     s: State, running: NDArray[np.int64], instances: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

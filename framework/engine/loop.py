@@ -1,4 +1,4 @@
-"""The event loop: the earliest of step ends, copy ends, ticks and arrivals, until every request has ended."""
+"""The event loop: the earliest of step ends, copy ends, role changes, ticks and arrivals, until all have ended."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from framework.engine.lists import end, fail_rest
 from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
 from framework.engine.pointer import pointer
 from framework.engine.queues import copy_withdraw, release_pop, release_push, tree_update
+from framework.engine.roles import set_role, take_effect
 from framework.engine.state import (
     ADMIT,
     ARRIVAL,
@@ -39,7 +40,9 @@ from framework.engine.state import (
     REASON_STALLED,
     REJECTED,
     REQUEST,
+    ROLE_CHANGE,
     ROUTE_PREFILL,
+    SET_ROLE,
     SET_TOKEN_BUDGET,
     SIM,
     STEP_END,
@@ -79,6 +82,8 @@ def _next_event(s: State) -> int:
         r = s.arena[sim.heap_at]
         if s.requests[r].event_s < time_s:
             time_s, kind, event = s.requests[r].event_s, TRANSFER_END, r
+    if sim.change_s < time_s:
+        time_s, kind, event = sim.change_s, ROLE_CHANGE, sim.changing
     r = _next_arrival(s)
     if r >= 0:
         arrival_s = s.requests[r].event_s
@@ -126,6 +131,9 @@ def _process(s: State, h: Hooks, event: int) -> None:
             copy_done(s, event)
         else:
             arrive_with_kv(s, event)
+    elif sim.kind == ROLE_CHANGE:
+        take_effect(s, event)
+        poke(s, event)
     elif sim.kind == TICK:
         sim.next_tick += 1
         _tick(s, h, event)
@@ -208,6 +216,10 @@ def _tick(s: State, h: Hooks, tick: int) -> None:
         elif action.kind == SET_TOKEN_BUDGET:
             s.instances[action.instance].token_budget = action.value
             poke(s, action.instance)
+        elif action.kind == SET_ROLE:
+            set_role(s, h, action.instance, action)
+            if sim.status != 0:
+                return
 
 
 _DECISION = types.FunctionType(DECISION)

@@ -63,9 +63,10 @@ def allocate(
     steps = [
         kv.step_row(timing.row(model, pool.gpu, pool.parallelism), model, pool.parallelism) for pool in cluster.pools
     ]
-    entrance = next(row for row, pool in zip(steps, cluster.pools, strict=True) if pool.role != "decode")
+    entrance = steps[cluster.entrance]
     delay_s = entrance.request_s
     requests = _requests(workload, load, delay_s)
+    instances["off_since_s"] = requests["event_s"][:1] - delay_s  # the run begins with the first arrival
     sim = np.zeros(1, SIM)
     count, size = len(workload), len(instances)
     most_running = min(int(instances["max_batch"].max()), count)
@@ -76,6 +77,8 @@ def allocate(
     waiting = np.flatnonzero(requests["opens"] & requests["follows"])
     sim["next_session"] = waiting[0] if len(waiting) else count
     sim["most_running"] = most_running
+    sim["change_s"], sim["changing"] = np.inf, -1
+    sim["role_change_s"], sim["start_s"] = engine.role_change_s, engine.start_s
     sim["max_context"] = model.max_context
     sim["block_tokens"] = engine.block_tokens
     sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
@@ -157,7 +160,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
                 f"lower engine.block_tokens={engine.block_tokens}"
             )
         mine = instances[pool_of == k]
-        mine["role"] = ROLES[pool.role]
+        mine["role"] = mine["settled_role"] = mine["next_role"] = ROLES[pool.role]
         mine["mode"] = MODES[pool.batching or engine.batching]
         mine["token_budget"] = pool.token_budget or engine.token_budget
         mine["max_batch"] = pool.max_batch or engine.max_batch
@@ -170,6 +173,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine["unpack_s"] = kv.unpack_s(model, pool.parallelism)
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
+    instances["change_s"] = np.inf
     for name in ("gate", "waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):
         instances[name] = -1
     for name in ("swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):

@@ -8,11 +8,11 @@ from framework.engine.queues import append, copy_push, copy_withdraw
 from framework.engine.state import (
     COPIED,
     COPYING,
+    DECODE,
     DECODING,
     HELD,
     JOINED,
     NOT_MIGRATING,
-    PREFILL,
     TAIL,
     State,
 )
@@ -132,7 +132,7 @@ def kv_now(s: State, r: int) -> int:
 def migrate(s: State, r: int, target: int) -> None:
     """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
     q, dst = s.requests[r], s.instances[target]
-    if q.state != DECODING or q.migration != NOT_MIGRATING or q.instance == target or dst.role == PREFILL:
+    if q.state != DECODING or q.migration != NOT_MIGRATING or q.instance == target or dst.role & DECODE == 0:
         return
     catch_up_one(s, q.instance)
     catch_up_one(s, target)

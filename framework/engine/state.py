@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 # Request states. The values up to TAIL hold or await resources; the last three are ends.
 FUTURE, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(11)
-# Instance roles and batching modes.
-MIXED, PREFILL, DECODE = range(3)
+# Instance roles, as sets of the phases that an instance takes work of, and batching modes.
+OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY = range(6)
-ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
+ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE, "off": OFF}
 MODES = {
     "decode_first": DECODE_FIRST,
     "prefill_first": PREFILL_FIRST,
@@ -26,7 +26,7 @@ MODES = {
     "decode_only": DECODE_ONLY,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, TRANSFER_END, TICK, ARRIVAL = range(4)
+STEP_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(5)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
@@ -37,7 +37,7 @@ REASONS = ("", "context", "kv", "stalled", "policy")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
 # Actions of a tick.
-MIGRATE, SET_TOKEN_BUDGET = range(2)
+MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)
 # Hooks, as they are named in errors.
 ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK = range(6)
 HOOK_NAMES = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick")
@@ -99,7 +99,14 @@ REQUEST = _record(
 
 INSTANCE = _record(
     ("pool", "i4"),
-    ("role", "i1"),
+    ("role", "i1"),  # phases that it takes new work of
+    ("settled_role", "i1"),  # phases that it may still have work of: its role before the change under way
+    ("next_role", "i1"),  # its role after the change under way; else all three are the same
+    ("next_mode", "i1"),  # mode and token budget from that change on, where next_budget > 0
+    ("next_budget", "i8"),
+    ("change_s", "f8"),  # when the change under way takes effect, inf: not yet known, or none is under way
+    ("off_s", "f8"),  # time that it has been off
+    ("off_since_s", "f8"),
     ("mode", "i1"),
     ("busy", "b1"),
     ("marked", "b1"),  # something changed since its last iteration was formed
@@ -200,6 +207,11 @@ SIM = _record(
     ("next_session", "i8"),  # first request that no client has taken up yet; in an open load `requests`
     ("tick_s", "f8"),
     ("next_tick", "i8"),
+    ("change_s", "f8"),  # the earliest of the instances' change_s, and whose it is
+    ("changing", "i8"),
+    ("role_changes", "i8"),
+    ("role_change_s", "f8"),
+    ("start_s", "f8"),
     ("seq", "i8"),
     ("admissions", "i8"),
     ("preemptions", "i8"),
@@ -277,7 +289,7 @@ MEMBERSHIP = _record(
     ("instance", "i4"),
     ("accepted", "i8"),  # drafts: tokens beyond one a step
 )
-ACTION = _record(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value", "i8"))
+ACTION = _record(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value", "i8"), ("role", "i8"), ("mode", "i8"))
 
 
 class State(NamedTuple):
