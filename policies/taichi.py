@@ -1,0 +1,114 @@
+"""Instances of two kinds that both prefill and decode (TaiChi: arXiv 2508.01989).
+
+Prefill-heavy ones take large chunks, decode-heavy ones small ones. Requests begin to decode on decode-heavy instances;
+where memory gets short the one with the longest output flows to a prefill-heavy one, and back when its TPOT nears the
+SLO. Prompts go where their TTFT can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.cluster import ClusterSpec
+from framework.policy import Action, Disaggregated, Migrate
+from framework.validate import require_count, require_positive
+from framework.views import Cluster, Request
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class TaiChi(Disaggregated):
+    """Prefill-heavy instances are those of the prefill pools, with chunks of `prefill_chunk`, the others the rest.
+
+    Prompts of up to `short_tokens` go to decode-heavy ones first. A request leaves one of these above `full` of its KV
+    memory, and comes back above `near` of `tpot_s`.
+    """
+
+    def __init__(
+        self,
+        prefill_chunk: int = 1024,
+        decode_chunk: int = 256,
+        ttft_s: float = 2.0,
+        tpot_s: float = 0.05,
+        short_tokens: int = 512,
+        full: float = 0.9,
+        near: float = 0.9,
+        period_s: float = 0.5,
+    ) -> None:
+        require_count("policy.prefill_chunk", prefill_chunk)
+        require_count("policy.decode_chunk", decode_chunk)
+        require_positive("policy.ttft_s", ttft_s)
+        require_positive("policy.tpot_s", tpot_s)
+        self.chunks = {"prefill": prefill_chunk, "decode": decode_chunk}
+        self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
+        self.short_tokens, self.full, self.near = short_tokens, full, near
+        self.heavy: tuple[bool, ...] = ()  # of each pool: it is prefill-heavy
+
+    def layout(self, spec: ClusterSpec) -> ClusterSpec:
+        spec = super().layout(spec)
+        self.heavy = tuple(pool.role == "prefill" for pool in spec.pools)
+        pools = [
+            replace(pool, role="mixed", batching="decode_first", token_budget=self.chunks[pool.role])
+            for pool in spec.pools
+        ]
+        return replace(spec, pools=tuple(pools))
+
+    def _split(self, cluster: Cluster) -> tuple[Integers, Integers]:
+        """Prefill-heavy and decode-heavy instances."""
+        heavy = np.asarray(self.heavy)[cluster.instances.pool]
+        return np.flatnonzero(heavy), np.flatnonzero(~heavy)
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        there, (large, small) = cluster.instances, self._split(cluster)
+        ready_s = self._ready_s(request, cluster)
+        ready_s[large] += request.input_tokens * cluster.kv_bytes_per_token / there.bandwidth_bytes_s[large]
+        feasible = ready_s <= self.ttft_s
+        for ids in (small, large) if request.input_tokens <= self.short_tokens else (np.arange(len(there)),):
+            able = ids[feasible[ids]]
+            if len(able):
+                return int(able[there.queued_tokens[able].argmin()])
+        return int(ready_s.argmin())
+
+    def _ready_s(self, request: Request, cluster: Cluster) -> Floats:
+        """Seconds until each instance has prefilled what waits there and the request, chunk by chunk beside decodes."""
+        there = cluster.instances
+        tokens = there.queued_tokens + request.input_tokens - there.cached_tokens(request)
+        steps = np.ceil(tokens / np.maximum(there.token_budget - there.running, 1))
+        chunk_s = np.array([there.estimate_s(int(budget), 0, 0)[i] for i, budget in enumerate(there.token_budget)])
+        return np.asarray(steps * (chunk_s + there.step_s()), np.float64)
+
+    def route_decode(self, request: Request, cluster: Cluster) -> int:
+        _, small = self._split(cluster)
+        here = int(cluster.requests.instance[request.id])
+        return here if here in small else self._emptiest(cluster, small)
+
+    def _emptiest(self, cluster: Cluster, ids: Integers) -> int:
+        there = cluster.instances
+        return int(ids[(there.kv_tokens + there.incoming_kv_tokens)[ids].argmin()])
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        large, small = self._split(cluster)
+        there, requests = cluster.instances, cluster.requests
+        used = 1.0 - (there.free_blocks + there.evictable_blocks) / there.total_blocks
+        moves: list[Action] = []
+        for i in small[used[small] > self.full]:
+            ids = self._movable(cluster, int(i))
+            if len(ids):
+                longest = ids[requests.generated(ids).argmax()]
+                moves.append(Migrate(int(longest), self._emptiest(cluster, large)))
+        for i in large:
+            ids = self._movable(cluster, int(i))
+            later = requests.generated(ids) - 1
+            spent_s = cluster.now_s - requests.first_token_s[ids]
+            slow = ids[(later > 0) & (spent_s > self.near * self.tpot_s * later)]
+            moves += [Migrate(int(r), self._emptiest(cluster, small)) for r in slow]
+        return moves
+
+    def _movable(self, cluster: Cluster, instance: int) -> Integers:
+        ids = cluster.decoding(instance)
+        return ids[~cluster.migrating(ids)]
