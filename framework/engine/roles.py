@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.asking import choose, enter_queue, fits
+from framework.engine.asking import choose, enter_queue
 from framework.engine.hooks import Hooks
-from framework.engine.kvcache import available, forget_prefixes
+from framework.engine.kvcache import available, fits, forget_prefixes
 from framework.engine.lists import end
 from framework.engine.network import poke
 from framework.engine.queues import queue_pop
