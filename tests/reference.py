@@ -70,7 +70,7 @@ class Simulation:
         self.withdrawn: set[int] = set()
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free = 0.0
-        self.outstanding = 0  # events in the heap that are neither ticks nor withdrawn
+        self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
         self.order: list[tuple[float, int, int]] = []
         self.woken: list[Instance] = []  # idle instances that begin an iteration once the present event is done with
 
@@ -84,7 +84,7 @@ class Simulation:
 
     def push(self, time: float, kind: int, id: int) -> int:
         self.pushed += 1
-        self.outstanding += kind != TICK
+        self.outstanding += kind not in (TICK, ROLE_CHANGE)
         heapq.heappush(self.heap, (time, kind, id, self.pushed))
         return self.pushed
 
@@ -109,7 +109,7 @@ class Simulation:
                 break
             time, kind, id, serial = heapq.heappop(self.heap)
             if serial not in self.withdrawn:
-                self.outstanding -= kind != TICK
+                self.outstanding -= kind not in (TICK, ROLE_CHANGE)
                 self.advance(time)
                 self.order.append((time, kind, id))
                 self.handle(kind, id)
@@ -159,7 +159,7 @@ class Simulation:
         if after == i.after or kept.union(*others) != {"prefill", "decode"}:
             return
         if i.change is not None:
-            self.withdraw(i.change)
+            self.withdrawn.add(i.change)
         if i.off_since is not None:
             i.off_s += self.now - i.off_since
         i.accepts, i.after, i.plan, i.change = kept, after, plan, None

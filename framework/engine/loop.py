@@ -72,7 +72,7 @@ def sample_state() -> State:
 
 @kernel
 def _next_event(s: State) -> int:
-    """Advance the clock to the next event and tell which it is: the id; -1 if nothing is pending but ticks."""
+    """Advance the clock to the next event and tell which it is: the id; -1 if only ticks and role changes are left."""
     sim = s.sim[0]
     time_s, kind, event = np.inf, STEP_END, -1
     first = s.arena[sim.tree_at + 1]
@@ -82,13 +82,13 @@ def _next_event(s: State) -> int:
         r = s.arena[sim.heap_at]
         if s.requests[r].event_s < time_s:
             time_s, kind, event = s.requests[r].event_s, TRANSFER_END, r
-    if sim.change_s < time_s:
-        time_s, kind, event = sim.change_s, ROLE_CHANGE, sim.changing
     r = _next_arrival(s)
     if r >= 0:
         arrival_s = s.requests[r].event_s
         if arrival_s < time_s:
             time_s, kind, event = arrival_s, ARRIVAL, r
+    if event >= 0 and (sim.change_s < time_s or (sim.change_s == time_s and kind == ARRIVAL)):
+        time_s, kind, event = sim.change_s, ROLE_CHANGE, sim.changing
     if event >= 0 and sim.tick_s > 0.0:
         tick_s = sim.next_tick * sim.tick_s
         if tick_s < time_s or (tick_s == time_s and kind == ARRIVAL):
