@@ -9,7 +9,7 @@ from framework.engine.kvcache import matched_blocks
 from framework.engine.speculation import choose_depth, decode_step_s
 from framework.engine.state import State
 from framework.jit import compiled
-from framework.timing.step import StepTables, base_s, chunk_s
+from framework.timing.step import StepTables, base_s, chunk_s, decode_s
 
 
 @compiled
