@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 import numba
-from numba.core import caching, config, sigutils
+from llvmlite import ir
+from numba.core import caching, cgutils, config, sigutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing.templates import Signature
+from numba.extending import intrinsic
 
 from framework.sources import import_closure, source_hash
 
@@ -81,6 +83,28 @@ def _inner(function: F, **options: bool) -> F:
         return function
     options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return cast(F, numba.njit(**(_OPTIONS | options))(function))
+
+
+if numba_config.DISABLE_JIT:
+
+    def unlikely(condition: Any) -> bool:
+        """`condition`, of which compiled code expects that it is false: what it guards costs the usual path nothing."""
+        return bool(condition)
+
+else:
+
+    @intrinsic
+    def unlikely(typingctx: Any, condition: Any) -> Any:
+        """`condition`, of which compiled code expects that it is false: what it guards costs the usual path nothing."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            truth = context.cast(builder, args[0], signature.args[0], types.boolean)
+            bit = ir.IntType(1)
+            function = ir.FunctionType(bit, [bit, bit])
+            expect = cgutils.get_or_insert_function(builder.module, function, "llvm.expect.i1")
+            return builder.call(expect, [truth, ir.Constant(bit, 0)])
+
+        return types.boolean(condition), codegen
 
 
 def entry(signature: Any) -> Callable[[F], F]:

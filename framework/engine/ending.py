@@ -27,7 +27,7 @@ from framework.engine.state import (
     ROUTE_DECODE,
     State,
 )
-from framework.jit import inlined, kernel
+from framework.jit import inlined, kernel, unlikely
 
 
 @inlined
@@ -37,7 +37,7 @@ def end_step(s: State, h: Hooks, i: int) -> None:
     prefilled = s.progress[i].prefill_tokens > 0
     complete(s, i)
     inst.released = False
-    if s.sim[0].speculates and s.progress[i].decodes > 0:
+    if unlikely(s.sim[0].speculates):
         emit_accepted(s, i)
     if prefilled:
         inst.marked = True

@@ -43,7 +43,7 @@ from framework.engine.state import (
     WHOLE_MIXED,
     State,
 )
-from framework.jit import inlined, kernel
+from framework.jit import inlined, kernel, unlikely
 
 
 @inlined
@@ -52,7 +52,7 @@ def begin(s: State, h: Hooks, i: int) -> None:
     inst, leap = s.instances[i], s.progress[i]
     inst.preempted = False
     _switch_and_join(s, i)
-    if inst.settled_role != inst.next_role:
+    if unlikely(inst.settled_role != inst.next_role):
         proceed(s, i)
     if inst.marked:
         inst.marked = False
@@ -109,7 +109,8 @@ def _switch_and_join(s: State, i: int) -> None:
 def _form_decodes(s: State, h: Hooks, i: int) -> int:
     """Room for every running request's next token, then swap-in; the number of decodes in the step."""
     inst = s.instances[i]
-    s.progress[i].depth = choose_depth(s, i)
+    if unlikely(s.sim[0].speculates):
+        s.progress[i].depth = choose_depth(s, i)
     while blocks_of_next_step(s, i) > available(s, i):
         inst.preempted = True
         _preempt(s, h, i, victim(s, i))

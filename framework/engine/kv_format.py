@@ -43,6 +43,8 @@ class KvFormat:
 
     def step_row(self, row: StepRow, model: Model, parallelism: Parallelism) -> StepRow:
         """Step times of an instance with this format, from those without: `row`."""
+        if self == KvFormat():  # spares every run of most sweeps to make and check its tables anew
+            return row
         return replace(
             row,
             per_prefill_token_s=row.per_prefill_token_s + _token_s(self.pack_bytes_s, model, parallelism),

@@ -14,7 +14,7 @@ from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.queues import tree_update
 from framework.engine.speculation import draft_s
 from framework.engine.state import STEP_END, State
-from framework.jit import kernel
+from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
@@ -168,7 +168,7 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     if chunks_s > 0.0 and value_s > 0.0:
         first_s -= sim.attention_overlap * min(chunks_s, value_s)
     first_s += inst.swap_bytes / inst.host_bytes_s
-    if leap.depth > 0:
+    if unlikely(sim.speculates):
         first_s += leap.depth * draft_s(s, i)
 
     leap.steps = 1

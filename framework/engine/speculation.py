@@ -11,7 +11,7 @@ import numpy as np
 
 from framework.engine.kvcache import give_back, held_blocks, hold
 from framework.engine.state import State
-from framework.jit import kernel
+from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, decode_s
 
 _NEVER = np.iinfo(np.int64).max
@@ -101,8 +101,14 @@ def kv_of_next_step(s: State, i: int, r: int, kv: int) -> int:
 def blocks_of_next_step(s: State, i: int) -> int:
     """New blocks that i's running requests need for its next step."""
     inst, sim = s.instances[i], s.sim[0]
-    if not sim.speculates:
-        return s.arena[inst.growth_at + inst.decode_steps % sim.block_tokens]
+    if unlikely(sim.speculates):
+        return _blocks_with_drafts(s, i)
+    return s.arena[inst.growth_at + inst.decode_steps % sim.block_tokens]
+
+
+@kernel
+def _blocks_with_drafts(s: State, i: int) -> int:
+    inst = s.instances[i]
     blocks = 0
     for j in range(inst.running):
         r = s.arena[inst.running_at + j]
@@ -118,6 +124,8 @@ def blocks_of_next_step(s: State, i: int) -> int:
 def emit_accepted(s: State, i: int) -> None:
     """A step has ended and each decode emitted a token: emit the drafts that it accepted, drop the KV of the others."""
     inst, leap, sim = s.instances[i], s.progress[i], s.sim[0]
+    if leap.decodes == 0:
+        return
     emitted = unused = 0
     leap.next_finish = _NEVER
     for j in range(inst.running):

@@ -17,6 +17,7 @@ sums.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -135,7 +136,13 @@ class Timing(Protocol):
 
 
 def stack(rows: Sequence[StepRow]) -> StepTables:
-    """The tables of K pools, in order."""
+    """The tables of K pools, in order; arrays of the caller's own."""
+    table, data = _stacked(tuple(rows))
+    return StepTables(table.copy(), data.copy())
+
+
+@functools.lru_cache(maxsize=16)  # runs of a sweep mostly have the same
+def _stacked(rows: tuple[StepRow, ...]) -> StepTables:
     table = np.zeros(len(rows), ROW)
     data: list[NDArray[np.float64]] = []
 
