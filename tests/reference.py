@@ -340,7 +340,7 @@ class Simulation:
         while fresh > i.cache.available:
             i.dropped = True
             last = i.prefilling[-1]
-            self.preempt(i, last)
+            self.preempt(i, last, waits_here=True)
             if last is r:
                 return False
         i.cache.take(r.id, fresh)
@@ -484,7 +484,7 @@ class Simulation:
             i.cache.take(r.id, self.growth(i, r))
         return preempted
 
-    def preempt(self, i: Instance, r: Request) -> None:
+    def preempt(self, i: Instance, r: Request, waits_here: bool = False) -> None:
         i.changed = True
         self.preempted += 1
         r.preemptions += 1
@@ -497,7 +497,7 @@ class Simulation:
             i.swapped.append(r)
             return
         entry = (-math.inf, -self.preempted, r)
-        if "prefill" in i.accepts:
+        if waits_here or "prefill" in i.accepts:
             i.waiting.append(entry)
             return
         target = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "prefill")

@@ -20,6 +20,7 @@ from framework.cluster import ClusterSpec
 from framework.compose import compose
 from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
+from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
@@ -45,6 +46,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "objective": (Objective,),
     "engine/attention": (Attention,),
     "engine/kv_compression": (KvFormat,),
+    "engine/speculation": (Speculation,),
 }
 SMALL = ("trace=synthetic", "trace.limit=20")
 
