@@ -88,6 +88,18 @@ class Optimum:
         return np.array([float(at[0]) if len(at) else np.inf for at in first])
 
 
+@dataclass(frozen=True)
+class Searches:
+    """`seeds` searches of `trials` trials, all with one sampler (`experiments.tuning.sampler`)."""
+
+    sampler: str
+    trials: int
+    seeds: int
+
+    def samplers(self) -> list[SamplerKind]:
+        return [SamplerKind(self.sampler, seed) for seed in range(self.seeds)]
+
+
 class _Known(Sweep):
     """A sweep whose outcomes are known."""
 
@@ -125,8 +137,8 @@ def read_scenarios(
     return {str(key): value for key, value in content.items()}, scenarios
 
 
-def solve(scenario: Scenario, trials: int, seeds: int, out: Path) -> Optimum:
-    """Run every point of the scenario, then `seeds` searches of `trials` among them."""
+def solve(scenario: Scenario, searches: Searches, out: Path) -> Optimum:
+    """Run every point of the scenario, then search among them."""
     base = Configuration(scenario.overrides)
     given = [word.partition("=")[0] for word in scenario.overrides]
     space = read_space(scenario.space, {**base.choices, **base.settings}, given, {"gpus": str(scenario.gpus)})
@@ -139,15 +151,15 @@ def solve(scenario: Scenario, trials: int, seeds: int, out: Path) -> Optimum:
         raise InputError(f"{scenario.name}: none of {len(points)} points could be run; {launched[0].refusal}")
     values = {key: record.value for key, record in records.items()}
     goals = read_goals(None, base.config)
-    found = [_search(space, feasible, goals, _Known(outcomes), seed, trials) for seed in range(seeds)]
+    known = _Known(outcomes)
+    found = [_search(space, feasible, goals, known, kind, searches.trials) for kind in searches.samplers()]
     return Optimum(scenario, points, values, {key: record.summary for key, record in records.items()}, found)
 
 
 def _search(
-    space: Space, feasible: Feasibility, goals: tuple[Goal, ...], known: Sweep, seed: int, trials: int
+    space: Space, feasible: Feasibility, goals: tuple[Goal, ...], known: Sweep, sampler: SamplerKind, trials: int
 ) -> np.ndarray:
     study = optuna.create_study(direction=goals[0].direction)
-    sampler = SamplerKind("tpe", seed)
     Search(study, space, feasible, sampler, goals, (), known, Presence(study)).run(trials, workers=1)
     values = [trial.value for trial in study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))]
     return np.maximum.accumulate(np.array(values, np.float64))
@@ -163,9 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def solve_all() -> None:
         require_writable(options.out)
         study, scenarios = read_scenarios(options.only or (), options.overrides)
+        searches = Searches(study["sampler"], study["trials"], study["seeds"])
         solved = []
         for scenario in scenarios:
-            solved.append(solve(scenario, study["trials"], study["seeds"], options.out))
+            solved.append(solve(scenario, searches, options.out))
             print(f"{len(solved)} of {len(scenarios)}: {scenario.name}", file=sys.stderr)
         results_console().print(table(solved, study["near"]))
         write(options.out, solved, study["near"])

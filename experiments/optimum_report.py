@@ -26,7 +26,7 @@ _HEADINGS = {
     "goodput": "goodput\nreq/s",
     "attainment": "SLO\nmet %",
     "near": "points\nwithin 2 %",
-    "gap": "40 trials:\nbelow best",
+    "gap": "searches:\nbelow best",
     "trials": "within 2 %\nafter",
 }
 

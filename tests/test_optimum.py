@@ -12,13 +12,15 @@ import pytest
 from rich.console import Console
 
 from experiments import optimum
-from experiments.optimum import Optimum, Scenario, read_scenarios, solve
+from experiments.optimum import Optimum, Scenario, Searches, read_scenarios, solve
 from experiments.optimum_report import draw, layout, rows, table, write
 from framework.errors import InputError
 from framework.sweep import Sweep
 
 NEAR, TRIALS, SEEDS = 0.02, 4, 2
+SEARCHES = Searches("tpe", TRIALS, SEEDS)
 FILE = """
+sampler: tpe
 trials: 4
 seeds: 2
 near: 0.02
@@ -54,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def solved(folder: Path) -> list[Optimum]:
-    return [solve(scenario, TRIALS, SEEDS, folder / "out") for scenario in scenarios(folder)]
+    return [solve(scenario, SEARCHES, folder / "out") for scenario in scenarios(folder)]
 
 
 def test_a_scenario_has_a_rate_for_each_policy(folder: Path) -> None:
@@ -102,14 +104,14 @@ def test_searches_end_at_points_that_were_run(solved: list[Optimum]) -> None:
 
 def test_what_is_known_is_found_again_and_not_run_again(folder: Path, solved: list[Optimum]) -> None:
     files = {path.name: path.stat().st_mtime_ns for path in (folder / "results" / "records").iterdir()}
-    again = solve(scenarios(folder)[1], TRIALS, SEEDS, folder / "out")
+    again = solve(scenarios(folder)[1], SEARCHES, folder / "out")
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "results" / "records").iterdir()} == files
     assert again.values == solved[1].values
     assert [list(found) for found in again.found] == [list(found) for found in solved[1].found]
 
 
 def test_a_search_of_all_points_finds_the_best(folder: Path) -> None:
-    whole = solve(scenarios(folder)[1], 14, 1, folder / "out")
+    whole = solve(scenarios(folder)[1], Searches("tpe", 14, 1), folder / "out")
     assert list(whole.gaps()) == [0]
 
 
