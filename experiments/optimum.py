@@ -191,7 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m experiments.optimum", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of every run, as for run.py")
-    parser.add_argument("--only", action="extend", nargs="+", metavar="WORD", help="scenarios of this policy, model or trace")
+    parser.add_argument(
+        "--only", action="extend", nargs="+", metavar="WORD", help="scenarios of this policy, model or trace"
+    )
     parser.add_argument("--out", type=Path, default=Path("outputs/optimum"), metavar="DIR")
     return parser
 
