@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from framework.errors import InputError
 from framework.experiment import Experiment
 from framework.objective import Measurement, Objective, Progress, evaluated
 from framework.probe import Criterion, Probe, probe
+from framework.run_limits import require_known
 from framework.simulate import Result
 from framework.slo import judge
 from framework.stability import undisturbed_misses
@@ -37,7 +38,8 @@ class Capacity(Objective):
     (`framework.probe`), within `most_requests`; a rate of which that cannot be told counts as not sustained. The search
     ends with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further searches on other
     samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives an interval: how
-    far the capacity found on one trace of this length may be from that of all such traces.
+    far the capacity found on one trace of this length may be from that of all such traces. `run_limits`: figures of the
+    requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2} (`framework.run_limits`).
     """
 
     key: ClassVar[str] = "capacity"
@@ -47,6 +49,7 @@ class Capacity(Objective):
     most_requests: int = 200_000
     replicates: int = 0
     resample_s: float = 300.0
+    run_limits: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_share("objective.attainment", self.attainment)
@@ -56,10 +59,11 @@ class Capacity(Objective):
         require_positive("objective.resample_s", self.resample_s)
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")
+        require_known("objective.run_limits", self.run_limits)
 
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         """Search, then evaluate the run at capacity in full. Raises InputError for requests that have no rate."""
-        criterion = Criterion(self.attainment, self.tolerance, self.most_requests)
+        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits)
         start_rps = _own_rate_rps(experiment)
         search = Search(experiment, criterion, self._part(progress, 0))
         search.find(start_rps, _FAR)
@@ -234,7 +238,9 @@ def _why_none(aim: Capacity, experiment: Experiment, search: Search, crowded: Re
     reasons = {"TTFT": served & ~judged.ttft_ok, "TPOT": served & ~judged.tpot_ok, "not served": ~served}
     found = f"no rate attains {100 * aim.attainment:.4g} %: even alone {missed:,} of {count:,} requests miss the SLO"
     found += f" ({', '.join(f'{reason} {int(those.sum()):,}' for reason, those in reasons.items())})"
-    if 1 - missed / count >= aim.attainment:
+    if 1 - missed / count >= aim.attainment and aim.run_limits:
+        found = f"no rate keeps {', '.join(f'{name} {limit:g}' for name, limit in aim.run_limits.items())}"
+    elif 1 - missed / count >= aim.attainment:
         found += f", and more at {search.high_rps:.3g} req/s; trace.jitter_s spreads those of the same instant"
     return found
 

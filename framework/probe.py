@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from framework.experiment import Experiment
+from framework.run_limits import exceeded
 from framework.simulate import Result
 from framework.stability import GROWING, MISSED, SUSTAINED, Reading, read
 from framework.workload import at_rate, first, repeated
@@ -19,12 +21,13 @@ _UNDIMINISHED = 0.5  # over twice the time growth keeps this share of its pace: 
 @dataclass(frozen=True)
 class Criterion:
     """What a rate is tried against: the share of requests that must keep the SLO, the share of overload that must show
-    in a run, and the length of a run from which on it is not lengthened.
+    in a run, and the length of a run from which on it is not lengthened. `limits`: on figures of the run as a whole.
     """
 
     attainment: float
     resolution: float
     most_requests: int
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ def play(experiment: Experiment, rate_rps: float, passes: int, criterion: Criter
     copies = repeated(at_rate(experiment.workload, rate_rps), passes + math.ceil(passes / 8))
     result = experiment.on(first(copies, count + count // 8)).run()
     reading = read(result, experiment.slo, count, count / rate_rps, criterion.attainment, criterion.resolution)
+    if exceeded(result, criterion.limits, count // 2, count) is not None:
+        reading = replace(reading, verdict=MISSED)
     return reading, result
 
 
