@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +49,7 @@ class Capacity(Objective):
     most_requests: int = 200_000
     replicates: int = 0
     resample_s: float = 300.0
-    run_limits: Mapping[str, float] = field(default_factory=dict)
+    run_limits: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         require_share("objective.attainment", self.attainment)
@@ -59,11 +59,11 @@ class Capacity(Objective):
         require_positive("objective.resample_s", self.resample_s)
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")
-        require_known("objective.run_limits", self.run_limits)
+        require_known("objective.run_limits", self.run_limits or {})
 
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         """Search, then evaluate the run at capacity in full. Raises InputError for requests that have no rate."""
-        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits)
+        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
         start_rps = _own_rate_rps(experiment)
         search = Search(experiment, criterion, self._part(progress, 0))
         search.find(start_rps, _FAR)
