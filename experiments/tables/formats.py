@@ -18,6 +18,7 @@ _WARNING = "bold black on yellow"
 _TWIN = "twin, not the real trace"
 _BEST = "▸"
 _BETWEEN = 2  # blanks, one of them the box's
+_NARROWEST = 24  # that a column of labels is folded to
 _MARKDOWN = {sign: f"\\{sign}" for sign in "\\`*_|<>[]"}
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -65,17 +66,28 @@ def _as_rich(sheet: Sheet, width: int) -> RenderableType:
     title = Styled(sheet.title, "bold")
     if sheet.is_twin:
         title.append("  ").append(f" {_TWIN.replace('twin', 'TWIN')} ", _WARNING)
-    panels = [part for panel in _panels(sheet, width) for part in (_panel(sheet, panel), Styled())]
+    widths = _label_widths(sheet, width)
+    panels = [part for panel in _panels(sheet, width) for part in (_panel(sheet, panel, widths), Styled())]
     return Group(title, *panels)
+
+
+def _label_widths(sheet: Sheet, width: int) -> list[int]:
+    """Of the columns of labels; the widest is folded where they would take more than half of the terminal."""
+    rows = [row for section in sheet.sections for row in section.rows]
+    widths = [
+        max(cell_len(text) for text in (heading, *(row[0][place] for row in rows)))
+        for place, heading in enumerate(sheet.row_headings)
+    ]
+    widest = widths.index(max(widths))
+    excess = sum(widths) + _BETWEEN * len(widths) - width // 2
+    widths[widest] = max(min(widths[widest], _NARROWEST), widths[widest] - max(0, excess))
+    return widths
 
 
 def _panels(sheet: Sheet, width: int) -> list[list[int]]:
     """Which columns stand beside each other."""
     rows = [row for section in sheet.sections for row in section.rows]
-    labels = sum(
-        max(cell_len(text) for text in (heading, *(row[0][place] for row in rows))) + _BETWEEN
-        for place, heading in enumerate(sheet.row_headings)
-    )
+    labels = sum(own + _BETWEEN for own in _label_widths(sheet, width))
     panels: list[list[int]] = [[]]
     left = width - labels
     for place, heading in enumerate(sheet.columns):
@@ -89,16 +101,17 @@ def _panels(sheet: Sheet, width: int) -> list[list[int]]:
     return panels
 
 
-def _panel(sheet: Sheet, places: Sequence[int]) -> Table:
+def _panel(sheet: Sheet, places: Sequence[int], label_widths: Sequence[int]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _BETWEEN - 1, 0, 0))
-    for heading in sheet.row_headings:
-        table.add_column(Styled(heading), no_wrap=True)
+    for heading, width in zip(sheet.row_headings, label_widths, strict=True):
+        table.add_column(Styled(heading), width=width)
+    widest = label_widths.index(max(label_widths))
     for place in places:
         table.add_column(Styled(sheet.columns[place]), justify="right", no_wrap=True)
     for section in sheet.sections:
         if section.heading:
             table.add_section()
-            table.add_row(Styled(section.heading, "italic dim"))
+            table.add_row(*[""] * widest, Styled(section.heading, "italic dim"))
         for labels, cells in section.rows:
             styled = (
                 Styled(_plain(cells[place], _marks_width(sheet, place)), "bold" if cells[place].is_bold else "")
