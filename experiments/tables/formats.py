@@ -79,6 +79,7 @@ def _label_widths(sheet: Sheet, width: int) -> list[int]:
         for place, heading in enumerate(sheet.row_headings)
     ]
     widest = widths.index(max(widths))
+    widths[widest] = max((widths[widest], *(cell_len(section.heading) for section in sheet.sections)))
     excess = sum(widths) + _BETWEEN * len(widths) - width // 2
     widths[widest] = max(min(widths[widest], _NARROWEST), widths[widest] - max(0, excess))
     return widths
