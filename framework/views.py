@@ -119,7 +119,7 @@ class Instances:
 
 
 class Requests:
-    """All requests as columns of shape (N,); `ids` elsewhere index them."""
+    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive."""
 
     arrival_s: Floats
     input_tokens: Integers

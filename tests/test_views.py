@@ -148,6 +148,19 @@ def test_a_request_says_what_is_known_of_it() -> None:
     assert sorted(seen) == list(range(len(workload)))
 
 
+def test_when_a_request_will_arrive_is_not_known_before_it_has() -> None:
+    seen = []
+
+    def look(cluster: Cluster) -> None:
+        arrived = ~np.isnan(cluster.requests.arrival_s)
+        assert np.all(cluster.requests.arrival_s[arrived] <= cluster.now_s)
+        assert np.array_equal(SCENARIOS["roomy"].workload.arrival_s <= cluster.now_s, arrived)
+        seen.append(arrived.mean())
+
+    play(watching(look, tick_s=0.37))
+    assert min(seen) < 1 == max(seen)
+
+
 def test_a_predictor_is_heard_and_its_absence_is_nan() -> None:
     expected: list[float] = []
 

@@ -192,7 +192,7 @@ def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void
         requests[name] = -1
     for name in ("prefill_instance", "decode_instance", "session"):
         requests[name] = -1
-    for name in ("start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
+    for name in ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
         requests[name] = np.nan
     if workload.previous is not None:
         later = np.flatnonzero(workload.previous >= 0)
@@ -200,9 +200,6 @@ def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void
         requests["followed_by"][workload.previous[later]] = later
     if load.clients is not None:
         requests["follows"][np.flatnonzero(requests["opens"])[load.clients :]] = True
-    requests["arrival_s"] = np.where(
-        requests["follows"], np.nan, requests["event_s"]
-    )  # NaN: until one before has ended
     for name, column in (
         ("think_s", workload.think_s),
         ("session", workload.session_id),
