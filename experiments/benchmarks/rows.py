@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from framework.cluster import ClusterSpec, disaggregated, mixed
 from framework.engine.config import EngineConfig
+from framework.engine.drafts import Speculation
 from framework.hardware import Gpu, Model
 from framework.policy import Aggregated, Policy
 from framework.predictor import Predictor
@@ -132,6 +133,16 @@ _ROWS = (
         routing="least_queued",
         no_peer="it takes no routing hook",
         target_rps=100_000,
+    ),
+    Row(
+        "azure-4-drafts",
+        "Azure conv, 4, 3 drafts a step",
+        _AZURE,
+        (4,),
+        _round_robin,
+        engine={"speculation": Speculation(depth=3, acceptance=0.8, draft_cost=0.1)},
+        no_peer="its drafts are accepted by rules of its own",
+        no_bare="it does not draft",
     ),
     Row(
         "million-64",
