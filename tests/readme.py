@@ -1,7 +1,8 @@
 """The README as data: its example files, its commands, and the output that it shows.
 
 `python -m tests.readme` puts what the commands of SHOWN print into the README, and a picture of the default run into
-docs/; `python -m tests.readme show` that one alone.
+docs/; `python -m tests.readme show` that one alone. `python -m tests.readme claims DIR` puts in the table that
+`experiments.claims` wrote to DIR, its remarks into docs/claims.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.conftest import ROOT
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "run.svg"
+CLAIMS = ROOT / "docs" / "claims.md"
 SHOWN = {
     "run": "make run",
     "capacity": "python run.py policy=chunked objective=capacity | tail -17",
@@ -90,6 +92,16 @@ def refresh(*names: str) -> None:
         _draw()
 
 
+def put_claims(directory: Path) -> None:
+    """Put the claims table into the README, and it with all that was chosen and found into docs/."""
+    whole = (directory / "claims.md").read_text()
+    table = "".join(line for line in whole.splitlines(keepends=True) if line.startswith("|"))
+    before, begin, rest = README.read_text().partition("<!-- claims -->\n")
+    _, end, after = rest.partition("<!-- /claims -->")
+    _write(README, f"{before}{begin}{table}{end}{after}")
+    _write(CLAIMS, whole)
+
+
 def _draw() -> None:
     console = Console(record=True, width=_WIDTH, file=io.StringIO())
     console.print(Text.from_ansi("$ make run\n" + printed(FORCE_COLOR="1", COLUMNS=str(_WIDTH))))
@@ -104,4 +116,7 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    refresh(*(sys.argv[1:] or SHOWN))
+    if sys.argv[1:2] == ["claims"]:
+        put_claims(Path(sys.argv[2]))
+    else:
+        refresh(*(sys.argv[1:] or SHOWN))
