@@ -1,0 +1,118 @@
+"""Prefill and decode apart in time, not in place (EcoServe: arXiv 2504.18154).
+
+An instance prefills or decodes, never both in a step, and no KV moves. Decodes that are ahead of their TPOT limit have
+saved time; a prefill is admitted while that covers it. The instances of a macro-instance take new requests in turn:
+each until the next prompt would break TTFT, TPOT or its memory (rolling activation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from framework.engine.config import Batching
+from framework.policy import Action, Aggregated, Plan, SetTokenBudget
+from framework.validate import require_count, require_positive
+from framework.views import Cluster, Request
+from policies.rules import rule
+
+SLACKS: dict[str, Callable[..., float]] = {"mean": np.mean, "least": np.min}
+
+
+class EcoServe(Aggregated):
+    """`macro` instances form one macro-instance (0: all do); arrivals go to macro-instances by what waits there.
+
+    `slack`: of the time that an instance's decodes have saved, the mean or the least must cover a prefill. An instance
+    that decodes while prompts wait looks again every `period_s`.
+    """
+
+    batching_mode: ClassVar[Batching | None] = "prefill_first"
+
+    def __init__(
+        self,
+        ttft_s: float = 2.0,
+        tpot_s: float = 0.05,
+        macro: int = 0,
+        slack: str = "mean",
+        period_s: float = 0.1,
+    ) -> None:
+        require_positive("policy.ttft_s", ttft_s)
+        require_positive("policy.tpot_s", tpot_s)
+        if macro != 0:
+            require_count("policy.macro", macro)
+        self.ttft_s, self.tpot_s, self.macro, self.tick_s = ttft_s, tpot_s, macro, period_s
+        self.slack = rule("policy.slack", slack, SLACKS)
+        self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
+        self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
+        self.waiting: dict[int, dict[int, float]] = {}  # of each instance: requests and the seconds of their prefills
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        prefill_s = cluster.instances.prefill_s(request)
+        group = self._macro_instance(cluster)
+        first = int(group[0])
+        start = self.active.get(first, first) - first
+        for i in np.roll(group, -start):
+            if self._can_take(int(i), request, float(prefill_s[i]), cluster):
+                self.active[first] = int(i)
+                break
+        else:  # none can: where the least waits
+            i = min(group, key=lambda j: (sum(self._queue(int(j), cluster).values()), j))
+        self.waiting.setdefault(int(i), {})[request.id] = float(prefill_s[i])
+        return int(i)
+
+    def _macro_instance(self, cluster: Cluster) -> np.ndarray:
+        """The instances of the macro-instance of which each member has the least to prefill."""
+        ids, size = cluster.instances.ids, self.macro or len(cluster.instances)
+        groups = [ids[k : k + size] for k in range(0, len(ids), size)]
+        return min(groups, key=lambda group: (cluster.instances.queued_tokens[group].mean(), group[0]))
+
+    def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
+        there = cluster.instances
+        ahead_s = sum(self._queue(i, cluster).values()) + prefill_s
+        waited_s = cluster.now_s - request.arrival_s
+        tokens = there.kv_tokens[i] + there.queued_tokens[i] + request.input_tokens
+        return bool(
+            waited_s + ahead_s <= self.ttft_s
+            and ahead_s <= self._saved_s(i, cluster)
+            and tokens <= there.total_blocks[i] * cluster.block_tokens
+        )
+
+    def _queue(self, i: int, cluster: Cluster) -> dict[int, float]:
+        """Seconds to prefill each request that waits on i for its first token, in the order of their arrival there."""
+        queue = self.waiting.setdefault(i, {})
+        for r in [r for r in queue if not np.isnan(cluster.requests.first_token_s[r])]:
+            del queue[r]
+        return queue
+
+    def _saved_s(self, i: int, cluster: Cluster) -> float:
+        """How far i's decodes are ahead of their TPOT limit; without limit where nothing decodes."""
+        ids = cluster.decoding(i)
+        if len(ids) == 0:
+            return np.inf
+        requests = cluster.requests
+        spent_s = cluster.now_s - requests.first_token_s[ids]
+        return float(self.slack(self.tpot_s * requests.generated(ids) - spent_s))
+
+    def batching(self, instance: int, cluster: Cluster) -> Plan:
+        """Prefill what the saved time covers of the queue, preempted requests first; else decode."""
+        there, queue = cluster.instances, self._queue(instance, cluster)
+        budget = self.budget.setdefault(instance, int(there.token_budget[instance]))
+        prompts = {r: int(cluster.requests.input_tokens[r]) for r in queue}
+        again = int(there.queued_tokens[instance]) - sum(prompts.values())
+        again_s = float(there.estimate_s(again, 0, 0)[instance]) if again > 0 else 0.0
+        left_s, tokens = self._saved_s(instance, cluster), 0
+        for prompt, prefill_s in ((again, again_s), *((prompts[r], queue[r]) for r in queue)):
+            left_s -= prefill_s
+            if left_s < 0 or tokens >= budget:
+                break
+            tokens += prompt
+        if tokens > 0 or there.running[instance] == 0:
+            return Plan(max(min(tokens, budget), 1), "prefill_first")
+        return Plan(budget, "decode_only")
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        there = cluster.instances
+        for i in np.flatnonzero((there.queued > 0) & (there.running > 0)):
+            yield SetTokenBudget(int(i), int(there.token_budget[i]))  # its plan is asked for again
