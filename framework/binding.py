@@ -38,6 +38,7 @@ from framework.views import Cluster, Request
 _COMPILED_STATE = 16
 _ANY_PLAN = Plan(1, "mixed")
 _MOST_ACTIONS = 1 << 16
+_MOST_TOKENS = 1 << 40
 
 
 class Binding:
@@ -59,6 +60,7 @@ class Binding:
             self._prioritize,
             self._batching,
             self._on_tick,
+            self._split_at,
         )
         functions, observes = [], False
         for hook, (name, answer) in enumerate(zip(HOOK_NAMES, answers, strict=True)):
@@ -77,6 +79,7 @@ class Binding:
         sim["asks_route_decode"] = self._overrides("route_decode")
         sim["asks_prioritize"] = self._overrides("prioritize")
         sim["asks_batching"] = self._overrides("batching")
+        sim["asks_split_at"] = self._overrides("split_at")
         sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
         sim["observes"] = observes
         if policy.tick_s is not None:
@@ -162,13 +165,17 @@ class Binding:
     def _route_decode(self, r: int) -> int:
         return self._number("route_decode", self._policy.route_decode(self._request(r), self._cluster))
 
-    def _number(self, hook: str, answer: Any) -> int:
+    def _split_at(self, r: int) -> int:
+        cut = self._number("split_at", self._policy.split_at(self._request(r), self._cluster), "a number of tokens")
+        if not 0 <= cut < _MOST_TOKENS:
+            raise PolicyError(f"policy {self._policy.name}: split_at returned {cut} for request {r}; return 0 or more")
+        return cut
+
+    def _number(self, hook: str, answer: Any, wanted: str = "the number of an instance") -> int:
         try:
             return answer.__index__()
         except AttributeError:
-            raise PolicyError(
-                f"policy {self._policy.name}: {hook} returned {answer!r}; return the number of an instance"
-            ) from None
+            raise PolicyError(f"policy {self._policy.name}: {hook} returned {answer!r}; return {wanted}") from None
 
     def _prioritize(self, r: int) -> float:
         keys = self._policy.prioritize(np.asarray([r]), self._cluster)

@@ -166,6 +166,14 @@ class Policy:
     route_prefill: Any = prefill_least_queued  # (request, cluster) -> instance that prefills
     route_decode: Any = decode_least_kv  # (request, cluster) -> instance that decodes, asked when the prefill has ended
 
+    def split_at(self, request: Request, cluster: Cluster) -> int:
+        """The token before which a request just routed is cut in two, 0: not at all.
+
+        Within the prompt, what lies behind is prefilled where `route_prefill` says when it is asked again at the cut; in
+        the output (input_tokens + n: after n tokens of it), decoded where `route_decode` then says.
+        """
+        return 0
+
     def prioritize(self, queue: NDArray[np.int64], cluster: Cluster) -> NDArray[np.float64] | float:
         """Sort keys of queued requests (ids), smallest first; equal keys in the order of queueing."""
         return 0.0

@@ -37,6 +37,9 @@ class Hooks:
     def route_decode(self, simulation: Simulation, r: Request) -> int:
         return 0
 
+    def split_at(self, simulation: Simulation, r: Request) -> int:
+        return 0
+
     def prioritize(self, simulation: Simulation, r: Request) -> float:
         return 0.0
 
@@ -218,6 +221,9 @@ class Simulation:
         if self.need(r) > i.largest_kv:
             self.end(r, REJECTED, "kv")
             return
+        if "split_at" in self.hooks.overrides:
+            cut = self.hooks.split_at(self, r)
+            r.cut = cut if cut < r.p else max(cut, r.p + 1)
         key = float(self.hooks.prioritize(self, r)) if "prioritize" in self.hooks.overrides else 0.0
         self.enqueued += 1
         i.waiting.append((key, self.enqueued, r))
@@ -268,7 +274,10 @@ class Simulation:
                 self.switch(i, r)
         for r in i.joined:
             self.number(r)
-            self.start_decoding(i, r)
+            if r.is_partial:
+                i.prefilling.append(r)
+            else:
+                self.start_decoding(i, r)
         i.joined = []
         if i.before != i.after and i.change is None and i.drained:
             self.drained(i)
@@ -324,10 +333,10 @@ class Simulation:
         while not preempted and not i.swapped and self.admissible(i):
             r = min(i.waiting)[2]
             m = self.hash_tokens * len(self.cached(i, r))
-            tokens = min(r.p + r.g - m, i.token_budget - spent, i.chunk_limit(m, spent))
+            tokens = min(r.goal - m, i.token_budget - spent, i.chunk_limit(m, spent))
             if tokens <= 0:
                 break
-            self.admit(i, m + tokens if i.mode == "unified" else r.p + r.g)
+            self.admit(i, m + tokens if i.mode == "unified" else r.goal)
             chunks.append((r, m, tokens))
             spent += tokens
         return list(i.decoding), chunks
@@ -362,7 +371,7 @@ class Simulation:
             return list(i.decoding), []
         while not preempted and not i.swapped and self.admissible(i):
             r = min(i.waiting)[2]
-            self.admit(i, r.p + r.g)
+            self.admit(i, r.goal)
         return [], self.part_of_batch(i)
 
     def part_of_batch(self, i: Instance) -> list[Chunk]:
@@ -397,10 +406,10 @@ class Simulation:
         spent += sum(tokens for _, _, tokens in chunks)
         while not barred and not i.dropped and not i.swapped and self.admissible(i):
             r = min(i.waiting)[2]
-            tokens = r.p + r.g - self.hash_tokens * len(self.cached(i, r))
+            tokens = r.goal - self.hash_tokens * len(self.cached(i, r))
             if chunks and spent + tokens > i.token_budget:
                 break
-            self.admit(i, r.p + r.g)
+            self.admit(i, r.goal)
             chunks.append((r, r.done, tokens))
             spent += tokens
         return chunks
@@ -408,7 +417,7 @@ class Simulation:
     def cached(self, i: Instance, r: Request) -> list[int]:
         """Ids of the cached prefix that r can reference; at least one token is left to compute."""
         ids = i.cache.match(r.blocks)
-        while ids and self.hash_tokens * len(ids) >= r.p + r.g:
+        while ids and self.hash_tokens * len(ids) >= r.goal:
             ids.pop()
         return ids
 
@@ -419,7 +428,7 @@ class Simulation:
             return False
         r = min(i.waiting)[2]
         ids = self.cached(i, r)
-        fresh = self.blocks_on(i, r.p + r.g) - len(ids) * i.cache.blocks_per_id
+        fresh = self.blocks_on(i, r.goal) - len(ids) * i.cache.blocks_per_id
         return i.cache.available - i.cache.idle_blocks(ids) - fresh >= i.watermark
 
     def admit(self, i: Instance, covered: int) -> None:
@@ -429,7 +438,7 @@ class Simulation:
         r = entry[2]
         ids = self.cached(i, r)
         i.cache.reference(r.id, ids)
-        r.target, r.registered, r.done = r.p + r.g, len(ids), self.hash_tokens * len(ids)
+        r.target, r.registered, r.done = r.goal, len(ids), self.hash_tokens * len(ids)
         r.covered = covered
         i.cache.take(r.id, self.blocks_on(i, covered) - len(ids) * i.cache.blocks_per_id)
         i.prefilling.append(r)
@@ -519,7 +528,7 @@ class Simulation:
         depth = i.depth if decodes else 0
         tokens = len(decodes) * (1 + depth)
         context = sum(r.p + r.g + depth for r in decodes)
-        sampled = tokens + sum(prefix + tokens == r.target for r, prefix, tokens in chunks)
+        sampled = tokens + sum(prefix + tokens == r.target != r.cut for r, prefix, tokens in chunks)
         pool, prefill_tokens = i.spec.pool, sum(tokens for _, _, tokens in chunks)
         duration = self.timing.base_s(pool, prefill_tokens, tokens, sampled)
         prefill_s, decode_s = sum(self.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks), 0.0
@@ -551,8 +560,18 @@ class Simulation:
             if r.g == r.n:
                 i.decoding.remove(r)
                 released = self.finish(i, r)
+            elif r.is_at_cut:
+                i.decoding.remove(r)
+                i.held.append(r)
+                self.drop_migration(r)
+        for r in step.decodes:
+            if r in i.held:
+                released = i.changed = True
+                self.decode_elsewhere(i, r)
         for r, _, _ in step.chunks:
-            if r.done == r.target:
+            if r.done == r.target == r.cut:
+                released = self.prefill_elsewhere(i, r) or released
+            elif r.done == r.target:
                 i.prefilling.remove(r)
                 released = self.prefilled(i, r) or released
         if released:
@@ -609,7 +628,10 @@ class Simulation:
             return self.finish(i, r)
         i.held.append(r)
         d = i
-        if "decode" not in i.accepts or "route_decode" in self.hooks.overrides:
+        at_cut = r.is_at_cut
+        if at_cut:
+            r.cut = 0
+        if at_cut or "decode" not in i.accepts or "route_decode" in self.hooks.overrides:
             d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
             if self.need(r) > d.largest_kv:
                 i.held.remove(r)
@@ -625,13 +647,53 @@ class Simulation:
             self.start_transfers(d)
         return False
 
+    # cuts
+
+    def decode_elsewhere(self, i: Instance, r: Request) -> None:
+        """r, held on i, has emitted all tokens before its cut."""
+        r.cut = 0
+        d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
+        if d is i:
+            i.held.remove(r)
+            self.start_decoding(i, r)
+        else:
+            self.hand_over(i, r, d)
+
+    def prefill_elsewhere(self, i: Instance, r: Request) -> bool:
+        """All tokens of r before the cut in its prompt are prefilled. True: its KV was released."""
+        place = i.prefilling.index(r)
+        i.prefilling.remove(r)
+        i.held.append(r)
+        r.target, r.cut = r.p, 0
+        d = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "prefill")
+        if d is i:
+            i.held.remove(r)
+            i.prefilling.insert(place, r)
+            return False
+        return self.hand_over(i, r, d)
+
+    def hand_over(self, i: Instance, r: Request, d: Instance) -> bool:
+        """True: there is no room for it at all."""
+        if self.need(r) > d.largest_kv:
+            i.held.remove(r)
+            i.cache.release(r.id)
+            self.end(r, FAILED, "kv")
+            return True
+        r.source, r.destination, r.moving = i, d, True
+        d.incoming.append(r)
+        self.start_transfers(d)
+        return False
+
     # transfers and migrations
 
+    def blocks_of_arrival(self, d: Instance, r: Request) -> int:
+        return self.blocks_on(d, r.target if r.is_partial else r.kv)
+
     def start_transfers(self, d: Instance) -> None:
-        while d.incoming and d.spare(self.blocks_on(d, d.incoming[0].kv)):
+        while d.incoming and d.spare(self.blocks_of_arrival(d, d.incoming[0])):
             r = d.incoming.pop(0)
             assert r.source is not None
-            d.cache.take(r.id, self.blocks_on(d, r.kv))
+            d.cache.take(r.id, self.blocks_of_arrival(d, r))
             d.arriving.append(r)
             self.copy(r, r.source, d, r.kv)
 
@@ -661,6 +723,8 @@ class Simulation:
         self.start_transfers(s)
         self.poke(s)
         d.arriving.remove(r)
+        if r.is_partial:
+            r.covered, r.registered = r.target, 0
         d.joined.append(r)
         self.poke(d)
 

@@ -124,6 +124,7 @@ class Request:
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
     target: int = 0
     done: int = 0
+    cut: int = 0  # tokens after which it is routed again; 0: none, or passed
     covered: int = 0  # tokens that it has blocks for while it prefills
     registered: int = 0
     admission: int = -1
@@ -149,7 +150,22 @@ class Request:
 
     @property
     def kv(self) -> int:
-        return self.p + self.g - 1
+        return self.done if self.is_partial else self.p + self.g - 1
+
+    @property
+    def goal(self) -> int:
+        """What its next prefill, from the start, computes."""
+        return self.cut if 0 < self.cut < self.p else self.p + self.g
+
+    @property
+    def is_partial(self) -> bool:
+        """Part of its prefill is done."""
+        return self.done < self.target
+
+    @property
+    def is_at_cut(self) -> bool:
+        """It has emitted the tokens before the cut in its output."""
+        return self.cut > self.p and self.g >= self.cut - self.p
 
 
 class Cache:
@@ -267,8 +283,14 @@ class Instance:
 
     @property
     def kv_tokens(self) -> int:
-        decoded = sum(r.kv for r in self.decoding + self.joined + self.held)
-        return decoded + sum(r.covered for r in self.prefilling)
+        decoded = sum(r.kv for r in self.decoding + self.held)
+        joined = sum(r.target if r.is_partial else r.kv for r in self.joined)
+        return decoded + joined + sum(r.covered for r in self.prefilling)
+
+    @property
+    def coming(self) -> list[Request]:
+        """On their way here with part of their prefill to do."""
+        return [r for r in self.incoming + self.arriving + self.joined if r.is_partial]
 
     @property
     def largest_kv(self) -> int:
@@ -288,7 +310,7 @@ class Instance:
         """No work left of the phases that it leaves; and if it goes off, no KV."""
         lists: list[object] = []
         if "prefill" in self.before - self.after:
-            lists += [self.waiting, self.prefilling]
+            lists += [self.waiting, self.prefilling, self.coming]
         if "decode" in self.before - self.after:
             lists += [self.decoding, self.joined, self.incoming, self.arriving, self.swapped]
         return not any(lists) and (bool(self.after) or self.cache.used == 0)

@@ -20,7 +20,7 @@ COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
     *("free_blocks", "evictable_blocks", "token_budget", "changing"),
 )
-OPTIONAL_HOOKS = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick")
+OPTIONAL_HOOKS = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "split_at", "on_tick")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Rules:
     admit: str = ""
     prioritize: str = ""
     batching: str = ""
+    split_at: str = ""
     tick_s: float = 0.0
     moves: int = 0  # migrations asked for at each tick
     budgets: bool = False  # ticks also set token budgets
@@ -81,6 +82,7 @@ class Ruler:
 
     rules: Rules
     notes: list[Note] = field(default_factory=list)
+    routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
 
     def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
         columns = tuple((name, tuple(look.columns[name])) for name in COLUMNS)
@@ -105,7 +107,8 @@ class Ruler:
     ) -> int:
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", phase)]
         if rule == "hash":
-            return able[mix(self.rules.seed, salt, request, generated) % len(able)]
+            self.routed[request] = self.routed.get(request, 0) + 1
+            return able[mix(self.rules.seed, salt, request, generated, self.routed[request]) % len(able)]
         if rule in ("turn", "next"):
             return able[(request + (rule == "next")) % len(able)]
         if rule == "cached":
@@ -125,6 +128,15 @@ class Ruler:
         seen = [look.columns[name][instance] for name in ("queued", "running", "kv_tokens", "free_blocks")]
         mode = MODES[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % len(MODES)]
         return 1 + mix(self.rules.seed, 5, *seen) % 48, mode
+
+    def split_at(self, look: Look, request: int, prompt: int) -> int:
+        self.note("split_at", request, look)
+        draw = mix(self.rules.seed, 10, request)
+        if self.rules.split_at == "prompt":
+            return draw % prompt
+        if self.rules.split_at == "output":
+            return prompt + draw % 16
+        return draw % (2 * prompt + 8)
 
     def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
@@ -162,7 +174,7 @@ def instance_columns(i: Instance) -> dict[str, int]:
     queue = [r for _, _, r in i.waiting]
     return {
         "queued": len(queue),
-        "queued_tokens": sum(r.p + r.g for r in queue) + sum(r.target - r.done for r in i.prefilling),
+        "queued_tokens": sum(r.goal for r in queue) + sum(r.target - r.done for r in i.prefilling + i.coming),
         "running": len(i.decoding),
         "prefilling": len(i.prefilling),
         "kv_tokens": i.kv_tokens,
@@ -216,6 +228,9 @@ class RuledHooks(Hooks):
     def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
         return self.ruler.batching(look_at_simulation(simulation), i.id)
 
+    def split_at(self, simulation: Simulation, r: Request) -> int:
+        return self.ruler.split_at(look_at_simulation(simulation), r.id, r.p)
+
     def on_tick(self, simulation: Simulation) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_tick(look_at_simulation(simulation))
 
@@ -268,6 +283,10 @@ def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
     return Plan(budget, mode)  # type: ignore[arg-type]
 
 
+def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.split_at(look_at_cluster(cluster), request.id, request.input_tokens)
+
+
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
     for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster)):
         if kind == "role":
@@ -282,6 +301,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "route_decode": _route_decode,
     "prioritize": _prioritize,
     "batching": _batching,
+    "split_at": _split_at,
     "on_tick": _on_tick,
 }
 

@@ -275,6 +275,7 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
         admit=draw(st.sampled_from(["", "", "", "hash", "queue"])),
         prioritize=draw(st.sampled_from(["", "", "hash", "short", "dynamic"])),
         batching=draw(st.sampled_from(["", "", "budget", "mode"])),
+        split_at=draw(st.sampled_from(["", "", "", "prompt", "output", "both"])),
         tick_s=draw(amounts(exact, 1, 40, -6)) if ticking else 0.0,
         moves=draw(st.integers(0, 3)) if ticking else 0,
         budgets=ticking and draw(st.booleans()),

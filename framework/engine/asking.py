@@ -17,10 +17,11 @@ from framework.engine.state import (
     PREFILL,
     PRIORITIZE,
     ROUTE_PREFILL,
+    SPLIT_AT,
     WAITING,
     State,
 )
-from framework.jit import inlined, kernel
+from framework.jit import inlined, kernel, unlikely
 
 _MODES = 8  # a batching plan arrives as token_budget * 8 + mode
 
@@ -60,6 +61,19 @@ def choose(s: State, h: Hooks, hook: int, r: int) -> int:
 
 
 @inlined
+def ask_split(s: State, h: Hooks, r: int) -> None:
+    """Where r, just routed, is cut; a cut behind its prompt is so in its output, at the first token or later."""
+    q, sim = s.requests[r], s.sim[0]
+    if sim.observes:
+        catch_up(s)
+    cut = h.split_at(r, h.seen, h.params, h.state)
+    if cut < 0:
+        fail(s, HOOK_RAISED, SPLIT_AT, r, cut)
+    else:
+        q.cut = cut if cut < q.input_tokens else max(cut, q.input_tokens + 1)
+
+
+@inlined
 def enqueue(s: State, h: Hooks, i: int, r: int) -> None:
     """Queue r at i by the policy's key."""
     q, sim = s.requests[r], s.sim[0]
@@ -88,6 +102,8 @@ def enter_queue(s: State, i: int, r: int) -> None:
     """Let r, its key and seq set, wait at i to have all it has so far prefilled."""
     q, inst = s.requests[r], s.instances[i]
     q.target = q.input_tokens + q.emitted
+    if unlikely(0 < q.cut < q.target):
+        q.target = q.cut
     q.done = 0
     inst.queued += 1
     inst.queued_tokens += q.target

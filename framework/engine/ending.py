@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from framework.engine.asking import choose
+from framework.engine.cutting import decode_elsewhere, prefill_elsewhere
 from framework.engine.forming import begin
 from framework.engine.hooks import Hooks
 from framework.engine.kvcache import (
@@ -48,9 +49,11 @@ def end_step(s: State, h: Hooks, i: int) -> None:
                 s.requests[r].done += chunk
                 inst.queued_tokens -= chunk
                 register_prefix(s, i, r)
-    if s.progress[i].decodes > 0 and inst.decode_steps == s.progress[i].next_finish:
+    if s.progress[i].decodes > 0 and inst.decode_steps >= s.progress[i].next_finish:
         inst.marked = True
         finish_decodes(s, i)
+        if unlikely(inst.cut_head >= 0):
+            decode_elsewhere(s, h, i)
     if prefilled:
         _complete_prefills(s, h, i)
     if inst.released:
@@ -60,16 +63,21 @@ def end_step(s: State, h: Hooks, i: int) -> None:
 
 @inlined
 def _complete_prefills(s: State, h: Hooks, i: int) -> None:
-    """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere."""
+    """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere; of those cut here the
+    rest is prefilled elsewhere.
+    """
     inst = s.instances[i]
     count, kept = inst.prefilling, 0
     for j in range(count):
         r = s.arena[inst.prefilling_at + j]
-        if s.requests[r].done == s.requests[r].target:
+        leaves = s.requests[r].done == s.requests[r].target
+        if leaves and unlikely(s.requests[r].cut == s.requests[r].target):
+            leaves = prefill_elsewhere(s, h, i, r)
+        elif leaves:
             inst.prefilling -= 1
             _emit_from_prefill(s, r)
             _decode_somewhere(s, h, i, r)
-        else:
+        if not leaves:
             s.arena[inst.prefilling_at + kept] = r
             kept += 1
 
@@ -103,7 +111,10 @@ def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
         end_with_kv(s, i, r)
         return
     place = i
-    if inst.role & DECODE == 0 or sim.asks_route_decode:
+    at_cut = unlikely(q.cut > 0) and q.emitted >= q.cut - q.input_tokens
+    if at_cut:
+        q.cut = 0
+    if inst.role & DECODE == 0 or sim.asks_route_decode or at_cut:
         place = choose(s, h, ROUTE_DECODE, r)
         if place < 0:
             return

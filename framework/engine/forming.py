@@ -17,6 +17,7 @@ from framework.engine.lists import (
     end,
     remove_running,
     start_decoding,
+    start_prefilling,
     victim,
 )
 from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
@@ -102,7 +103,10 @@ def _switch_and_join(s: State, i: int) -> None:
         inst.joined -= 1
         sim.admissions += 1
         s.requests[r].admission = sim.admissions
-        start_decoding(s, i, r, s.requests[r].kv)
+        if unlikely(s.requests[r].done < s.requests[r].target):
+            start_prefilling(s, i, r)
+        else:
+            start_decoding(s, i, r, s.requests[r].kv)
 
 
 @inlined

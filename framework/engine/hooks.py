@@ -27,6 +27,7 @@ from framework.engine.state import (
     ROUTE_DECODE,
     ROUTE_PREFILL,
     SIM,
+    SPLIT_AT,
     View,
 )
 from framework.jit import compiled, numba_config
@@ -54,6 +55,7 @@ class Hooks(NamedTuple):
     prioritize: Any
     batching: Any
     on_tick: Any
+    split_at: Any
     seen: View
     params: Any
     state: Any
@@ -122,6 +124,12 @@ def python_on_tick(tick: int, view: View, params: np.ndarray, state: np.ndarray)
     return _call_decision(view.callbacks[ON_TICK], tick)
 
 
+@compiled(DECISION)
+def python_split_at(r: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`split_at` as a method of plain Python."""
+    return _call_decision(view.callbacks[SPLIT_AT], r)
+
+
 PYTHON_HOOKS: tuple[Callable[..., Any], ...] = (
     python_admit,
     python_route_prefill,
@@ -129,4 +137,5 @@ PYTHON_HOOKS: tuple[Callable[..., Any], ...] = (
     python_prioritize,
     python_batching,
     python_on_tick,
+    python_split_at,
 )

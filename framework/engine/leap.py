@@ -143,7 +143,7 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     if prefill_tokens > 0:
         for j in range(inst.prefilling):
             q = s.requests[s.arena[inst.prefilling_at + j]]
-            if q.done + s.arena[inst.chunk_at + j] == q.target:
+            if q.done + s.arena[inst.chunk_at + j] == q.target and q.target != q.cut:
                 completing += 1
     leap.sampled = decode_tokens + completing
     first_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, leap.sampled)

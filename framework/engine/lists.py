@@ -6,16 +6,17 @@ import numpy as np
 
 from framework.engine.kvcache import note_use, release
 from framework.engine.network import cancel_migration
-from framework.engine.queues import release_push
+from framework.engine.queues import append, release_push
 from framework.engine.state import (
     DECODING,
     FAILED,
     FINISHED,
     NOT_MIGRATING,
     PREFILLING,
+    TAIL,
     State,
 )
-from framework.jit import kernel
+from framework.jit import kernel, unlikely
 
 NEVER = np.iinfo(np.int64).max
 
@@ -25,6 +26,16 @@ def _phase(s: State, offset: int) -> int:
     """Phase of decode_steps, modulo the block size, at which a request with this KV offset fills its last block."""
     block = s.sim[0].block_tokens
     return (block - offset % block) % block
+
+
+@kernel
+def start_prefilling(s: State, i: int, r: int) -> None:
+    """Append r, of whose prompt a part is there, to the prefilling order of i; a chunk of it is yet to be formed."""
+    inst = s.instances[i]
+    s.requests[r].state = PREFILLING
+    s.arena[inst.prefilling_at + inst.prefilling] = r
+    s.arena[inst.chunk_at + inst.prefilling] = 0
+    inst.prefilling += 1
 
 
 @kernel
@@ -38,6 +49,8 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     q.offset = kv - inst.decode_steps
     q.join_step = inst.decode_steps
     finish = inst.decode_steps + s.arena[s.sim[0].output_at + r] - q.emitted
+    if unlikely(q.cut > 0):
+        finish = min(finish, inst.decode_steps + q.cut - q.input_tokens - q.emitted)
     s.arena[inst.running_at + inst.running] = r
     s.arena[inst.finish_at + inst.running] = finish
     if inst.reserve_blocks == 0:
@@ -108,21 +121,36 @@ def remove_prefilling(s: State, i: int, r: int) -> None:
 
 @kernel
 def finish_decodes(s: State, i: int) -> None:
-    """End the running requests that have emitted their last token, in order."""
+    """End the running requests that have emitted their last token, in order; those at their cuts stop decoding."""
     inst, leap = s.instances[i], s.progress[i]
     count, kept = inst.running, 0
     leap.next_finish = NEVER
     for j in range(count):
         r, finish = s.arena[inst.running_at + j], s.arena[inst.finish_at + j]
-        if finish == inst.decode_steps:
+        if finish <= inst.decode_steps:
             stop_decoding(s, i, r)
             inst.running -= 1
-            end_with_kv(s, i, r)
+            if unlikely(s.requests[r].emitted < s.arena[s.sim[0].output_at + r]):
+                _hold_at_cut(s, i, r)
+            else:
+                end_with_kv(s, i, r)
         else:
             s.arena[inst.running_at + kept] = r
             s.arena[inst.finish_at + kept] = finish
             leap.next_finish = min(leap.next_finish, finish)
             kept += 1
+
+
+@kernel
+def _hold_at_cut(s: State, i: int, r: int) -> None:
+    """r has decoded up to its cut: its KV stays on i until it is known where it goes on."""
+    q, inst = s.requests[r], s.instances[i]
+    if q.migration != NOT_MIGRATING:
+        cancel_migration(s, r)
+    q.cut = 0
+    q.state = TAIL
+    inst.cut_head = append(s, inst.cut_head, inst.cut_tail, r)
+    inst.cut_tail = r
 
 
 @kernel

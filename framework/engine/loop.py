@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numba import types
 
-from framework.engine.asking import choose, enqueue, fail
+from framework.engine.asking import ask_split, choose, enqueue, fail
 from framework.engine.ending import end_step
 from framework.engine.forming import begin
 from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
@@ -51,7 +51,7 @@ from framework.engine.state import (
     State,
     View,
 )
-from framework.jit import entry, inlined, kernel
+from framework.jit import entry, inlined, kernel, unlikely
 from framework.timing.step import ROW
 
 
@@ -195,6 +195,8 @@ def _arrive(s: State, h: Hooks, r: int) -> None:
     if not fits(s, i, r):
         end(s, r, REJECTED, REASON_KV)
         return
+    if unlikely(sim.asks_split_at):
+        ask_split(s, h, r)
     enqueue(s, h, i, r)
 
 
@@ -226,7 +228,7 @@ _DECISION = types.FunctionType(DECISION)
 _VIEW, _FLOATS = DECISION.args[1], DECISION.args[2]
 _RUN = types.int64(
     numba.typeof(sample_state()),
-    *(_DECISION, _DECISION, _DECISION, types.FunctionType(KEY), _DECISION, _DECISION),
+    *(_DECISION, _DECISION, _DECISION, types.FunctionType(KEY), _DECISION, _DECISION, _DECISION),
     *(_VIEW, _FLOATS, _FLOATS, types.int64),
 )
 
@@ -240,6 +242,7 @@ def run(
     prioritize: Any,
     batching: Any,
     on_tick: Any,
+    split_at: Any,
     view: View,
     params: np.ndarray,
     state: np.ndarray,
@@ -257,7 +260,7 @@ def run(
         pointer(s.timing_rows),
         pointer(s.timing_data),
     )
-    h = Hooks(admit, route_prefill, route_decode, prioritize, batching, on_tick, view, params, state)
+    h = Hooks(admit, route_prefill, route_decode, prioritize, batching, on_tick, split_at, view, params, state)
     sim = m.sim[0]
     memberships_of_an_event = 4 * sim.most_running + 64
     stop = sim.events + events

@@ -176,7 +176,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     instances["change_s"] = np.inf
     for name in ("gate", "waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):
         instances[name] = -1
-    for name in ("swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
+    for name in ("cut_head", "cut_tail", "swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
         instances[name] = -1
     return instances
 

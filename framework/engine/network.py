@@ -10,7 +10,6 @@ from framework.engine.state import (
     COPYING,
     DECODE,
     DECODING,
-    HELD,
     JOINED,
     NOT_MIGRATING,
     TAIL,
@@ -61,10 +60,10 @@ def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None
 
 @kernel
 def send(s: State, r: int, target: int) -> None:
-    """Let r, its KV held where it was prefilled, wait for room on the target."""
+    """Let r, its KV held where it was computed, wait for room on the target."""
     q, dst = s.requests[r], s.instances[target]
-    q.state = HELD
     q.destination = target
+    dst.queued_tokens += q.target - q.done  # what a cut has left of its prefill
     dst.incoming_head = append(s, dst.incoming_head, dst.incoming_tail, r)
     dst.incoming_tail = r
     dst.incoming += 1
@@ -82,13 +81,20 @@ def start_transfers(s: State, i: int) -> None:
     while inst.incoming_head >= 0:
         r = inst.incoming_head
         q = s.requests[r]
-        blocks = held_blocks(s, i, q.kv)
+        blocks = held_blocks(s, i, _kv_there(s, r))
         if not has_room(s, i, blocks):
             break
         inst.incoming_head = q.next
         inst.reserved += 1
         reserve(s, i, blocks)
         _start_copy(s, r, q.instance, i, q.kv)
+
+
+@kernel
+def _kv_there(s: State, r: int) -> int:
+    """KV tokens that r, held, has blocks for where it goes: with a cut in its prompt, of all that is prefilled there."""
+    q = s.requests[r]
+    return q.target if q.done < q.target else q.kv
 
 
 @kernel
@@ -110,6 +116,7 @@ def arrive_with_kv(s: State, r: int) -> None:
     dst.joined += 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= q.kv
+    q.kv = _kv_there(s, r)
     hold(s, target, q.kv, sim.now_s)
     dst.joined_head = append(s, dst.joined_head, dst.joined_tail, r)
     dst.joined_tail = r

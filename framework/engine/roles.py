@@ -109,7 +109,7 @@ def _drained(s: State, i: int) -> bool:
     """Whether i has no work left of the phases that it leaves; before it goes off, no KV either."""
     inst = s.instances[i]
     left = inst.settled_role & ~inst.next_role
-    if left & PREFILL and inst.queued + inst.prefilling > 0:
+    if left & PREFILL and inst.queued_tokens > 0:  # of those on their way here too
         return False
     if left & DECODE and inst.running + inst.joined + inst.incoming + inst.swapped > 0:
         return False

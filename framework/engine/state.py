@@ -39,8 +39,8 @@ RECOMPUTE, SWAP = range(2)
 # Actions of a tick.
 MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)
 # Hooks, as they are named in errors.
-ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK = range(6)
-HOOK_NAMES = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick")
+ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT = range(7)
+HOOK_NAMES = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick", "split_at")
 
 
 def _record(*fields: tuple[str, str]) -> np.dtype[np.void]:
@@ -56,8 +56,9 @@ REQUEST = _record(
     ("seq", "i8"),
     ("input_tokens", "i8"),
     ("emitted", "i8"),  # tokens emitted, as of its last change of state (while decoding: see offset)
-    ("target", "i8"),  # tokens to prefill: input + emitted at the time it was queued
+    ("target", "i8"),  # tokens to prefill: input + emitted at the time it was queued, or up to its cut
     ("done", "i8"),  # of them, prefilled or found in the cache
+    ("cut", "i8"),  # tokens after which it is routed again, 0: none or passed; its target while that is in the prompt
     ("kv", "i8"),  # KV tokens held, while prefilling those there are blocks for (while decoding: see offset)
     ("offset", "i8"),  # while decoding: KV tokens = offset + decode_steps of its instance
     ("admission", "i8"),
@@ -143,6 +144,8 @@ INSTANCE = _record(
     ("incoming_tail", "i4"),
     ("swapped_head", "i4"),
     ("swapped_tail", "i4"),
+    ("cut_head", "i4"),  # requests that have just decoded up to their cuts
+    ("cut_tail", "i4"),
     ("running_at", "i8"),
     ("finish_at", "i8"),
     ("prefilling_at", "i8"),
@@ -262,6 +265,7 @@ SIM = _record(
     ("asks_prioritize", "b1"),
     ("dynamic_keys", "b1"),
     ("asks_batching", "b1"),
+    ("asks_split_at", "b1"),
     ("observes", "b1"),  # hooks look at instances: bring them up to date before each call
     ("status", "i8"),
     ("error_hook", "i8"),
