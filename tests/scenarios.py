@@ -352,3 +352,29 @@ def crowded(draw: st.DrawFn) -> Scenario:
         cluster=replace(scenario.cluster, pools=tuple(replace(pool, instances=1) for pool in pools)),
         rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "mode"]))),
     )
+
+
+@st.composite
+def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
+    """Most requests are cut and go on elsewhere, in little memory."""
+    scenario = draw(scenarios(exact))
+    sizes = st.lists(st.integers(8, 60), min_size=8, max_size=16)
+    prompts = np.array(draw(sizes))
+    outputs = np.array(draw(st.lists(st.integers(1, 40), min_size=len(prompts), max_size=len(prompts))))
+    gap = draw(amounts(exact, 1, 40, draw(st.sampled_from([-8, -5]))))
+    pools = [replace(pool, instances=2, reserve_tokens=None) for pool in scenario.cluster.pools]
+    return replace(
+        scenario,
+        workload=Workload(gap * np.arange(len(prompts)), prompts, outputs),
+        engine=replace(
+            scenario.engine, kv_tokens=draw(st.sampled_from([None, 112, 160])), watermark=0.0, prefix_cache=False
+        ),
+        cluster=replace(scenario.cluster, pools=tuple(pools)),
+        rules=replace(
+            scenario.rules,
+            split_at=draw(st.sampled_from(["prompt", "output", "both"])),
+            route_prefill="hash",
+            route_decode=draw(st.sampled_from(["hash", "kv_tokens", ""])),
+            batching=draw(st.sampled_from(["", "", "mode"])),
+        ),
+    )

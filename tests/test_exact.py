@@ -18,7 +18,7 @@ from tests.recovery import step_times, token_times
 from tests.reference import ARRIVAL, TICK, Simulation
 from tests.reference_parts import INSTANCE_TOTALS
 from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
-from tests.scenarios import Scenario, crowded, scenarios
+from tests.scenarios import Scenario, crowded, scenarios, severed
 
 ROW_FIELDS = (
     *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
@@ -155,6 +155,19 @@ def test_exact(scenario: Scenario) -> None:
 @settings(quick, max_examples=150)
 @given(crowded())
 def test_exact_where_prompts_crowd(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@settings(quick, max_examples=200)
+@given(severed())
+def test_exact_where_requests_are_cut(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@pytest.mark.slow
+@thorough
+@given(severed())
+def test_exact_where_requests_are_cut_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 

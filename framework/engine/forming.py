@@ -15,13 +15,14 @@ from framework.engine.kvcache import (
 from framework.engine.leap import launch
 from framework.engine.lists import (
     end,
+    remove_prefilling,
     remove_running,
     start_decoding,
     start_prefilling,
     victim,
 )
 from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
-from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, preempt_prefill, queue_again
+from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, queue_again
 from framework.engine.queues import append
 from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
@@ -128,17 +129,18 @@ def _form_decodes(s: State, h: Hooks, i: int) -> int:
 def _preempt(s: State, h: Hooks, i: int, r: int) -> None:
     """Drop or swap out r's KV; what it has emitted stays emitted."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
-    if q.state == PREFILLING:
-        preempt_prefill(s, i, r)
-        return
     inst.marked = True
+    prefills = q.state == PREFILLING
     q.preemptions += 1
     sim.preemptions += 1
     if q.migration != NOT_MIGRATING:
         cancel_migration(s, r)
-    remove_running(s, i, r)
+    if prefills:
+        remove_prefilling(s, i, r)
+    else:
+        remove_running(s, i, r)
     release(s, i, r)
-    if sim.preemption == SWAP:
+    if sim.preemption == SWAP and not prefills:
         inst.swap_bytes += q.kv * sim.kv_bytes_per_token
         q.state = SWAPPED
         inst.swapped_head = append(s, inst.swapped_head, inst.swapped_tail, r)
