@@ -100,5 +100,7 @@ def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
     spec = lay_out(policy, cluster)
     if policy.changes_roles:
         return any_role(spec)
-    plans = any(getattr(type(policy), hook) is not getattr(Policy, hook) for hook in ("batching", "on_tick", "split_at"))
+    plans = any(
+        getattr(type(policy), hook) is not getattr(Policy, hook) for hook in ("batching", "on_tick", "split_at")
+    )
     return any_plan(spec) if plans else spec

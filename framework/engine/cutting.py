@@ -1,7 +1,7 @@
 """Requests that are cut in two at a token: at its cut a request is routed again and goes on where it is sent.
 
 A cut within the prompt hands over what is prefilled, and the rest is prefilled behind it; one in the output hands over
-a decoding request.
+a decoding request. None of this is inlined though it is handed the policy's hooks: only a cut pays for that.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from framework.engine.kvcache import fits, release
 from framework.engine.lists import end, start_decoding
 from framework.engine.network import send
 from framework.engine.state import FAILED, PREFILLING, REASON_KV, ROUTE_DECODE, ROUTE_PREFILL, TAIL, State
-from framework.jit import inlined, kernel
+from framework.jit import kernel
 
 
-@inlined
+@kernel
 def prefill_elsewhere(s: State, h: Hooks, i: int, r: int) -> bool:
     """r has been prefilled on i up to the cut in its prompt; False if i goes on with it."""
     q, inst = s.requests[r], s.instances[i]
@@ -34,7 +34,7 @@ def prefill_elsewhere(s: State, h: Hooks, i: int, r: int) -> bool:
     return True
 
 
-@inlined
+@kernel
 def decode_elsewhere(s: State, h: Hooks, i: int) -> None:
     """Requests that have decoded up to their cuts go on elsewhere, or here behind all others, in order."""
     inst = s.instances[i]
