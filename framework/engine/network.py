@@ -92,7 +92,7 @@ def start_transfers(s: State, i: int) -> None:
 
 @kernel
 def _kv_there(s: State, r: int) -> int:
-    """KV tokens that r, held, has blocks for where it goes: with a cut in its prompt, of all that is prefilled there."""
+    """KV tokens that r, held, has blocks for where it goes: cut in its prompt, those of the whole prompt."""
     q = s.requests[r]
     return q.target if q.done < q.target else q.kv
 
