@@ -169,8 +169,8 @@ class Policy:
     def split_at(self, request: Request, cluster: Cluster) -> int:
         """The token before which a request just routed is cut in two, 0: not at all.
 
-        Within the prompt, what lies behind is prefilled where `route_prefill` says when it is asked again at the cut; in
-        the output (input_tokens + n: after n tokens of it), decoded where `route_decode` then says.
+        Within the prompt, what lies behind is prefilled where `route_prefill`, asked again at the cut, says; in the
+        output (input_tokens + n: after n tokens of it), decoded where `route_decode` then says.
         """
         return 0
 

@@ -365,7 +365,7 @@ def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
     pools = [replace(pool, instances=2, reserve_tokens=None) for pool in scenario.cluster.pools]
     return replace(
         scenario,
-        workload=Workload(gap * np.arange(len(prompts)), prompts, outputs),
+        workload=Workload(np.array([gap * k for k in range(len(prompts))]), prompts, outputs),
         engine=replace(
             scenario.engine, kv_tokens=draw(st.sampled_from([None, 112, 160])), watermark=0.0, prefix_cache=False
         ),
