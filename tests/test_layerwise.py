@@ -29,7 +29,7 @@ TIMING = RowTiming({"gpu": StepRow(base_s=1.0, per_prefill_token_s=0.25)})
 
 
 def cluster(bandwidth_bytes_s: float, latency_s: float = 0.0) -> ClusterSpec:
-    pools = tuple(PoolSpec(role, role, 1, server("gpu", 1000)) for role in ("prefill", "decode"))  # type: ignore[arg-type]
+    pools = tuple(PoolSpec(role, role, 1, server("gpu", 1000)) for role in ("prefill", "decode"))
     return ClusterSpec(pools, LinkSpec(bandwidth_bytes_s, latency_s))
 
 
