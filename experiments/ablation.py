@@ -157,7 +157,7 @@ def run(ablation: Ablation, replicates: int, overrides: Sequence[str] = ()) -> O
 
 
 def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Workload, dict[str, Any]]:
-    """One run, or search, and its summary. Raises InputError if its workload is not `sample`, with which it is to be paired."""
+    """One run or search, and its summary. InputError if its workload is not `sample`, with which it is to be paired."""
     with initialize_config_dir(str(_CONF), version_base="1.3"):
         config = compose_config("config", overrides=name_files(overrides))
     experiment = compose(config)
