@@ -67,7 +67,8 @@ def token_machine(request: int, view: View, params: Floats, state: Floats) -> in
         else:
             rank = 1 if kind == 2.0 or inst.running + inst.incoming > 0 else 2
         held = inst.kv_tokens + inst.incoming_kv_tokens
-        full = held + tokens > params[1] * inst.total_blocks * view.sim[0].block_tokens
+        coming = 0 if i == here else tokens
+        full = held + coming > params[1] * inst.total_blocks * view.sim[0].block_tokens
         if full or inst.running + inst.incoming >= inst.max_batch:
             rank += 3
         if rank < best_rank or (rank == best_rank and held < least):
