@@ -43,17 +43,23 @@ class Slowdown:
 
     def kept(self, result: Result) -> NDArray[np.bool_]:
         """Which requests of a run keep all limits, (N,); those that did not finish do not."""
+        kept = np.asarray(result.requests["state"] == FINISHED)
+        for name, factors in self.factors(result).items():
+            limit = getattr(self, name)
+            if limit is not None:
+                kept &= np.nan_to_num(factors) <= limit
+        return kept
+
+    def factors(self, result: Result) -> dict[str, Floats]:
+        """Each request's `ttft`, `tpot` and `e2e` over those alone, (N,); NaN where it has none."""
         rows, workload = result.requests, result.workload
         ttft_s, later_s = self.alone_s(workload.input_tokens, workload.output_tokens)
-        kept = np.asarray(rows["state"] == FINISHED)
-        for limit, spent_s, alone_s in (
-            (self.ttft, rows["first_token_s"] - rows["arrival_s"], ttft_s),
-            (self.tpot, rows["end_s"] - rows["first_token_s"], later_s),  # both over the same number of tokens
-            (self.e2e, rows["end_s"] - rows["arrival_s"], ttft_s + later_s),
-        ):
-            if limit is not None:
-                kept &= np.nan_to_num(spent_s, nan=np.inf) <= limit * alone_s
-        return kept
+        end_s = np.where(rows["state"] == FINISHED, rows["end_s"], np.nan)
+        return {
+            "ttft": (rows["first_token_s"] - rows["arrival_s"]) / ttft_s,
+            "tpot": (end_s - rows["first_token_s"]) / np.where(later_s > 0, later_s, np.nan),  # over as many tokens
+            "e2e": (end_s - rows["arrival_s"]) / (ttft_s + later_s),
+        }
 
     def alone_s(self, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
         """Seconds to the first token, and from there to the last, of requests that are alone; both (N,)."""

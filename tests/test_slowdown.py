@@ -8,6 +8,7 @@ import pytest
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
+from framework.run_limits import exceeded, figure
 from framework.simulate import simulate
 from framework.slo import Slo, judge
 from framework.slowdown import Slowdown
@@ -42,6 +43,19 @@ def test_times_are_held_against_those_alone(limits: dict[str, float], good: list
     assert result.requests["end_s"] == pytest.approx([5.0, 6.0])
     slo = Slo(None, None, slowdown=Slowdown(MODEL, TIMING, GPU, **limits))
     assert judge(result, slo).good.tolist() == good
+
+
+def test_percentiles_over_requests_are_figures_of_a_run() -> None:
+    """TTFT of 1 and 2, TPOT of 1.5 and 1, latency of 1.25 and 1.5 times those alone."""
+    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([3, 3]))
+    cluster = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0))
+    result = simulate(workload, cluster, MODEL, TIMING, EngineConfig(block_tokens=1, kv_fraction=1.0, kv_tokens=100))
+    alone = Slowdown(MODEL, TIMING, GPU)
+    names = ("p50_ttft_slowdown", "p99_ttft_slowdown", "mean_tpot_slowdown", "p90_e2e_slowdown")
+    assert [figure(result, name, 0, 2, alone) for name in names] == pytest.approx([2.0, 2.0, 1.25, 1.5])
+    assert exceeded(result, {"p99_ttft_slowdown": 2.1, "p90_e2e_slowdown": 1.4}, 0, 2, alone) == "p90_e2e_slowdown"
+    with pytest.raises(InputError, match="slo=slowdown"):
+        exceeded(result, {"p99_ttft_slowdown": 2.0}, 0, 2)
 
 
 def test_alone_counts_each_step_by_its_context() -> None:
