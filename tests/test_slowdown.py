@@ -41,7 +41,7 @@ def test_times_are_held_against_those_alone(limits: dict[str, float], good: list
     engine = EngineConfig(block_tokens=1, kv_fraction=1.0, batching="decode_first", kv_tokens=100)
     result = simulate(workload, cluster, MODEL, TIMING, engine)
     assert result.requests["end_s"] == pytest.approx([5.0, 6.0])
-    slo = Slo(None, None, slowdown=Slowdown(MODEL, TIMING, GPU, **limits))
+    slo = Slo(None, None, slowdown=Slowdown(MODEL, TIMING, GPU, tp=1, **limits))
     assert judge(result, slo).good.tolist() == good
 
 
