@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from hydra import compose as compose_config
 from hydra import initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from experiments.statistics import Estimate, Floats, estimate
@@ -27,6 +28,7 @@ from framework.compose import compose
 from framework.errors import InputError
 from framework.launch import guard
 from framework.metrics import evaluate
+from framework.objective import Goodput
 from framework.terminal import results_console
 from framework.workload import Workload
 
@@ -155,13 +157,16 @@ def run(ablation: Ablation, replicates: int, overrides: Sequence[str] = ()) -> O
 
 
 def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Workload, dict[str, Any]]:
-    """One run and its summary. Raises InputError if its workload is not `sample`, with which it is to be paired."""
+    """One run or search, and its summary. InputError if its workload is not `sample`, with which it is to be paired."""
     with initialize_config_dir(str(_CONF), version_base="1.3"):
         config = compose_config("config", overrides=name_files(overrides))
     experiment = compose(config)
     if sample is not None and not _same(sample, experiment.workload):
         raise InputError("variants run on different requests, which cannot be paired: leave the trace to base")
-    return experiment.workload, evaluate(experiment.run(), experiment.slo).summary
+    objective = instantiate(config.objective, _convert_="all")
+    if isinstance(objective, Goodput):  # of a single run; no table asks for its bound
+        return experiment.workload, evaluate(experiment.run(), experiment.slo).summary
+    return experiment.workload, objective.measure(experiment).evaluation.summary
 
 
 def _same(one: Workload, other: Workload) -> bool:

@@ -140,7 +140,7 @@ class Policy:
     tick_s: float | None = None  # period of on_tick, None: never
     changes_roles: bool = False  # on_tick may return SetRole
     dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
-    compiled_params: tuple[float, ...] = ()
+    compiled_params: tuple[float, ...] = ()  # read once the cluster is laid out
 
     @property
     def name(self) -> str:

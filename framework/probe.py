@@ -77,7 +77,7 @@ def play(experiment: Experiment, rate_rps: float, passes: int, criterion: Criter
     copies = repeated(at_rate(experiment.workload, rate_rps), passes + math.ceil(passes / 8))
     result = experiment.on(first(copies, count + count // 8)).run()
     reading = read(result, experiment.slo, count, count / rate_rps, criterion.attainment, criterion.resolution)
-    if exceeded(result, criterion.limits, count // 2, count) is not None:
+    if exceeded(result, criterion.limits, count // 2, count, experiment.slo.slowdown) is not None:
         reading = replace(reading, verdict=MISSED)
     return reading, result
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from framework.errors import InputError
 from framework.scorers import gaps_of, job_completion_time_s, normalized_latency_s
 from framework.slo import Slo, judge
+from framework.slowdown import Slowdown
 from framework.validate import require_positive
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _OF_REQUESTS: dict[str, Callable[[Result], Floats]] = {
     "e2e_s": job_completion_time_s,
     "normalized_s": normalized_latency_s,
 }
+_OF_SLOWDOWN = ("ttft_slowdown", "tpot_slowdown", "e2e_slowdown")
 _OF_GAPS = {f"{name}_tbt_s": f"{field}_s" for name, field in {"mean": "mean", "p50": "median", "p99": "p99"}.items()}
 _NAME = re.compile(r"(mean|p(?P<percentile>\d\d?(\.\d+)?))_(?P<quantity>\w+)")
 
@@ -34,30 +36,41 @@ def require_known(where: str, limits: Mapping[str, float]) -> None:
     """Raises InputError, beginning with `where`, for the name of no figure and for a limit that is not positive."""
     for name, limit in limits.items():
         match = _NAME.fullmatch(name)
-        if name not in _OF_GAPS and (match is None or match["quantity"] not in _OF_REQUESTS):
+        if name not in _OF_GAPS and (match is None or match["quantity"] not in (*_OF_REQUESTS, *_OF_SLOWDOWN)):
             raise InputError(
                 f"{where}.{name}: no such figure; choose mean or a percentile (p90) of "
-                f"{', '.join(_OF_REQUESTS)}, as in p50_queue_s, or {', '.join(_OF_GAPS)}"
+                f"{', '.join((*_OF_REQUESTS, *_OF_SLOWDOWN))}, as in p50_queue_s, or {', '.join(_OF_GAPS)}"
             )
         require_positive(f"{where}.{name}", limit)
 
 
-def exceeded(result: Result, limits: Mapping[str, float], first: int, last: int) -> str | None:
+def exceeded(
+    result: Result, limits: Mapping[str, float], first: int, last: int, slowdown: Slowdown | None = None
+) -> str | None:
     """The first of `limits` that requests `first` to `last - 1` exceed, None if they keep all.
 
     `mean_ttft_s`, say, is over those requests that have a TTFT; a request that was not served counts as infinite.
-    `p99_tbt_s` is over all gaps between tokens of the whole run.
+    `p99_tbt_s` is over all gaps between tokens of the whole run. `ttft_slowdown` and its like are relative to the times
+    alone of `slowdown`. Raises InputError for such a limit without it.
     """
-    return next((name for name, limit in limits.items() if not figure(result, name, first, last) <= limit), None)
+    found = ((name, figure(result, name, first, last, slowdown)) for name in limits)
+    return next((name for name, value in found if not value <= limits[name]), None)
 
 
-def figure(result: Result, name: str, first: int, last: int) -> float:
-    """The figure `name` of requests `first` to `last - 1`."""
+def figure(result: Result, name: str, first: int, last: int, slowdown: Slowdown | None = None) -> float:
+    """The figure `name` of requests `first` to `last - 1`; see `exceeded`."""
     if name in _OF_GAPS:
         return float(getattr(gaps_of(result), _OF_GAPS[name]))
     match = _NAME.fullmatch(name)
     assert match is not None
-    values = _OF_REQUESTS[match["quantity"]](result)[first:last]
+    quantity = match["quantity"]
+    if quantity not in _OF_SLOWDOWN:
+        values = _OF_REQUESTS[quantity](result)
+    elif slowdown is None:
+        raise InputError(f"{name} has no machine to compare with; set slo=slowdown")
+    else:
+        values = slowdown.factors(result)[quantity.removesuffix("_slowdown")]
+    values = values[first:last]
     unserved = np.isnan(result.requests["first_token_s"][first:last])
     values = np.where(unserved, np.inf, values)
     values = values[~np.isnan(values)]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from framework.scorers import gaps_of, normalized_latency_s, slowest_tbt_s
+from framework.slowdown import Slowdown
 from framework.states import FINISHED
 from framework.validate import require_positive
 
@@ -34,8 +35,9 @@ class Slo:
 
     `tbt_p99_s`: the 99th percentile of its gaps between tokens; `tbt_tail_s`: the mean of the slowest tenth of them;
     `normalized_s`: its latency per output token. `classes` gives a request's `slo_class` limits of its own, as in
-    `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all. Raises InputError for a limit
-    that is not positive and for a name that is none.
+    `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all. `slowdown`: limits of all
+    requests, relative to their times alone. Raises InputError for a limit that is not positive and for a name that is
+    none.
     """
 
     ttft_s: float | None = 2.0
@@ -44,6 +46,7 @@ class Slo:
     tbt_tail_s: float | None = None
     normalized_s: float | None = None
     classes: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    slowdown: Slowdown | None = None
 
     def __post_init__(self) -> None:
         for where, limits in (("slo", {name: getattr(self, name) for name in _LIMITS}), *self._class_limits()):
@@ -99,6 +102,8 @@ def judge(result: Result, slo: Slo) -> Judged:
         limits = slo.limits_s(name, workload.slo_class, count)
         if np.isfinite(limits).any():
             good &= np.nan_to_num(score(result)) <= limits
+    if slo.slowdown is not None:
+        good &= slo.slowdown.kept(result)
     return Judged(ttft_s, tpot_s, ttft_ok, tpot_ok, good)
 
 

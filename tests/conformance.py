@@ -400,8 +400,9 @@ class PolicyConformance:
                 assert expected == found, _first_difference(expected, found)
 
     def _recorded(self, scenario: Scenario, cluster: ClusterSpec) -> tuple[Result, list[Answer]]:
-        record = Record()
-        result = self.play(scenario, cluster, record.attach(self.new_policy()), LearnedMean())
+        record, policy = Record(), self.new_policy()
+        policy.layout(cluster)  # params of compiled rules may tell of pools
+        result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
         return result, record.answers
 
 

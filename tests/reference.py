@@ -304,6 +304,7 @@ class Simulation:
             i.gate = -1
         if decodes or chunks:
             self.start_step(i, decodes, chunks)
+            self.send_ahead(i, chunks)
         else:
             i.busy = False
         if self.preempted > preempted:
@@ -625,20 +626,28 @@ class Simulation:
         """A prefill has ended: emit, then finish, stay or leave. True: its KV was released."""
         self.emit(r)
         if r.g == r.n:
+            self.call_back(r)
             return self.finish(i, r)
         i.held.append(r)
         d = i
         at_cut = r.is_at_cut
         if at_cut:
             r.cut = 0
-        if at_cut or "decode" not in i.accepts or "route_decode" in self.hooks.overrides:
+        is_asked = at_cut or self.leaves(i)
+        if r.ahead is not None:
+            assert r.destination is not None
+            d = r.destination
+        elif is_asked:
             d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
-            if self.need(r) > d.largest_kv:
-                i.held.remove(r)
-                i.cache.release(r.id)
-                self.end(r, FAILED, "kv")
-                return True
-        if d is i:
+        if (r.ahead is not None or is_asked) and self.need(r) > d.largest_kv:
+            i.held.remove(r)
+            i.cache.release(r.id)
+            self.call_back(r)
+            self.end(r, FAILED, "kv")
+            return True
+        if r.ahead is not None:
+            r.ahead = None  # from here on it is a transfer like any other
+        elif d is i:
             i.held.remove(r)
             self.start_decoding(i, r)
         else:
@@ -689,6 +698,35 @@ class Simulation:
     def blocks_of_arrival(self, d: Instance, r: Request) -> int:
         return self.blocks_on(d, r.target if r.is_partial else r.kv)
 
+    def leaves(self, i: Instance) -> bool:
+        """Whether the policy is asked where a request that i has prefilled decodes."""
+        return "decode" not in i.accepts or "route_decode" in self.hooks.overrides
+
+    def send_ahead(self, i: Instance, chunks: list[Chunk]) -> None:
+        """Long prompts that the step completes leave layer by layer, where their destination has room at once."""
+        least = self.options.layerwise_tokens
+        for r, prefix, tokens in chunks:
+            if least is None or r.target < least or prefix + tokens < r.target or r.cut > 0 or not self.leaves(i):
+                continue
+            d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
+            blocks = self.blocks_on(d, r.target)
+            if d is not i and not d.incoming and d.spare(blocks):
+                assert i.step is not None
+                d.cache.take(r.id, blocks)
+                d.arriving.append(r)
+                r.source, r.destination = i, d
+                r.ahead = self.copy(r, i, d, r.target, i.step.end_s)
+
+    def call_back(self, r: Request) -> None:
+        if r.ahead is not None and r.destination is not None:
+            d = r.destination
+            self.withdraw(r.ahead)
+            r.ahead, r.source, r.destination = None, None, None
+            d.cache.release(r.id)
+            d.arriving.remove(r)
+            self.start_transfers(d)
+            self.poke(d)
+
     def start_transfers(self, d: Instance) -> None:
         while d.incoming and d.spare(self.blocks_of_arrival(d, d.incoming[0])):
             r = d.incoming.pop(0)
@@ -697,10 +735,11 @@ class Simulation:
             d.arriving.append(r)
             self.copy(r, r.source, d, r.kv)
 
-    def copy(self, r: Request, source: Instance, target: Instance, tokens: int) -> int:
+    def copy(self, r: Request, source: Instance, target: Instance, tokens: int, computed: float = 0.0) -> int:
         per_token = self.options.copy_bytes_per_token
         size = tokens * (self.options.kv_bytes_per_token if per_token is None else per_token)
-        time = self.links.copy(self.now, source, target, size, tokens)
+        last = size / self.options.layers if computed > 0 else 0.0
+        time = self.links.copy(self.now, source, target, size, tokens, computed, last)
         return self.push(time, TRANSFER_END, r.id)
 
     def transfer_end(self, r: Request) -> None:

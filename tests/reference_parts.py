@@ -95,6 +95,8 @@ class Options:
     attention_overlap: float = 0.0
     max_context: int = 1 << 40
     latency_s: float = 0.0
+    layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
+    layers: int = 1
     request_s: float = 0.0  # between a client's sending a request and its arrival
     intake_s: float = 0.0  # that the front end takes for each request, one after another
     admission_wait_steps: int = 0
@@ -132,6 +134,7 @@ class Request:
     destination: Instance | None = None
     moving: bool = False  # the copy under way is the tail of a migration
     migration: Migration | None = None
+    ahead: int | None = None  # event of the copy that began before its prefill had ended
     transferred: bool = False
     decoded: bool = False
     prefill_instance: int = -1
@@ -166,6 +169,11 @@ class Request:
     def is_at_cut(self) -> bool:
         """It has emitted the tokens before the cut in its output."""
         return self.cut > self.p and self.g >= self.cut - self.p
+
+    @property
+    def coming_kv(self) -> int:
+        """Of a transfer: what a prompt whose prefill has not ended will have then."""
+        return self.kv if self.ahead is None else self.target
 
 
 class Cache:
@@ -328,10 +336,13 @@ class Links:
         self.egress_free: dict[int, float] = {}
         self.ingress_free: dict[int, float] = {}
 
-    def copy(self, now: float, source: Instance, target: Instance, size: float, tokens: int) -> float:
-        """Time of the transfer end event."""
+    def copy(
+        self, now: float, source: Instance, target: Instance, size: float, tokens: int, computed: float, last: float
+    ) -> float:
+        """Time of the transfer end event; `last` bytes of it are there only at `computed`."""
         start = max(now, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
-        end = start + size / min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
+        bandwidth = min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
+        end = start + size / bandwidth
         self.egress_free[source.id] = self.ingress_free[target.id] = end
         source.totals["transferred_bytes"] += size
-        return end + self.latency_s + tokens * target.spec.unpack_s
+        return max(end, computed + last / bandwidth) + self.latency_s + tokens * target.spec.unpack_s

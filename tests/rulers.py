@@ -179,7 +179,7 @@ def instance_columns(i: Instance) -> dict[str, int]:
         "prefilling": len(i.prefilling),
         "kv_tokens": i.kv_tokens,
         "incoming": len(i.incoming) + len(i.arriving),
-        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.kv for r in i.incoming + i.arriving),
+        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.arriving),
         "swapped": len(i.swapped),
         "free_blocks": i.cache.free,
         "evictable_blocks": i.cache.available - i.cache.free,

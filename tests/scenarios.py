@@ -100,6 +100,8 @@ class Scenario:
             role_change_s=engine.role_change_s,
             start_s=engine.start_s,
             latency_s=self.cluster.link.latency_s,
+            layerwise_tokens=engine.layerwise_tokens,
+            layers=self.model.layers,
             request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
             intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
             clients=self.load.clients,
@@ -222,7 +224,7 @@ def workloads(draw: st.DrawFn, exact: bool, block_tokens: int) -> Workload:
     return Workload(np.array(arrivals), np.array(prompts, np.int64), np.array(outputs, np.int64), **columns)
 
 
-MODEL = Model("tiny", 1, 8, 1, 1, 4, 8, 8, max_context=140)  # 16 bytes of KV a token
+MODEL = Model("tiny", 4, 8, 1, 1, 1, 8, 8, max_context=140)  # 16 bytes of KV a token
 
 
 @st.composite
@@ -324,6 +326,7 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
         role_change_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
         start_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
+        layerwise_tokens=draw(st.sampled_from([None, 1, 20])),
     )
     link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})

@@ -22,6 +22,7 @@ PUBLISHED_BILLIONS = {
     "qwen25_32b": 32.8,
     "opt_13b": 12.9,
     "opt_66b": 65.7,
+    "bloom_176b": 176,
     "opt_175b": 175,
     "mistral_7b": 7.25,
     "qwen3_32b": 32.8,

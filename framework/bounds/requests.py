@@ -256,7 +256,7 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
 
 
 def _transfer_s(setting: Setting) -> Floats:
-    """Of the KV of each prompt, over the best links to where it is unpacked fastest."""
+    """Of the KV of each prompt, or its last layer, over the best links to where it is unpacked fastest."""
     pools = setting.cluster.pools
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]
@@ -267,6 +267,8 @@ def _transfer_s(setting: Setting) -> Floats:
     )
     tokens = setting.workload.input_tokens
     bytes_ = tokens * setting.copy_bytes_per_token
+    if setting.engine.layerwise_tokens is not None:
+        bytes_ = np.where(tokens >= setting.engine.layerwise_tokens, bytes_ / setting.model.layers, bytes_)
     return bytes_ / min(best) + setting.cluster.link.latency_s + tokens * unpack_s
 
 

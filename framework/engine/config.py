@@ -34,9 +34,11 @@ class EngineConfig:
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
     `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
-    its old role and its start in the new one; `start_s`: between switching an instance on and its start; `log`: whether
-    the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode; `kv_compression`: how
-    KV is kept and sent; `speculation`: of decode steps. Raises InputError for a value out of range.
+    its old role and its start in the new one; `start_s`: between switching an instance on and its start;
+    `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
+    `log`: whether the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode;
+    `kv_compression`: how KV is kept and sent; `speculation`: of decode steps. Raises InputError for a value out of
+    range.
     """
 
     token_budget: int = 2048
@@ -52,6 +54,7 @@ class EngineConfig:
     first_token: FirstToken = "prefill"
     role_change_s: float = 0.0
     start_s: float = 0.0
+    layerwise_tokens: int | None = None
     log: Log = "full"
     attention: Attention = field(default_factory=Attention)
     kv_compression: KvFormat = field(default_factory=KvFormat)
@@ -61,8 +64,9 @@ class EngineConfig:
         for name in ("token_budget", "max_batch", "block_tokens"):
             require_count(f"engine.{name}", getattr(self, name))
         require_whole("engine.admission_wait_steps", self.admission_wait_steps)
-        if self.kv_tokens is not None:
-            require_count("engine.kv_tokens", self.kv_tokens)
+        for name in ("kv_tokens", "layerwise_tokens"):
+            if getattr(self, name) is not None:
+                require_count(f"engine.{name}", getattr(self, name))
         require_choice("engine.preemption", self.preemption, PREEMPTIONS)
         require_choice("engine.batching", self.batching, BATCHINGS)
         require_choice("engine.first_token", self.first_token, FIRST_TOKENS)

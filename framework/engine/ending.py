@@ -18,7 +18,7 @@ from framework.engine.lists import (
     finish_decodes,
     start_decoding,
 )
-from framework.engine.network import send, start_transfers
+from framework.engine.network import call_back, send, start_transfers
 from framework.engine.speculation import emit_accepted
 from framework.engine.state import (
     DECODE,
@@ -107,17 +107,26 @@ def _emit_from_prefill(s: State, r: int) -> None:
 @inlined
 def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
+    sent_to = q.destination  # -1: nowhere yet
     if q.emitted == s.arena[sim.output_at + r]:
+        if unlikely(sent_to >= 0):
+            call_back(s, r)
         end_with_kv(s, i, r)
         return
     place = i
-    at_cut = unlikely(q.cut > 0) and q.emitted >= q.cut - q.input_tokens
-    if at_cut:
-        q.cut = 0
-    if inst.role & DECODE == 0 or sim.asks_route_decode or at_cut:
-        place = choose(s, h, ROUTE_DECODE, r)
-        if place < 0:
+    if unlikely(sent_to >= 0):
+        if fits(s, sent_to, r):
             return
+        call_back(s, r)
+        place = sent_to
+    else:
+        at_cut = unlikely(q.cut > 0) and q.emitted >= q.cut - q.input_tokens
+        if at_cut:
+            q.cut = 0
+        if inst.role & DECODE == 0 or sim.asks_route_decode or at_cut:
+            place = choose(s, h, ROUTE_DECODE, r)
+            if place < 0:
+                return
     if place == i:
         start_decoding(s, i, r, q.kv)
     elif fits(s, place, r):

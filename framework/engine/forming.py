@@ -21,13 +21,14 @@ from framework.engine.lists import (
     start_prefilling,
     victim,
 )
-from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
+from framework.engine.network import cancel_migration, poke, seats, send_ahead, start_transfers, switch_over
 from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, queue_again
 from framework.engine.queues import append
 from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
 from framework.engine.state import (
     COPIED,
+    DECODE,
     DECODE_FIRST,
     FAILED,
     NOT_MIGRATING,
@@ -35,6 +36,7 @@ from framework.engine.state import (
     PREFILL_FIRST,
     PREFILLING,
     REASON_KV,
+    ROUTE_DECODE,
     ROUTE_PREFILL,
     STATIC,
     SWAP,
@@ -78,10 +80,30 @@ def begin(s: State, h: Hooks, i: int) -> None:
         inst.gate = -1
     if decodes + prefill_tokens > 0:
         launch(s, i, decodes, prefill_tokens)
+        if unlikely(s.sim[0].layerwise_tokens > 0) and prefill_tokens > 0:
+            _send_prompts_ahead(s, h, i)
     inst.swap_bytes = 0.0
     if inst.preempted:
         start_transfers(s, i)
         poke(s, i)
+
+
+@inlined
+def _send_prompts_ahead(s: State, h: Hooks, i: int) -> None:
+    """Let the KV of long prompts that i's step completes leave layer by layer, where their destination has room."""
+    inst, sim = s.instances[i], s.sim[0]
+    if inst.role & DECODE and not sim.asks_route_decode:
+        return
+    for j in range(inst.prefilling):
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        computes_it = q.done + s.arena[inst.chunk_at + j] == q.target and q.cut == 0
+        if computes_it and q.target >= sim.layerwise_tokens:
+            place = choose(s, h, ROUTE_DECODE, r)
+            if place < 0:
+                return
+            if place != i:
+                send_ahead(s, r, place, s.progress[i].event_s)
 
 
 @kernel

@@ -89,6 +89,7 @@ def allocate(
     sim["attention_overlap"] = engine.attention.overlap
     sim["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     sim["latency_s"] = cluster.link.latency_s
+    sim["layerwise_tokens"], sim["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers
     sim["stamp_at_decode"] = engine.first_token == "decode"
     sim["tree_leaves"] = leaves = max(2, 1 << (size - 1).bit_length())
     sim["tree_at"] = arena.take(2 * leaves)

@@ -46,16 +46,23 @@ def has_room(s: State, i: int, blocks: int) -> bool:
 
 
 @kernel
-def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
-    """Claim both ends of the link, first come first served, and announce the end of the copy."""
+def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
+    """Claim both ends of the link, first come first served, for a copy of so many bytes; when they are free again."""
     sim, src, dst = s.sim[0], s.instances[source], s.instances[target]
-    bytes_ = tokens * sim.copy_bytes_per_token
     start_s = max(sim.now_s, max(src.egress_free_s, dst.ingress_free_s))
     end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)
     src.egress_free_s = end_s
     dst.ingress_free_s = end_s
     src.transferred_bytes += bytes_
-    copy_push(s, r, end_s + sim.latency_s + tokens * dst.unpack_s)
+    return end_s
+
+
+@kernel
+def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
+    """Claim the link and announce the end of the copy."""
+    sim = s.sim[0]
+    end_s = _claim_link(s, source, target, tokens * sim.copy_bytes_per_token)
+    copy_push(s, r, end_s + sim.latency_s + tokens * s.instances[target].unpack_s)
 
 
 @kernel
@@ -126,6 +133,51 @@ def arrive_with_kv(s: State, r: int) -> None:
     poke(s, target)
 
 
+# --- transfers that begin while the prompt is being computed ----------------------------------------------------------
+
+
+@kernel
+def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
+    """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer; not where there is no room now."""
+    q, dst, sim = s.requests[r], s.instances[target], s.sim[0]
+    catch_up_one(s, target)
+    blocks = held_blocks(s, target, q.target)
+    if dst.incoming_head >= 0 or not has_room(s, target, blocks):
+        return
+    q.destination = target
+    dst.reserved += 1
+    dst.incoming += 1
+    dst.incoming_kv_tokens += q.target
+    reserve(s, target, blocks)
+    bytes_ = q.target * sim.copy_bytes_per_token
+    last_layer_s = bytes_ * sim.layer_share / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)
+    end_s = max(_claim_link(s, q.instance, target, bytes_), computed_s + last_layer_s)
+    copy_push(s, r, end_s + sim.latency_s + q.target * dst.unpack_s)
+
+
+@kernel
+def call_back(s: State, r: int) -> None:
+    """r's prompt is computed, its KV on the way: withdraw the copy, and give back what it had reserved."""
+    q = s.requests[r]
+    target = q.destination
+    copy_withdraw(s, r)
+    q.destination = -1
+    _free_reservation(s, target, q.kv)
+
+
+@kernel
+def _free_reservation(s: State, target: int, kv: int) -> None:
+    """Give back the seat and the blocks of KV that will not come; the link time that it claimed stays claimed."""
+    dst = s.instances[target]
+    dst.reserved -= 1
+    dst.incoming -= 1
+    dst.incoming_kv_tokens -= kv
+    catch_up_one(s, target)
+    give_back(s, target, held_blocks(s, target, kv))
+    start_transfers(s, target)
+    poke(s, target)
+
+
 # --- live migration ---------------------------------------------------------------------------------------------------
 
 
@@ -186,18 +238,11 @@ def switch_over(s: State, r: int) -> bool:
 
 @kernel
 def cancel_migration(s: State, r: int) -> None:
-    """Give back what r had reserved at its destination; the link time it claimed stays claimed."""
+    """Give back what r had reserved at its destination."""
     q = s.requests[r]
     target = q.destination
-    dst = s.instances[target]
     if q.migration == COPYING:
         copy_withdraw(s, r)
     q.migration = NOT_MIGRATING
     q.destination = -1
-    dst.reserved -= 1
-    dst.incoming -= 1
-    dst.incoming_kv_tokens -= q.migrated_kv
-    catch_up_one(s, target)
-    give_back(s, target, held_blocks(s, target, q.migrated_kv))
-    start_transfers(s, target)
-    poke(s, target)
+    _free_reservation(s, target, q.migrated_kv)

@@ -255,6 +255,8 @@ SIM = _record(
     ("attention_overlap", "f8"),
     ("chosen_share", "f8"),  # of a layer's experts by one token, 0: no experts
     ("latency_s", "f8"),
+    ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none
+    ("layer_share", "f8"),  # of a token's KV, in one layer
     ("request_s", "f8"),  # between a client's sending a request and its arrival here
     ("intake_s", "f8"),  # that the front end takes for a request, one after another
     ("intake_free_s", "f8"),
