@@ -18,6 +18,7 @@ from framework.engine.lists import (
     start_decoding,
 )
 from framework.engine.network import send, start_transfers
+from framework.engine.ranks import count_prefill
 from framework.engine.speculation import emit_accepted
 from framework.engine.state import (
     DECODE,
@@ -67,6 +68,8 @@ def _complete_prefills(s: State, h: Hooks, i: int) -> None:
         r = s.arena[inst.prefilling_at + j]
         if s.requests[r].done == s.requests[r].target:
             inst.prefilling -= 1
+            if unlikely(inst.ranks > 0):
+                count_prefill(s, i, r, -1)
             _emit_from_prefill(s, r)
             _decode_somewhere(s, h, i, r)
         else:

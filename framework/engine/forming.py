@@ -22,6 +22,7 @@ from framework.engine.lists import (
 from framework.engine.network import cancel_migration, poke, seats, start_transfers, switch_over
 from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, preempt_prefill, queue_again
 from framework.engine.queues import append
+from framework.engine.ranks import put_on_rank
 from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
 from framework.engine.state import (
@@ -102,6 +103,8 @@ def _switch_and_join(s: State, i: int) -> None:
         inst.joined -= 1
         sim.admissions += 1
         s.requests[r].admission = sim.admissions
+        if unlikely(inst.ranks > 0):
+            put_on_rank(s, i, r)
         start_decoding(s, i, r, s.requests[r].kv)
 
 
@@ -169,4 +172,6 @@ def _swap_in(s: State, i: int) -> None:
         hold(s, i, q.kv, sim.now_s)
         sim.admissions += 1
         q.admission = sim.admissions
+        if unlikely(inst.ranks > 0):
+            put_on_rank(s, i, r)
         start_decoding(s, i, r, q.kv)
