@@ -146,8 +146,9 @@ class Scenario:
     def capacity_tokens(self, pool: PoolSpec) -> int:
         if self.engine.kv_tokens is not None:
             return self.engine.kv_tokens
+        dp = pool.parallelism.dp
         tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
-        return int(tokens / self.engine.kv_compression.memory_share)
+        return dp * int(tokens // dp / self.engine.kv_compression.memory_share)
 
 
 # strategies

@@ -75,7 +75,7 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
 
 @kernel
 def _largest_chunk(s: State, i: int, done: int, left: int) -> int:
-    """Tokens that a request with `done` prefilled may add to a step whose (rank's) budget has `left`, by the schedule."""
+    """Tokens that a request with `done` prefilled may add, by the schedule, where its step's budget has `left`."""
     inst = s.instances[i]
     if inst.chunk_stages == 0:
         return left
