@@ -10,7 +10,9 @@ loads are taken as known: their prediction is out of scope.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +49,16 @@ class ExpertLoad:
                 f"timing.experts: {experts} experts and {self.redundant} redundant ones do not fill ep = {ep} GPUs"
             )
         return _most(self.skew, self.redundant, self.seed, experts, ep)
+
+
+def expert_load(given: Any) -> ExpertLoad | None:
+    """An ExpertLoad from its settings by name; None and one that is made already pass. InputError for anything else."""
+    if given is None or isinstance(given, ExpertLoad):
+        return given
+    known = [item.name for item in fields(ExpertLoad)]
+    if not isinstance(given, Mapping) or not set(given) <= set(known):
+        raise InputError(f"timing.experts must be null or settings among {', '.join(known)}, got {given!r}")
+    return ExpertLoad(**given)
 
 
 @functools.lru_cache(maxsize=64)
