@@ -136,8 +136,8 @@ class Measured:
             return 1.0
         if parallelism.ep <= NODE_GPUS:
             raise InputError(
-                f"timing.experts is for experts on more than {NODE_GPUS} GPUs, not on ep = {parallelism.ep}, whose times"
-                " are of uneven routing: give timing.expert_load, relative to that, or set timing.experts=null"
+                f"timing.experts is for experts on more than {NODE_GPUS} GPUs: times of ep = {parallelism.ep} are of"
+                " uneven routing; give timing.expert_load, relative to that, or set timing.experts=null"
             )
         return self.experts.most(model.experts.count, parallelism.ep)
 
