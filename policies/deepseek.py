@@ -13,26 +13,49 @@ to the experts and back, so that nothing of it is left to hide.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.cluster import ChunkSchedule, ClusterSpec
 from framework.engine.config import Batching
 from framework.policy import Disaggregated
+from framework.validate import require_count
 from framework.views import Cluster, Request
 
 Floats = NDArray[np.float64]
 
+_STAGES = 128  # of a chunk schedule: the last chunk size holds beyond
+
 
 class DeepSeek(Disaggregated):
-    """A request goes where, with it, the larger of two loads is least, each relative to the mean of the units."""
+    """A request goes where, with it, the larger of two loads is least, each relative to the mean of the units.
+
+    So that the ranks of a prefill step have alike core attention too, a chunk has at most that of a whole prompt of
+    `attention_tokens` (None: any), which is also the most tokens that a rank adds chunks to. A reconstruction.
+    """
 
     batching_mode: ClassVar[Batching | None] = "decode_first"  # chunks, by each rank's share of the token budget
 
-    def __init__(self) -> None:
+    def __init__(self, attention_tokens: int | None = 8192) -> None:
+        if attention_tokens is not None:
+            require_count("policy.attention_tokens", attention_tokens)
+        self.attention_tokens = attention_tokens
         self.attention: Floats = np.zeros(0)  # core attention that each unit has yet to do, in pairs of tokens
         self.pairs: dict[int, tuple[int, float]] = {}  # of requests that wait or prefill: unit, pairs
+
+    def layout(self, spec: ClusterSpec) -> ClusterSpec:
+        spec = super().layout(spec)
+        if self.attention_tokens is None:
+            return spec
+        schedule = _even_chunks(self.attention_tokens)
+        pools = (
+            replace(pool, chunk_schedule=schedule) if pool.role == "prefill" and pool.chunk_schedule is None else pool
+            for pool in spec.pools
+        )
+        return replace(spec, pools=tuple(pools))
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         pool = cluster.prefill
@@ -59,6 +82,14 @@ class DeepSeek(Disaggregated):
         """The request no longer waits where it was sent."""
         unit, pairs = self.pairs.pop(request.id, (0, 0.0))
         self.attention[unit] = max(self.attention[unit] - pairs, 0.0)
+
+
+def _even_chunks(tokens: int) -> ChunkSchedule:
+    """By what is prefilled of a prompt, chunks of as much core attention as its first one, which has `tokens`."""
+    stage = max(tokens // 4, 1)
+    done = stage * np.arange(_STAGES, dtype=np.float64)
+    sizes = np.maximum(np.sqrt(done**2 + float(tokens) ** 2) - done, 1.0)
+    return ChunkSchedule(tuple(int(size) for size in sizes), stage)
 
 
 def _larger(first: NDArray[np.generic], second: NDArray[np.generic]) -> Floats:
