@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ChunkSchedule, ClusterSpec
+from framework.cluster import ChunkSchedule, ClusterSpec, PoolSpec
 from framework.engine.config import Batching
 from framework.policy import Disaggregated
 from framework.validate import require_count
@@ -52,7 +52,7 @@ class DeepSeek(Disaggregated):
             return spec
         schedule = _even_chunks(self.attention_tokens)
         pools = (
-            replace(pool, chunk_schedule=schedule) if pool.role == "prefill" and pool.chunk_schedule is None else pool
+            replace(pool, chunk_schedule=schedule) if _is_ranked(pool) and pool.chunk_schedule is None else pool
             for pool in spec.pools
         )
         return replace(spec, pools=tuple(pools))
@@ -82,6 +82,11 @@ class DeepSeek(Disaggregated):
         """The request no longer waits where it was sent."""
         unit, pairs = self.pairs.pop(request.id, (0, 0.0))
         self.attention[unit] = max(self.attention[unit] - pairs, 0.0)
+
+
+def _is_ranked(pool: PoolSpec) -> bool:
+    """Whether each rank of a pool that prefills has chunks of its own."""
+    return pool.role == "prefill" and pool.rank_choice != "even" and pool.parallelism.dp > 1
 
 
 def _even_chunks(tokens: int) -> ChunkSchedule:
