@@ -15,6 +15,8 @@ from framework.validate import require_at_least, require_choice, require_count, 
 
 Role = Literal["mixed", "prefill", "decode", "off"]
 ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
+RankChoice = Literal["even", "kv", "requests", "round_robin"]
+RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class PoolSpec:
 
     An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
     reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
+    `rank_choice`: on which of the dp ranks of an instance a request is put: those with the least `kv` or the fewest
+    `requests`, or each in turn; `even`: ranks are not told apart, all have an equal share.
     """
 
     name: str
@@ -54,6 +58,7 @@ class PoolSpec:
     link_bytes_s: float | None = None  # of an instance, each direction
     reserve_tokens: int | None = None
     chunk_schedule: ChunkSchedule | None = None
+    rank_choice: RankChoice = "even"
 
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, Gpu):
@@ -67,6 +72,7 @@ class PoolSpec:
                 require_count(f"pool {self.name}: {option}", getattr(self, option))
         if self.batching is not None:
             require_choice(f"pool {self.name}: batching", self.batching, BATCHINGS)
+        require_choice(f"pool {self.name}: rank_choice", self.rank_choice, RANK_CHOICES)
         if self.link_bytes_s is not None:
             require_positive(f"pool {self.name}: link_bytes_s", self.link_bytes_s)
 
@@ -146,15 +152,16 @@ def mixed(
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
     spare: int = 0,
+    rank_choice: RankChoice = "even",
 ) -> ClusterSpec:
     """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
 
-    Without `link_bandwidth_bytes_s` an instance has the network of its GPUs.
+    `rank_choice` is as in `PoolSpec`. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs.
     """
     require_count("cluster.instances", instances)
     parallelism = _parallelism("", tp, pp, ep, dp)
-    pool = PoolSpec("mixed", "mixed", instances, gpu, parallelism)
-    return _linked((pool, *_spare(spare, gpu, parallelism)), link_bandwidth_bytes_s, link_latency_s)
+    pools = (PoolSpec("mixed", "mixed", instances, gpu, parallelism), *_spare(spare, gpu, parallelism))
+    return _linked(_ranked(pools, rank_choice), link_bandwidth_bytes_s, link_latency_s)
 
 
 def disaggregated(
@@ -172,27 +179,40 @@ def disaggregated(
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
     spare: int = 0,
+    rank_choice: RankChoice = "even",
+    prefill_ep: int | None = None,
+    decode_ep: int | None = None,
+    prefill_dp: int | None = None,
+    decode_dp: int | None = None,
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
-    Both pools have `gpu` and `tp` unless they name their own, and both have pp, ep and dp. The network is as for
-    `mixed`.
+    Both pools have `gpu`, `tp`, `ep` and `dp` unless they name their own, and both have pp. The network, and
+    `rank_choice`, are as for `mixed`.
     """
     require_count("cluster.prefill", prefill)
     require_count("cluster.decode", decode)
-    prefilling = _parallelism("prefill_", tp if prefill_tp is None else prefill_tp, pp, ep, dp)
-    decoding = _parallelism("decode_", tp if decode_tp is None else decode_tp, pp, ep, dp)
+    prefilling = _parallelism("prefill_", _own(prefill_tp, tp), pp, _own(prefill_ep, ep), _own(prefill_dp, dp))
+    decoding = _parallelism("decode_", _own(decode_tp, tp), pp, _own(decode_ep, ep), _own(decode_dp, dp))
     pools = (
         PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
         PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
         *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
     )
-    return _linked(pools, link_bandwidth_bytes_s, link_latency_s)
+    return _linked(_ranked(pools, rank_choice), link_bandwidth_bytes_s, link_latency_s)
+
+
+def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolSpec, ...]:
+    return tuple(replace(pool, rank_choice=rank_choice) for pool in pools)
 
 
 def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
     require_whole("cluster.spare", instances)
     return (PoolSpec("spare", "off", instances, gpu, parallelism),) if instances else ()
+
+
+def _own(size: int | None, shared: int) -> int:
+    return shared if size is None else size
 
 
 def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:

@@ -274,6 +274,7 @@ class Simulation:
                 self.switch(i, r)
         for r in i.joined:
             self.number(r)
+            i.take_in(r)
             if r.is_partial:
                 i.prefilling.append(r)
             else:
@@ -320,26 +321,28 @@ class Simulation:
     def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
         self.swap_in(i, preempted)
-        spent = len(i.decoding) * (1 + i.depth)
+        budget = i.token_budget // i.spec.ranks
+        spent = [sum(r.rank == k for r in i.decoding) * (1 + i.depth) for k in range(i.spec.ranks)]
         chunks: list[Chunk] = []
         for r in list(i.prefilling):
-            tokens = min(r.target - r.done, i.token_budget - spent, i.chunk_limit(r.done, spent))
+            tokens = min(r.target - r.done, budget - spent[r.rank], i.chunk_limit(r.done, spent[r.rank]))
             if r in i.prefilling and tokens > 0:
                 if not self.cover(i, r, r.done + tokens):
                     preempted = True
                     break
                 chunks.append((r, r.done, tokens))
-                spent += tokens
+                spent[r.rank] += tokens
         preempted = preempted or i.dropped
         while not preempted and not i.swapped and self.admissible(i):
             r = min(i.waiting)[2]
             m = self.hash_tokens * len(self.cached(i, r))
-            tokens = min(r.goal - m, i.token_budget - spent, i.chunk_limit(m, spent))
+            rank = i.coming_rank
+            tokens = min(r.goal - m, budget - spent[rank], i.chunk_limit(m, spent[rank]))
             if tokens <= 0:
                 break
             self.admit(i, m + tokens if i.mode == "unified" else r.goal)
             chunks.append((r, m, tokens))
-            spent += tokens
+            spent[rank] += tokens
         return list(i.decoding), chunks
 
     def cover(self, i: Instance, r: Request, tokens: int) -> bool:
@@ -442,6 +445,7 @@ class Simulation:
         r.target, r.registered, r.done = r.goal, len(ids), self.hash_tokens * len(ids)
         r.covered = covered
         i.cache.take(r.id, self.blocks_on(i, covered) - len(ids) * i.cache.blocks_per_id)
+        i.take_in(r)
         i.prefilling.append(r)
         self.number(r)
         if math.isnan(r.start_s):
@@ -523,25 +527,38 @@ class Simulation:
             i.cache.take(r.id, self.blocks_on(i, self.most_kv(i, r)))
             i.swap_bytes += r.kv * self.options.kv_bytes_per_token
             self.number(r)
+            i.take_in(r)
             i.decoding.append(r)
 
     def start_step(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> None:
         depth = i.depth if decodes else 0
-        tokens = len(decodes) * (1 + depth)
         context = sum(r.p + r.g + depth for r in decodes)
-        sampled = tokens + sum(prefix + tokens == r.target != r.cut for r, prefix, tokens in chunks)
-        pool, prefill_tokens = i.spec.pool, sum(tokens for _, _, tokens in chunks)
-        duration = self.timing.base_s(pool, prefill_tokens, tokens, sampled)
-        prefill_s, decode_s = sum(self.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks), 0.0
-        if decodes:
-            decode_s += self.timing.decode_s(pool, len(decodes), context)
-            decode_s += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g + depth for r in decodes))
-        duration += max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
+        duration = max(
+            self.like_rank_s(i, [r for r in decodes if r.rank == k], [chunk for chunk in chunks if chunk[0].rank == k])
+            for k in range(i.spec.ranks)
+        )
         duration += i.swap_bytes / i.spec.host_bytes_s
         if depth > 0:
             duration += depth * self.draft_s(i)
         i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context, depth)
         self.push(i.step.end_s, STEP_END, i.id)
+
+    def like_rank_s(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
+        """A step of i if each of its ranks had these decodes and chunks."""
+        ranks, pool, depth = i.spec.ranks, i.spec.pool, i.depth if decodes else 0
+        batch, context = ranks * len(decodes), ranks * sum(r.p + r.g + depth for r in decodes)
+        sampled = batch * (1 + depth) + ranks * sum(
+            prefix + tokens == r.target != r.cut for r, prefix, tokens in chunks
+        )
+        prefill_tokens = ranks * sum(tokens for _, _, tokens in chunks)
+        duration = self.timing.base_s(pool, prefill_tokens, batch * (1 + depth), sampled)
+        prefill_s, decode_s = 0.0, 0.0
+        for _, prefix, tokens in chunks:
+            prefill_s += ranks * self.timing.chunk_s(pool, prefix, tokens)
+        if decodes:
+            decode_s += self.timing.decode_s(pool, batch, context)
+            decode_s += self.timing.uneven_s(pool, batch, context, max(r.p + r.g + depth for r in decodes))
+        return duration + max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
 
     def step_end(self, i: Instance) -> None:
         step, i.step = i.step, None

@@ -46,6 +46,8 @@ class Spec:
     reserve_blocks: int | None = None  # of every request, whatever its tokens
     chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
     stage_tokens: int = 1
+    ranks: int = 1  # data-parallel, each with requests of its own
+    rank_choice: str = "kv"  # or requests, round_robin
     bandwidth_bytes_s: float = math.inf
     host_bytes_s: float = math.inf
     unpack_s: float = 0.0  # of each token that arrives from another instance
@@ -132,6 +134,7 @@ class Request:
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
     destination: Instance | None = None
+    rank: int = 0  # of the instance that it prefills or decodes on
     moving: bool = False  # the copy under way is the tail of a migration
     migration: Migration | None = None
     ahead: int | None = None  # event of the copy that began before its prefill had ended
@@ -281,6 +284,7 @@ class Instance:
         self.step: Step | None = None
         self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
+        self.turn = 0  # rank that comes next where they take turns
         self.gate = -1  # decode steps after which its queue is admitted from; -1: none waits
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
         self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
@@ -304,6 +308,24 @@ class Instance:
     def largest_kv(self) -> int:
         reserved = self.spec.reserve_blocks
         return self.cache.total - self.watermark if reserved is None else reserved
+
+    @property
+    def coming_rank(self) -> int:
+        """The rank of the next request that comes."""
+        if self.spec.rank_choice == "round_robin":
+            return self.turn
+        loads = []
+        for k in range(self.spec.ranks):
+            decoding, prefilling = ([r for r in there if r.rank == k] for there in (self.decoding, self.prefilling))
+            kv = sum(r.kv for r in decoding) + sum(r.target for r in prefilling)
+            requests = len(decoding) + len(prefilling)
+            loads.append((kv, requests, k) if self.spec.rank_choice == "kv" else (requests, kv, k))
+        return min(loads)[2]
+
+    def take_in(self, r: Request) -> None:
+        """Put a request that comes on its rank."""
+        r.rank = self.coming_rank
+        self.turn = (self.turn + 1) % self.spec.ranks
 
     def chunk_limit(self, done: int, spent: int) -> int:
         """Tokens that the chunk schedule lets a request add to a step of `spent` tokens."""

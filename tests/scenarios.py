@@ -47,10 +47,12 @@ class TableTime:
 
     tables: StepTables
     kv: KvFormat
-    pack_s: float  # of each token that is prefilled
+    pack_s: tuple[float, ...]  # of each token that is prefilled, by pool
 
     def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
-        return float(step.base_s(self.tables, pool, prefill_tokens, decodes, sampled)) + self.pack_s * prefill_tokens
+        return (
+            float(step.base_s(self.tables, pool, prefill_tokens, decodes, sampled)) + self.pack_s[pool] * prefill_tokens
+        )
 
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
         return self.kv.prefill_factor * float(step.chunk_s(self.tables, pool, prefix, chunk))
@@ -77,12 +79,12 @@ class Scenario:
         return TableTime(
             step.stack([self.timing.row(self.model, pool.gpu, pool.parallelism) for pool in self.cluster.pools]),
             self.engine.kv_compression,
-            self.seconds_at(self.engine.kv_compression.pack_bytes_s),
+            tuple(self.seconds_at(pool, self.engine.kv_compression.pack_bytes_s) for pool in self.cluster.pools),
         )
 
-    def seconds_at(self, bytes_s: float | None) -> float:
-        """Of one token's keys and values."""
-        return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s
+    def seconds_at(self, pool: PoolSpec, bytes_s: float | None) -> float:
+        """Of one token's keys and values, each rank working on tokens of its own."""
+        return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s / pool.parallelism.dp
 
     def options(self) -> Options:
         engine = self.engine
@@ -120,6 +122,8 @@ class Scenario:
                 reserve_blocks=self.reserve_blocks(pool),
                 chunk_sizes=pool.chunk_schedule.sizes if pool.chunk_schedule else (),
                 stage_tokens=pool.chunk_schedule.stage_tokens if pool.chunk_schedule else 1,
+                ranks=1 if pool.rank_choice == "even" else pool.parallelism.dp,
+                rank_choice=pool.rank_choice,
                 pool=k,
                 role=pool.role,
                 total_blocks=self.capacity_tokens(pool) // self.engine.block_tokens,
@@ -128,7 +132,7 @@ class Scenario:
                 mode=pool.batching or self.engine.batching,
                 bandwidth_bytes_s=pool.link_bytes_s or self.cluster.link.bandwidth_bytes_s,
                 host_bytes_s=pool.host_bytes_s,
-                unpack_s=self.seconds_at(self.engine.kv_compression.unpack_bytes_s),
+                unpack_s=self.seconds_at(pool, self.engine.kv_compression.unpack_bytes_s),
             )
             for k, pool in enumerate(self.cluster.pools)
             for _ in range(pool.instances)
@@ -144,8 +148,9 @@ class Scenario:
     def capacity_tokens(self, pool: PoolSpec) -> int:
         if self.engine.kv_tokens is not None:
             return self.engine.kv_tokens
+        dp = pool.parallelism.dp
         tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
-        return int(tokens / self.engine.kv_compression.memory_share)
+        return dp * int(tokens // dp / self.engine.kv_compression.memory_share)
 
 
 # strategies
@@ -230,10 +235,11 @@ MODEL = Model("tiny", 4, 8, 1, 1, 1, 8, 8, max_context=140)  # 16 bytes of KV a 
 @st.composite
 def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpec:
     tokens = block_tokens * draw(st.integers(80 // block_tokens, 240 // block_tokens))
+    dp = draw(st.sampled_from([1, 1, 2, 4]))
     gpu = Gpu(
         name=role + str(draw(st.integers(0, 9))),
         peak_flops={"bf16": 1e12},
-        memory_bytes=float(MODEL.weight_bytes + tokens * MODEL.kv_bytes_per_token),
+        memory_bytes=float(MODEL.weight_bytes + -(-tokens // dp) * MODEL.kv_bytes_per_token),
         bandwidth_bytes_s=1e12,
         link_bytes_s=1e9,
         pcie_bytes_s=2.0 ** draw(st.integers(10, 18)) if exact else draw(st.floats(1e3, 2e5)),
@@ -247,6 +253,8 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         role=role,  # type: ignore[arg-type]
         instances=draw(st.integers(1, 3)),
         gpu=gpu,
+        parallelism=Parallelism(dp=dp),
+        rank_choice=draw(st.sampled_from(["even", "kv", "requests", "round_robin"])),
         token_budget=draw(st.none() | st.integers(1, 64)),
         max_batch=draw(st.none() | st.integers(1, 4)),
         batching=draw(st.none() | st.sampled_from(MODES)),

@@ -266,6 +266,15 @@ def test_scaled_times_lie_above_the_roofline_and_near_it(name: str, tokens: int)
     assert 1.0 < ratio < 2.5
 
 
+def test_a_slower_network_in_a_node_slows_what_stays_in_it() -> None:
+    """Between nodes an H800 has the ports of an H100."""
+    timing, units = Measured("sglang", calibrated=False), Parallelism(dp=32, ep=32)
+    for asked, parallelism, same in ((model(), Parallelism(8), False), (load("model", "deepseek_v3"), units, True)):
+        h100, h800 = (timing.entry(asked, gpu(name), parallelism).parts for name in ("h100", "h800"))
+        assert np.allclose(h100.communication_s, h800.communication_s, rtol=1e-12, atol=0.0) is same
+        assert np.array_equal(h100.gemm_s, h800.gemm_s)
+
+
 def test_a_row_is_made_in_no_time() -> None:
     started = time.perf_counter()
     for _ in range(5):

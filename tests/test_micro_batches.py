@@ -13,7 +13,7 @@ from framework.timing.calibration import Calibration
 from framework.timing.measured import Measured
 from framework.timing.micro_batches import in_two_batches, with_expert_load
 from framework.timing.profile import Parts
-from framework.timing.step import base_s, stack
+from framework.timing.step import StepRow, base_s, stack
 from tests.parts import load, made_up
 
 PLAIN = Calibration()
@@ -75,3 +75,25 @@ def test_both_are_settings_of_measured_times() -> None:
 def test_values_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match=f"timing.{next(iter(wrong))}"):
         Measured(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_hidden_may_grow_faster_than_communication() -> None:
+    compute, sent = np.array([0.0, 0.0, 1.0, 8.0]), np.array([2.0, 2.0, 2.0, 2.0])
+    zeros = np.zeros(4)
+    parts = in_two_batches(made_up(gemm_s=compute, experts_s=zeros, elementwise_s=zeros, communication_s=sent), PLAIN)
+    assert parts.communication_s[-1] >= parts.communication_s[-2]
+    assert linear_s(parts, 100_000) >= linear_s(parts, 8192)
+
+
+def test_experts_popularity_needs_even_routing() -> None:
+    timing = Measured(backend="sglang", experts={"skew": 1.0})
+    v3, h200 = load("model", "deepseek_v3"), load("gpu", "h200")
+    with pytest.raises(InputError, match="times of ep = 8 are of uneven routing"):
+        timing.row(v3, h200, Parallelism(dp=8, ep=8))
+    wide, even = Parallelism(dp=32, ep=32), Measured(backend="sglang")
+    assert linear(timing.row(v3, h200, wide)) > linear(even.row(v3, h200, wide))
+
+
+def linear(row: StepRow) -> float:
+    assert row.linear is not None
+    return row.linear.values[-1]

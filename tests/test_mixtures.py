@@ -136,3 +136,19 @@ def test_launches_of_modules_are_no_time_of_a_graph() -> None:
     assert projections_s(1e-4, **absorb) == pytest.approx(projections_s(3e-4, **absorb))
     assert projections_s(3e-4) - projections_s(1e-4) == pytest.approx(2 * 2e-4)
     assert projections_s(0.0, **absorb) == pytest.approx(projections_s(0.0))
+
+
+def test_among_nodes_that_were_measured_more_of_them_add_little() -> None:
+    table = grid(sent_s, phase=["dispatch", "combine"], comm="deepep_ll", **(SENT | {"ep": 16, "nodes": 2}))
+    operations = Operations(kernels(dispatch=table), GPU)
+    two_nodes_s, ten_s = (float(exchange_s(operations, 512, WIDE, ep, at(1024))) for ep in (16, 80))
+    assert two_nodes_s < ten_s < 1.1 * two_nodes_s
+
+
+def test_kernels_for_experts_among_nodes() -> None:
+    own = TABLES["experts"].with_columns(tp=pl.lit(1, pl.Int64))
+    made = own.with_columns(ep=pl.lit(16, pl.Int64), distribution=pl.lit("balanced"), latency_s=pl.lit(1e-6))
+    operations = Operations(kernels(experts=own, spread_experts=made), GPU)
+    assert float(operations.experts("bf16", 512, WIDE, 1, 16).seconds(at(TOKENS[4]))) == pytest.approx(1e-6)
+    for tp, ep in ((1, 8), (16, 1)):
+        assert float(operations.experts("bf16", 512, WIDE, tp, ep).seconds(at(TOKENS[4]))) > 1.2e-6

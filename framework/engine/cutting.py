@@ -11,6 +11,7 @@ from framework.engine.hooks import Hooks
 from framework.engine.kvcache import fits, release
 from framework.engine.lists import end, start_decoding
 from framework.engine.network import send
+from framework.engine.ranks import count_prefill
 from framework.engine.state import FAILED, PREFILLING, REASON_KV, ROUTE_DECODE, ROUTE_PREFILL, TAIL, State
 from framework.jit import kernel
 
@@ -20,12 +21,16 @@ def prefill_elsewhere(s: State, h: Hooks, i: int, r: int) -> bool:
     """r has been prefilled on i up to the cut in its prompt; False if i goes on with it."""
     q, inst = s.requests[r], s.instances[i]
     inst.prefilling -= 1
+    if inst.ranks > 0:
+        count_prefill(s, i, r, -1)
     q.cut = 0
     q.target = q.input_tokens
     q.state = TAIL
     place = choose(s, h, ROUTE_PREFILL, r)
     if place == i:
         inst.prefilling += 1
+        if inst.ranks > 0:
+            count_prefill(s, i, r, 1)
         inst.queued_tokens += q.target - q.done
         q.state = PREFILLING
         return False

@@ -19,6 +19,7 @@ from framework.engine.lists import (
     start_decoding,
 )
 from framework.engine.network import call_back, send, start_transfers
+from framework.engine.ranks import count_prefill
 from framework.engine.speculation import emit_accepted
 from framework.engine.state import (
     DECODE,
@@ -75,6 +76,8 @@ def _complete_prefills(s: State, h: Hooks, i: int) -> None:
             leaves = prefill_elsewhere(s, h, i, r)
         elif leaves:
             inst.prefilling -= 1
+            if unlikely(inst.ranks > 0):
+                count_prefill(s, i, r, -1)
             _emit_from_prefill(s, r)
             _decode_somewhere(s, h, i, r)
         if not leaves:

@@ -24,6 +24,7 @@ from framework.engine.lists import (
 from framework.engine.network import cancel_migration, poke, seats, send_ahead, start_transfers, switch_over
 from framework.engine.prefills import form_batch, form_chunks, form_whole_prompts, queue_again
 from framework.engine.queues import append
+from framework.engine.ranks import put_on_rank
 from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
 from framework.engine.state import (
@@ -126,6 +127,8 @@ def _switch_and_join(s: State, i: int) -> None:
         inst.joined -= 1
         sim.admissions += 1
         s.requests[r].admission = sim.admissions
+        if unlikely(inst.ranks > 0):
+            put_on_rank(s, i, r)
         if unlikely(s.requests[r].done < s.requests[r].target):
             start_prefilling(s, i, r)
         else:
@@ -197,4 +200,6 @@ def _swap_in(s: State, i: int) -> None:
         hold(s, i, q.kv, sim.now_s)
         sim.admissions += 1
         q.admission = sim.admissions
+        if unlikely(inst.ranks > 0):
+            put_on_rank(s, i, r)
         start_decoding(s, i, r, q.kv)

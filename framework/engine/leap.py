@@ -12,6 +12,7 @@ import numpy as np
 
 from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.queues import tree_update
+from framework.engine.ranks import slowest_rank
 from framework.engine.speculation import draft_s
 from framework.engine.state import STEP_END, State
 from framework.jit import kernel, unlikely
@@ -167,17 +168,21 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     first_s += value_s
     if chunks_s > 0.0 and value_s > 0.0:
         first_s -= sim.attention_overlap * min(chunks_s, value_s)
+    increment_s, most = slope_s * decodes, _NEVER
+    if unlikely(inst.ranks > 0):
+        first_s, increment_s, most = slowest_rank(s, i, decodes, prefill_tokens)
+        knot = np.inf
     first_s += inst.swap_bytes / inst.host_bytes_s
     if unlikely(sim.speculates):
         first_s += leap.depth * draft_s(s, i)
 
     leap.steps = 1
     if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted and not sim.speculates:
-        leap.steps = _steps_until_decision(s, i, decodes, context, knot)
+        leap.steps = min(_steps_until_decision(s, i, decodes, context, knot), most)
     inst.swap_bytes = 0.0
     leap.start_s = sim.now_s
     leap.first_s = first_s
-    leap.increment_s = slope_s * decodes
+    leap.increment_s = increment_s
     leap.done = 0
     leap.grown = 1
     leap.decodes = decodes

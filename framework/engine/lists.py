@@ -7,6 +7,7 @@ import numpy as np
 from framework.engine.kvcache import note_use, release
 from framework.engine.network import cancel_migration
 from framework.engine.queues import append, release_push
+from framework.engine.ranks import count_decode, count_prefill
 from framework.engine.state import (
     DECODING,
     FAILED,
@@ -36,6 +37,8 @@ def start_prefilling(s: State, i: int, r: int) -> None:
     s.arena[inst.prefilling_at + inst.prefilling] = r
     s.arena[inst.chunk_at + inst.prefilling] = 0
     inst.prefilling += 1
+    if unlikely(inst.ranks > 0):
+        count_prefill(s, i, r, 1)
 
 
 @kernel
@@ -55,6 +58,8 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     s.arena[inst.finish_at + inst.running] = finish
     if inst.reserve_blocks == 0:
         s.arena[inst.growth_at + _phase(s, q.offset)] += 1
+    if unlikely(inst.ranks > 0):
+        count_decode(s, i, r, 1)
     inst.running += 1
     inst.decode_kv += kv
     leap.next_finish = min(leap.next_finish, finish)
@@ -81,6 +86,8 @@ def stop_decoding(s: State, i: int, r: int) -> None:
         q.emitted = emitted
     if inst.reserve_blocks == 0:
         s.arena[inst.growth_at + _phase(s, q.offset)] -= 1
+    if unlikely(inst.ranks > 0):
+        count_decode(s, i, r, -1)
     inst.decode_kv -= q.kv
     if q.unstamped:
         inst.unstamped -= 1
@@ -116,6 +123,8 @@ def remove_prefilling(s: State, i: int, r: int) -> None:
             s.arena[inst.chunk_at + kept] = s.arena[inst.chunk_at + j]
             kept += 1
     inst.prefilling = kept
+    if unlikely(inst.ranks > 0):
+        count_prefill(s, i, r, -1)
     inst.queued_tokens -= s.requests[r].target - s.requests[r].done
 
 

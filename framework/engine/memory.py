@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
+from framework.engine.ranks import RANK_WORDS
 from framework.engine.state import (
     INSTANCE,
     LEAP,
     MEMBERSHIP,
     MODES,
     PROGRESS,
+    RANK_CHOICES,
     RECOMPUTE,
     REQUEST,
     ROLES,
@@ -108,6 +110,8 @@ def allocate(
             instances["chunk_stages"][pool_of == k] = len(schedule.sizes)
             instances["stage_tokens"][pool_of == k] = schedule.stage_tokens
     instances["growth_at"] = arena.take(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
+    for i in np.flatnonzero(instances["ranks"]):
+        instances["ranks_at"][i] = arena.take(RANK_WORDS * int(instances["ranks"][i]))
     cached = engine.prefix_cache and workload.has_prefixes
     if cached:
         _lay_out_cache(sim, instances, arena, workload, engine)
@@ -170,6 +174,9 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         if pool.reserve_tokens is not None:
             most = blocks - math.floor(engine.watermark * blocks)
             mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens), most)
+        if pool.rank_choice != "even" and pool.parallelism.dp > 1:
+            mine["ranks"] = pool.parallelism.dp
+            mine["rank_choice"] = RANK_CHOICES[pool.rank_choice]
         mine["host_bytes_s"] = pool.host_bytes_s
         mine["unpack_s"] = kv.unpack_s(model, pool.parallelism)
         instances[pool_of == k] = mine

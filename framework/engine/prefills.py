@@ -18,14 +18,17 @@ from framework.engine.kvcache import (
 from framework.engine.lists import remove_prefilling
 from framework.engine.network import seats
 from framework.engine.queues import queue_pop
+from framework.engine.ranks import choose_rank, count_prefill, left_on, put_on_rank, share_budget, spend
 from framework.engine.state import PREFILLING, UNIFIED, WAITING, State
-from framework.jit import kernel
+from framework.jit import kernel, unlikely
 
 
 @kernel
 def form_chunks(s: State, i: int, budget: int) -> int:
     """Prefilling requests in order, then new ones, each as much of its prompt as the budget still allows."""
     inst = s.instances[i]
+    if unlikely(inst.ranks > 0):
+        return _form_chunks_on_ranks(s, i)
     left, j = budget, 0
     while j < inst.prefilling:
         r = s.arena[inst.prefilling_at + j]
@@ -45,13 +48,39 @@ def form_chunks(s: State, i: int, budget: int) -> int:
 
 
 @kernel
+def _form_chunks_on_ranks(s: State, i: int) -> int:
+    """The same where each rank has a budget of its own; the tokens of all chunks."""
+    inst = s.instances[i]
+    share_budget(s, i)
+    tokens, j = 0, 0
+    while j < inst.prefilling:
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left_on(s, i, q.rank))))
+        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+            break
+        s.arena[inst.chunk_at + j] = chunk
+        spend(s, i, q.rank, chunk)
+        tokens += chunk
+        j += 1
+    while True:
+        rank = choose_rank(s, i)
+        chunk = _admit_head(s, i, left_on(s, i, rank), False, False)
+        if chunk == 0:
+            break
+        spend(s, i, rank, chunk)
+        tokens += chunk
+    return tokens
+
+
+@kernel
 def _largest_chunk(s: State, i: int, done: int, left: int) -> int:
-    """Tokens that a request with `done` prefilled may add to a step whose budget has `left`, by the chunk schedule."""
+    """Tokens that a request with `done` prefilled may add, by the schedule, where its step's budget has `left`."""
     inst = s.instances[i]
     if inst.chunk_stages == 0:
         return left
     stage = min(done // inst.stage_tokens, inst.chunk_stages - 1)
-    return min(left, s.arena[inst.chunk_sizes_at + stage] - (inst.token_budget - left))
+    return min(left, s.arena[inst.chunk_sizes_at + stage] - (inst.token_budget // max(1, inst.ranks) - left))
 
 
 @kernel
@@ -147,6 +176,9 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     s.arena[inst.prefilling_at + inst.prefilling] = r
     s.arena[inst.chunk_at + inst.prefilling] = chunk
     inst.prefilling += 1
+    if unlikely(inst.ranks > 0):
+        put_on_rank(s, i, r)
+        count_prefill(s, i, r, 1)
     inst.queued -= 1
     inst.queued_tokens -= cached
     hold(s, i, q.kv, sim.now_s)

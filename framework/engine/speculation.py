@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from framework.engine.kvcache import give_back, held_blocks, hold
+from framework.engine.ranks import lengthen
 from framework.engine.state import State
 from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, decode_s
@@ -137,6 +138,8 @@ def emit_accepted(s: State, i: int) -> None:
         accepted = min(accepted_drafts(s, r, first, leap.depth), most)
         unused += held_blocks(s, i, kv_of_next_step(s, i, r, kv - 1)) - held_blocks(s, i, kv + accepted)
         q.offset += accepted
+        if unlikely(inst.ranks > 0):
+            lengthen(s, i, r, accepted)
         s.arena[inst.finish_at + j] -= accepted
         leap.next_finish = min(leap.next_finish, s.arena[inst.finish_at + j])
         emitted += accepted

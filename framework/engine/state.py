@@ -36,6 +36,9 @@ NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY = range(5)
 REASONS = ("", "context", "kv", "stalled", "policy")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
+# Which rank of an instance a request that comes goes to.
+RANK_OF_LEAST_KV, RANK_OF_LEAST_REQUESTS, RANK_IN_TURN = range(3)
+RANK_CHOICES = {"kv": RANK_OF_LEAST_KV, "requests": RANK_OF_LEAST_REQUESTS, "round_robin": RANK_IN_TURN}
 # Actions of a tick.
 MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)
 # Hooks, as they are named in errors.
@@ -74,6 +77,7 @@ REQUEST = _record(
     ("unstamped", "i1"),
     ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
     ("destination", "i4"),  # of its transfer or migration, -1
+    ("rank", "i4"),  # of that instance, where its ranks are told apart
     ("follows", "b1"),  # arrives when a request before has ended: of its session, or of its client
     ("opens", "b1"),  # first of its session
     ("taken_in", "b1"),  # it has passed the front end
@@ -153,6 +157,10 @@ INSTANCE = _record(
     ("chunk_stages", "i8"),  # stages of the chunk schedule, 0: none
     ("chunk_sizes_at", "i8"),
     ("stage_tokens", "i8"),
+    ("ranks", "i8"),  # data-parallel ranks that are told apart, 0: all are taken to be alike
+    ("ranks_at", "i8"),
+    ("rank_choice", "i1"),
+    ("next_rank", "i8"),
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("cache_at", "i8"),
     ("cache_free", "i8"),  # first unused node of the cache, -1

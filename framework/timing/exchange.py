@@ -36,10 +36,11 @@ def _phase(
     """One way of one library, over the tokens of each GPU."""
     hidden, experts, ep = shape
     measured = int(rows["ep"][0])
+    of_one_node = measured if int(rows["nodes"][0]) == 1 else 1
 
     def ideal(among: int) -> Ideal:
         reached = among * (1.0 - (1.0 - 1.0 / among) ** experts.per_token)
-        token_s = reached * hidden * ACTIVATION_BYTES / operations.link_bytes_s(among, measured)
+        token_s = reached * hidden * ACTIVATION_BYTES / operations.link_bytes_s(among, of_one_node)
         return lambda each: np.asarray(token_s * each)
 
     def make() -> Interpolated:

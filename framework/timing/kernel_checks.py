@@ -31,6 +31,7 @@ _AXIS = {
     "prefill_attention": "tokens",
     "decode_attention": "batch",
     "experts": "tokens",
+    "spread_experts": "tokens",
     "dispatch": "tokens",
     "latent_prefill": "tokens",
     "latent_decode": "batch",
@@ -173,7 +174,7 @@ def _light(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
     flops, moved = _work(operation)
     links = operation == "dispatch" or "bytes" in OPERATIONS[operation]
     bandwidth = gpu.link_bytes_s if links else gpu.bandwidth_bytes_s
-    computed = "dtype" in OPERATIONS[operation] and operation in ("gemm", "experts", "latent_bmm")
+    computed = "dtype" in OPERATIONS[operation] and operation in ("gemm", "experts", "spread_experts", "latent_bmm")
     peak = _by_dtype({name: _peak(gpu, name) for name in DTYPE_BYTES}) if computed else pl.lit(_fastest_peak(gpu))
     return rows.with_columns(flops=flops.cast(pl.Float64), moved=moved.cast(pl.Float64), peak=peak).with_columns(
         light_s=pl.max_horizontal(pl.col("flops") / pl.col("peak"), pl.col("moved") / bandwidth),
@@ -190,7 +191,7 @@ def _work(operation: str) -> tuple[pl.Expr, pl.Expr]:
     if operation == "gemm":
         m, n, k = _columns("m", "n", "k")
         return 2.0 * m * n * k, n * k * weight
-    if operation == "experts":
+    if operation in ("experts", "spread_experts"):
         tokens, hidden, inner, routed = _columns("tokens", "hidden", "intermediate", "per_token")
         # Two of three matrices: experts without a gate have no third. A group may have few tokens or none.
         return 4.0 * tokens * routed * hidden * inner / (pl.col("tp") * pl.col("ep")), none

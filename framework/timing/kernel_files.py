@@ -24,6 +24,7 @@ _DTYPES = {
 }
 _US = 1e-6
 _BF16_BYTES = 2
+_NODE_GPUS = 8
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,13 @@ def _deepep_files() -> list[File]:
     return files
 
 
+def _spread_experts(name: str) -> File:
+    """Kernels behind DeepEP, whole experts on each GPU; routing is even, as copies of the popular ones make it."""
+    columns = {**_EXPERTS, "distribution": pl.lit("balanced")}
+    keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > _NODE_GPUS)
+    return File("moe", name, columns, keep)
+
+
 # The type of what is sent is part of the library's name where it is not its default.
 _COMM = pl.col("comm_backend").str.strip_prefix("trtllm_") + pl.when(
     pl.col("comm_dtype").is_in(["default", "bfloat16"])
@@ -170,6 +178,8 @@ FILES: Mapping[str, Sequence[File]] = {
             unless=_SHARED_KERNELS,
         ),
     ],
+    # For a few tokens of each expert, and for many: of what both measured the faster counts.
+    "spread_experts": [_spread_experts("wideep_generation_moe"), _spread_experts("wideep_context_moe")],
     "all_reduce": [
         File(
             "comm",

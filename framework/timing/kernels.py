@@ -12,6 +12,7 @@ The operations, each on one GPU:
 - experts: `tokens` tokens, of all GPUs that share the layer, enter a mixture of `experts` experts, `per_token` each;
   whole experts are spread over `ep` groups, each expert (`hidden` x `intermediate`) is split over `tp` GPUs;
   `distribution` of the tokens over the experts;
+- spread_experts: the same by kernels made for experts that are spread over the GPUs of several nodes;
 - all_reduce, all_gather, reduce_scatter, all_to_all: a message of `bytes` among `gpus`;
 - dispatch: `tokens` of each GPU to those of their experts and back (`phase` dispatch, combine), by the library `comm`;
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
@@ -41,6 +42,7 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "decode_attention": (*_ATTENTION, "context"),
     "uneven_decode": (*_ATTENTION, "context", "longest"),
     "experts": _EXPERTS,
+    "spread_experts": _EXPERTS,
     "all_reduce": _MESSAGE,
     "all_gather": _MESSAGE,
     "reduce_scatter": _MESSAGE,

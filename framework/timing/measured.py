@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration import Calibration, Fit, find_calibration
-from framework.timing.micro_batches import in_two_batches, with_expert_load
+from framework.timing.expert_load import ExpertLoad, expert_load
+from framework.timing.micro_batches import NODE_GPUS, in_two_batches, with_expert_load
 from framework.timing.neighbour import NEIGHBOURS, same_speed, scaled
 from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Origin
@@ -57,9 +59,10 @@ class Measured:
     `calibrated`: with the terms that were fitted to measured deployments, where there are any. `profiles`: a directory
     of one's own profiles, which is searched first. A GPU without a profile gets those of `neighbour`, or of the one
     known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. `expert_load`:
-    of the GPU with most tokens, relative to the routing that was measured; `two_batches`: micro-batches that hide each
-    other's communication (both: framework.timing.micro_batches). `source` names all that one object gave out; it reads
-    what it gives out again but once.
+    of the GPU with most tokens, relative to the routing that was measured; `experts`: the same from the experts'
+    popularity and copies, where they are spread over more GPUs than a node has and times are of even routing;
+    `two_batches`: micro-batches that hide each other's communication (framework.timing.micro_batches). `source` names
+    all that one object gave out; it reads what it gives out again but once.
     """
 
     backend: str = "vllm"
@@ -68,6 +71,7 @@ class Measured:
     neighbour: str | None = None
     expert_load: float = 1.0
     two_batches: bool = False
+    experts: ExpertLoad | Mapping[str, Any] | None = None
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
 
@@ -80,6 +84,7 @@ class Measured:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
         require_positive("timing.expert_load", self.expert_load)
+        self.experts = expert_load(self.experts)
 
     @property
     def source(self) -> str:
@@ -120,10 +125,21 @@ class Measured:
             fit = find_calibration(places, name, self.backend, model)
             if fit is not None:
                 break
-        parts = with_expert_load(parts, self.expert_load)
+        parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
             parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
         return Entry(parts, gpu.name, found.origin, fit, name)
+
+    def _load(self, model: Model, parallelism: Parallelism) -> float:
+        """Of the GPU with most tokens, by `experts`."""
+        if not isinstance(self.experts, ExpertLoad) or model.experts is None:
+            return 1.0
+        if parallelism.ep <= NODE_GPUS:
+            raise InputError(
+                f"timing.experts is for experts on more than {NODE_GPUS} GPUs: times of ep = {parallelism.ep} are of"
+                " uneven routing; give timing.expert_load, relative to that, or set timing.experts=null"
+            )
+        return self.experts.most(model.experts.count, parallelism.ep)
 
     def _like(self, gpu: Gpu) -> tuple[str, float]:
         """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""

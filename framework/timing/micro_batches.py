@@ -9,7 +9,7 @@ import numpy as np
 from framework.timing.calibration import Calibration
 from framework.timing.profile import FloatArray, Parts
 
-_NODE_GPUS = 8  # as in framework.timing.operations, which would load what reads kernel tables
+NODE_GPUS = 8  # as in framework.timing.operations, which would load what reads kernel tables
 
 
 def with_expert_load(parts: Parts, load: float) -> Parts:
@@ -19,7 +19,7 @@ def with_expert_load(parts: Parts, load: float) -> Parts:
     measured, which is uneven itself (framework.timing.operations), so that 1 changes nothing. Within a node every GPU
     gathers all tokens, whatever they choose.
     """
-    crosses = parts.parallelism.dp > 1 and parts.parallelism.ep > _NODE_GPUS
+    crosses = parts.parallelism.dp > 1 and parts.parallelism.ep > NODE_GPUS
     exchange = load if crosses else 1.0
     return replace(parts, experts_s=load * parts.experts_s, communication_s=exchange * parts.communication_s)
 
@@ -37,13 +37,15 @@ def in_two_batches(parts: Parts, calibration: Calibration) -> Parts:
         for curve in (parts.gemm_s, parts.experts_s, parts.elementwise_s, parts.communication_s)
     )
     hidden_s = calibration.kernel / calibration.communication * (gemm_s + experts_s + elementwise_s)
+    seen_s = np.where(tokens > 1, np.maximum(exchange_s - hidden_s, 0.0), exchange_s)
+    seen_s[-1] = max(seen_s[-1], seen_s[-2])  # the last segment goes on, and must not lead below 0
     return replace(
         parts,
         tokens=tokens,
         gemm_s=gemm_s,
         experts_s=experts_s,
         elementwise_s=elementwise_s,
-        communication_s=np.where(tokens > 1, np.maximum(exchange_s - hidden_s, 0.0), exchange_s),
+        communication_s=seen_s,
     )
 
 

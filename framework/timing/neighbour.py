@@ -19,6 +19,7 @@ import numpy as np
 
 from framework.errors import InputError
 from framework.hardware import DTYPE_BYTES, Gpu, Model
+from framework.timing.micro_batches import NODE_GPUS
 from framework.timing.profile import FloatArray, Parts
 
 _ATTENTION_DTYPE = "bf16"  # what attention is computed in, whatever the cache holds
@@ -44,6 +45,7 @@ NEIGHBOURS: Mapping[str, Neighbour] = {
         "like compute capability 8.9, 8.6 has 48 warps and 100 KB of shared memory per multiprocessor (A100: 64 and"
         " 164; NVIDIA Ampere Tuning Guide, 1.4.1.1 and 1.4.2.3), GDDR6 and no NVLink; its L2 is 6 MB instead of 96 MB",
     ),
+    "h800": Neighbour("h100", 1.0, "the same chip and memory, with fewer NVLink lanes"),
     "v100": Neighbour(
         "a100",
         0.779 / 0.90,
@@ -93,7 +95,9 @@ class _Scale:
         self._model = model
         self._gpus = ((measured, 1.0), (target, tensor_gain))
         self.bandwidth = measured.bandwidth_bytes_s / target.bandwidth_bytes_s
-        self.link = measured.link_bytes_s / target.link_bytes_s
+        crosses = parts.parallelism.stage_gpus > NODE_GPUS  # the network between nodes is the slower part of the way
+        link = "nic_bytes_s" if crosses else "link_bytes_s"
+        self.link = getattr(measured, link) / getattr(target, link)
         self.decode = self._decode()
 
     def gemm(self, tokens: FloatArray) -> FloatArray:

@@ -74,7 +74,10 @@ class Operations:
         return self._fits[key]
 
     def experts(self, dtype: str, hidden: int, experts: Experts, tp: int, ep: int) -> Interpolated:
-        """A layer's routed experts over the tokens that enter it on all GPUs that share it."""
+        """A layer's routed experts over the tokens that enter it on all GPUs that share it.
+
+        Among the GPUs of several nodes, kernels made for that count where they were measured, under even routing.
+        """
         key = ("experts", dtype, hidden, experts, tp, ep)
         if key not in self._fits:
             intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
@@ -87,7 +90,9 @@ class Operations:
                 "per_token": per_token,
             }
             preferred = _EVEN if experts.shared_intermediate else _UNEVEN
-            rows = nearest(_distribution(self.rows("experts", shape), preferred), {"ep": ep, "tp": tp})
+            spread = ep > NODE_GPUS and tp == 1 and self._has("spread_experts", shape)
+            rows = self.rows("spread_experts" if spread else "experts", shape)
+            rows = nearest(_distribution(rows, preferred), {"ep": ep, "tp": tp})
             flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
 
             def ideal(shards: float) -> Ideal:
@@ -173,7 +178,7 @@ class Operations:
         return self._fits[key]
 
     def link_bytes_s(self, gpus: int, measured: int) -> float:
-        """Bytes a second from one of so many GPUs to the others, of which `measured` were seen to be near."""
+        """Bytes a second from one of so many GPUs to the others, of which `measured` were seen to be of one node."""
         near = max(measured, _LINKED.get(self.gpu.name, NODE_GPUS))
         return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
@@ -194,6 +199,14 @@ class Operations:
                 f"no {operation} times with {shape} for gpu {origin.gpu}, backend {origin.backend} in {origin.source}"
             )
         return rows
+
+    def _has(self, operation: str, wanted: dict[str, Any]) -> bool:
+        """Whether a table holds rows in which the columns have the wanted values."""
+        table = self.kernels.tables.get(operation)
+        return (
+            table is not None
+            and not table.filter(*(pl.col(name) == value for name, value in wanted.items())).is_empty()
+        )
 
     def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
         """Seconds at the speed of light: the longer of computing and of moving."""

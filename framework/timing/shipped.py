@@ -48,6 +48,7 @@ _STAGED = parallelisms("tp4-pp2 tp8-pp2")
 _SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
 _GROUPED = parallelisms("tp1-dp2-ep2 tp1-dp4-ep4 tp1-dp8-ep8")
 _WIDE = parallelisms("tp16 tp16-ep16 tp1-dp16-ep16 tp1-dp32-ep32")
+_WIDEST = parallelisms("tp1-dp144-ep144")  # of the deployment that DeepSeek describes
 
 PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1], _DENSE),
@@ -64,7 +65,7 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "gpt_oss_120b": (_OSS, _DENSE + _SPREAD + _GROUPED),
     "qwen3_235b": (_BLOCK, _DENSE + _SPREAD),
     "minimax_m25": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD),
-    "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED + _WIDE),
+    "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED + _WIDE + _WIDEST),
     "kimi_k25": (_KIMI, _DENSE[2:] + _SPREAD[1:] + _GROUPED[1:] + _WIDE),
 }
 
