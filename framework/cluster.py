@@ -169,25 +169,31 @@ def disaggregated(
     decode_gpu: Gpu | None = None,
     prefill_tp: int | None = None,
     decode_tp: int | None = None,
+    prefill_pp: int | None = None,
+    decode_pp: int | None = None,
     link_bandwidth_bytes_s: float | None = None,
     link_latency_s: float = 0.0,
     spare: int = 0,
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
-    Both pools have `gpu` and `tp` unless they name their own, and both have pp, ep and dp. The network is as for
+    Both pools have `gpu`, `tp` and `pp` unless they name their own, and both have ep and dp. The network is as for
     `mixed`.
     """
     require_count("cluster.prefill", prefill)
     require_count("cluster.decode", decode)
-    prefilling = _parallelism("prefill_", tp if prefill_tp is None else prefill_tp, pp, ep, dp)
-    decoding = _parallelism("decode_", tp if decode_tp is None else decode_tp, pp, ep, dp)
+    prefilling = _parallelism("prefill_", _or(prefill_tp, tp), _or(prefill_pp, pp), ep, dp)
+    decoding = _parallelism("decode_", _or(decode_tp, tp), _or(decode_pp, pp), ep, dp)
     pools = (
         PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
         PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
         *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
     )
     return _linked(pools, link_bandwidth_bytes_s, link_latency_s)
+
+
+def _or(own: int | None, shared: int) -> int:
+    return shared if own is None else own
 
 
 def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
@@ -197,7 +203,8 @@ def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec
 
 def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
     require_count(f"cluster.{pool}tp", tp)
-    for name, value in {"pp": pp, "ep": ep, "dp": dp}.items():
+    require_count(f"cluster.{pool}pp", pp)
+    for name, value in {"ep": ep, "dp": dp}.items():
         require_count(f"cluster.{name}", value)
     return Parallelism(tp, pp, ep, dp)
 
