@@ -87,6 +87,13 @@ class Capacity(Objective):
             probes=_table([search, *others]),
         )
 
+    def rate_rps(self, experiment: Experiment) -> float:
+        """The capacity alone, 0 where there is none. Raises InputError for requests that have no rate."""
+        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
+        search = Search(experiment, criterion, self._part(None, 0))
+        search.find(_own_rate_rps(experiment), _FAR)
+        return search.low_rps
+
     def _part(self, progress: Progress | None, number: int) -> Progress:
         """Reports of one search of several as of the whole."""
 

@@ -180,6 +180,8 @@ def disaggregated(
     link_latency_s: float = 0.0,
     spare: int = 0,
     rank_choice: RankChoice = "even",
+    prefill_pp: int | None = None,
+    decode_pp: int | None = None,
     prefill_ep: int | None = None,
     decode_ep: int | None = None,
     prefill_dp: int | None = None,
@@ -187,13 +189,17 @@ def disaggregated(
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
-    Both pools have `gpu`, `tp`, `ep` and `dp` unless they name their own, and both have pp. The network, and
-    `rank_choice`, are as for `mixed`.
+    Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, and `rank_choice`, are as
+    for `mixed`.
     """
     require_count("cluster.prefill", prefill)
     require_count("cluster.decode", decode)
-    prefilling = _parallelism("prefill_", _own(prefill_tp, tp), pp, _own(prefill_ep, ep), _own(prefill_dp, dp))
-    decoding = _parallelism("decode_", _own(decode_tp, tp), pp, _own(decode_ep, ep), _own(decode_dp, dp))
+    prefilling = _parallelism(
+        "prefill_", _own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp)
+    )
+    decoding = _parallelism(
+        "decode_", _own(decode_tp, tp), _own(decode_pp, pp), _own(decode_ep, ep), _own(decode_dp, dp)
+    )
     pools = (
         PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
         PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
@@ -216,9 +222,8 @@ def _own(size: int | None, shared: int) -> int:
 
 
 def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
-    require_count(f"cluster.{pool}tp", tp)
-    for name, value in {"pp": pp, "ep": ep, "dp": dp}.items():
-        require_count(f"cluster.{name}", value)
+    for name, value in {"tp": tp, "pp": pp, "ep": ep, "dp": dp}.items():
+        require_count(f"cluster.{pool}{name}", value)
     return Parallelism(tp, pp, ep, dp)
 
 
