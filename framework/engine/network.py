@@ -47,7 +47,7 @@ def has_room(s: State, i: int, blocks: int) -> bool:
 
 
 @kernel
-def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
+def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
     """Claim both ends of the link, first come first served, and announce the end of the copy."""
     sim, src, dst = s.sim[0], s.instances[source], s.instances[target]
     bytes_ = tokens * sim.copy_bytes_per_token
@@ -88,7 +88,7 @@ def start_transfers(s: State, i: int) -> None:
         inst.incoming_head = q.next
         inst.reserved += 1
         reserve(s, i, blocks)
-        _start_copy(s, r, q.instance, i, q.kv)
+        start_copy(s, r, q.instance, i, q.kv)
 
 
 @kernel
@@ -147,7 +147,7 @@ def migrate(s: State, r: int, target: int) -> None:
     dst.incoming += 1
     dst.incoming_kv_tokens += kv
     reserve(s, target, blocks)
-    _start_copy(s, r, q.instance, target, kv)
+    start_copy(s, r, q.instance, target, kv)
 
 
 @kernel
@@ -173,7 +173,7 @@ def switch_over(s: State, r: int) -> bool:
     reserve(s, target, extra)
     dst.incoming_kv_tokens += kv - q.migrated_kv
     q.migration = NOT_MIGRATING
-    _start_copy(s, r, q.instance, target, kv - q.migrated_kv)
+    start_copy(s, r, q.instance, target, kv - q.migrated_kv)
     return True
 
 
