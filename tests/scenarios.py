@@ -388,3 +388,30 @@ def crowded(draw: st.DrawFn) -> Scenario:
         cluster=replace(scenario.cluster, pools=tuple(replace(pool, instances=1) for pool in pools)),
         rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "mode"]))),
     )
+
+
+@st.composite
+def sharing(draw: st.DrawFn) -> Scenario:
+    """Prompts of a few families, more than memory can keep, with stores below it and prefixes sent ahead."""
+    scenario = draw(scenarios(exact=True))
+    engine, count = scenario.engine, len(scenario.workload)
+    size = engine.block_tokens * draw(st.sampled_from([1, 1, 2])) if engine.block_tokens < 16 else 16
+    prompts = draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
+    names = []
+    for k, prompt in enumerate(prompts):
+        family, blocks = draw(st.integers(0, 3)), -(-prompt // size)
+        common = draw(st.integers(0, blocks))
+        names.append([100 * family + j for j in range(common)] + [1000 + 100 * k + j for j in range(blocks - common)])
+    workload = replace(
+        scenario.workload,
+        input_tokens=np.array(prompts),
+        output_tokens=np.minimum(scenario.workload.output_tokens, 20),
+        hash_ids=np.array([name for row in names for name in row], np.int64),
+        hash_offsets=np.cumsum([0, *map(len, names)]),
+        hash_block_tokens=size,
+    )
+    kv_tokens = draw(st.none() | st.sampled_from([80, 96, 128]))
+    stores = draw(prefix_stores(exact=True))
+    engine = replace(engine, prefix_cache=True, prefix_stores=stores, kv_tokens=kv_tokens)
+    rules = replace(scenario.rules, route_prefill=draw(st.sampled_from(["hash", "turn", "queued_tokens"])), admit="")
+    return replace(scenario, workload=workload, engine=engine, rules=rules)

@@ -18,7 +18,7 @@ from tests.recovery import step_times, token_times
 from tests.reference import ARRIVAL, TICK, Simulation
 from tests.reference_parts import INSTANCE_TOTALS
 from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
-from tests.scenarios import Scenario, crowded, scenarios
+from tests.scenarios import Scenario, crowded, scenarios, sharing
 
 ROW_FIELDS = (
     *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
@@ -159,6 +159,19 @@ def test_exact(scenario: Scenario) -> None:
 @settings(quick, max_examples=150)
 @given(crowded())
 def test_exact_where_prompts_crowd(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@settings(quick, max_examples=250)
+@given(sharing())
+def test_exact_where_prefixes_are_stored(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@pytest.mark.slow
+@thorough
+@given(sharing())
+def test_exact_where_prefixes_are_stored_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
