@@ -36,9 +36,9 @@ class Mooncake(Disaggregated):
     """`routing` is random, load (the shortest queue), local (least TTFT, by each instance's own cache) or global.
 
     global also copies: the longest prefix that an instance has goes to one whose own is shorter by a factor above
-    `kvcache_balancing_threshold`. `admission` by expected TTFT and TBT against `ttft_s` and `tbt_s`: none, slo (of the
-    instances chosen), or by the mean TBT of the decode pool: baseline (once a prompt has been prefilled), early (before
-    that), predicted (before, as it will be then if each decode lasts `decode_s`).
+    `kvcache_balancing_threshold`. `admission` by expected TTFT and TBT against `ttft_s` and `tbt_s` (None: no limit):
+    none, slo (of the instances chosen), or by the mean TBT of the decode pool: baseline (once a prompt has been
+    prefilled), early (before that), predicted (before, as it will be then if each decode lasts `decode_s`).
     """
 
     def __init__(
@@ -46,20 +46,24 @@ class Mooncake(Disaggregated):
         routing: str = "global",
         kvcache_balancing_threshold: float = 2.0,
         admission: str = "slo",
-        ttft_s: float = 2.0,
-        tbt_s: float = 0.05,
+        ttft_s: float | None = 2.0,
+        tbt_s: float | None = 0.05,
         decode_s: float = 10.0,
         chunk_tokens: int = 1000,
         seed: int = 0,
     ) -> None:
-        values = {"kvcache_balancing_threshold": kvcache_balancing_threshold, "ttft_s": ttft_s, "tbt_s": tbt_s}
-        for name, value in (values | {"decode_s": decode_s}).items():
+        limits = {"ttft_s": ttft_s, "tbt_s": tbt_s}
+        for name, value in {"kvcache_balancing_threshold": kvcache_balancing_threshold, "decode_s": decode_s}.items():
             require_positive(f"policy.{name}", value)
+        for name, limit in limits.items():
+            if limit is not None:
+                require_positive(f"policy.{name}", limit)
         require_count("policy.chunk_tokens", chunk_tokens)
         require_choice("policy.routing", routing, ROUTING)
         self.routing, self.admission = routing, admission
         self.expected_tbt_s = rule("policy.admission", admission, EXPECTED_TBT)
-        self.threshold, self.ttft_s, self.tbt_s = kvcache_balancing_threshold, ttft_s, tbt_s
+        self.threshold = kvcache_balancing_threshold
+        self.ttft_s, self.tbt_s = (np.inf if limit is None else limit for limit in limits.values())
         self.chunk_tokens, self.random = chunk_tokens, np.random.default_rng(seed)
         self.decode_load = DecodeLoad(decode_s)
         if admission != "none":
