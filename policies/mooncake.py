@@ -6,10 +6,10 @@ copy of a prefix that another instance has much more of. Where both would be too
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
 from framework.policy import Disaggregated
@@ -18,18 +18,20 @@ from framework.views import Cluster, Request
 from policies.overload import EXPECTED_TBT, DecodeLoad
 from policies.rules import rule
 
-Floats = NDArray[np.float64]
 ROUTING = ("random", "load", "local", "global")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a request is to be prefilled, whose prefix is sent there first (-1: nobody's), and the TTFT expected."""
+    """Where a request is to be prefilled, whose prefix is sent there first (-1: nobody's), and what is expected: TTFT,
+    prefill alone, and when it will be in that queue.
+    """
 
     instance: int
     source: int
     ttft_s: float
     prefill_s: float
+    there_s: float
 
 
 class Mooncake(Disaggregated):
@@ -70,7 +72,7 @@ class Mooncake(Disaggregated):
             vars(self)["admit"] = self._admit
         if routing == "global":
             vars(self)["fetch_prefix"] = self._fetch_prefix
-        self.free_s: Floats = np.zeros(0)  # when each instance will have prefilled what was sent there
+        self.sent: defaultdict[int, deque[Placement]] = defaultdict(deque)  # by instance, in order
         self.placed: tuple[int, Placement] | None = None  # the request looked at last
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -104,26 +106,29 @@ class Mooncake(Disaggregated):
         prefix = np.where(longer, own[best], own)
         slower = np.minimum(pool.bandwidth_bytes_s, pool.bandwidth_bytes_s[best])
         transfer_s = (prefix - own) * cluster.kv_bytes_per_token / slower
-        prefill_s = pool.prefill_s(request, prefix)
-        queue_s = self._queue_s(cluster)[pool.ids]
+        prefill_s = pool.prefill_s(request, prefix, self.chunk_tokens)
+        queue_s = np.array([self._queue_s(cluster, int(i)) for i in pool.ids])
         ttft_s = queue_s + transfer_s + prefill_s
         costs = {"random": self.random.random(len(pool)), "load": queue_s}
         chosen = int(costs.get(self.routing, ttft_s).argmin())
         source = int(pool.ids[best]) if longer[chosen] else -1
-        return Placement(int(pool.ids[chosen]), source, float(ttft_s[chosen]), float(prefill_s[chosen]))
+        there_s = cluster.now_s + float(transfer_s[chosen])
+        return Placement(int(pool.ids[chosen]), source, float(ttft_s[chosen]), float(prefill_s[chosen]), there_s)
 
-    def _queue_s(self, cluster: Cluster) -> Floats:
-        """Seconds until each instance has prefilled what it was sent."""
-        if len(self.free_s) == 0:
-            self.free_s = np.zeros(len(cluster.instances))
-        return np.maximum(self.free_s - cluster.now_s, 0.0)
+    def _queue_s(self, cluster: Cluster, instance: int) -> float:
+        """Seconds of prefill that an instance has before it: as many of those sent there last as wait or are on it."""
+        sent, there = self.sent[instance], cluster.instances
+        on_their_way = sum(placement.there_s > cluster.now_s for placement in sent)
+        left = int(there.queued[instance] + there.prefilling[instance]) + on_their_way
+        while len(sent) > left:
+            sent.popleft()
+        return sum(placement.prefill_s for placement in sent)
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         known, self.placed = self.placed, None
         placement = known[1] if known is not None and known[0] == request.id else self._place(request, cluster)
-        free_s, now_s = self.free_s, cluster.now_s
-        free_s[placement.instance] = max(free_s[placement.instance], now_s) + placement.prefill_s
-        self.decode_load.expect(request, now_s + placement.ttft_s)
+        self.sent[placement.instance].append(placement)
+        self.decode_load.expect(request, cluster.now_s + placement.ttft_s)
         self.placed = request.id, placement
         return placement.instance
 

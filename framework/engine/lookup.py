@@ -23,13 +23,21 @@ def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.
 
 
 @compiled
-def prefill_times_s(s: State, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds to prefill, in one piece, what r lacks on each of these instances if so many of its tokens are cached."""
+def prefill_times_s(
+    s: State, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+) -> NDArray[np.float64]:
+    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in chunks of at
+    most `most` tokens.
+    """
     tables = StepTables(s.timing_rows, s.timing_data)
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
-        pool, chunk = s.instances[instances[j]].pool, s.requests[r].input_tokens - cached[j]
-        times_s[j] = base_s(tables, pool, chunk, 0, 1) + chunk_s(tables, pool, cached[j], chunk)
+        pool, done = s.instances[instances[j]].pool, cached[j]
+        times_s[j] = 0.0
+        while done < s.requests[r].input_tokens:
+            chunk = min(most, s.requests[r].input_tokens - done)
+            times_s[j] += base_s(tables, pool, chunk, 0, 1) + chunk_s(tables, pool, done, chunk)
+            done += chunk
     return times_s
 
 
