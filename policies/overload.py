@@ -42,9 +42,10 @@ class DecodeLoad:
         if len(ids):
             ids = ids[self.since_s[ids] > time_s - self.decode_s]
         self._forget_before(cluster.now_s - self.decode_s)
-        ready = [tokens for ready_s, tokens in self.coming.values() if ready_s <= time_s]
-        count = len(ids) + int(pool.incoming.sum()) + len(ready)
-        held = int(cluster.requests.kv_tokens(ids).sum()) + int(pool.incoming_kv_tokens.sum()) + sum(ready)
+        ready = [tokens for ready_s, tokens in self.coming.values() if time_s - self.decode_s < ready_s <= time_s]
+        count, held = len(ids) + len(ready), int(cluster.requests.kv_tokens(ids).sum()) + sum(ready)
+        if time_s < cluster.now_s + self.decode_s:
+            count, held = count + int(pool.incoming.sum()), held + int(pool.incoming_kv_tokens.sum())
         return self._step_s(cluster, count, held)
 
     def _forget_before(self, time_s: float) -> None:
