@@ -234,3 +234,10 @@ def ideal_hit_rate(workload: Workload) -> float:
 def test_bad_options_are_refused(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_a_policy_that_copies_prefixes_needs_a_store() -> None:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose_config("config", ["policy=mooncake", "engine/prefix_stores=none", "trace=synthetic"])
+    with pytest.raises(InputError, match=r"policy mooncake: fetch_prefix copies .* choose engine.prefix_stores=dram"):
+        compose(config)
