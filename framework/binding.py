@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.config import PLANS
-from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, Hooks
+from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, REFUSED, Hooks
 from framework.engine.state import (
     ACTION,
     BAD_INSTANCE,
@@ -31,7 +31,7 @@ from framework.engine.state import (
     View,
 )
 from framework.errors import InvariantError, PolicyError
-from framework.policy import Action, Decision, Migrate, Plan, Policy, SetRole, SetTokenBudget
+from framework.policy import Action, Decision, Migrate, Plan, Policy, SetRole, SetTokenBudget, overrides
 from framework.validate import require_positive
 from framework.views import Cluster, Request
 
@@ -61,6 +61,7 @@ class Binding:
             self._batching,
             self._on_tick,
             self._split_at,
+            self._fetch_prefix,
         )
         functions, observes = [], False
         for hook, (name, answer) in enumerate(zip(HOOK_NAMES, answers, strict=True)):
@@ -81,6 +82,7 @@ class Binding:
         sim["asks_batching"] = self._overrides("batching")
         sim["asks_split_at"] = self._overrides("split_at")
         sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
+        sim["asks_fetch"] = sim["tiers"][0] > 0 and self._overrides("fetch_prefix")
         sim["observes"] = observes
         if policy.tick_s is not None:
             require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
@@ -121,7 +123,7 @@ class Binding:
         return "is off" if row["role"] == OFF else f"is a {roles[int(row['role'])]} instance"
 
     def _overrides(self, name: str) -> bool:
-        return getattr(type(self._policy), name) is not getattr(Policy, name) or name in vars(self._policy)
+        return overrides(self._policy, name)
 
     def _connect(self, hook: int, answer: Callable[[int], Any]) -> None:
         prototype = KEY_CALLBACK if hook == PRIORITIZE else DECISION_CALLBACK
@@ -163,7 +165,13 @@ class Binding:
         return self._number("route_prefill", self._policy.route_prefill(self._request(r), self._cluster))
 
     def _route_decode(self, r: int) -> int:
-        return self._number("route_decode", self._policy.route_decode(self._request(r), self._cluster))
+        answer = self._policy.route_decode(self._request(r), self._cluster)
+        if isinstance(answer, str) and answer:
+            return REFUSED - self._reason(answer)
+        return self._number("route_decode", answer)
+
+    def _fetch_prefix(self, r: int) -> int:
+        return self._number("fetch_prefix", self._policy.fetch_prefix(self._request(r), self._cluster))
 
     def _split_at(self, r: int) -> int:
         cut = self._number("split_at", self._policy.split_at(self._request(r), self._cluster), "a number of tokens")

@@ -14,7 +14,7 @@ from framework.errors import InputError
 from framework.experiment import Experiment
 from framework.hardware import Model, kv_capacity_tokens
 from framework.load import Load
-from framework.policy import Policy, lay_out
+from framework.policy import Policy, lay_out, overrides
 from framework.predictor import Predictor
 from framework.slo import Slo
 from framework.workload import Workload
@@ -69,6 +69,11 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
         fitting = engine.kv_fraction, engine.kv_compression.memory_share
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
+    if overrides(parts["policy"], "fetch_prefix") and not engine.prefix_stores.tiers:
+        raise InputError(
+            f"policy {parts['policy'].name}: fetch_prefix copies prefixes to the first of engine.prefix_stores, and "
+            "there are none; choose engine.prefix_stores=dram"
+        )
     return parts
 
 

@@ -33,6 +33,8 @@ class Finished(Protocol):
     @property
     def instances(self) -> NDArray[Any]: ...
     @property
+    def stores(self) -> NDArray[Any]: ...
+    @property
     def leaps(self) -> NDArray[Any]: ...
     @property
     def memberships(self) -> NDArray[Any]: ...
@@ -82,6 +84,8 @@ def _check_memory(result: Finished) -> None:
     _fail_where(instances["free_blocks"] < 0, "instance with more blocks in use than it has")
     for name in ("queued", "queued_tokens", "running", "prefilling", "joined", "reserved", "swapped", "incoming"):
         _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+    stores = result.stores
+    _fail_where(stores["count"] > stores["capacity"], "store with more blocks than it has room for")
     for name in ("kv_tokens", "decode_kv", "incoming_kv_tokens"):
         _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
 

@@ -18,7 +18,7 @@ from framework.gaps import Gaps
 from framework.scorers import gaps_of
 from framework.slo import Slo, judge
 from framework.states import FINISHED, STATES
-from framework.usage import drafted, pool_table, usage
+from framework.usage import drafted, loaded, pool_table, usage
 
 if TYPE_CHECKING:
     from framework.simulate import Result
@@ -60,7 +60,8 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
 
     Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
     runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
-    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill. With
+    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill, with
+    stores below GPU memory also by tier (`framework.usage.loaded`). With
     speculation `accepted_per_step` are drafts accepted / decodes of all steps (a step emits one token more), and
     `speculation_acceptance` drafts accepted / drafts. Energy is per output token of completed requests, money per
     million output tokens of good ones. None where undefined.
@@ -140,6 +141,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "mbu": used["mbu"],
         "kv_utilization": used["kv_utilization"],
         "cache_hit_rate": _cache_hit_rate(result),
+        **loaded(result),
         **drafted(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],

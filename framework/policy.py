@@ -162,9 +162,19 @@ class Policy:
         """Whether to serve an arriving request; a string rejects it for that reason."""
         return True
 
+    def fetch_prefix(self, request: Request, cluster: Cluster) -> int:
+        """Instance to copy the request's prefix from, -1: none; asked right after `route_prefill` for an arrival.
+
+        The leading blocks that this one has and the chosen one lacks cross the network to the latter's first store
+        (`engine.prefix_stores`), and the request is queued after that. Not asked where there are no stores.
+        """
+        return -1
+
     # Any: a subclass may put a method or another compiled rule here.
     route_prefill: Any = prefill_least_queued  # (request, cluster) -> instance that prefills
-    route_decode: Any = decode_least_kv  # (request, cluster) -> instance that decodes, asked when the prefill has ended
+    # (request, cluster) -> instance that decodes, asked when the prefill has ended; a method may answer with a string,
+    # the reason for which the request is rejected then
+    route_decode: Any = decode_least_kv
 
     def split_at(self, request: Request, cluster: Cluster) -> int:
         """The token before which a request just routed is cut in two, 0: not at all.
@@ -185,6 +195,11 @@ class Policy:
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         """Called every `tick_s`; the actions are carried out in order."""
         return ()
+
+
+def overrides(policy: Policy, hook: str) -> bool:
+    """Whether the policy has a hook of its own of that name."""
+    return getattr(type(policy), hook) is not getattr(Policy, hook) or hook in vars(policy)
 
 
 def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:

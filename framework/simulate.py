@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,19 @@ from framework.engine.config import EngineConfig
 from framework.engine.lookup import oldest_open_step
 from framework.engine.loop import run
 from framework.engine.memory import Lists, allocate
-from framework.engine.state import DONE, FAILED, FINISHED, LEAP, LOG_FULL, MEMBERSHIP, OFF, PAUSED, REJECTED, State
+from framework.engine.state import (
+    DONE,
+    FAILED,
+    FINISHED,
+    LEAP,
+    LOG_FULL,
+    MEMBERSHIP,
+    OFF,
+    PAUSED,
+    REJECTED,
+    STORE,
+    State,
+)
 from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model
@@ -77,6 +89,7 @@ class Result:
     leaps: NDArray[Any]
     memberships: NDArray[Any]
     gaps: Gaps | None = None  # in place of the log where that is reduced
+    stores: NDArray[Any] = field(default_factory=lambda: np.zeros(0, STORE))  # (M * tiers,): totals
 
     @property
     def extrapolated(self) -> float:
@@ -141,6 +154,7 @@ def simulate(
         steps=int(state.sim["steps"][0]),
         requests=_outcomes(state, predictions),
         instances=state.instances,
+        stores=state.stores,
         **logged,
     )
 

@@ -108,6 +108,25 @@ def drafted(result: Result) -> dict[str, float]:
     return {"accepted_per_step": accepted / decodes, "speculation_acceptance": accepted / drafts}
 
 
+def loaded(result: Result) -> dict[str, float | None]:
+    """Where cached prompt tokens were found, as shares of those asked for: `cache_hit_rate_gpu` and one of each tier
+    of `engine.prefix_stores`; and `loaded_bytes` from each, recomputation included. Nothing without stores.
+    """
+    tiers = list(result.engine.prefix_stores.tiers)
+    if len(result.stores) == 0:
+        return {}
+    admitted = ~np.isnan(result.requests["start_s"])
+    asked = float(result.workload.input_tokens[admitted].sum())
+    rows = result.stores.reshape(-1, len(tiers))
+    found = rows["hit_tokens"].sum(axis=0)
+    in_gpu = float(result.requests["cached_tokens"][admitted].sum() - found.sum())
+    rates = {"gpu": in_gpu} | {name: float(tokens) for name, tokens in zip(tiers, found, strict=True)}
+    bytes_ = rows["loaded_bytes"].sum(axis=0)
+    return {f"cache_hit_rate_{name}": _share(tokens, asked) for name, tokens in rates.items()} | {
+        f"loaded_bytes_{name}": float(size) for name, size in zip(tiers, bytes_, strict=True)
+    }
+
+
 def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
     """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
 

@@ -98,12 +98,20 @@ class Instances:
         return self._first + position if self._consecutive else int(self.ids[position])
 
     def cached_tokens(self, request: Request) -> Integers:
-        """Tokens of the request's prompt that each instance has in its prefix cache."""
+        """Tokens of the request's prompt that each instance has in its prefix cache and its stores."""
         return cached_tokens(self._state, self.ids, request.id)
 
-    def prefill_s(self, request: Request) -> Floats:
-        """Seconds to prefill what the request lacks on each instance, alone and in one piece; queues not counted."""
-        return prefill_times_s(self._state, self.ids, request.id)
+    def prefill_s(
+        self, request: Request, cached_tokens: Integers | None = None, chunk_tokens: int | None = None
+    ) -> Floats:
+        """Seconds to prefill what the request lacks on each instance, alone; queues not counted.
+
+        `cached_tokens`, if given, are taken to be there already instead of those that are. It is prefilled in one piece
+        or else in chunks of `chunk_tokens`.
+        """
+        cached = self.cached_tokens(request) if cached_tokens is None else np.asarray(cached_tokens, np.int64)
+        most = np.iinfo(np.int64).max if chunk_tokens is None else chunk_tokens
+        return prefill_times_s(self._state, self.ids, request.id, cached, most)
 
     def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
         """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""

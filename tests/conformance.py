@@ -31,6 +31,7 @@ from omegaconf import DictConfig
 
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import EngineConfig
+from framework.engine.prefix_stores import PrefixStores, Tier
 from framework.engine.state import ACTION, HOOK_NAMES, View
 from framework.errors import InputError
 from framework.hardware import Gpu, Model
@@ -120,11 +121,15 @@ class Scenario:
 
 ROOMY = EngineConfig(token_budget=512, max_batch=64, kv_tokens=65536)
 _TIGHT = replace(ROOMY, kv_tokens=1024)
+_STORES = PrefixStores({"near": Tier(2048, bandwidth_bytes_s=2.0**20), "far": Tier(bandwidth_bytes_s=2.0**18)})
 SCENARIOS = {
     "roomy": Scenario(workload(1), ROOMY),
     "tight, recompute": Scenario(workload(2), replace(_TIGHT, preemption="recompute")),
     "tight, swap": Scenario(workload(3), replace(_TIGHT, preemption="swap")),
     "prefix cache": Scenario(workload(4, prefixes=True), replace(ROOMY, kv_tokens=2048, prefix_cache=True)),
+    "prefix stores": Scenario(
+        workload(7, prefixes=True), replace(ROOMY, kv_tokens=1024, prefix_cache=True, prefix_stores=_STORES)
+    ),
     "sessions": Scenario(workload(5, sessions=True), replace(ROOMY, kv_tokens=2048)),
     "small budgets": Scenario(workload(6), replace(ROOMY, token_budget=48, max_batch=3, first_token="decode")),
 }

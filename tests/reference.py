@@ -13,7 +13,19 @@ from typing import Any
 
 from framework.errors import PolicyError
 from framework.workload import Workload
-from tests.reference_parts import PHASES, Cache, Instance, Links, Migration, Options, Request, Spec, Step, StepTime
+from tests.reference_parts import (
+    PHASES,
+    Cache,
+    Instance,
+    Links,
+    Migration,
+    Options,
+    Request,
+    Spec,
+    Step,
+    StepTime,
+    Store,
+)
 
 STEP_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(5)
 FINISHED, REJECTED, FAILED = range(1, 4)
@@ -34,7 +46,12 @@ class Hooks:
     def route_prefill(self, simulation: Simulation, r: Request) -> int:
         return 0
 
-    def route_decode(self, simulation: Simulation, r: Request) -> int:
+    def fetch_prefix(self, simulation: Simulation, r: Request) -> int:
+        """Instance that sends a prefix ahead, -1: none."""
+        return -1
+
+    def route_decode(self, simulation: Simulation, r: Request) -> int | str:
+        """An instance, or the reason of a rejection."""
         return 0
 
     def split_at(self, simulation: Simulation, r: Request) -> int:
@@ -65,6 +82,8 @@ class Simulation:
             Instance(k, spec, Cache(spec.total_blocks, per_id), math.floor(options.watermark * spec.total_blocks))
             for k, spec in enumerate(specs)
         ]
+        if self.hash_tokens:
+            self.build_stores()
         self.requests = [self.read_request(k) for k in range(len(workload))]
         self.links = Links(options.latency_s)
         self.now = 0.0
@@ -82,6 +101,14 @@ class Simulation:
         if self.hash_tokens and w.hash_offsets is not None:
             ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: p // self.hash_tokens]
         return Request(k, p, int(w.output_tokens[k]), ids)
+
+    def build_stores(self) -> None:
+        for tier in self.options.tiers:
+            common = Store(tier.blocks)
+            for i in self.instances:
+                i.stores.append(common if tier.shared else Store(tier.blocks))
+                i.hit_tokens.append(0)
+                i.loaded_bytes.append(0.0)
 
     # events
 
@@ -217,10 +244,38 @@ class Simulation:
         if reason is not None:
             self.end(r, REJECTED, reason)
             return
+        self.place(r)
+
+    def place(self, r: Request) -> None:
         i = self.chosen("route_prefill", self.hooks.route_prefill(self, r), "prefill")
         if self.need(r) > i.largest_kv:
             self.end(r, REJECTED, "kv")
             return
+        if "fetch_prefix" in self.hooks.overrides and i.stores:
+            source = self.hooks.fetch_prefix(self, r)
+            if source >= 0 and self.fetch(r, self.instances[source], i):
+                return
+        self.enqueue(r, i)
+
+    def fetch(self, r: Request, source: Instance, i: Instance) -> bool:
+        """Copy to i the leading blocks that the source has beyond those that i has; False if there are none."""
+        blocks = self.cached(source, r)[len(self.cached(i, r)) :]
+        if blocks:
+            r.fetch = i, blocks
+            self.copy(r, source, i, len(blocks) * self.hash_tokens)
+        return bool(blocks)
+
+    def fetched(self, r: Request) -> None:
+        assert r.fetch is not None
+        (i, blocks), r.fetch = r.fetch, None
+        for id in reversed(blocks):
+            i.stores[0].keep(id)
+        if "prefill" in i.accepts:
+            self.enqueue(r, i)
+        else:
+            self.place(r)
+
+    def enqueue(self, r: Request, i: Instance) -> None:
         if "split_at" in self.hooks.overrides:
             cut = self.hooks.split_at(self, r)
             r.cut = cut if cut < r.p else max(cut, r.p + 1)
@@ -420,7 +475,11 @@ class Simulation:
 
     def cached(self, i: Instance, r: Request) -> list[int]:
         """Ids of the cached prefix that r can reference; at least one token is left to compute."""
-        ids = i.cache.match(r.blocks)
+        ids: list[int] = []
+        for id in r.blocks:
+            if id not in i.cache.references and not any(id in store.ids for store in i.stores):
+                break
+            ids.append(id)
         while ids and self.hash_tokens * len(ids) >= r.goal:
             ids.pop()
         return ids
@@ -431,7 +490,7 @@ class Simulation:
         if i.decoding and i.totals["decode_steps"] < i.gate:
             return False
         r = min(i.waiting)[2]
-        ids = self.cached(i, r)
+        ids = [id for id in self.cached(i, r) if id in i.cache.references]
         fresh = self.blocks_on(i, r.goal) - len(ids) * i.cache.blocks_per_id
         return i.cache.available - i.cache.idle_blocks(ids) - fresh >= i.watermark
 
@@ -441,15 +500,31 @@ class Simulation:
         i.waiting.remove(entry)
         r = entry[2]
         ids = self.cached(i, r)
-        i.cache.reference(r.id, ids)
+        present = [id for id in ids if id in i.cache.references]
+        i.cache.reference(r.id, present)
         r.target, r.registered, r.done = r.goal, len(ids), self.hash_tokens * len(ids)
         r.covered = covered
-        i.cache.take(r.id, self.blocks_on(i, covered) - len(ids) * i.cache.blocks_per_id)
+        i.cache.take(r.id, self.blocks_on(i, covered) - len(present) * i.cache.blocks_per_id)
+        self.load(i, r, [id for id in ids if id not in present])
         i.take_in(r)
         i.prefilling.append(r)
         self.number(r)
         if math.isnan(r.start_s):
             r.start_s, r.prefill_instance, r.cached_tokens = self.now, i.id, r.done
+
+    def load(self, i: Instance, r: Request, ids: list[int]) -> None:
+        """What is in stores alone comes into the cache."""
+        tiers = [next(k for k, store in enumerate(i.stores) if id in store.ids) for id in ids]
+        for k in sorted(set(tiers)):
+            tier, tokens = self.options.tiers[k], tiers.count(k) * self.hash_tokens
+            size = tokens * self.options.kv_bytes_per_token
+            i.load_s += tier.latency_s + size / (tier.bandwidth_bytes_s or i.spec.host_bytes_s)
+            i.loaded_bytes[k] += size
+            i.hit_tokens[k] += tokens if math.isnan(r.start_s) else 0
+        for id in ids:
+            i.cache.register(r.id, id)
+        if ids:
+            i.cache.held[r.id].sort(key=r.blocks.index)
 
     def number(self, r: Request) -> None:
         self.admitted += 1
@@ -540,6 +615,8 @@ class Simulation:
         duration += i.swap_bytes / i.spec.host_bytes_s
         if depth > 0:
             duration += depth * self.draft_s(i)
+        duration = max(duration, i.load_s) if self.options.loads_layer_wise else duration + i.load_s
+        i.load_s = 0.0
         i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context, depth)
         self.push(i.step.end_s, STEP_END, i.id)
 
@@ -631,6 +708,9 @@ class Simulation:
         while r.registered < len(r.blocks) and (r.registered + 1) * self.hash_tokens <= r.done:
             i.cache.register(r.id, r.blocks[r.registered])
             r.registered += 1
+        for store in i.stores:
+            for id in reversed(r.blocks[: r.registered]):
+                store.keep(id)
 
     def finish(self, i: Instance, r: Request) -> bool:
         i.changed = True
@@ -648,23 +728,23 @@ class Simulation:
         i.held.append(r)
         d = i
         at_cut = r.is_at_cut
-        if at_cut:
+        if at_cut and r.ahead is None:
             r.cut = 0
-        is_asked = at_cut or self.leaves(i)
         if r.ahead is not None:
             assert r.destination is not None
             d = r.destination
-        elif is_asked:
-            d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
-        if (r.ahead is not None or is_asked) and self.need(r) > d.largest_kv:
-            i.held.remove(r)
-            i.cache.release(r.id)
-            self.call_back(r)
-            self.end(r, FAILED, "kv")
-            return True
-        if r.ahead is not None:
+            if self.need(r) > d.largest_kv:
+                return self.turn_away(i, r, FAILED, "kv")
             r.ahead = None  # from here on it is a transfer like any other
-        elif d is i:
+            return False
+        if at_cut or self.leaves(i):
+            answer = self.hooks.route_decode(self, r)
+            if isinstance(answer, str):
+                return self.turn_away(i, r, REJECTED, answer)
+            d = self.chosen("route_decode", answer, "decode")
+            if self.need(r) > d.largest_kv:
+                return self.turn_away(i, r, FAILED, "kv")
+        if d is i:
             i.held.remove(r)
             self.start_decoding(i, r)
         else:
@@ -678,7 +758,11 @@ class Simulation:
     def decode_elsewhere(self, i: Instance, r: Request) -> None:
         """r, held on i, has emitted all tokens before its cut."""
         r.cut = 0
-        d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
+        answer = self.hooks.route_decode(self, r)
+        if isinstance(answer, str):
+            self.turn_away(i, r, REJECTED, answer)
+            return
+        d = self.chosen("route_decode", answer, "decode")
         if d is i:
             i.held.remove(r)
             self.start_decoding(i, r)
@@ -701,14 +785,19 @@ class Simulation:
     def hand_over(self, i: Instance, r: Request, d: Instance) -> bool:
         """True: there is no room for it at all."""
         if self.need(r) > d.largest_kv:
-            i.held.remove(r)
-            i.cache.release(r.id)
-            self.end(r, FAILED, "kv")
-            return True
+            return self.turn_away(i, r, FAILED, "kv")
         r.source, r.destination, r.moving = i, d, True
         d.incoming.append(r)
         self.start_transfers(d)
         return False
+
+    def turn_away(self, i: Instance, r: Request, state: int, reason: str) -> bool:
+        """It ends after its prefill."""
+        i.held.remove(r)
+        i.cache.release(r.id)
+        self.call_back(r)
+        self.end(r, state, reason)
+        return True
 
     # transfers and migrations
 
@@ -725,7 +814,10 @@ class Simulation:
         for r, prefix, tokens in chunks:
             if least is None or r.target < least or prefix + tokens < r.target or r.cut > 0 or not self.leaves(i):
                 continue
-            d = self.chosen("route_decode", self.hooks.route_decode(self, r), "decode")
+            answer = self.hooks.route_decode(self, r)
+            if isinstance(answer, str):
+                continue
+            d = self.chosen("route_decode", answer, "decode")
             blocks = self.blocks_on(d, r.target)
             if d is not i and not d.incoming and d.spare(blocks):
                 assert i.step is not None
@@ -760,6 +852,9 @@ class Simulation:
         return self.push(time, TRANSFER_END, r.id)
 
     def transfer_end(self, r: Request) -> None:
+        if r.fetch is not None:
+            self.fetched(r)
+            return
         if r.migration is not None:
             r.migration.ready = True
             self.poke(self.instances[r.decode_instance])

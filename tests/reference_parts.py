@@ -84,6 +84,31 @@ def lowbias32(x: int) -> int:
 
 
 @dataclass(frozen=True)
+class Tier:
+    """A kind of store below GPU memory."""
+
+    blocks: int  # trace blocks that one store holds
+    bandwidth_bytes_s: float | None = None  # None: the host's
+    latency_s: float = 0.0
+    shared: bool = False  # one for all instances
+
+
+class Store:
+    """Trace blocks, least recently used first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.ids: list[int] = []
+
+    def keep(self, id: int) -> None:
+        if id in self.ids:
+            self.ids.remove(id)
+        self.ids.append(id)
+        if len(self.ids) > self.capacity:
+            self.ids.pop(0)
+
+
+@dataclass(frozen=True)
 class Options:
     """What holds for the whole run."""
 
@@ -103,6 +128,8 @@ class Options:
     intake_s: float = 0.0  # that the front end takes for each request, one after another
     admission_wait_steps: int = 0
     drafts: Drafts = field(default_factory=Drafts)
+    tiers: tuple[Tier, ...] = ()  # the fastest first
+    loads_layer_wise: bool = True
     role_change_s: float = 0.0
     start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
@@ -138,6 +165,7 @@ class Request:
     moving: bool = False  # the copy under way is the tail of a migration
     migration: Migration | None = None
     ahead: int | None = None  # event of the copy that began before its prefill had ended
+    fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
     transferred: bool = False
     decoded: bool = False
     prefill_instance: int = -1
@@ -198,12 +226,6 @@ class Cache:
     @property
     def used(self) -> int:
         return self.total - self.available
-
-    def match(self, ids: list[int]) -> list[int]:
-        run = 0
-        while run < len(ids) and ids[run] in self.references:
-            run += 1
-        return ids[:run]
 
     def idle_blocks(self, ids: list[int]) -> int:
         return self.blocks_per_id * sum(id in self.unreferenced for id in ids)
@@ -285,6 +307,10 @@ class Instance:
         self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
         self.turn = 0  # rank that comes next where they take turns
+        self.load_s = 0.0  # of what the step being formed finds in stores
+        self.stores: list[Store] = []  # the fastest first
+        self.hit_tokens: list[int] = []  # by store, of first admissions
+        self.loaded_bytes: list[float] = []
         self.gate = -1  # decode steps after which its queue is admitted from; -1: none waits
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
         self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)

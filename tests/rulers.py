@@ -20,7 +20,9 @@ COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
     *("free_blocks", "evictable_blocks", "token_budget", "changing"),
 )
-OPTIONAL_HOOKS = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "split_at", "on_tick")
+OPTIONAL_HOOKS = (
+    *("admit", "route_prefill", "fetch_prefix", "split_at", "route_decode", "prioritize", "batching", "on_tick"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Rules:
     seed: int = 0
     route_prefill: str = "turn"
     route_decode: str = ""
+    refuse: bool = False  # route_decode turns some requests away
+    fetch_prefix: str = ""
     admit: str = ""
     prioritize: str = ""
     batching: str = ""
@@ -98,8 +102,16 @@ class Ruler:
         self.note("route_prefill", request, look, generated, cached)
         return self.pick(self.rules.route_prefill, "prefill", 2, look, request, generated, cached)
 
-    def route_decode(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
+    def fetch_prefix(self, look: Look, request: int, cached: list[int]) -> int:
+        self.note("fetch_prefix", request, look, cached)
+        if self.rules.fetch_prefix == "most":
+            return max(range(len(cached)), key=lambda i: (cached[i], -i))
+        return mix(self.rules.seed, 10, request) % (len(cached) + 1) - 1
+
+    def route_decode(self, look: Look, request: int, generated: int, cached: list[int]) -> int | str:
         self.note("route_decode", request, look, generated, cached)
+        if self.rules.refuse and mix(self.rules.seed, 11, request, generated) % 5 == 0:
+            return "refused"
         return self.pick(self.rules.route_decode, "decode", 3, look, request, generated, cached)
 
     def pick(
@@ -192,8 +204,12 @@ def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
     """Tokens of r's prompt in the cache of each instance, one token at least left to compute."""
     if not s.hash_tokens:
         return [0] * len(s.instances)
-    runs = [len(i.cache.match(r.blocks)) * s.hash_tokens for i in s.instances]
-    return [run - s.hash_tokens if run >= r.p else run for run in runs]
+    runs = [0] * len(s.instances)
+    for k, i in enumerate(s.instances):
+        names = {*i.cache.references, *(id for store in i.stores for id in store.ids)}
+        while runs[k] < len(r.blocks) and r.blocks[runs[k]] in names:
+            runs[k] += 1
+    return [s.hash_tokens * min(run, (r.p - 1) // s.hash_tokens) for run in runs]
 
 
 class RuledHooks(Hooks):
@@ -215,7 +231,10 @@ class RuledHooks(Hooks):
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
-    def route_decode(self, simulation: Simulation, r: Request) -> int:
+    def fetch_prefix(self, simulation: Simulation, r: Request) -> int:
+        return self.ruler.fetch_prefix(look_at_simulation(simulation), r.id, cached_in_simulation(simulation, r))
+
+    def route_decode(self, simulation: Simulation, r: Request) -> int | str:
         look = look_at_simulation(simulation)
         if "route_decode" in self.overrides:
             return self.ruler.route_decode(look, r.id, r.g, cached_in_simulation(simulation, r))
@@ -268,7 +287,11 @@ def _route_prefill(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
     return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
 
 
-def _route_decode(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+def _fetch_prefix(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.fetch_prefix(look_at_cluster(cluster), request.id, _cached(request, cluster))
+
+
+def _route_decode(self: _Ruled, request: RequestView, cluster: Cluster) -> int | str:
     return self.ruler.route_decode(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
 
 
@@ -298,6 +321,7 @@ def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
 _METHODS: dict[str, Callable[..., Any]] = {
     "admit": _admit,
     "route_prefill": _route_prefill,
+    "fetch_prefix": _fetch_prefix,
     "route_decode": _route_decode,
     "prioritize": _prioritize,
     "batching": _batching,

@@ -19,11 +19,13 @@ from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
+from framework.engine.prefix_stores import PrefixStores, Tier
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.load import Closed, Load, Open
 from framework.timing import step
 from framework.timing.step import StepRow, StepTables, Surface
 from framework.workload import Workload
+from tests import reference_parts
 from tests.reference_parts import Drafts, Options, Spec
 from tests.rulers import Rules
 
@@ -108,7 +110,22 @@ class Scenario:
             intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
             clients=self.load.clients,
             drafts=self.drafts(),
+            tiers=self.tiers(),
+            loads_layer_wise=engine.prefix_stores.layer_wise,
         )
+
+    def tiers(self) -> tuple[reference_parts.Tier, ...]:
+        """The tiers, in trace blocks."""
+        size, bytes_ = self.workload.hash_block_tokens, self.engine.kv_compression.memory_share
+        bytes_ *= self.model.kv_bytes_per_token
+        found = []
+        for tier in self.engine.prefix_stores.tiers.values():
+            tokens = tier.capacity_tokens
+            if tier.capacity_bytes is not None:
+                tokens = int(tier.capacity_bytes / bytes_)
+            blocks = 1 << 40 if tokens is None else tokens // size
+            found.append(reference_parts.Tier(blocks, tier.bandwidth_bytes_s, tier.latency_s, tier.shared))
+        return tuple(found)
 
     def drafts(self) -> Drafts:
         speculation = self.engine.speculation
@@ -290,7 +307,25 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
         moves=draw(st.integers(0, 3)) if ticking else 0,
         budgets=ticking and draw(st.booleans()),
         roles=draw(st.sampled_from([0, 0, 1, 3])) if ticking else 0,
+        fetch_prefix=draw(st.sampled_from(["", "hash", "most", "most"])),
+        refuse=draw(st.integers(0, 4)) == 0,
     )
+
+
+@st.composite
+def prefix_stores(draw: st.DrawFn, exact: bool) -> PrefixStores:
+    tiers = {}
+    for name in ("near", "far", "farthest")[: draw(st.integers(1, 3))]:
+        tokens = draw(st.none() | st.integers(0, 400))
+        in_bytes = tokens is not None and draw(st.booleans())
+        tiers[name] = Tier(
+            capacity_tokens=None if in_bytes else tokens,
+            capacity_bytes=16.0 * tokens if in_bytes else None,  # type: ignore[operator]
+            bandwidth_bytes_s=draw(st.none() | bandwidths(exact)),
+            latency_s=draw(st.just(0.0) | amounts(exact, 1, 20, -9)),
+            shared=draw(st.integers(0, 2)) == 0,
+        )
+    return PrefixStores(tiers, draw(st.booleans()))
 
 
 @st.composite
@@ -318,12 +353,14 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     layout += draw(st.sampled_from([(), (), ("off",)]))
     specs = tuple(draw(pools(role, exact, block_tokens)) for role in layout)
     workload = draw(workloads(exact, block_tokens))
+    cached = workload.has_prefixes and draw(st.integers(0, 3)) > 0
     engine = EngineConfig(
         token_budget=draw(st.integers(1, 96)),
         max_batch=draw(st.integers(1, 12)),
         block_tokens=block_tokens,
         preemption=draw(st.sampled_from(["recompute", "swap"])),
-        prefix_cache=workload.has_prefixes and draw(st.integers(0, 3)) > 0,
+        prefix_cache=cached,
+        prefix_stores=draw(st.just(PrefixStores()) | prefix_stores(exact)) if cached else PrefixStores(),
         watermark=draw(st.sampled_from([0.0, 0.01, 0.0625, 0.25])),
         kv_fraction=1.0,
         batching=draw(st.sampled_from(MODES)),
@@ -359,7 +396,7 @@ def crowded(draw: st.DrawFn) -> Scenario:
     return replace(
         scenario,
         workload=replace(workload, input_tokens=np.array(drawn), output_tokens=np.minimum(workload.output_tokens, 16)),
-        engine=replace(roomless, prefix_cache=False),
+        engine=replace(roomless, prefix_cache=False, prefix_stores=PrefixStores()),
         cluster=replace(scenario.cluster, pools=tuple(replace(pool, instances=1) for pool in pools)),
         rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "mode"]))),
     )
@@ -389,3 +426,30 @@ def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
             batching=draw(st.sampled_from(["", "", "mode"])),
         ),
     )
+
+
+@st.composite
+def sharing(draw: st.DrawFn) -> Scenario:
+    """Prompts of a few families, more than memory can keep, with stores below it and prefixes sent ahead."""
+    scenario = draw(scenarios(exact=True))
+    engine, count = scenario.engine, len(scenario.workload)
+    size = engine.block_tokens * draw(st.sampled_from([1, 1, 2])) if engine.block_tokens < 16 else 16
+    prompts = draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
+    names = []
+    for k, prompt in enumerate(prompts):
+        family, blocks = draw(st.integers(0, 3)), -(-prompt // size)
+        common = draw(st.integers(0, blocks))
+        names.append([100 * family + j for j in range(common)] + [1000 + 100 * k + j for j in range(blocks - common)])
+    workload = replace(
+        scenario.workload,
+        input_tokens=np.array(prompts),
+        output_tokens=np.minimum(scenario.workload.output_tokens, 20),
+        hash_ids=np.array([name for row in names for name in row], np.int64),
+        hash_offsets=np.cumsum([0, *map(len, names)]),
+        hash_block_tokens=size,
+    )
+    kv_tokens = draw(st.none() | st.sampled_from([80, 96, 128]))
+    stores = draw(prefix_stores(exact=True))
+    engine = replace(engine, prefix_cache=True, prefix_stores=stores, kv_tokens=kv_tokens)
+    rules = replace(scenario.rules, route_prefill=draw(st.sampled_from(["hash", "turn", "queued_tokens"])), admit="")
+    return replace(scenario, workload=workload, engine=engine, rules=rules)

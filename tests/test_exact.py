@@ -18,7 +18,7 @@ from tests.recovery import step_times, token_times
 from tests.reference import ARRIVAL, TICK, Simulation
 from tests.reference_parts import INSTANCE_TOTALS
 from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
-from tests.scenarios import Scenario, crowded, scenarios, severed
+from tests.scenarios import Scenario, crowded, scenarios, severed, sharing
 
 ROW_FIELDS = (
     *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
@@ -66,6 +66,8 @@ def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
         "steps": [i.steps for i in simulation.instances],
         "instances": [i.totals for i in simulation.instances],
         "off_s": [i.off_s_at(simulation.now) for i in simulation.instances],
+        "hit_tokens": [tokens for i in simulation.instances for tokens in i.hit_tokens],
+        "loaded_bytes": [size for i in simulation.instances for size in i.loaded_bytes],
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
     }
 
@@ -81,6 +83,8 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
         "steps": [steps[i] for i in range(len(result.instances))],
         "instances": [{name: row[name].item() for name in INSTANCE_TOTALS} for row in result.instances],
         "off_s": result.instances["off_s"].tolist(),
+        "hit_tokens": result.stores["hit_tokens"].tolist(),
+        "loaded_bytes": result.stores["loaded_bytes"].tolist(),
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
     }
 
@@ -164,10 +168,23 @@ def test_exact_where_requests_are_cut(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
+@settings(quick, max_examples=250)
+@given(sharing())
+def test_exact_where_prefixes_are_stored(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
 @pytest.mark.slow
 @thorough
 @given(severed())
 def test_exact_where_requests_are_cut_thoroughly(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@pytest.mark.slow
+@thorough
+@given(sharing())
+def test_exact_where_prefixes_are_stored_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 

@@ -15,7 +15,7 @@ from framework.hardware import Parallelism
 from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
 from framework.simulate import Result, simulate
 from framework.views import Cluster, Instances, Request, Requests
-from tests.conformance import CLUSTERS, MODEL, SCENARIOS, TIMING, LearnedMean, digest
+from tests.conformance import CLUSTERS, MODEL, REJECTED, SCENARIOS, TIMING, LearnedMean, digest
 
 INSTANCE_COLUMNS = sorted(Instances.__annotations__)
 REQUEST_COLUMNS = sorted(Requests.__annotations__)
@@ -239,7 +239,7 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "decode instance that does not exist": (Disaggregated, "disaggregated", "route_decode", 5, "instances 0 to 4"),
     "no instance at all": (Aggregated, "mixed", "route_prefill", None, "None"),
     "a fraction of an instance": (Aggregated, "mixed", "route_prefill", 1.5, "1.5"),
-    "a word for an instance": (Disaggregated, "disaggregated", "route_decode", "first", "'first'"),
+    "a word for an instance": (Disaggregated, "disaggregated", "route_prefill", "first", "'first'"),
     "an admission that is no answer": (Aggregated, "mixed", "admit", None, "None"),
     "a number for an admission": (Aggregated, "mixed", "admit", 1, "returned 1"),
     "a key that is no number": (Aggregated, "mixed", "prioritize", float("nan"), "NaN"),
@@ -273,6 +273,13 @@ def test_nonsense_names_policy_hook_and_value(kind: str) -> None:
     assert line.startswith(f"policy Odd: {hook} returned ")
     assert words in line
     assert "\n" not in line
+
+
+def test_a_word_of_route_decode_is_a_reason() -> None:
+    result = play(answering(Disaggregated, "route_decode", "no room"), "disaggregated")
+    rejected = result.requests["state"] == REJECTED
+    assert {result.reasons[k] for k in result.requests["reason"][rejected]} == {"no room"}
+    assert np.array_equal(rejected, result.workload.output_tokens > 1)
 
 
 @pytest.mark.parametrize("hook", ["admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick"])

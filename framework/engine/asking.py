@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.engine.hooks import RAISED, Hooks
+from framework.engine.hooks import RAISED, REFUSED, Hooks
 from framework.engine.leap import catch_up
 from framework.engine.network import poke
 from framework.engine.queues import append, queue_pop, queue_push
@@ -16,6 +16,7 @@ from framework.engine.state import (
     HOOK_RAISED,
     PREFILL,
     PRIORITIZE,
+    ROUTE_DECODE,
     ROUTE_PREFILL,
     SPLIT_AT,
     WAITING,
@@ -39,7 +40,10 @@ def fail(s: State, status: int, hook: int, request: int, value: int) -> None:
 
 @inlined
 def choose(s: State, h: Hooks, hook: int, r: int) -> int:
-    """Ask a routing hook for r's instance; -1 after stopping the run where the answer cannot be used."""
+    """Ask a routing hook for r's instance; -1 after stopping the run where the answer cannot be used.
+
+    `route_decode` may refuse: the answer is then handed on.
+    """
     sim = s.sim[0]
     if sim.observes:
         catch_up(s)
@@ -50,6 +54,8 @@ def choose(s: State, h: Hooks, hook: int, r: int) -> int:
     if i == RAISED:
         fail(s, HOOK_RAISED, hook, r, i)
         return -1
+    if hook == ROUTE_DECODE and i <= REFUSED:
+        return int(i)
     if i < 0 or i >= sim.instances:
         fail(s, BAD_INSTANCE, hook, r, i)
         return -1

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from framework.engine.attention import Attention
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
+from framework.engine.prefix_stores import PrefixStores
 from framework.errors import InputError
 from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
 
@@ -37,8 +38,8 @@ class EngineConfig:
     its old role and its start in the new one; `start_s`: between switching an instance on and its start;
     `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
     `log`: whether the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode;
-    `kv_compression`: how KV is kept and sent; `speculation`: of decode steps. Raises InputError for a value out of
-    range.
+    `kv_compression`: how KV is kept and sent; `speculation`: of decode steps; `prefix_stores`: where prefixes are kept
+    beside GPU memory, with `prefix_cache` only. Raises InputError for a value out of range.
     """
 
     token_budget: int = 2048
@@ -59,6 +60,7 @@ class EngineConfig:
     attention: Attention = field(default_factory=Attention)
     kv_compression: KvFormat = field(default_factory=KvFormat)
     speculation: Speculation = field(default_factory=Speculation)
+    prefix_stores: PrefixStores = field(default_factory=PrefixStores)
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_batch", "block_tokens"):
@@ -79,8 +81,11 @@ class EngineConfig:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
         if not isinstance(self.prefix_cache, bool):
             raise InputError(f"engine.prefix_cache must be true or false, got {self.prefix_cache!r}")
-        for name, kind in (("attention", Attention), ("kv_compression", KvFormat), ("speculation", Speculation)):
+        groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
+        for name, kind in (groups | {"prefix_stores": PrefixStores}).items():
             _require_settings(name, getattr(self, name), kind)
+        if self.prefix_stores.tiers and not self.prefix_cache:
+            raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
 
 def _require_settings(name: str, value: Any, kind: type) -> None:

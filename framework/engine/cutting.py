@@ -7,12 +7,12 @@ a decoding request. None of this is inlined though it is handed the policy's hoo
 from __future__ import annotations
 
 from framework.engine.asking import choose
-from framework.engine.hooks import Hooks
+from framework.engine.hooks import REFUSED, Hooks
 from framework.engine.kvcache import fits, release
 from framework.engine.lists import end, start_decoding
 from framework.engine.network import send
 from framework.engine.ranks import count_prefill
-from framework.engine.state import FAILED, PREFILLING, REASON_KV, ROUTE_DECODE, ROUTE_PREFILL, TAIL, State
+from framework.engine.state import FAILED, PREFILLING, REASON_KV, REJECTED, ROUTE_DECODE, ROUTE_PREFILL, TAIL, State
 from framework.jit import kernel
 
 
@@ -48,6 +48,10 @@ def decode_elsewhere(s: State, h: Hooks, i: int) -> None:
         inst.cut_head = s.requests[r].next
         inst.released = True  # a seat at least
         place = choose(s, h, ROUTE_DECODE, r)
+        if place <= REFUSED:
+            release(s, i, r)
+            end(s, r, REJECTED, REFUSED - place)
+            continue
         if place < 0:
             return
         if place == i:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from framework.engine.asking import choose
 from framework.engine.cutting import decode_elsewhere, prefill_elsewhere
 from framework.engine.forming import begin
-from framework.engine.hooks import Hooks
+from framework.engine.hooks import REFUSED, Hooks
 from framework.engine.kvcache import (
     fits,
     register_prefix,
@@ -26,9 +26,11 @@ from framework.engine.state import (
     FAILED,
     HELD,
     REASON_KV,
+    REJECTED,
     ROUTE_DECODE,
     State,
 )
+from framework.engine.stores import keep_prefix
 from framework.jit import inlined, kernel, unlikely
 
 
@@ -50,6 +52,8 @@ def end_step(s: State, h: Hooks, i: int) -> None:
                 s.requests[r].done += chunk
                 inst.queued_tokens -= chunk
                 register_prefix(s, i, r)
+                if unlikely(s.sim[0].tiers > 0):
+                    keep_prefix(s, i, r)
     if s.progress[i].decodes > 0 and inst.decode_steps >= s.progress[i].next_finish:
         inst.marked = True
         finish_decodes(s, i)
@@ -128,6 +132,11 @@ def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
             q.cut = 0
         if inst.role & DECODE == 0 or sim.asks_route_decode or at_cut:
             place = choose(s, h, ROUTE_DECODE, r)
+            if unlikely(place <= REFUSED):
+                release(s, i, r)
+                inst.released = True
+                end(s, r, REJECTED, REFUSED - place)
+                return
             if place < 0:
                 return
     if place == i:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framework.engine.asking import ask_plan, choose
-from framework.engine.hooks import Hooks
+from framework.engine.hooks import REFUSED, Hooks
 from framework.engine.kvcache import (
     available,
     fits,
@@ -101,6 +101,8 @@ def _send_prompts_ahead(s: State, h: Hooks, i: int) -> None:
         computes_it = q.done + s.arena[inst.chunk_at + j] == q.target and q.cut == 0
         if computes_it and q.target >= sim.layerwise_tokens:
             place = choose(s, h, ROUTE_DECODE, r)
+            if place <= REFUSED:
+                continue
             if place < 0:
                 return
             if place != i:

@@ -20,6 +20,7 @@ from framework.engine.state import (
     ACTION,
     ADMIT,
     BATCHING,
+    FETCH_PREFIX,
     INSTANCE,
     ON_TICK,
     PRIORITIZE,
@@ -44,6 +45,8 @@ KEY = types.float64(types.int64, _VIEW, _FLOATS, _FLOATS)
 
 # What a hook answers when the policy raised: the engine stops and the exception is raised again outside.
 RAISED = -(2**62)
+# What `route_decode` answers to turn a request away: this less the number of its reason.
+REFUSED = -(2**40)
 
 
 class Hooks(NamedTuple):
@@ -56,6 +59,7 @@ class Hooks(NamedTuple):
     batching: Any
     on_tick: Any
     split_at: Any
+    fetch_prefix: Any
     seen: View
     params: Any
     state: Any
@@ -130,6 +134,12 @@ def python_split_at(r: int, view: View, params: np.ndarray, state: np.ndarray) -
     return _call_decision(view.callbacks[SPLIT_AT], r)
 
 
+@compiled(DECISION)
+def python_fetch_prefix(r: int, view: View, params: np.ndarray, state: np.ndarray) -> int:
+    """`fetch_prefix` as a method of plain Python."""
+    return _call_decision(view.callbacks[FETCH_PREFIX], r)
+
+
 PYTHON_HOOKS: tuple[Callable[..., Any], ...] = (
     python_admit,
     python_route_prefill,
@@ -138,4 +148,5 @@ PYTHON_HOOKS: tuple[Callable[..., Any], ...] = (
     python_batching,
     python_on_tick,
     python_split_at,
+    python_fetch_prefix,
 )

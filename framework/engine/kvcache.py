@@ -7,6 +7,7 @@ to young (least recently used first). Memory per instance, from `cache_at`: slot
 from __future__ import annotations
 
 from framework.engine.state import OUT_OF_BLOCKS, State
+from framework.engine.stores import tier_of
 from framework.jit import kernel
 
 
@@ -96,45 +97,63 @@ def release(s: State, i: int, r: int) -> None:
 
 @kernel
 def matched_blocks(s: State, i: int, r: int, target: int) -> int:
-    """Leading trace blocks of r that i has in its cache, leaving at least one of `target` tokens to compute."""
+    """Leading trace blocks of r that i has cached or in a store, leaving at least one of `target` tokens to compute."""
     q, sim = s.requests[r], s.sim[0]
     if sim.hash_blocks == 0:
         return 0
     hash_tokens = sim.hash_blocks * sim.block_tokens
     most = min(q.hash_count, (target - 1) // hash_tokens)
     run = 0
-    while run < most and find(s, i, s.arena[sim.hash_at + q.hash_at + run]) >= 0:
+    while run < most:
+        key = s.arena[sim.hash_at + q.hash_at + run]
+        if find(s, i, key) < 0 and (sim.tiers == 0 or tier_of(s, i, key) < 0):
+            break
         run += 1
     return run
 
 
 @kernel
+def cached_among(s: State, i: int, r: int, run: int) -> int:
+    """How many of r's first `run` trace blocks, all matched, are in i's cache: the others are in stores."""
+    sim = s.sim[0]
+    if sim.tiers == 0:
+        return run
+    count = 0
+    for j in range(run):
+        if find(s, i, s.arena[sim.hash_at + s.requests[r].hash_at + j]) >= 0:
+            count += 1
+    return count
+
+
+@kernel
 def unreferenced_among(s: State, i: int, r: int, run: int) -> int:
-    """Engine blocks among r's first `run` cached trace blocks that count as evictable now."""
+    """Engine blocks among r's first `run` matched trace blocks that count as evictable now."""
     sim = s.sim[0]
     refs_at = s.instances[i].cache_at + sim.cache_slots + sim.cache_nodes
     count = 0
     for j in range(run):
         node = find(s, i, s.arena[sim.hash_at + s.requests[r].hash_at + j])
-        if s.arena[refs_at + node] == 0:
+        if node >= 0 and s.arena[refs_at + node] == 0:
             count += 1
     return count * sim.hash_blocks
 
 
 @kernel
 def reference_prefix(s: State, i: int, r: int, run: int) -> None:
-    """Let r hold its first `run` trace blocks, all cached on i."""
+    """Let r hold those of its first `run` trace blocks, all matched, that are cached on i."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
     refs_at = inst.cache_at + sim.cache_slots + sim.cache_nodes
     for j in range(run):
         node = find(s, i, s.arena[sim.hash_at + q.hash_at + j])
+        if node < 0:
+            continue
         if s.arena[refs_at + node] == 0:
             _unlink(s, i, node)
             inst.evictable_blocks -= sim.hash_blocks
             note_use(s, i, sim.hash_blocks, sim.now_s)
         s.arena[refs_at + node] += 1
         s.arena[sim.held_at + q.hash_at + j] = 1
-    q.shared = run
+        q.shared += 1
     q.registered = run
 
 
@@ -148,7 +167,7 @@ def register_prefix(s: State, i: int, r: int) -> None:
     while q.registered < q.hash_count and (q.registered + 1) * hash_tokens <= q.done:
         key = s.arena[sim.hash_at + q.hash_at + q.registered]
         if find(s, i, key) < 0:
-            _insert(s, i, key)
+            insert(s, i, key)
             s.arena[sim.held_at + q.hash_at + q.registered] = 1
             q.shared += 1
         q.registered += 1
@@ -178,7 +197,7 @@ def find(s: State, i: int, key: int) -> int:
 
 
 @kernel
-def _insert(s: State, i: int, key: int) -> None:
+def insert(s: State, i: int, key: int) -> None:
     """A new cached block with one reference. There is always a node left: nodes cover the whole KV memory."""
     sim, inst = s.sim[0], s.instances[i]
     at = inst.cache_at

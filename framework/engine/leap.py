@@ -175,6 +175,9 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     first_s += inst.swap_bytes / inst.host_bytes_s
     if unlikely(sim.speculates):
         first_s += leap.depth * draft_s(s, i)
+    if unlikely(inst.load_s > 0.0):
+        first_s = max(first_s, inst.load_s) if sim.loads_layer_wise else first_s + inst.load_s
+        inst.load_s = 0.0
 
     leap.steps = 1
     if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted and not sim.speculates:

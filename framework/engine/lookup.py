@@ -14,7 +14,7 @@ from framework.timing.step import StepTables, base_s, chunk_s, decode_s
 
 @compiled
 def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
-    """Tokens of r's prompt in the prefix cache of each of these instances."""
+    """Tokens of r's prompt in the prefix cache, or a store, of each of these instances."""
     tokens = np.empty(len(instances), np.int64)
     for j in range(len(instances)):
         run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
@@ -23,14 +23,21 @@ def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.
 
 
 @compiled
-def prefill_times_s(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.float64]:
-    """Seconds to prefill, in one piece, what r lacks on each of these instances."""
+def prefill_times_s(
+    s: State, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+) -> NDArray[np.float64]:
+    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in chunks of at
+    most `most` tokens.
+    """
     tables = StepTables(s.timing_rows, s.timing_data)
-    cached = cached_tokens(s, instances, r)
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
-        pool, chunk = s.instances[instances[j]].pool, s.requests[r].input_tokens - cached[j]
-        times_s[j] = base_s(tables, pool, chunk, 0, 1) + chunk_s(tables, pool, cached[j], chunk)
+        pool, done = s.instances[instances[j]].pool, cached[j]
+        times_s[j] = 0.0
+        while done < s.requests[r].input_tokens:
+            chunk = min(most, s.requests[r].input_tokens - done)
+            times_s[j] += base_s(tables, pool, chunk, 0, 1) + chunk_s(tables, pool, done, chunk)
+            done += chunk
     return times_s
 
 

@@ -8,13 +8,14 @@ import numba
 import numpy as np
 from numba import types
 
-from framework.engine.asking import ask_split, choose, enqueue, fail
+from framework.engine.asking import fail
 from framework.engine.ending import end_step
 from framework.engine.forming import begin
 from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
 from framework.engine.kvcache import fits
 from framework.engine.leap import catch_up
 from framework.engine.lists import end, fail_rest
+from framework.engine.loading import end_fetch, place
 from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
 from framework.engine.pointer import pointer
 from framework.engine.queues import copy_withdraw, release_pop, release_push, tree_update
@@ -25,6 +26,7 @@ from framework.engine.state import (
     BAD_INSTANCE,
     COPYING,
     DONE,
+    FETCHING,
     HOOK_RAISED,
     INSTANCE,
     LEAP,
@@ -41,11 +43,11 @@ from framework.engine.state import (
     REJECTED,
     REQUEST,
     ROLE_CHANGE,
-    ROUTE_PREFILL,
     SET_ROLE,
     SET_TOKEN_BUDGET,
     SIM,
     STEP_END,
+    STORE,
     TICK,
     TRANSFER_END,
     State,
@@ -67,6 +69,7 @@ def sample_state() -> State:
         np.zeros(1, MEMBERSHIP),
         np.zeros(1, ROW),
         np.zeros(1),
+        np.zeros(1, STORE),
     )
 
 
@@ -129,6 +132,8 @@ def _process(s: State, h: Hooks, event: int) -> None:
         copy_withdraw(s, event)
         if s.requests[event].migration == COPYING:
             copy_done(s, event)
+        elif unlikely(s.requests[event].state == FETCHING):
+            end_fetch(s, h, event)
         else:
             arrive_with_kv(s, event)
     elif sim.kind == ROLE_CHANGE:
@@ -189,15 +194,7 @@ def _arrive(s: State, h: Hooks, r: int) -> None:
         if answer != 0:
             end(s, r, REJECTED, answer if sim.admit_gives_reasons else REASON_POLICY)
             return
-    i = choose(s, h, ROUTE_PREFILL, r)
-    if i < 0:
-        return
-    if not fits(s, i, r):
-        end(s, r, REJECTED, REASON_KV)
-        return
-    if unlikely(sim.asks_split_at):
-        ask_split(s, h, r)
-    enqueue(s, h, i, r)
+    place(s, h, r)
 
 
 @inlined
@@ -228,7 +225,7 @@ _DECISION = types.FunctionType(DECISION)
 _VIEW, _FLOATS = DECISION.args[1], DECISION.args[2]
 _RUN = types.int64(
     numba.typeof(sample_state()),
-    *(_DECISION, _DECISION, _DECISION, types.FunctionType(KEY), _DECISION, _DECISION, _DECISION),
+    *(_DECISION, _DECISION, _DECISION, types.FunctionType(KEY), _DECISION, _DECISION, _DECISION, _DECISION),
     *(_VIEW, _FLOATS, _FLOATS, types.int64),
 )
 
@@ -243,6 +240,7 @@ def run(
     batching: Any,
     on_tick: Any,
     split_at: Any,
+    fetch_prefix: Any,
     view: View,
     params: np.ndarray,
     state: np.ndarray,
@@ -259,8 +257,11 @@ def run(
         pointer(s.memberships),
         pointer(s.timing_rows),
         pointer(s.timing_data),
+        pointer(s.stores),
     )
-    h = Hooks(admit, route_prefill, route_decode, prioritize, batching, on_tick, split_at, view, params, state)
+    h = Hooks(
+        admit, route_prefill, route_decode, prioritize, batching, on_tick, split_at, fetch_prefix, view, params, state
+    )
     sim = m.sim[0]
     memberships_of_an_event = 4 * sim.most_running + 64
     stop = sim.events + events

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
+from framework.engine.arena import Arena
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
+from framework.engine.prefix_memory import fill_cache, fill_stores, lay_out_cache, lay_out_stores
 from framework.engine.ranks import RANK_WORDS
 from framework.engine.state import (
     INSTANCE,
@@ -23,6 +25,7 @@ from framework.engine.state import (
     REQUEST,
     ROLES,
     SIM,
+    STORE,
     SWAP,
     State,
 )
@@ -44,18 +47,6 @@ class Lists:
     finished: NDArray[np.int64]  # (N,) in order of their ends
 
 
-class _Arena:
-    """Hands out consecutive stretches of one integer array."""
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    def take(self, count: int) -> int:
-        at = self.size
-        self.size += count
-        return at
-
-
 def allocate(
     workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig, load: Load, seed: int
 ) -> tuple[State, Lists]:
@@ -72,7 +63,7 @@ def allocate(
     sim = np.zeros(1, SIM)
     count, size = len(workload), len(instances)
     most_running = min(int(instances["max_batch"].max()), count)
-    arena = _Arena()
+    arena = Arena()
     sim["requests"], sim["instances"], sim["remaining"] = count, size, count
     sim["next_tick"] = 1
     sim["request_s"], sim["intake_s"] = delay_s, entrance.intake_s
@@ -113,8 +104,10 @@ def allocate(
     for i in np.flatnonzero(instances["ranks"]):
         instances["ranks_at"][i] = arena.take(RANK_WORDS * int(instances["ranks"][i]))
     cached = engine.prefix_cache and workload.has_prefixes
+    stores = np.zeros(0, STORE)
     if cached:
-        _lay_out_cache(sim, instances, arena, workload, engine)
+        lay_out_cache(sim, instances, arena, workload, engine)
+        stores = lay_out_stores(sim, instances, arena, workload, engine.prefix_stores)
     data = np.zeros(arena.size, np.int64)
     tree = data[sim["tree_at"][0] :][: 2 * leaves]
     tree[leaves:] = np.arange(leaves)
@@ -125,7 +118,8 @@ def allocate(
         if schedule is not None:
             data[instances["chunk_sizes_at"][pool_of == k][0] :][: len(schedule.sizes)] = schedule.sizes
     if cached:
-        _fill_cache(sim, instances, requests, data, workload)
+        fill_cache(sim, instances, requests, data, workload)
+        fill_stores(sim, stores, data)
     tables = stack(steps)
     lists = Lists(
         running=data[instances["running_at"][0] :][: size * most_running].reshape(size, most_running),
@@ -137,7 +131,7 @@ def allocate(
     progress = np.zeros(size, PROGRESS)
     progress["event_s"] = np.inf
     progress["next_finish"] = np.iinfo(np.int64).max
-    return State(sim, requests, instances, progress, data, *logs, tables.rows, tables.data), lists
+    return State(sim, requests, instances, progress, data, *logs, tables.rows, tables.data, stores), lists
 
 
 def _set_speculation(sim: NDArray[np.void], speculation: Speculation, model: Model, seed: int) -> None:
@@ -220,42 +214,3 @@ def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void
     if workload.slo_class is not None:
         requests["slo_class"] = np.unique(workload.slo_class, return_inverse=True)[1]
     return requests
-
-
-def _lay_out_cache(
-    sim: NDArray[np.void], instances: NDArray[np.void], arena: _Arena, workload: Workload, engine: EngineConfig
-) -> None:
-    if workload.hash_block_tokens % engine.block_tokens:
-        raise InputError(
-            f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
-            f"engine.block_tokens={engine.block_tokens}; choose a divisor"
-        )
-    blocks = workload.hash_block_tokens // engine.block_tokens
-    nodes = int(instances["total_blocks"].max()) // blocks + 1
-    slots = 1 << (2 * nodes - 1).bit_length()
-    sim["hash_blocks"], sim["cache_nodes"], sim["cache_slots"] = blocks, nodes, slots
-    sim["hash_at"] = arena.take(len(workload.hash_ids))
-    sim["held_at"] = arena.take(len(workload.hash_ids))
-    stretch = slots + 4 * nodes
-    instances["cache_at"] = arena.take(stretch * len(instances)) + stretch * np.arange(len(instances))
-
-
-def _fill_cache(
-    sim: NDArray[np.void],
-    instances: NDArray[np.void],
-    requests: NDArray[np.void],
-    data: NDArray[np.int64],
-    workload: Workload,
-) -> None:
-    assert workload.hash_offsets is not None
-    slots, nodes = int(sim["cache_slots"][0]), int(sim["cache_nodes"][0])
-    data[sim["hash_at"][0] :][: len(workload.hash_ids)] = workload.hash_ids
-    for at in instances["cache_at"]:
-        data[at : at + slots] = -1
-        links = data[at + slots + 3 * nodes :][:nodes]
-        links[:] = np.arange(1, nodes + 1)
-        links[-1] = -1
-    instances["cache_free"] = 0
-    requests["hash_at"] = workload.hash_offsets[:-1]
-    known = np.diff(workload.hash_offsets)
-    requests["hash_count"] = np.minimum(known, workload.input_tokens // workload.hash_block_tokens)

@@ -58,7 +58,7 @@ def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
 
 
 @kernel
-def _start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
+def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
     """Claim the link and announce the end of the copy."""
     sim = s.sim[0]
     end_s = _claim_link(s, source, target, tokens * sim.copy_bytes_per_token)
@@ -94,7 +94,7 @@ def start_transfers(s: State, i: int) -> None:
         inst.incoming_head = q.next
         inst.reserved += 1
         reserve(s, i, blocks)
-        _start_copy(s, r, q.instance, i, q.kv)
+        start_copy(s, r, q.instance, i, q.kv)
 
 
 @kernel
@@ -206,7 +206,7 @@ def migrate(s: State, r: int, target: int) -> None:
     dst.incoming += 1
     dst.incoming_kv_tokens += kv
     reserve(s, target, blocks)
-    _start_copy(s, r, q.instance, target, kv)
+    start_copy(s, r, q.instance, target, kv)
 
 
 @kernel
@@ -232,7 +232,7 @@ def switch_over(s: State, r: int) -> bool:
     reserve(s, target, extra)
     dst.incoming_kv_tokens += kv - q.migrated_kv
     q.migration = NOT_MIGRATING
-    _start_copy(s, r, q.instance, target, kv - q.migrated_kv)
+    start_copy(s, r, q.instance, target, kv - q.migrated_kv)
     return True
 
 

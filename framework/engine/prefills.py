@@ -7,6 +7,7 @@ import numpy as np
 from framework.engine.asking import enter_queue
 from framework.engine.kvcache import (
     available,
+    cached_among,
     held_blocks,
     hold,
     matched_blocks,
@@ -16,6 +17,7 @@ from framework.engine.kvcache import (
     unreferenced_among,
 )
 from framework.engine.lists import remove_prefilling
+from framework.engine.loading import load_prefix
 from framework.engine.network import seats
 from framework.engine.queues import queue_pop
 from framework.engine.ranks import choose_rank, count_prefill, left_on, put_on_rank, share_budget, spend
@@ -162,13 +164,15 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     chunk = tokens if whole else min(tokens, _largest_chunk(s, i, cached, budget))
     if chunk <= 0:
         return 0
-    shared = run * sim.hash_blocks
+    shared = cached_among(s, i, r, run) * sim.hash_blocks
     if available(s, i) - unreferenced_among(s, i, r, run) - held_blocks(s, i, q.target) + shared < inst.watermark:
         return 0
     queue_pop(s, i)
     reference_prefix(s, i, r, run)
     q.kv = cached + chunk if inst.mode == UNIFIED else q.target
     take(s, i, held_blocks(s, i, q.kv) - shared)
+    if unlikely(sim.tiers > 0):
+        load_prefix(s, i, r)
     sim.admissions += 1
     q.admission = sim.admissions
     q.state = PREFILLING

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Request states. The values up to TAIL hold or await resources; the last three are ends.
-FUTURE, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(11)
+FUTURE, FETCHING, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(12)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY = range(6)
@@ -42,8 +42,11 @@ RANK_CHOICES = {"kv": RANK_OF_LEAST_KV, "requests": RANK_OF_LEAST_REQUESTS, "rou
 # Actions of a tick.
 MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)
 # Hooks, as they are named in errors.
-ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT = range(7)
-HOOK_NAMES = ("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick", "split_at")
+ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX = range(8)
+HOOK_NAMES = (
+    *("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick"),
+    *("split_at", "fetch_prefix"),
+)
 
 
 def _record(*fields: tuple[str, str]) -> np.dtype[np.void]:
@@ -72,6 +75,8 @@ REQUEST = _record(
     ("hash_count", "i4"),  # blocks of its prompt that can be shared
     ("registered", "i4"),  # of them, looked at so far on its present instance
     ("shared", "i4"),  # of them, referenced in the cache
+    ("fetched_from", "i4"),  # blocks that the running fetch of its prefix brings, from and to
+    ("fetched_to", "i4"),
     ("state", "i1"),
     ("migration", "i1"),
     ("unstamped", "i1"),
@@ -141,6 +146,7 @@ INSTANCE = _record(
     ("gate", "i8"),  # decode_steps from which on its queue is admitted from, -1: its queue was empty
     ("unstamped", "i8"),
     ("swap_bytes", "f8"),
+    ("load_s", "f8"),  # to load what the requests admitted for the next step have in stores
     ("waiting_root", "i4"),
     ("joined_head", "i4"),
     ("joined_tail", "i4"),
@@ -250,6 +256,9 @@ SIM = _record(
     ("max_context", "i8"),
     ("block_tokens", "i8"),
     ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: no prefix cache
+    ("tiers", "i8"),  # stores of prefix blocks that an instance reads, 0: none
+    ("store_keys", "i8"),  # names of blocks, from 0, where there are stores
+    ("loads_layer_wise", "b1"),
     ("preemption", "i8"),
     ("admission_wait_steps", "i8"),
     ("speculates", "b1"),
@@ -276,11 +285,26 @@ SIM = _record(
     ("dynamic_keys", "b1"),
     ("asks_batching", "b1"),
     ("asks_split_at", "b1"),
+    ("asks_fetch", "b1"),
     ("observes", "b1"),  # hooks look at instances: bring them up to date before each call
     ("status", "i8"),
     ("error_hook", "i8"),
     ("error_request", "i8"),
     ("error_value", "i8"),
+)
+
+# A tier as one instance reads it: row `instance * tiers + tier`. The list of a shared tier is that of instance 0.
+STORE = _record(
+    ("home", "i8"),  # the row that keeps the list of its blocks, from old to young
+    ("at", "i8"),
+    ("capacity", "i8"),  # in trace blocks, as all that follows
+    ("count", "i8"),
+    ("old", "i8"),
+    ("young", "i8"),
+    ("bandwidth_bytes_s", "f8"),
+    ("latency_s", "f8"),
+    ("hit_tokens", "i8"),  # loaded from it by first admissions
+    ("loaded_bytes", "f8"),
 )
 
 LEAP = _record(
@@ -318,6 +342,7 @@ class State(NamedTuple):
     memberships: NDArray[np.void]
     timing_rows: NDArray[np.void]
     timing_data: NDArray[np.float64]
+    stores: NDArray[np.void]  # (M * tiers,)
 
 
 class View(NamedTuple):

@@ -33,6 +33,7 @@ _COMPARED = {
 _COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 _NONE = "–"
+_TIER = "cache_hit_rate_"
 _WIDE = 96  # columns that a full comparison needs
 
 
@@ -154,13 +155,19 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
     if summary["cache_hit_rate"]:
-        grid.add_row("cache hits", _share(summary["cache_hit_rate"]))
+        grid.add_row("cache hits", Text.assemble(_share(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
     per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]
     energy = f" ({_number(per_token)} J per token)" if per_token is not None else ""
     cost = f" (${_number(per_million)} per million good tokens)" if per_million is not None else ""
     grid.add_row("energy", Text.assemble(f"{_number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
     grid.add_row("cost", Text.assemble(f"${_number(summary['cost_usd'])}", (cost, "dim")))
     return grid
+
+
+def _tiers(summary: Summary) -> str:
+    """Which memory the hits were in, where there is more than one."""
+    rates = {key.removeprefix(_TIER): rate for key, rate in summary.items() if key.startswith(_TIER)}
+    return f" ({', '.join(f'{name} {_share(rate)}' for name, rate in rates.items())})" if rates else ""
 
 
 def _pools(pools: pl.DataFrame) -> Table:
