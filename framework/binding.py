@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from framework.engine.config import PLANS
 from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, Hooks
+from framework.engine.sharing import WHOLE
 from framework.engine.state import (
     ACTION,
     BAD_INSTANCE,
@@ -38,6 +39,8 @@ from framework.views import Cluster, Request
 _COMPILED_STATE = 16
 _ANY_PLAN = Plan(1, "mixed")
 _MOST_ACTIONS = 1 << 16
+_SHARE = 1 << 48  # of the integer in which a plan reaches the engine
+_MOST_TOKENS = _SHARE >> 3
 
 
 class Binding:
@@ -184,9 +187,16 @@ class Binding:
         if not _is_plan(plan):
             raise PolicyError(
                 f"policy {self._policy.name}: batching returned {plan!r} for instance {i}; "
-                f"return Plan(token_budget >= 1, one of {', '.join(PLANS)})"
+                f"return Plan(token_budget >= 1, one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99)"
             )
-        return int(plan.token_budget) * 8 + MODES[plan.batching]
+        self._require_sharing("batching", plan)
+        return int(plan.prefill_percent or 0) * _SHARE + int(plan.token_budget) * 8 + MODES[plan.batching]
+
+    def _require_sharing(self, hook: str, plan: Plan) -> None:
+        if plan.batching == "concurrent" and not self._policy.shares_gpus:
+            raise PolicyError(
+                f"policy {self._policy.name}: {hook} returned {plan!r}; such a policy says shares_gpus = True"
+            )
 
     def _on_tick(self, tick: int) -> int:
         actions = self._policy.on_tick(self._cluster)
@@ -201,7 +211,10 @@ class Binding:
             )
         row["kind"], row["request"], row["instance"], row["role"] = SET_ROLE, -1, action.instance, ROLES[action.role]
         row["value"] = 0 if action.plan is None else action.plan.token_budget
-        row["mode"] = 0 if action.plan is None else MODES[action.plan.batching]
+        row["mode"] = row["percent"] = 0
+        if action.plan is not None:
+            self._require_sharing("on_tick", action.plan)
+            row["mode"], row["percent"] = MODES[action.plan.batching], action.plan.prefill_percent or 0
 
     def _write(self, actions: Iterable[Action]) -> int:
         count = 0
@@ -223,4 +236,6 @@ class Binding:
 
 
 def _is_plan(plan: Any) -> bool:
-    return isinstance(plan, Plan) and plan.token_budget >= 1 and plan.batching in PLANS
+    if not isinstance(plan, Plan) or plan.batching not in PLANS or not 1 <= plan.token_budget < _MOST_TOKENS:
+        return False
+    return plan.prefill_percent is None or 1 <= plan.prefill_percent < WHOLE

@@ -32,6 +32,7 @@ _INSTANCE_COLUMNS = (
         "incoming_kv_tokens",
     ),
     *("swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget", "max_batch", "bandwidth_bytes_s"),
+    "prefill_percent",
 )
 _REQUEST_COLUMNS = (
     *("arrival_s", "input_tokens", "priority", "slo_class", "session", "turn", "instance", "destination"),
@@ -71,6 +72,7 @@ class Instances:
     free_blocks: Integers
     evictable_blocks: Integers
     token_budget: Integers
+    prefill_percent: Integers
     max_batch: Integers
     bandwidth_bytes_s: Floats
 

@@ -19,6 +19,7 @@ from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
+from framework.engine.sharing import Sharing
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.load import Closed, Load, Open
 from framework.timing import step
@@ -27,7 +28,7 @@ from framework.workload import Workload
 from tests.reference_parts import Drafts, Options, Spec
 from tests.rulers import Rules
 
-MODES = ("decode_first", "prefill_first", "mixed", "static", "unified")
+MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class Scenario:
             intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
             clients=self.load.clients,
             drafts=self.drafts(),
+            prefill_percent=engine.sharing.prefill_percent,
+            prefill_slowdown=engine.sharing.slowdowns()[0].tolist(),
+            decode_slowdown=engine.sharing.slowdowns()[1].tolist(),
+            weight_bytes=self.model.weight_bytes,
         )
 
     def drafts(self) -> Drafts:
@@ -127,6 +132,7 @@ class Scenario:
                 bandwidth_bytes_s=pool.link_bytes_s or self.cluster.link.bandwidth_bytes_s,
                 host_bytes_s=pool.host_bytes_s,
                 unpack_s=self.seconds_at(self.engine.kv_compression.unpack_bytes_s),
+                memory_bytes_s=pool.gpu.bandwidth_bytes_s if self.engine.sharing.contention else math.inf,
             )
             for k, pool in enumerate(self.cluster.pools)
             for _ in range(pool.instances)
@@ -232,7 +238,7 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         name=role + str(draw(st.integers(0, 9))),
         peak_flops={"bf16": 1e12},
         memory_bytes=float(MODEL.weight_bytes + tokens * MODEL.kv_bytes_per_token),
-        bandwidth_bytes_s=1e12,
+        bandwidth_bytes_s=1e12 if exact else 2e4,  # so little that a prefill beside decodes is felt
         link_bytes_s=1e9,
         pcie_bytes_s=2.0 ** draw(st.integers(10, 18)) if exact else draw(st.floats(1e3, 2e5)),
         nic_bytes_s=1e9,
@@ -301,6 +307,16 @@ def speculations(draw: st.DrawFn) -> Speculation:
 
 
 @st.composite
+def sharings(draw: st.DrawFn, exact: bool) -> Sharing:
+    """Exact: 32 percent between points, and no contention, whose shares of bandwidth are quotients."""
+    curves = []
+    for _ in range(2):
+        factors = sorted((draw(amounts(exact, 8, 40, -3)) for _ in range(3)), reverse=True)
+        curves.append(dict(zip((4, 36, 68, 100), (*factors, 1.0), strict=True)))
+    return Sharing(draw(st.integers(4, 96)), curves[0], curves[1], contention=not exact)
+
+
+@st.composite
 def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
     layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
@@ -321,6 +337,7 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         attention=Attention(draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0]))),
         kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
         speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
+        sharing=draw(sharings(exact)),
         role_change_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
         start_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
     )

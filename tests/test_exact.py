@@ -6,6 +6,7 @@ all that it saw. General floats agree within 1e-9 relative; runs with two events
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -203,6 +204,7 @@ def test_reference_keeps_its_books(scenario: Scenario) -> None:
         assert all(math.ldexp(t, 40).is_integer() for t in r.token_s), "a time is not dyadic"
     stalled = any(r.reason == "stalled" for r in simulation.requests)
     for i in simulation.instances:
-        assert all(a[1] <= b[0] for a, b in zip(i.steps, i.steps[1:], strict=False))
+        for stream in ([step for step in i.steps if step[2]], [step for step in i.steps if not step[2]]):
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(stream))
         assert stalled or (i.cache.used, i.seats, i.waiting, i.incoming, i.swapped) == (0, 0, [], [], [])
         assert stalled or i.cache.available == i.cache.total

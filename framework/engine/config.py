@@ -8,17 +8,18 @@ from typing import Any, Literal
 from framework.engine.attention import Attention
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
+from framework.engine.sharing import Sharing
 from framework.errors import InputError
 from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
 
 Preemption = Literal["recompute", "swap"]
-Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified"]
+Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent"]
 Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
-BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified")
+BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
@@ -36,7 +37,8 @@ class EngineConfig:
     `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
     its old role and its start in the new one; `start_s`: between switching an instance on and its start; `log`: whether
     the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode; `kv_compression`: how
-    KV is kept and sent; `speculation`: of decode steps. Raises InputError for a value out of range.
+    KV is kept and sent; `speculation`: of decode steps; `sharing`: of GPUs by two streams. Raises InputError for a
+    value out of range.
     """
 
     token_budget: int = 2048
@@ -56,6 +58,7 @@ class EngineConfig:
     attention: Attention = field(default_factory=Attention)
     kv_compression: KvFormat = field(default_factory=KvFormat)
     speculation: Speculation = field(default_factory=Speculation)
+    sharing: Sharing = field(default_factory=Sharing)
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_batch", "block_tokens"):
@@ -75,7 +78,8 @@ class EngineConfig:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
         if not isinstance(self.prefix_cache, bool):
             raise InputError(f"engine.prefix_cache must be true or false, got {self.prefix_cache!r}")
-        for name, kind in (("attention", Attention), ("kv_compression", KvFormat), ("speculation", Speculation)):
+        groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation, "sharing": Sharing}
+        for name, kind in groups.items():
             _require_settings(name, getattr(self, name), kind)
 
 

@@ -12,8 +12,10 @@ import numpy as np
 
 from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.queues import tree_update
+from framework.engine.sharing import WHOLE
 from framework.engine.speculation import draft_s
-from framework.engine.state import STEP_END, State
+from framework.engine.state import CONCURRENT, STEP_END, State
+from framework.engine.streams import begin_to_count, contention_s, count_busy, decode_slowdown, streaming
 from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
@@ -167,23 +169,29 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     first_s += value_s
     if chunks_s > 0.0 and value_s > 0.0:
         first_s -= sim.attention_overlap * min(chunks_s, value_s)
+    slowdown = 1.0
+    if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
+        slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)
+        first_s = slowdown * (first_s + contention_s(s, i, context))
     first_s += inst.swap_bytes / inst.host_bytes_s
     if unlikely(sim.speculates):
-        first_s += leap.depth * draft_s(s, i)
+        first_s += slowdown * (leap.depth * draft_s(s, i))
 
     leap.steps = 1
-    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted and not sim.speculates:
+    alone = not inst.preempted and not sim.speculates and not streaming(s, i)
+    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and alone:
         leap.steps = _steps_until_decision(s, i, decodes, context, knot)
     inst.swap_bytes = 0.0
     leap.start_s = sim.now_s
     leap.first_s = first_s
-    leap.increment_s = slope_s * decodes
+    leap.increment_s = slope_s * decodes * slowdown
     leap.done = 0
     leap.grown = 1
     leap.decodes = decodes
     leap.prefill_tokens = prefill_tokens
     leap.context = context
     inst.busy = True
+    begin_to_count(s, i, streaming(s, i))
     leap.event_s = boundary_s(s, i, leap.steps)
     if inst.unstamped > 0 and decodes > 0:
         _stamp_first_tokens(s, i, sim.now_s + first_s)
@@ -251,6 +259,7 @@ def complete(s: State, i: int) -> None:
     row.batch = decodes
     row.prefill_tokens = leap.prefill_tokens
     row.depth = leap.depth
+    row.stream = 0
     sim.leaps += 1
     if decodes > 0:
         advance(s, i, steps)
@@ -258,8 +267,7 @@ def complete(s: State, i: int) -> None:
         inst.decode_tokens += steps * decodes
         inst.context_tokens += float(steps) * leap.context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.batch_s += decodes * duration_s
-    inst.busy_s += duration_s
-    _note_extrapolation(s, i, duration_s)
+    count_busy(s, i, _beyond_measured(s, i))
     inst.steps += steps
     inst.prefill_tokens += leap.prefill_tokens
     if sim.chosen_share > 0.0:
@@ -271,13 +279,10 @@ def complete(s: State, i: int) -> None:
 
 
 @kernel
-def _note_extrapolation(s: State, i: int, duration_s: float) -> None:
-    """Add the leap that has ended to the time spent past what was measured, if its last step was."""
+def _beyond_measured(s: State, i: int) -> float:
+    """How far the last step of the leap that has ended lies past what was measured, as `beyond`."""
     inst, leap = s.instances[i], s.progress[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = leap.context + (leap.steps - 1) * leap.decodes
     tokens = leap.prefill_tokens + leap.decodes * (1 + leap.depth)
-    ratio = beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)
-    if ratio > 1.0:
-        inst.extrapolated_s += duration_s
-        inst.extrapolation = max(inst.extrapolation, ratio)
+    return beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)
