@@ -368,3 +368,19 @@ def crowded(draw: st.DrawFn) -> Scenario:
         cluster=replace(scenario.cluster, pools=tuple(replace(pool, instances=1) for pool in pools)),
         rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "mode"]))),
     )
+
+
+@st.composite
+def shared(draw: st.DrawFn, exact: bool = True) -> Scenario:
+    """Prefills run beside decodes on all instances, most of the time, in little memory."""
+    scenario = draw(scenarios(exact))
+    pools = [
+        replace(pool, batching=draw(st.sampled_from([None, None, None, "unified"])), instances=1, reserve_tokens=None)
+        for pool in scenario.cluster.pools
+    ]
+    return replace(
+        scenario,
+        engine=replace(scenario.engine, batching="concurrent", kv_tokens=draw(st.sampled_from([96, 160, 320]))),
+        cluster=replace(scenario.cluster, pools=tuple(pools)),
+        rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "budget", "mode"]))),
+    )

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from framework.simulate import Result, simulate
 from tests.recovery import step_times, token_times
 from tests.reference import ARRIVAL, TICK, Simulation
 from tests.reference_parts import INSTANCE_TOTALS
 from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
-from tests.scenarios import Scenario, crowded, scenarios
+from tests.scenarios import Scenario, crowded, scenarios, shared
 
 ROW_FIELDS = (
     *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
@@ -159,6 +160,12 @@ def test_exact_where_prompts_crowd(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
+@settings(quick, max_examples=300)
+@given(shared())
+def test_exact_where_phases_share_a_gpu(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
 @pytest.mark.slow
 @thorough
 @given(scenarios(exact=True))
@@ -166,11 +173,11 @@ def test_exact_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
-def check_floats(examples: settings) -> None:
+def check_floats(examples: settings, scenarios: st.SearchStrategy[Scenario]) -> None:
     compared = set_aside = 0
 
     @examples
-    @given(scenarios(exact=False))
+    @given(scenarios)
     def check(scenario: Scenario) -> None:
         nonlocal compared, set_aside
         if has_near_tie(run_reference(scenario)[0]):
@@ -184,12 +191,16 @@ def check_floats(examples: settings) -> None:
 
 
 def test_floats() -> None:
-    check_floats(settings(quick, max_examples=300))
+    check_floats(settings(quick, max_examples=300), scenarios(exact=False))
+
+
+def test_floats_where_phases_share_a_gpu() -> None:
+    check_floats(settings(quick, max_examples=200), shared(exact=False))
 
 
 @pytest.mark.slow
 def test_floats_thoroughly() -> None:
-    check_floats(thorough)
+    check_floats(thorough, scenarios(exact=False))
 
 
 @settings(quick, max_examples=100)
