@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
-from framework.engine.lookup import cached_tokens, decoding_on, estimates_s, prefill_times_s, step_times_s
+from framework.engine.lookup import (
+    cached_tokens,
+    decoding_on,
+    estimates_s,
+    prefill_times_s,
+    step_times_s,
+    stream_times_s,
+)
 from framework.engine.memory import Lists
 from framework.engine.state import DECODE, DECODING, PREFILL, State
 from framework.predictor import Predictions
@@ -249,6 +256,12 @@ class Cluster:
     @property
     def now_s(self) -> float:
         return float(self._state.sim["now_s"][0])
+
+    def streams_s(self, instance: int) -> tuple[Floats, Floats]:
+        """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs
+        that it has, shape (101,); 0 where there is nothing to do, else inf for no SMs.
+        """
+        return stream_times_s(self._state, instance)
 
     def decoding(self, instance: int) -> Integers:
         """Ids of the requests that decode on an instance, in running order; shape (running,)."""

@@ -22,6 +22,7 @@ from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
+from framework.engine.sharing import Sharing
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.launch import explain
@@ -46,6 +47,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "objective": (Objective,),
     "engine/attention": (Attention,),
     "engine/kv_compression": (KvFormat,),
+    "engine/sharing": (Sharing,),
     "engine/speculation": (Speculation,),
 }
 SMALL = ("trace=synthetic", "trace.limit=20")
