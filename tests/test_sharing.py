@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +19,9 @@ from framework.engine.sharing import Sharing
 from framework.errors import InputError, PolicyError
 from framework.load import Open
 from framework.metrics import evaluate
+from framework.output import step_table
 from framework.policy import Aggregated, Disaggregated, Plan
+from framework.report.perfetto import write_timeline
 from framework.simulate import Result, simulate
 from framework.slo import Slo
 from framework.timing.affine import Affine
@@ -247,3 +252,18 @@ def test_usage_counts_both_streams() -> None:
     summary = evaluate(result, Slo()).summary
     assert 0 < summary["mfu"] < 1
     assert summary["energy_j"] == pytest.approx(100.0 * 13.0)  # busy throughout, at the TDP
+
+
+def test_log_and_timeline_tell_the_streams_apart() -> None:
+    result = play([(0, 4, 6), (5, 4, 3)])
+    table = step_table(result)
+    assert table["stream"].to_list() == result.leaps["stream"].tolist()
+    assert "stream" not in step_table(play([(0, 4, 6)], batching="decode_first")).columns
+    packed = io.BytesIO()
+    write_timeline(result, packed)
+    events = json.loads(gzip.decompress(packed.getvalue()))["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["tid"] for event in slices if event["name"] == "prefill"} == {2}
+    assert {event["tid"] for event in slices if event["name"] == "decode"} == {1}
+    batches = [event["args"]["batch"] for event in events if event["ph"] == "C" and event["name"] == "batch"]
+    assert batches == [1, 2]
