@@ -266,4 +266,4 @@ def test_log_and_timeline_tell_the_streams_apart() -> None:
     assert {event["tid"] for event in slices if event["name"] == "prefill"} == {2}
     assert {event["tid"] for event in slices if event["name"] == "decode"} == {1}
     batches = [event["args"]["batch"] for event in events if event["ph"] == "C" and event["name"] == "batch"]
-    assert batches == [1, 2]
+    assert batches == [1, 2, 1]
