@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from framework.engine.config import PLANS
 from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, REFUSED, Hooks
+from framework.engine.sharing import WHOLE
 from framework.engine.state import (
     ACTION,
     BAD_INSTANCE,
+    CONCURRENT,
     BAD_ROLE,
     HOOK_NAMES,
     MIGRATE,
@@ -30,7 +32,7 @@ from framework.engine.state import (
     State,
     View,
 )
-from framework.errors import InvariantError, PolicyError
+from framework.errors import InputError, InvariantError, PolicyError
 from framework.policy import Action, Decision, Migrate, Plan, Policy, SetRole, SetTokenBudget, overrides
 from framework.validate import require_positive
 from framework.views import Cluster, Request
@@ -38,7 +40,8 @@ from framework.views import Cluster, Request
 _COMPILED_STATE = 16
 _ANY_PLAN = Plan(1, "mixed")
 _MOST_ACTIONS = 1 << 16
-_MOST_TOKENS = 1 << 40
+_SHARE = 1 << 48  # of the integer in which a plan reaches the engine
+_MOST_TOKENS = _SHARE >> 3
 
 
 class Binding:
@@ -84,6 +87,7 @@ class Binding:
         sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
         sim["asks_fetch"] = sim["tiers"][0] > 0 and self._overrides("fetch_prefix")
         sim["observes"] = observes
+        self._require_no_ranks_where_shared()
         if policy.tick_s is not None:
             require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
             sim["tick_s"] = policy.tick_s
@@ -199,9 +203,25 @@ class Binding:
         if not _is_plan(plan):
             raise PolicyError(
                 f"policy {self._policy.name}: batching returned {plan!r} for instance {i}; "
-                f"return Plan(token_budget >= 1, one of {', '.join(PLANS)})"
+                f"return Plan(token_budget >= 1, one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99)"
             )
-        return int(plan.token_budget) * 8 + MODES[plan.batching]
+        self._require_sharing("batching", plan)
+        return int(plan.prefill_percent or 0) * _SHARE + int(plan.token_budget) * 8 + MODES[plan.batching]
+
+    def _require_no_ranks_where_shared(self) -> None:
+        instances = self._state.instances
+        shared = self._policy.shares_gpus or np.any(instances["mode"] == CONCURRENT)
+        if shared and np.any(instances["ranks"] > 0):
+            raise InputError(
+                "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together; "
+                "set cluster.rank_choice=even"
+            )
+
+    def _require_sharing(self, hook: str, plan: Plan) -> None:
+        if plan.batching == "concurrent" and not self._policy.shares_gpus:
+            raise PolicyError(
+                f"policy {self._policy.name}: {hook} returned {plan!r}; such a policy says shares_gpus = True"
+            )
 
     def _on_tick(self, tick: int) -> int:
         actions = self._policy.on_tick(self._cluster)
@@ -216,7 +236,10 @@ class Binding:
             )
         row["kind"], row["request"], row["instance"], row["role"] = SET_ROLE, -1, action.instance, ROLES[action.role]
         row["value"] = 0 if action.plan is None else action.plan.token_budget
-        row["mode"] = 0 if action.plan is None else MODES[action.plan.batching]
+        row["mode"] = row["percent"] = 0
+        if action.plan is not None:
+            self._require_sharing("on_tick", action.plan)
+            row["mode"], row["percent"] = MODES[action.plan.batching], action.plan.prefill_percent or 0
 
     def _write(self, actions: Iterable[Action]) -> int:
         count = 0
@@ -238,4 +261,6 @@ class Binding:
 
 
 def _is_plan(plan: Any) -> bool:
-    return isinstance(plan, Plan) and plan.token_budget >= 1 and plan.batching in PLANS
+    if not isinstance(plan, Plan) or plan.batching not in PLANS or not 1 <= plan.token_budget < _MOST_TOKENS:
+        return False
+    return plan.prefill_percent is None or 1 <= plan.prefill_percent < WHOLE

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from framework.bounds.demand import demand_of, least_chain_s, most_started, use_names
 from framework.bounds.fluid import Fluid, least_duration, most_good
 from framework.bounds.requests import Needs, Pool, Setting, least_needs, make_pools
-from framework.cluster import ClusterSpec
+from framework.cluster import ClusterSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.hardware import Model
 from framework.load import Load
@@ -68,6 +68,25 @@ def any_plan(cluster: ClusterSpec) -> ClusterSpec:
     return replace(cluster, pools=tuple(pools))
 
 
+def any_stream(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster for a policy that lets prefills and decodes share GPUs by plan, in a stream each.
+
+    No stream is faster than alone: two instances can do all that the two streams of one do.
+    """
+    return any_plan(replace(cluster, pools=tuple(_doubled(pool) for pool in cluster.pools)))
+
+
+def _doubled(pool: PoolSpec) -> PoolSpec:
+    return replace(pool, instances=2 * pool.instances)
+
+
+def streams_apart(cluster: ClusterSpec, engine: EngineConfig) -> ClusterSpec:
+    """Two instances for each whose prefills and decodes share its GPUs as configured."""
+    sharing = [(pool.batching or engine.batching) == "concurrent" for pool in cluster.pools]
+    pools = [_doubled(pool) if shares else pool for pool, shares in zip(cluster.pools, sharing, strict=True)]
+    return replace(cluster, pools=tuple(pools))
+
+
 def any_role(cluster: ClusterSpec) -> ClusterSpec:
     """The cluster for a policy that changes roles: every instance may do anything at any time, by any plan.
 
@@ -91,10 +110,10 @@ def bound(
 
     It holds for every policy that leaves token budgets and batching as they are configured; for one that plans steps
     itself (`Policy.batching`, `SetTokenBudget`) give `any_plan(cluster)`, for one that changes roles
-    `any_role(cluster)`. `Bound.duration_s` is the time from the first arrival to the last, or, where arrivals depend on
-    the run (sessions, closed loads), the least time to serve all.
+    `any_role(cluster)`, for one that shares GPUs `any_stream` of that. `Bound.duration_s` is the time from the first
+    arrival to the last, or, where arrivals depend on the run (sessions, closed loads), the least time to serve all.
     """
-    setting = Setting(workload, cluster, model, timing, engine, slo, load)
+    setting = Setting(workload, streams_apart(cluster, engine), model, timing, engine, slo, load)
     pools = make_pools(setting)
     needs = least_needs(setting, pools)
     find = _Search(setting, pools, needs)

@@ -77,6 +77,11 @@ class PoolSpec:
             require_positive(f"pool {self.name}: link_bytes_s", self.link_bytes_s)
 
     @property
+    def has_ranks(self) -> bool:
+        """Whether its data-parallel ranks have requests of their own."""
+        return self.rank_choice != "even" and self.parallelism.dp > 1
+
+    @property
     def gpus(self) -> int:
         return self.instances * self.parallelism.gpus
 

@@ -91,10 +91,10 @@ def _check_memory(result: Finished) -> None:
 
 
 def _check_steps(result: Finished) -> None:
-    """No instance runs two steps at once, and the log counts every step."""
+    """No stream of an instance runs two steps at once, and the log counts every step."""
     leaps = result.leaps
     early = np.zeros(len(leaps), np.bool_)
-    _mark_early(leaps, np.full(len(result.instances), -np.inf), early)
+    _mark_early(leaps, np.full((len(result.instances), 2), -np.inf), early)
     _fail_where(early, "step that starts before the last one ended")
     if int(leaps["steps"].sum()) != result.steps:
         raise InvariantError(f"the log holds {int(leaps['steps'].sum())} steps, the engine counted {result.steps}")
@@ -117,9 +117,9 @@ def _check_tokens(result: Finished) -> None:
 
 @compiled
 def _mark_early(leaps: NDArray[Any], end_s: NDArray[np.float64], early: NDArray[np.bool_]) -> None:
-    """Mark leaps that start before their instance's last one ended; `end_s` (M,) moves on. The log is by ends."""
+    """Mark leaps that start before the last one of their stream ended; `end_s` (M, 2) moves on. The log is by ends."""
     for k in range(len(leaps)):
         leap = leaps[k]
-        i, steps = leap["instance"], leap["steps"]
-        early[k] = leap["start_s"] < end_s[i] - _ROUNDING * abs(end_s[i])
-        end_s[i] = leap["start_s"] + steps * leap["first_s"] + leap["increment_s"] * (0.5 * steps * (steps - 1))
+        i, stream, steps = leap["instance"], leap["stream"], leap["steps"]
+        early[k] = leap["start_s"] < end_s[i, stream] - _ROUNDING * abs(end_s[i, stream])
+        end_s[i, stream] = leap["start_s"] + steps * leap["first_s"] + leap["increment_s"] * (0.5 * steps * (steps - 1))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from framework.bound import any_plan, any_role, bound
+from framework.bound import any_plan, any_role, any_stream, bound
 from framework.buckets import by_length, require_edges
 from framework.cluster import ClusterSpec
 from framework.experiment import Experiment
@@ -99,7 +99,9 @@ def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
     """The cluster on which a bound holds for `policy`, which may plan the steps of instances itself."""
     spec = lay_out(policy, cluster)
     if policy.changes_roles:
-        return any_role(spec)
+        spec = any_role(spec)
+    if policy.shares_gpus:
+        return any_stream(spec)
     plans = any(
         getattr(type(policy), hook) is not getattr(Policy, hook) for hook in ("batching", "on_tick", "split_at")
     )

@@ -51,11 +51,14 @@ def step_table(result: Result) -> pl.DataFrame:
     """The leaps, one row each in the order of their ends, with the columns of the engine's LEAP record.
 
     Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV. With
-    speculation `depth` tokens were drafted for each of its decodes.
+    speculation `depth` tokens were drafted for each of its decodes. Where GPUs were shared, `stream` is 1 for a prefill
+    step beside the decodes.
     """
     leaps = result.leaps
     order = ("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")
     names = order if result.engine.speculation.most == 0 else (*order, "depth")
+    if leaps["stream"].any():
+        names = (*names, "stream")
     return pl.DataFrame({name: np.ascontiguousarray(leaps[name]) for name in names})
 
 

@@ -41,10 +41,15 @@ class SetTokenBudget:
 
 @dataclass(frozen=True)
 class Plan:
-    """How an instance forms its coming steps: tokens of one step, and what goes first."""
+    """How an instance forms its coming steps: tokens of one step, and what goes first.
+
+    `prefill_percent` of the SMs, from 1 to 99, are those of prefills where these run beside decodes ("concurrent": the
+    policy must say `shares_gpus`), each stream taking up its part at its own next step; None: as before.
+    """
 
     token_budget: int
     batching: Batching | Phase
+    prefill_percent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ class Policy:
     batching_mode: ClassVar[Batching | None] = None  # of its pools, None: the engine's
     tick_s: float | None = None  # period of on_tick, None: never
     changes_roles: bool = False  # on_tick may return SetRole
+    shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
     dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
     compiled_params: tuple[float, ...] = ()  # read once the cluster is laid out
 

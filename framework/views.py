@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
-from framework.engine.lookup import cached_tokens, decoding_on, estimates_s, prefill_times_s, step_times_s
+from framework.engine.lookup import (
+    cached_tokens,
+    decoding_on,
+    estimates_s,
+    prefill_times_s,
+    step_times_s,
+    stream_times_s,
+)
 from framework.engine.memory import Lists
 from framework.engine.state import DECODE, DECODING, PREFILL, State
 from framework.predictor import Predictions
@@ -32,6 +39,7 @@ _INSTANCE_COLUMNS = (
         "incoming_kv_tokens",
     ),
     *("swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget", "max_batch", "bandwidth_bytes_s"),
+    "prefill_percent",
 )
 _REQUEST_COLUMNS = (
     *("arrival_s", "input_tokens", "priority", "slo_class", "session", "turn", "instance", "destination"),
@@ -71,6 +79,7 @@ class Instances:
     free_blocks: Integers
     evictable_blocks: Integers
     token_budget: Integers
+    prefill_percent: Integers
     max_batch: Integers
     bandwidth_bytes_s: Floats
 
@@ -255,6 +264,12 @@ class Cluster:
     @property
     def now_s(self) -> float:
         return float(self._state.sim["now_s"][0])
+
+    def streams_s(self, instance: int) -> tuple[Floats, Floats]:
+        """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs
+        that it has, shape (101,); 0 where there is nothing to do, else inf for no SMs.
+        """
+        return stream_times_s(self._state, instance)
 
     def decoding(self, instance: int) -> Integers:
         """Ids of the requests that decode on an instance, in running order; shape (running,)."""

@@ -11,7 +11,7 @@ Step = tuple[float, float, int, int, int]  # start, end, decodes, prefill tokens
 
 
 def step_times(result: Result) -> dict[int, list[Step]]:
-    """The steps of each instance in order."""
+    """The steps of each instance in order of their ends: a prefill step may end within a leap of the decodes beside."""
     steps: dict[int, list[Step]] = defaultdict(list)
     decode_steps: dict[int, int] = defaultdict(int)
     for leap in result.leaps:
@@ -24,6 +24,8 @@ def step_times(result: Result) -> dict[int, list[Step]]:
             context = int(leap["context"]) + k * batch
             steps[instance].append((begin, end, batch, int(leap["prefill_tokens"]), context))
             decode_steps[instance] += batch > 0
+    for own in steps.values():
+        own.sort(key=lambda step: (step[1], step[2] == 0))
     return steps
 
 

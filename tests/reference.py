@@ -27,7 +27,7 @@ from tests.reference_parts import (
     Store,
 )
 
-STEP_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(5)
+STEP_END, PREFILL_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(6)
 FINISHED, REJECTED, FAILED = range(1, 4)
 Chunk = tuple[Request, int, int]  # request, prefix, tokens
 
@@ -60,8 +60,9 @@ class Hooks:
     def prioritize(self, simulation: Simulation, r: Request) -> float:
         return 0.0
 
-    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
-        return i.token_budget, i.mode
+    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str, int]:
+        """Token budget, mode and prefill percent (0: as before)."""
+        return i.token_budget, i.mode, 0
 
     def on_tick(self, simulation: Simulation) -> Sequence[tuple[Any, ...]]:
         """In order: ("migrate", request, instance), ("budget", instance, tokens) or ("role", instance, role, plan)."""
@@ -79,8 +80,9 @@ class Simulation:
         self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
         per_id = self.hash_tokens // options.block_tokens
         self.instances = [
-            Instance(k, spec, Cache(spec.total_blocks, per_id), math.floor(options.watermark * spec.total_blocks))
+            Instance(k, spec, Cache(spec.total_blocks, per_id), watermark, options.prefill_percent)
             for k, spec in enumerate(specs)
+            for watermark in [math.floor(options.watermark * spec.total_blocks)]
         ]
         if self.hash_tokens:
             self.build_stores()
@@ -144,7 +146,7 @@ class Simulation:
                 self.order.append((time, kind, id))
                 self.handle(kind, id)
                 while self.woken:
-                    self.begin_iteration(self.woken.pop(0))
+                    self.begin_woken(self.woken.pop(0))
         return self
 
     def stall(self) -> None:
@@ -161,6 +163,8 @@ class Simulation:
     def handle(self, kind: int, id: int) -> None:
         if kind == STEP_END:
             self.step_end(self.instances[id])
+        elif kind == PREFILL_END:
+            self.prefill_end(self.instances[id])
         elif kind == TRANSFER_END:
             self.transfer_end(self.requests[id])
         elif kind == ARRIVAL:
@@ -182,7 +186,7 @@ class Simulation:
 
     # roles
 
-    def set_role(self, i: Instance, role: str, plan: tuple[int, str] | None) -> None:
+    def set_role(self, i: Instance, role: str, plan: tuple[int, str, int] | None) -> None:
         after = PHASES[role]
         kept = i.before & after
         others = [j.accepts for j in self.instances if j is not i]
@@ -220,10 +224,14 @@ class Simulation:
         i.accepts = i.before = i.after
         i.change, i.changed = None, True
         if i.plan is not None:
-            i.token_budget, i.mode = i.plan
+            self.follow(i, i.plan)
         if not i.after:
             i.off_since = self.now
             i.cache.clear()
+
+    def follow(self, i: Instance, plan: tuple[int, str, int]) -> None:
+        i.token_budget, i.mode, percent = plan
+        i.prefill_percent = percent or i.prefill_percent
 
     # arrival and end of a request
 
@@ -319,8 +327,14 @@ class Simulation:
 
     def poke(self, i: Instance) -> None:
         i.changed = True
-        if not i.busy and i not in self.woken:
+        if (not i.busy or i.may_prefill) and i not in self.woken:
             self.woken.append(i)
+
+    def begin_woken(self, i: Instance) -> None:
+        if not i.busy:
+            self.begin_iteration(i)
+        elif i.may_prefill:
+            self.begin_prefills(i)
 
     def begin_iteration(self, i: Instance) -> None:
         i.busy = True
@@ -337,13 +351,9 @@ class Simulation:
         i.joined = []
         if i.before != i.after and i.change is None and i.drained:
             self.drained(i)
-        if i.changed and "batching" in self.hooks.overrides:
-            i.token_budget, i.mode = self.hooks.batching(self, i)
-        if i.changed and self.hooks.dynamic_keys:
-            self.renew_keys(i)
+        self.ask_plan(i)
         i.changed = False
-        if i.gate < 0 and i.waiting:
-            i.gate = int(i.totals["decode_steps"]) + self.options.admission_wait_steps
+        self.set_gate(i)
         preempted = self.preempted
         i.dropped = False
         i.swap_bytes = 0.0
@@ -354,8 +364,9 @@ class Simulation:
             "static": self.form_static,
             "unified": self.form_decode_first,
             "decode_only": self.form_decodes,
+            "concurrent": self.form_concurrent,
         }
-        decodes, chunks = form[i.mode](i)
+        decodes, chunks = form["decode_only" if i.beside else i.mode](i)
         if not i.waiting:
             i.gate = -1
         if decodes or chunks:
@@ -367,6 +378,30 @@ class Simulation:
             self.start_transfers(i)
             self.poke(i)
 
+    def begin_prefills(self, i: Instance) -> None:
+        """The prefill stream alone begins: decodes are under way."""
+        self.ask_plan(i)
+        self.set_gate(i)
+        preempted = self.preempted
+        i.dropped = False
+        if i.mode == "concurrent":
+            self.form_beside(i, barred=False)
+        if not i.waiting:
+            i.gate = -1
+        if self.preempted > preempted:
+            self.start_transfers(i)
+            self.poke(i)
+
+    def ask_plan(self, i: Instance) -> None:
+        if i.changed and "batching" in self.hooks.overrides:
+            self.follow(i, self.hooks.batching(self, i))
+        if i.changed and self.hooks.dynamic_keys:
+            self.renew_keys(i)
+
+    def set_gate(self, i: Instance) -> None:
+        if i.gate < 0 and i.waiting:
+            i.gate = int(i.totals["decode_steps"]) + self.options.admission_wait_steps
+
     def renew_keys(self, i: Instance) -> None:
         i.waiting.sort()
         for k, (key, seq, r) in enumerate(i.waiting):
@@ -376,8 +411,23 @@ class Simulation:
     def form_decode_first(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
         preempted = self.room(i)
         self.swap_in(i, preempted)
-        budget = i.token_budget // i.spec.ranks
         spent = [sum(r.rank == k for r in i.decoding) * (1 + i.depth) for k in range(i.spec.ranks)]
+        return list(i.decoding), self.chunks(i, spent, preempted)
+
+    def form_concurrent(self, i: Instance) -> tuple[list[Request], list[Chunk]]:
+        preempted = self.room(i)
+        self.swap_in(i, preempted)
+        self.form_beside(i, preempted)
+        return list(i.decoding), []
+
+    def form_beside(self, i: Instance, barred: bool) -> None:
+        chunks = self.chunks(i, [0], barred)
+        if chunks:
+            self.start_prefills(i, chunks)
+
+    def chunks(self, i: Instance, spent: list[int], preempted: bool) -> list[Chunk]:
+        """Of those that prefill, in order, and of new ones unless this iteration preempted; `spent` of the budgets."""
+        budget = i.token_budget // i.spec.ranks
         chunks: list[Chunk] = []
         for r in list(i.prefilling):
             tokens = min(r.target - r.done, budget - spent[r.rank], i.chunk_limit(r.done, spent[r.rank]))
@@ -398,7 +448,7 @@ class Simulation:
             self.admit(i, m + tokens if i.mode == "unified" else r.goal)
             chunks.append((r, m, tokens))
             spent[rank] += tokens
-        return list(i.decoding), chunks
+        return chunks
 
     def cover(self, i: Instance, r: Request, tokens: int) -> bool:
         """Blocks for the first `tokens` tokens of a prefill; the last in order give way. False: r itself did."""
@@ -579,6 +629,8 @@ class Simulation:
         r.preemptions += 1
         swap = self.options.preemption == "swap" and r in i.decoding
         (i.decoding if r in i.decoding else i.prefilling).remove(r)
+        if i.beside is not None:
+            i.beside.dropped.append(r)
         i.cache.release(r.id)
         self.drop_migration(r)
         if swap:
@@ -612,13 +664,23 @@ class Simulation:
             self.like_rank_s(i, [r for r in decodes if r.rank == k], [chunk for chunk in chunks if chunk[0].rank == k])
             for k in range(i.spec.ranks)
         )
-        duration += i.swap_bytes / i.spec.host_bytes_s
+        slowdown = 1.0
+        if i.mode == "concurrent" or i.beside is not None:
+            slowdown = self.options.decode_slowdown[100 - i.prefill_percent]
+        if i.beside is not None:
+            duration += self.contention_s(i, i.beside, context)
+        duration = slowdown * duration + i.swap_bytes / i.spec.host_bytes_s
         if depth > 0:
-            duration += depth * self.draft_s(i)
-        duration = max(duration, i.load_s) if self.options.loads_layer_wise else duration + i.load_s
-        i.load_s = 0.0
+            duration += slowdown * (depth * self.draft_s(i))
+        duration = self.with_loads(i, duration)
+        if i.beside is None:
+            i.counted_s = self.now
         i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context, depth)
         self.push(i.step.end_s, STEP_END, i.id)
+
+    def with_loads(self, i: Instance, duration: float) -> float:
+        load_s, i.load_s = i.load_s, 0.0
+        return max(duration, load_s) if self.options.loads_layer_wise else duration + load_s
 
     def like_rank_s(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
         """A step of i if each of its ranks had these decodes and chunks."""
@@ -636,6 +698,47 @@ class Simulation:
             decode_s += self.timing.decode_s(pool, batch, context)
             decode_s += self.timing.uneven_s(pool, batch, context, max(r.p + r.g + depth for r in decodes))
         return duration + max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
+
+    def start_prefills(self, i: Instance, chunks: list[Chunk]) -> None:
+        """A prefill step beside the decodes."""
+        pool = i.spec.pool
+        sampled = sum(prefix + tokens == r.target != r.cut for r, prefix, tokens in chunks)
+        base_s = self.timing.base_s(pool, sum(tokens for _, _, tokens in chunks), 0, sampled)
+        attention_s = sum(self.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks)
+        alone_s = base_s + attention_s
+        end = self.now + self.with_loads(i, alone_s * self.options.prefill_slowdown[i.prefill_percent])
+        share = attention_s / alone_s if alone_s > 0 else 0.0
+        if i.step is None:
+            i.counted_s = self.now
+        i.beside = Step(self.now, end, i.mode, [], chunks, 0, attention_share=share)
+        self.push(end, PREFILL_END, i.id)
+
+    def contention_s(self, i: Instance, beside: Step, context: int) -> float:
+        """How much longer decodes read their context because of a prefill step."""
+        each = self.options.kv_bytes_per_token
+        read = context * each
+        of_attention = read / (read + sum(prefix + tokens for _, prefix, tokens in beside.chunks) * each)
+        of_layers = read / (read + self.options.weight_bytes)
+        share = beside.attention_share * of_attention + (1 - beside.attention_share) * of_layers
+        return (1 / share - 1) * (read / i.spec.memory_bytes_s)
+
+    def prefill_end(self, i: Instance) -> None:
+        """Of a prefill step beside the decodes, which those join that decode here."""
+        step, i.beside = i.beside, None
+        assert step is not None
+        self.count(i, step)
+        self.poke(i)
+        released = False
+        chunks = [chunk for chunk in step.chunks if chunk[0] not in step.dropped]
+        for r, _, tokens in chunks:
+            r.done += tokens
+            self.register(i, r)
+        for r, _, _ in chunks:
+            if r.done == r.target:
+                i.prefilling.remove(r)
+                released = self.prefilled(i, r, beside=True) or released
+        if released:
+            self.start_transfers(i)
 
     def step_end(self, i: Instance) -> None:
         step, i.step = i.step, None
@@ -676,7 +779,7 @@ class Simulation:
     def count(self, i: Instance, step: Step) -> None:
         i.steps.append((step.start_s, step.end_s, len(step.decodes), step.prefill_tokens, step.context))
         added = {
-            "busy_s": step.end_s - step.start_s,
+            "busy_s": self.now - i.counted_s,
             "steps": 1,
             "decode_steps": len(step.decodes) > 0,
             "prefill_tokens": step.prefill_tokens,
@@ -687,6 +790,7 @@ class Simulation:
         }
         for name, value in added.items():
             i.totals[name] += value
+        i.counted_s = self.now
 
     def emit_decoded(self, i: Instance, r: Request, depth: int) -> int:
         """The token of a decode step and the drafts that it accepts; the KV of the others is dropped."""
@@ -719,8 +823,11 @@ class Simulation:
         self.end(r, FINISHED)
         return True
 
-    def prefilled(self, i: Instance, r: Request) -> bool:
-        """A prefill has ended: emit, then finish, stay or leave. True: its KV was released."""
+    def prefilled(self, i: Instance, r: Request, beside: bool = False) -> bool:
+        """A prefill has ended: emit, then finish, stay or leave. True: its KV was released.
+
+        `beside`: decodes here are a stream of their own, which r joins at a boundary.
+        """
         self.emit(r)
         if r.g == r.n:
             self.call_back(r)
@@ -746,7 +853,10 @@ class Simulation:
                 return self.turn_away(i, r, FAILED, "kv")
         if d is i:
             i.held.remove(r)
-            self.start_decoding(i, r)
+            if beside:
+                i.joined.append(r)
+            else:
+                self.start_decoding(i, r)
         else:
             r.source, r.destination = i, d
             d.incoming.append(r)

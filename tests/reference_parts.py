@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +52,7 @@ class Spec:
     bandwidth_bytes_s: float = math.inf
     host_bytes_s: float = math.inf
     unpack_s: float = 0.0  # of each token that arrives from another instance
+    memory_bytes_s: float = math.inf  # inf: decodes do not feel a prefill step beside them
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ class Options:
     role_change_s: float = 0.0
     start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
+    prefill_percent: int = 50  # of the SMs, where prefills run beside decodes, until a plan says otherwise
+    prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
+    decode_slowdown: Sequence[float] = (1.0,) * 101
+    weight_bytes: float = 0.0
 
 
 @dataclass
@@ -272,6 +278,8 @@ class Step:
     chunks: list[tuple[Request, int, int]]  # request, prefix, tokens
     context: int
     depth: int = 0
+    attention_share: float = 0.0  # of a prefill step beside the decodes: of its time alone on all SMs
+    dropped: list[Request] = field(default_factory=list)  # preempted while it ran
 
     @property
     def prefill_tokens(self) -> int:
@@ -279,8 +287,9 @@ class Step:
 
 
 class Instance:
-    def __init__(self, id: int, spec: Spec, cache: Cache, watermark: int) -> None:
+    def __init__(self, id: int, spec: Spec, cache: Cache, watermark: int, prefill_percent: int = 50) -> None:
         self.id = id
+        self.prefill_percent = prefill_percent
         self.spec = spec
         self.cache = cache
         self.watermark = watermark
@@ -288,7 +297,7 @@ class Instance:
         self.max_batch = spec.max_batch
         self.mode = spec.mode
         self.accepts = self.before = self.after = PHASES[spec.role]  # phases: that it takes now, had, and shall have
-        self.plan: tuple[int, str] | None = None  # budget and mode that come with the change of role under way
+        self.plan: tuple[int, str, int] | None = None  # budget and mode that come with the change of role under way
         self.change: int | None = None  # its event
         self.off_since: float | None = None if self.after else 0.0
         self.off_s = 0.0
@@ -304,6 +313,8 @@ class Instance:
         self.changed = False
         self.dropped = False  # the iteration being formed preempted for the blocks of a chunk
         self.step: Step | None = None
+        self.beside: Step | None = None  # the prefill step beside its decodes
+        self.counted_s = 0.0  # time up to which its busy time is counted
         self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
         self.turn = 0  # rank that comes next where they take turns
@@ -336,6 +347,12 @@ class Instance:
         return self.cache.total - self.watermark if reserved is None else reserved
 
     @property
+    def may_prefill(self) -> bool:
+        """Its prefill stream is idle and has something to do, none of it in a step that also decodes."""
+        mixed = self.step is not None and self.step.chunks
+        return self.mode == "concurrent" and not self.beside and not mixed and bool(self.waiting or self.prefilling)
+
+    @property
     def coming_rank(self) -> int:
         """The rank of the next request that comes."""
         if self.spec.rank_choice == "round_robin":
@@ -366,7 +383,7 @@ class Instance:
         """No work left of the phases that it leaves; and if it goes off, no KV."""
         lists: list[object] = []
         if "prefill" in self.before - self.after:
-            lists += [self.waiting, self.prefilling, self.coming]
+            lists += [self.waiting, self.prefilling, self.coming, self.beside]
         if "decode" in self.before - self.after:
             lists += [self.decoding, self.joined, self.incoming, self.arriving, self.swapped]
         return not any(lists) and (bool(self.after) or self.cache.used == 0)

@@ -106,13 +106,13 @@ def small_result(**changes: Any) -> HandMade:
         {"pool": 1, "busy_s": 1.25, "steps": 4, "decode_steps": 4, "decode_tokens": 5, "context_tokens": 600.0}
         | {"kv_block_s": 1000.0, "batch_s": 1.5},
     ]
-    leaps = [  # start_s, first_s, increment_s, step0, context, instance, steps, batch, prefill_tokens, depth
-        (1.0, 0.5, 0.0, 0, 0, 0, 1, 0, 300, 0),
-        (1.5, 0.5, 0.0, 0, 0, 0, 1, 0, 50, 0),
-        (1.625, 0.125, 0.0, 0, 101, 1, 1, 1, 0, 0),
-        (1.75, 0.25, 0.0, 1, 303, 1, 1, 2, 0, 0),
-        (2.0, 0.5, 0.0, 0, 0, 0, 1, 0, 50, 0),
-        (2.0, 0.5, 0.0, 2, 202, 1, 2, 1, 0, 0),
+    leaps = [  # start_s, first_s, increment_s, step0, context, instance, steps, batch, prefill_tokens, depth, stream
+        (1.0, 0.5, 0.0, 0, 0, 0, 1, 0, 300, 0, 0),
+        (1.5, 0.5, 0.0, 0, 0, 0, 1, 0, 50, 0, 0),
+        (1.625, 0.125, 0.0, 0, 101, 1, 1, 1, 0, 0, 0),
+        (1.75, 0.25, 0.0, 1, 303, 1, 1, 2, 0, 0, 0),
+        (2.0, 0.5, 0.0, 0, 0, 0, 1, 0, 50, 0, 0),
+        (2.0, 0.5, 0.0, 2, 202, 1, 2, 1, 0, 0, 0),
     ]
     memberships = [(0, 2, 1.5, 0, 1, 0), (1, 4, 1.5, 4, 1, 0)]
     workload = Workload(

@@ -14,7 +14,10 @@ from framework.views import Request as RequestView
 from tests.reference import Hooks, Simulation
 from tests.reference_parts import ROLE_OF, Instance, Request
 
-MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only")
+MODES = (
+    *("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only"),
+    *("concurrent", "concurrent"),
+)
 NAMES_OF_ROLES = ("mixed", "prefill", "decode", "off")
 COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
@@ -42,6 +45,11 @@ class Rules:
     moves: int = 0  # migrations asked for at each tick
     budgets: bool = False  # ticks also set token budgets
     roles: int = 0  # changes of role asked for at each tick
+    shares: bool = True  # plans may let prefills run beside decodes
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return MODES if self.shares else tuple(mode for mode in MODES if mode != "concurrent")
 
     @property
     def overridden(self) -> frozenset[str]:
@@ -58,6 +66,11 @@ def mix(*values: int) -> int:
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
         state ^= state >> 31
     return state
+
+
+def percent(draw: int) -> int:
+    """A prefill's part of the SMs, where slowdowns of exact scenarios are exact, or 0: as before."""
+    return 4 + draw % 93 if draw % 5 else 0
 
 
 @dataclass
@@ -135,11 +148,12 @@ class Ruler:
             return float(mix(self.rules.seed, 4, request) % 3)
         return float(prompt)
 
-    def batching(self, look: Look, instance: int) -> tuple[int, str]:
+    def batching(self, look: Look, instance: int) -> tuple[int, str, int]:
         self.note("batching", instance, look)
         seen = [look.columns[name][instance] for name in ("queued", "running", "kv_tokens", "free_blocks")]
-        mode = MODES[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % len(MODES)]
-        return 1 + mix(self.rules.seed, 5, *seen) % 48, mode
+        modes = self.rules.modes
+        mode = modes[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % len(modes)]
+        return 1 + mix(self.rules.seed, 5, *seen) % 48, mode, percent(mix(self.rules.seed, 10, *seen))
 
     def split_at(self, look: Look, request: int, prompt: int) -> int:
         self.note("split_at", request, look)
@@ -164,7 +178,10 @@ class Ruler:
             actions.append(("budget", draw % len(look.roles), 1 + (draw >> 32) % 48))
         for k in range(self.rules.roles):
             draw = mix(self.rules.seed, 9, k, *look.columns["free_blocks"], *look.columns["queued"])
-            plan = (1 + (draw >> 40) % 48, MODES[(draw >> 48) % len(MODES)]) if (draw >> 32) % 3 == 0 else None
+            plan = None
+            if (draw >> 32) % 3 == 0:
+                modes = self.rules.modes
+                plan = (1 + (draw >> 40) % 48, modes[(draw >> 48) % len(modes)], percent(draw >> 52))
             actions.append(("role", draw % len(look.roles), NAMES_OF_ROLES[(draw >> 16) % 4], plan))
         return actions
 
@@ -244,7 +261,7 @@ class RuledHooks(Hooks):
     def prioritize(self, simulation: Simulation, r: Request) -> float:
         return self.ruler.prioritize(look_at_simulation(simulation), r.id, r.p)
 
-    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str]:
+    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str, int]:
         return self.ruler.batching(look_at_simulation(simulation), i.id)
 
     def split_at(self, simulation: Simulation, r: Request) -> int:
@@ -302,8 +319,11 @@ def _prioritize(self: _Ruled, queue: np.ndarray[Any, Any], cluster: Cluster) -> 
 
 
 def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
-    budget, mode = self.ruler.batching(look_at_cluster(cluster), int(instance))
-    return Plan(budget, mode)  # type: ignore[arg-type]
+    return _plan(*self.ruler.batching(look_at_cluster(cluster), int(instance)))
+
+
+def _plan(budget: int, mode: str, percent: int) -> Plan:
+    return Plan(budget, mode, percent or None)  # type: ignore[arg-type]
 
 
 def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
@@ -313,7 +333,7 @@ def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
     for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster)):
         if kind == "role":
-            yield SetRole(a, b, Plan(*plan[0]) if plan[0] else None)
+            yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
         else:
             yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
 
@@ -336,6 +356,7 @@ def ruled_policy(ruler: Ruler) -> Policy:
     members["tick_s"] = ruler.rules.tick_s or None
     members["changes_roles"] = ruler.rules.roles > 0
     members["roles"] = NAMES_OF_ROLES
+    members["shares_gpus"] = ruler.rules.shares
     members["dynamic_keys"] = ruler.rules.prioritize == "dynamic"
     policy = type("Ruled", (_Ruled,), members)()
     policy.ruler = ruler

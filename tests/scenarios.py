@@ -20,6 +20,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.engine.prefix_stores import PrefixStores, Tier
+from framework.engine.sharing import Sharing
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.load import Closed, Load, Open
 from framework.timing import step
@@ -29,7 +30,7 @@ from tests import reference_parts
 from tests.reference_parts import Drafts, Options, Spec
 from tests.rulers import Rules
 
-MODES = ("decode_first", "prefill_first", "mixed", "static", "unified")
+MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,15 @@ class Scenario:
     rules: Rules
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Instances with ranks do not let prefills run beside decodes."""
+        modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
+        if "concurrent" in modes:
+            pools = tuple(replace(pool, rank_choice="even") for pool in self.cluster.pools)
+            object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
+        shares = not any(pool.has_ranks for pool in self.cluster.pools)
+        object.__setattr__(self, "rules", replace(self.rules, shares=shares))
+
     def table_time(self) -> TableTime:
         return TableTime(
             step.stack([self.timing.row(self.model, pool.gpu, pool.parallelism) for pool in self.cluster.pools]),
@@ -87,6 +97,9 @@ class Scenario:
     def seconds_at(self, pool: PoolSpec, bytes_s: float | None) -> float:
         """Of one token's keys and values, each rank working on tokens of its own."""
         return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s / pool.parallelism.dp
+
+    def memory_bytes_s(self, pool: PoolSpec) -> float:
+        return pool.gpu.bandwidth_bytes_s * pool.parallelism.dp if self.engine.sharing.contention else math.inf
 
     def options(self) -> Options:
         engine = self.engine
@@ -112,6 +125,10 @@ class Scenario:
             drafts=self.drafts(),
             tiers=self.tiers(),
             loads_layer_wise=engine.prefix_stores.layer_wise,
+            prefill_percent=engine.sharing.prefill_percent,
+            prefill_slowdown=engine.sharing.slowdowns()[0].tolist(),
+            decode_slowdown=engine.sharing.slowdowns()[1].tolist(),
+            weight_bytes=self.model.weight_bytes,
         )
 
     def tiers(self) -> tuple[reference_parts.Tier, ...]:
@@ -139,7 +156,7 @@ class Scenario:
                 reserve_blocks=self.reserve_blocks(pool),
                 chunk_sizes=pool.chunk_schedule.sizes if pool.chunk_schedule else (),
                 stage_tokens=pool.chunk_schedule.stage_tokens if pool.chunk_schedule else 1,
-                ranks=1 if pool.rank_choice == "even" else pool.parallelism.dp,
+                ranks=pool.parallelism.dp if pool.has_ranks else 1,
                 rank_choice=pool.rank_choice,
                 pool=k,
                 role=pool.role,
@@ -150,6 +167,7 @@ class Scenario:
                 bandwidth_bytes_s=pool.link_bytes_s or self.cluster.link.bandwidth_bytes_s,
                 host_bytes_s=pool.host_bytes_s,
                 unpack_s=self.seconds_at(pool, self.engine.kv_compression.unpack_bytes_s),
+                memory_bytes_s=self.memory_bytes_s(pool),
             )
             for k, pool in enumerate(self.cluster.pools)
             for _ in range(pool.instances)
@@ -257,7 +275,7 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         name=role + str(draw(st.integers(0, 9))),
         peak_flops={"bf16": 1e12},
         memory_bytes=float(MODEL.weight_bytes + -(-tokens // dp) * MODEL.kv_bytes_per_token),
-        bandwidth_bytes_s=1e12,
+        bandwidth_bytes_s=1e12 if exact else 2e4,  # so little that a prefill beside decodes is felt
         link_bytes_s=1e9,
         pcie_bytes_s=2.0 ** draw(st.integers(10, 18)) if exact else draw(st.floats(1e3, 2e5)),
         nic_bytes_s=1e9,
@@ -347,6 +365,16 @@ def speculations(draw: st.DrawFn) -> Speculation:
 
 
 @st.composite
+def sharings(draw: st.DrawFn, exact: bool) -> Sharing:
+    """Exact: 32 percent between points, and no contention, whose shares of bandwidth are quotients."""
+    curves = []
+    for _ in range(2):
+        factors = sorted((draw(amounts(exact, 8, 40, -3)) for _ in range(3)), reverse=True)
+        curves.append(dict(zip((4, 36, 68, 100), (*factors, 1.0), strict=True)))
+    return Sharing(draw(st.integers(4, 96)), curves[0], curves[1], contention=not exact)
+
+
+@st.composite
 def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
     layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
@@ -369,6 +397,7 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         attention=Attention(draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0]))),
         kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
         speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
+        sharing=draw(sharings(exact)),
         role_change_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
         start_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
         layerwise_tokens=draw(st.sampled_from([None, 1, 20])),
@@ -453,3 +482,19 @@ def sharing(draw: st.DrawFn) -> Scenario:
     engine = replace(engine, prefix_cache=True, prefix_stores=stores, kv_tokens=kv_tokens)
     rules = replace(scenario.rules, route_prefill=draw(st.sampled_from(["hash", "turn", "queued_tokens"])), admit="")
     return replace(scenario, workload=workload, engine=engine, rules=rules)
+
+
+@st.composite
+def shared(draw: st.DrawFn, exact: bool = True) -> Scenario:
+    """Prefills run beside decodes on all instances, most of the time, in little memory."""
+    scenario = draw(scenarios(exact))
+    pools = [
+        replace(pool, batching=draw(st.sampled_from([None, None, None, "unified"])), instances=1, reserve_tokens=None)
+        for pool in scenario.cluster.pools
+    ]
+    return replace(
+        scenario,
+        engine=replace(scenario.engine, batching="concurrent", kv_tokens=draw(st.sampled_from([96, 160, 320]))),
+        cluster=replace(scenario.cluster, pools=tuple(pools)),
+        rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "budget", "mode"]))),
+    )

@@ -14,7 +14,7 @@ from hydra import initialize_config_dir
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.bound import Bound, any_plan, any_role, bound
+from framework.bound import Bound, any_plan, any_role, any_stream, bound, streams_apart
 from framework.bounds.demand import demand_of, most_started
 from framework.bounds.fluid import least_duration, most_good, proof
 from framework.bounds.program import Duals
@@ -66,6 +66,8 @@ def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
     cluster = any_plan(scenario.cluster) if plans else scenario.cluster
     if scenario.rules.roles:
         cluster = any_role(scenario.cluster)
+    if scenario.rules.batching == "mode" or scenario.rules.roles:  # what is planned may be to share GPUs
+        cluster = any_stream(cluster)
     latencies = judge(result, ANY)
     for _ in range(2):
         limits = [limit_among(values, rng) for values in (latencies.ttft_s, latencies.tpot_s) for _ in range(2)]
@@ -76,7 +78,8 @@ def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
             scenario.workload, cluster, scenario.model, scenario.timing, scenario.engine, slo, scenario.load
         )
         check_bound(bound(**vars(setting)), result, good)
-        check_parts(setting, result, good, rng)
+        apart = replace(setting, cluster=streams_apart(cluster, scenario.engine))
+        check_parts(apart, result, good, rng)
 
 
 def limit_among(values: np.ndarray[Any, Any], rng: np.random.Generator) -> float | None:

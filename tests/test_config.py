@@ -23,6 +23,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.engine.prefix_stores import PrefixStores
+from framework.engine.sharing import Sharing
 from framework.errors import InputError
 from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
 from framework.launch import explain
@@ -47,6 +48,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "objective": (Objective,),
     "engine/attention": (Attention,),
     "engine/kv_compression": (KvFormat,),
+    "engine/sharing": (Sharing,),
     "engine/speculation": (Speculation,),
     "engine/prefix_stores": (PrefixStores,),
 }

@@ -6,19 +6,21 @@ all that it saw. General floats agree within 1e-9 relative; runs with two events
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from framework.simulate import Result, simulate
 from tests.recovery import step_times, token_times
 from tests.reference import ARRIVAL, TICK, Simulation
 from tests.reference_parts import INSTANCE_TOTALS
 from tests.rulers import Note, RuledHooks, Ruler, ruled_policy
-from tests.scenarios import Scenario, crowded, scenarios, severed, sharing
+from tests.scenarios import Scenario, crowded, scenarios, severed, shared, sharing
 
 ROW_FIELDS = (
     *("state", "prefill_instance", "decode_instance", "arrival_s", "start_s", "prefill_end_s", "first_token_s"),
@@ -188,6 +190,12 @@ def test_exact_where_prefixes_are_stored_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
+@settings(quick, max_examples=300)
+@given(shared())
+def test_exact_where_phases_share_a_gpu(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
 @pytest.mark.slow
 @thorough
 @given(scenarios(exact=True))
@@ -195,11 +203,11 @@ def test_exact_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
-def check_floats(examples: settings) -> None:
+def check_floats(examples: settings, scenarios: st.SearchStrategy[Scenario]) -> None:
     compared = set_aside = 0
 
     @examples
-    @given(scenarios(exact=False))
+    @given(scenarios)
     def check(scenario: Scenario) -> None:
         nonlocal compared, set_aside
         if has_near_tie(run_reference(scenario)[0]):
@@ -213,12 +221,16 @@ def check_floats(examples: settings) -> None:
 
 
 def test_floats() -> None:
-    check_floats(settings(quick, max_examples=300))
+    check_floats(settings(quick, max_examples=300), scenarios(exact=False))
+
+
+def test_floats_where_phases_share_a_gpu() -> None:
+    check_floats(settings(quick, max_examples=200), shared(exact=False))
 
 
 @pytest.mark.slow
 def test_floats_thoroughly() -> None:
-    check_floats(thorough)
+    check_floats(thorough, scenarios(exact=False))
 
 
 @settings(quick, max_examples=100)
@@ -233,6 +245,7 @@ def test_reference_keeps_its_books(scenario: Scenario) -> None:
         assert all(math.ldexp(t, 40).is_integer() for t in r.token_s), "a time is not dyadic"
     stalled = any(r.reason == "stalled" for r in simulation.requests)
     for i in simulation.instances:
-        assert all(a[1] <= b[0] for a, b in zip(i.steps, i.steps[1:], strict=False))
+        for stream in ([step for step in i.steps if step[2]], [step for step in i.steps if not step[2]]):
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(stream))
         assert stalled or (i.cache.used, i.seats, i.waiting, i.incoming, i.swapped) == (0, 0, [], [], [])
         assert stalled or i.cache.available == i.cache.total

@@ -91,11 +91,12 @@ def random_log(seed: int, requests: int = 40, instances: int = 3, steps: int = 3
                     batch[made + low],
                     0,
                     0,
+                    0,
                 )
                 cut.append((ends[i][made + high - 1], leap))
             if rng.random() < 0.2:  # a step without decodes lies between
                 end_s = ends[i][made + count - 1]
-                cut.append((end_s, (end_s, 0.0, 0.0, made + count, 0, i, 1, 0, 512, 0)))
+                cut.append((end_s, (end_s, 0.0, 0.0, made + count, 0, i, 1, 0, 512, 0, 0)))
     cut.sort(key=lambda made: made[0])
     leaps = np.array([leap for _, leap in cut], LEAP)
     output_tokens = np.array([max(len(own), 1) for own in tokens])
@@ -205,7 +206,7 @@ def test_gaps_may_fall_within_a_leap(increment_s: float) -> None:
     steps = np.arange(150)
     durations = 3.0 + increment_s * steps
     start_s = [0.0, float(durations.sum()) + 1.0]
-    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0, 0) for k in range(2)], LEAP)
+    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0, 0, 0) for k in range(2)], LEAP)
     ends_s = np.concatenate([at_s + np.cumsum(durations) for at_s in start_s])
     gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0, 0)], MEMBERSHIP), np.array([301]), 1)
     own = np.diff(np.concatenate([[-1.0], ends_s]))

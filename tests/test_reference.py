@@ -366,9 +366,9 @@ def test_ticks_come_before_arrivals_of_the_same_time_and_stop_with_the_last_requ
 def test_batching_is_asked_again_only_after_a_change() -> None:
     asked: list[float] = []
 
-    def batching(s: Simulation, i: Instance) -> tuple[int, str]:
+    def batching(s: Simulation, i: Instance) -> tuple[int, str, int]:
         asked.append(s.now)
-        return (1, "decode_first") if s.now < 2 else (8, "prefill_first")
+        return (1, "decode_first", 0) if s.now < 2 else (8, "prefill_first", 0)
 
     s = run(trace((0, 3, 4), (0.5, 2, 1)), instance(), hooks=Script(batching=batching))
     # Chunks of 1 end at 1 and 2; then the rest of the prompt and request 1 share a step; decodes follow unasked until
@@ -399,7 +399,7 @@ def test_at_equal_times_events_follow_kind_and_id() -> None:
         hooks=Script(tick_s=1.0, route_prefill=lambda s, r: r.id % 2, on_tick=lambda s: ()),
     )
     at_one = [(kind, id) for time, kind, id in s.order if time == 1]
-    assert at_one == [(0, 0), (0, 1), (3, 1), (4, 2)]
+    assert at_one == [(0, 0), (0, 1), (4, 1), (5, 2)]
     assert isinstance(s.requests[0], Request)
 
 

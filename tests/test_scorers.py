@@ -20,7 +20,7 @@ def test_job_completion_time_and_normalized_latency() -> None:
 
 def test_slowest_tenth_of_the_gaps() -> None:
     """20 gaps of 1, 2, ... 20 s: the slowest two."""
-    leaps = np.array([(0.0, 1.0, 1.0, 0, 0, 1, 20, 1, 0, 0)], LEAP)
+    leaps = np.array([(0.0, 1.0, 1.0, 0, 0, 1, 20, 1, 0, 0, 0)], LEAP)
     memberships = np.array([(0, 20, 0.0, 0, 1, 0)], MEMBERSHIP)
     workload = replace(small_result().workload, output_tokens=np.array([21, 1, 10, 5, 4]))
     result = small_result(leaps=leaps, memberships=memberships, workload=workload)

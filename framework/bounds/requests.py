@@ -167,7 +167,7 @@ def make_pools(setting: Setting) -> list[Pool]:
         )
         batching = spec.batching or engine.batching
         budget = spec.token_budget or engine.token_budget
-        if setting.caches and batching not in ("decode_first", "unified"):
+        if setting.caches and batching not in ("decode_first", "unified", "concurrent"):
             budget = extent.kv_tokens  # how much of a prompt is left to compute, and so how many fit, is not known
         steps = least_steps(spec, row, extent, budget, batching)
         of_prompts = None

@@ -35,9 +35,9 @@ class Extent:
 def least_steps(pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str) -> PoolSteps:
     """The least step times of `pool`, whose steps hold up to `budget` tokens formed as `batching` says."""
     chunks = decodes = None
-    mixes = pool.role == "mixed" and batching not in ("prefill_first", "static")
+    mixes = pool.role == "mixed" and batching not in ("prefill_first", "static", "concurrent")
     if pool.role != "decode":
-        chunks = _chunks(row, extent, budget, batching not in ("decode_first", "unified"), mixes)
+        chunks = _chunks(row, extent, budget, batching not in ("decode_first", "unified", "concurrent"), mixes)
     if pool.role != "prefill" and extent.most_context > 0:
         decodes = _decodes(row, extent, chunks if mixes else None)
     return PoolSteps(chunks, decodes, mixes)

@@ -24,7 +24,7 @@ from framework.engine.state import (
 )
 from framework.jit import inlined, kernel, unlikely
 
-_MODES = 8  # a batching plan arrives as token_budget * 8 + mode
+_MODES, _SHARE = 8, 1 << 48  # a batching plan arrives as prefill_percent (or 0) * 2^48 + token_budget * 8 + mode
 
 
 @kernel
@@ -128,6 +128,9 @@ def ask_plan(s: State, h: Hooks, i: int) -> None:
         if plan <= 0:
             fail(s, HOOK_RAISED, BATCHING, i, plan)
         else:
+            if unlikely(plan >= _SHARE):
+                inst.prefill_percent = plan // _SHARE
+                plan %= _SHARE
             inst.token_budget = plan // _MODES
             inst.mode = plan % _MODES
     if sim.dynamic_keys and inst.queued > 0:

@@ -9,17 +9,18 @@ from framework.engine.attention import Attention
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.engine.prefix_stores import PrefixStores
+from framework.engine.sharing import Sharing
 from framework.errors import InputError
 from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
 
 Preemption = Literal["recompute", "swap"]
-Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified"]
+Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent"]
 Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
-BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified")
+BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
@@ -39,7 +40,8 @@ class EngineConfig:
     `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
     `log`: whether the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode;
     `kv_compression`: how KV is kept and sent; `speculation`: of decode steps; `prefix_stores`: where prefixes are kept
-    beside GPU memory, with `prefix_cache` only. Raises InputError for a value out of range.
+    beside GPU memory, with `prefix_cache` only; `sharing`: of GPUs by two streams. Raises InputError for a value out of
+    range.
     """
 
     token_budget: int = 2048
@@ -61,6 +63,7 @@ class EngineConfig:
     kv_compression: KvFormat = field(default_factory=KvFormat)
     speculation: Speculation = field(default_factory=Speculation)
     prefix_stores: PrefixStores = field(default_factory=PrefixStores)
+    sharing: Sharing = field(default_factory=Sharing)
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_batch", "block_tokens"):
@@ -82,7 +85,7 @@ class EngineConfig:
         if not isinstance(self.prefix_cache, bool):
             raise InputError(f"engine.prefix_cache must be true or false, got {self.prefix_cache!r}")
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
-        for name, kind in (groups | {"prefix_stores": PrefixStores}).items():
+        for name, kind in (groups | {"prefix_stores": PrefixStores, "sharing": Sharing}).items():
             _require_settings(name, getattr(self, name), kind)
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")

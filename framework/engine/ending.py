@@ -11,14 +11,14 @@ from framework.engine.kvcache import (
     register_prefix,
     release,
 )
-from framework.engine.leap import complete
+from framework.engine.leap import catch_up_one, complete
 from framework.engine.lists import (
     end,
     end_with_kv,
     finish_decodes,
     start_decoding,
 )
-from framework.engine.network import call_back, send, start_transfers
+from framework.engine.network import call_back, join, poke, send, start_transfers
 from framework.engine.ranks import count_prefill
 from framework.engine.speculation import emit_accepted
 from framework.engine.state import (
@@ -31,6 +31,7 @@ from framework.engine.state import (
     State,
 )
 from framework.engine.stores import keep_prefix
+from framework.engine.streams import complete_prefills
 from framework.jit import inlined, kernel, unlikely
 
 
@@ -45,31 +46,53 @@ def end_step(s: State, h: Hooks, i: int) -> None:
         emit_accepted(s, i)
     if prefilled:
         inst.marked = True
-        for j in range(inst.prefilling):
-            chunk = s.arena[inst.chunk_at + j]
-            if chunk > 0:
-                r = s.arena[inst.prefilling_at + j]
-                s.requests[r].done += chunk
-                inst.queued_tokens -= chunk
-                register_prefix(s, i, r)
-                if unlikely(s.sim[0].tiers > 0):
-                    keep_prefix(s, i, r)
+        _add_chunks(s, i)
     if s.progress[i].decodes > 0 and inst.decode_steps >= s.progress[i].next_finish:
         inst.marked = True
         finish_decodes(s, i)
         if unlikely(inst.cut_head >= 0):
             decode_elsewhere(s, h, i)
     if prefilled:
-        _complete_prefills(s, h, i)
+        _complete_prefills(s, h, i, False)
     if inst.released:
         start_transfers(s, i)
     begin(s, h, i)
 
 
 @inlined
-def _complete_prefills(s: State, h: Hooks, i: int) -> None:
+def end_prefills(s: State, h: Hooks, i: int) -> None:
+    """The prefill step beside i's decodes has ended: i begins anew, of those that are woken now the first."""
+    inst = s.instances[i]
+    complete_prefills(s, i)
+    poke(s, i)
+    catch_up_one(s, i)
+    inst.released = False
+    _add_chunks(s, i)
+    _complete_prefills(s, h, i, True)
+    if inst.released:
+        start_transfers(s, i)
+
+
+@kernel
+def _add_chunks(s: State, i: int) -> None:
+    inst = s.instances[i]
+    for j in range(inst.prefilling):
+        chunk = s.arena[inst.chunk_at + j]
+        if chunk > 0:
+            r = s.arena[inst.prefilling_at + j]
+            s.requests[r].done += chunk
+            inst.queued_tokens -= chunk
+            register_prefix(s, i, r)
+            if unlikely(s.sim[0].tiers > 0):
+                keep_prefix(s, i, r)
+
+
+@inlined
+def _complete_prefills(s: State, h: Hooks, i: int, beside: bool) -> None:
     """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere; of those cut here the
     rest is prefilled elsewhere.
+
+    `beside`: here decodes go on meanwhile, which they join at a boundary.
     """
     inst = s.instances[i]
     count, kept = inst.prefilling, 0
@@ -83,7 +106,7 @@ def _complete_prefills(s: State, h: Hooks, i: int) -> None:
             if unlikely(inst.ranks > 0):
                 count_prefill(s, i, r, -1)
             _emit_from_prefill(s, r)
-            _decode_somewhere(s, h, i, r)
+            _decode_somewhere(s, h, i, r, beside)
         if not leaves:
             s.arena[inst.prefilling_at + kept] = r
             kept += 1
@@ -112,7 +135,7 @@ def _emit_from_prefill(s: State, r: int) -> None:
 
 
 @inlined
-def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
+def _decode_somewhere(s: State, h: Hooks, i: int, r: int, beside: bool) -> None:
     q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
     sent_to = q.destination  # -1: nowhere yet
     if q.emitted == s.arena[sim.output_at + r]:
@@ -139,7 +162,9 @@ def _decode_somewhere(s: State, h: Hooks, i: int, r: int) -> None:
                 return
             if place < 0:
                 return
-    if place == i:
+    if place == i and beside:
+        join(s, i, r)
+    elif place == i:
         start_decoding(s, i, r, q.kv)
     elif fits(s, place, r):
         send(s, r, place)

@@ -12,7 +12,7 @@ from framework.engine.kvcache import (
     release,
     take,
 )
-from framework.engine.leap import launch
+from framework.engine.leap import catch_up_one, launch
 from framework.engine.lists import (
     end,
     remove_prefilling,
@@ -28,6 +28,7 @@ from framework.engine.ranks import put_on_rank
 from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
 from framework.engine.state import (
+    CONCURRENT,
     COPIED,
     DECODE,
     DECODE_FIRST,
@@ -48,6 +49,7 @@ from framework.engine.state import (
     WHOLE_MIXED,
     State,
 )
+from framework.engine.streams import launch_prefills, streaming
 from framework.jit import inlined, kernel, unlikely
 
 
@@ -62,16 +64,20 @@ def begin(s: State, h: Hooks, i: int) -> None:
     if inst.marked:
         inst.marked = False
         ask_plan(s, h, i)
-    if inst.gate < 0 and inst.queued > 0:
-        inst.gate = inst.decode_steps + s.sim[0].admission_wait_steps
+    _set_gate(s, i)
     prefill_tokens, decodes = 0, 0
-    if inst.mode == PREFILL_FIRST:
+    beside = inst.mode == CONCURRENT or streaming(s, i)
+    if unlikely(beside):
+        pass
+    elif inst.mode == PREFILL_FIRST:
         prefill_tokens = form_whole_prompts(s, i, inst.token_budget)
     elif inst.mode == STATIC and inst.prefilling > 0:
         prefill_tokens = form_batch(s, i, inst.token_budget)
     if prefill_tokens == 0:
         decodes = _form_decodes(s, h, i)
-        if inst.mode == DECODE_FIRST or inst.mode == UNIFIED:
+        if unlikely(beside):
+            _form_stream(s, i)
+        elif inst.mode == DECODE_FIRST or inst.mode == UNIFIED:
             prefill_tokens = form_chunks(s, i, inst.token_budget - decodes * (1 + leap.depth))
         elif inst.mode == WHOLE_MIXED:
             prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + leap.depth))
@@ -107,6 +113,40 @@ def _send_prompts_ahead(s: State, h: Hooks, i: int) -> None:
                 return
             if place != i:
                 send_ahead(s, r, place, s.progress[i].event_s)
+
+
+@inlined
+def begin_prefills(s: State, h: Hooks, i: int) -> None:
+    """While i decodes: form the next step of its prefill stream and start it. The mark stays for the decode stream."""
+    inst = s.instances[i]
+    inst.preempted = False
+    catch_up_one(s, i)
+    if inst.marked:
+        ask_plan(s, h, i)
+    _set_gate(s, i)
+    _form_stream(s, i)
+    if inst.queued == 0:
+        inst.gate = -1
+    if inst.preempted:
+        start_transfers(s, i)
+        poke(s, i)
+
+
+@kernel
+def _form_stream(s: State, i: int) -> None:
+    """The next step of i's prefill stream, unless one is under way."""
+    if s.instances[i].mode == CONCURRENT and not streaming(s, i):
+        tokens = form_chunks(s, i, s.instances[i].token_budget)
+        if tokens > 0:
+            launch_prefills(s, i, tokens)
+
+
+@inlined
+def _set_gate(s: State, i: int) -> None:
+    """Close admission for a while where requests wait, and none did."""
+    inst = s.instances[i]
+    if inst.gate < 0 and inst.queued > 0:
+        inst.gate = inst.decode_steps + s.sim[0].admission_wait_steps
 
 
 @kernel

@@ -13,8 +13,10 @@ import numpy as np
 from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.queues import tree_update
 from framework.engine.ranks import slowest_rank
+from framework.engine.sharing import WHOLE
 from framework.engine.speculation import draft_s
-from framework.engine.state import STEP_END, State
+from framework.engine.state import CONCURRENT, STEP_END, State
+from framework.engine.streams import contention_s, count_busy, decode_slowdown, streaming, with_loads_s
 from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
@@ -140,13 +142,7 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
         leap.depth = 0
     decode_tokens = decodes * (1 + leap.depth)
     context = inst.decode_kv + decode_tokens if decodes > 0 else 0
-    completing = 0
-    if prefill_tokens > 0:
-        for j in range(inst.prefilling):
-            q = s.requests[s.arena[inst.prefilling_at + j]]
-            if q.done + s.arena[inst.chunk_at + j] == q.target and q.target != q.cut:
-                completing += 1
-    leap.sampled = decode_tokens + completing
+    leap.sampled = decode_tokens + (_completing(s, i) if prefill_tokens > 0 else 0)
     first_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, leap.sampled)
     leap.longest_prompt = 0
     chunks_s = 0.0
@@ -172,15 +168,20 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     if unlikely(inst.ranks > 0):
         first_s, increment_s, most = slowest_rank(s, i, decodes, prefill_tokens)
         knot = np.inf
+    slowdown = 1.0
+    if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
+        slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)
+        first_s = slowdown * (first_s + contention_s(s, i, context))
+        increment_s *= slowdown
     first_s += inst.swap_bytes / inst.host_bytes_s
     if unlikely(sim.speculates):
-        first_s += leap.depth * draft_s(s, i)
+        first_s += slowdown * (leap.depth * draft_s(s, i))
     if unlikely(inst.load_s > 0.0):
-        first_s = max(first_s, inst.load_s) if sim.loads_layer_wise else first_s + inst.load_s
-        inst.load_s = 0.0
+        first_s = with_loads_s(s, i, first_s)
 
     leap.steps = 1
-    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and not inst.preempted and not sim.speculates:
+    alone = not inst.preempted and not sim.speculates and not streaming(s, i)
+    if prefill_tokens == 0 and inst.swap_bytes == 0.0 and alone:
         leap.steps = min(_steps_until_decision(s, i, decodes, context, knot), most)
     inst.swap_bytes = 0.0
     leap.start_s = sim.now_s
@@ -192,10 +193,23 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     leap.prefill_tokens = prefill_tokens
     leap.context = context
     inst.busy = True
+    inst.counted_s = inst.counted_s if streaming(s, i) else sim.now_s
     leap.event_s = boundary_s(s, i, leap.steps)
     if inst.unstamped > 0 and decodes > 0:
         _stamp_first_tokens(s, i, sim.now_s + first_s)
     tree_update(s, i)
+
+
+@kernel
+def _completing(s: State, i: int) -> int:
+    """Prompts that the step being formed completes, and so samples a token of."""
+    inst = s.instances[i]
+    count = 0
+    for j in range(inst.prefilling):
+        q = s.requests[s.arena[inst.prefilling_at + j]]
+        if q.done + s.arena[inst.chunk_at + j] == q.target and q.target != q.cut:
+            count += 1
+    return count
 
 
 @kernel
@@ -259,6 +273,7 @@ def complete(s: State, i: int) -> None:
     row.batch = decodes
     row.prefill_tokens = leap.prefill_tokens
     row.depth = leap.depth
+    row.stream = 0
     sim.leaps += 1
     if decodes > 0:
         advance(s, i, steps)
@@ -266,8 +281,7 @@ def complete(s: State, i: int) -> None:
         inst.decode_tokens += steps * decodes
         inst.context_tokens += float(steps) * leap.context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.batch_s += decodes * duration_s
-    inst.busy_s += duration_s
-    _note_extrapolation(s, i, duration_s)
+    count_busy(s, i, _beyond_measured(s, i))
     inst.steps += steps
     inst.prefill_tokens += leap.prefill_tokens
     if sim.chosen_share > 0.0:
@@ -279,13 +293,10 @@ def complete(s: State, i: int) -> None:
 
 
 @kernel
-def _note_extrapolation(s: State, i: int, duration_s: float) -> None:
-    """Add the leap that has ended to the time spent past what was measured, if its last step was."""
+def _beyond_measured(s: State, i: int) -> float:
+    """How far the last step of the leap that has ended lies past what was measured, as `beyond`."""
     inst, leap = s.instances[i], s.progress[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = leap.context + (leap.steps - 1) * leap.decodes
     tokens = leap.prefill_tokens + leap.decodes * (1 + leap.depth)
-    ratio = beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)
-    if ratio > 1.0:
-        inst.extrapolated_s += duration_s
-        inst.extrapolation = max(inst.extrapolation, ratio)
+    return beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)

@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.kvcache import matched_blocks
+from framework.engine.sharing import WHOLE
 from framework.engine.speculation import choose_depth, decode_step_s
 from framework.engine.state import State
+from framework.engine.streams import contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.jit import compiled
 from framework.timing.step import StepTables, base_s, chunk_s, decode_s
 
@@ -64,6 +66,41 @@ def estimates_s(s: State, instances: NDArray[np.int64], prompt: int, decodes: in
         if decodes > 0:
             times_s[j] += decode_s(tables, pool, decodes, context)[0]
     return times_s
+
+
+@compiled
+def stream_times_s(s: State, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds of i's next step in each of two streams, by the percent of the SMs that the stream has, shape (101,).
+
+    The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
+    prefills first or else waits first; 0 where there are none, and for the decodes' likewise.
+    """
+    inst = s.instances[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    tokens = min(inst.token_budget, inst.queued_tokens)
+    prefill_s, attention_s, read = 0.0, 0.0, 0
+    if tokens > 0:
+        r = s.arena[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+        q = s.requests[r]
+        chunk = min(tokens, q.target - q.done)
+        read = q.done + tokens
+        attention_s = chunk_s(tables, inst.pool, q.done, chunk)
+        if tokens > chunk:
+            attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
+        prefill_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
+    decode_step = 0.0
+    if inst.running > 0:
+        decode_step = decode_step_s(s, i, choose_depth(s, i))
+        if tokens > 0:
+            context = inst.decode_kv + inst.running
+            decode_step += contention_beside_s(s, i, context, attention_s / prefill_s, read)
+    prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
+    for percent in range(WHOLE + 1):
+        if prefill_s > 0.0:
+            prefills_s[percent] = prefill_s * prefill_slowdown(s, percent)
+        if decode_step > 0.0:
+            decodes_s[percent] = decode_step * decode_slowdown(s, percent)
+    return prefills_s, decodes_s
 
 
 @compiled

@@ -9,8 +9,8 @@ import numpy as np
 from numba import types
 
 from framework.engine.asking import fail
-from framework.engine.ending import end_step
-from framework.engine.forming import begin
+from framework.engine.ending import end_prefills, end_step
+from framework.engine.forming import begin, begin_prefills
 from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
 from framework.engine.kvcache import fits
 from framework.engine.leap import catch_up
@@ -35,6 +35,7 @@ from framework.engine.state import (
     MIGRATE,
     ON_TICK,
     PAUSED,
+    PREFILL_END,
     PROGRESS,
     REASON_CONTEXT,
     REASON_KV,
@@ -48,11 +49,13 @@ from framework.engine.state import (
     SIM,
     STEP_END,
     STORE,
+    STREAM,
     TICK,
     TRANSFER_END,
     State,
     View,
 )
+from framework.engine.streams import may_prefill
 from framework.jit import entry, inlined, kernel, unlikely
 from framework.timing.step import ROW
 
@@ -64,6 +67,7 @@ def sample_state() -> State:
         np.zeros(1, REQUEST),
         np.zeros(1, INSTANCE),
         np.zeros(1, PROGRESS),
+        np.zeros(1, STREAM),
         np.zeros(1, np.int64),
         np.zeros(1, LEAP),
         np.zeros(1, MEMBERSHIP),
@@ -81,6 +85,8 @@ def _next_event(s: State) -> int:
     first = s.arena[sim.tree_at + 1]
     if first < sim.instances and s.progress[first].event_s < time_s:
         time_s, kind, event = s.progress[first].event_s, STEP_END, first
+    if sim.stream_s < time_s:
+        time_s, kind, event = sim.stream_s, PREFILL_END, sim.streaming
     if sim.heap_size > 0:
         r = s.arena[sim.heap_at]
         if s.requests[r].event_s < time_s:
@@ -128,6 +134,8 @@ def _process(s: State, h: Hooks, event: int) -> None:
     elif sim.kind == STEP_END:
         end_step(s, h, event)
         tree_update(s, event)
+    elif unlikely(sim.kind == PREFILL_END):
+        end_prefills(s, h, event)
     elif sim.kind == TRANSFER_END:
         copy_withdraw(s, event)
         if s.requests[event].migration == COPYING:
@@ -157,6 +165,8 @@ def _begin_woken(s: State, h: Hooks) -> None:
         s.instances[i].woken = False
         if not s.instances[i].busy:
             begin(s, h, i)
+        elif unlikely(may_prefill(s, i)):
+            begin_prefills(s, h, i)
 
 
 @inlined
@@ -252,6 +262,7 @@ def run(
         pointer(s.requests),
         pointer(s.instances),
         pointer(s.progress),
+        pointer(s.streams),
         pointer(s.arena),
         pointer(s.leaps),
         pointer(s.memberships),

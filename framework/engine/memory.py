@@ -26,6 +26,7 @@ from framework.engine.state import (
     ROLES,
     SIM,
     STORE,
+    STREAM,
     SWAP,
     State,
 )
@@ -71,6 +72,7 @@ def allocate(
     sim["next_session"] = waiting[0] if len(waiting) else count
     sim["most_running"] = most_running
     sim["change_s"], sim["changing"] = np.inf, -1
+    sim["stream_s"], sim["streaming"] = np.inf, -1
     sim["role_change_s"], sim["start_s"] = engine.role_change_s, engine.start_s
     sim["max_context"] = model.max_context
     sim["block_tokens"] = engine.block_tokens
@@ -78,6 +80,7 @@ def allocate(
     sim["admission_wait_steps"] = engine.admission_wait_steps
     _set_speculation(sim, engine.speculation, model, seed)
     sim["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
+    sim["weight_bytes"] = model.weight_bytes
     sim["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
     sim["attention_overlap"] = engine.attention.overlap
     sim["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
@@ -121,6 +124,8 @@ def allocate(
         fill_cache(sim, instances, requests, data, workload)
         fill_stores(sim, stores, data)
     tables = stack(steps)
+    sim["slowdown_at"] = len(tables.data)
+    timing_data = np.concatenate([tables.data, engine.sharing.slowdowns().ravel()])
     lists = Lists(
         running=data[instances["running_at"][0] :][: size * most_running].reshape(size, most_running),
         prefilling=data[instances["prefilling_at"][0] :][: size * most_running].reshape(size, most_running),
@@ -131,7 +136,9 @@ def allocate(
     progress = np.zeros(size, PROGRESS)
     progress["event_s"] = np.inf
     progress["next_finish"] = np.iinfo(np.int64).max
-    return State(sim, requests, instances, progress, data, *logs, tables.rows, tables.data, stores), lists
+    streams = np.zeros(size, STREAM)
+    streams["end_s"] = np.inf
+    return State(sim, requests, instances, progress, streams, data, *logs, tables.rows, timing_data, stores), lists
 
 
 def _set_speculation(sim: NDArray[np.void], speculation: Speculation, model: Model, seed: int) -> None:
@@ -168,10 +175,13 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         if pool.reserve_tokens is not None:
             most = blocks - math.floor(engine.watermark * blocks)
             mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens), most)
-        if pool.rank_choice != "even" and pool.parallelism.dp > 1:
+        if pool.has_ranks:
             mine["ranks"] = pool.parallelism.dp
             mine["rank_choice"] = RANK_CHOICES[pool.rank_choice]
+        mine["prefill_percent"] = engine.sharing.prefill_percent
         mine["host_bytes_s"] = pool.host_bytes_s
+        bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus
+        mine["memory_bytes_s"] = bandwidth_bytes_s if engine.sharing.contention else np.inf
         mine["unpack_s"] = kv.unpack_s(model, pool.parallelism)
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s

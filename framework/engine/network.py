@@ -6,6 +6,7 @@ from framework.engine.kvcache import available, fits, give_back, held_blocks, ho
 from framework.engine.leap import catch_up_one, cut_short, reserve
 from framework.engine.queues import append, copy_push, copy_withdraw
 from framework.engine.state import (
+    CONCURRENT,
     COPIED,
     COPYING,
     DECODE,
@@ -15,7 +16,8 @@ from framework.engine.state import (
     TAIL,
     State,
 )
-from framework.jit import kernel
+from framework.engine.streams import may_prefill
+from framework.jit import kernel, unlikely
 
 
 @kernel
@@ -25,7 +27,9 @@ def poke(s: State, i: int) -> None:
     inst.marked = True
     if inst.busy:
         cut_short(s, i)
-    elif not inst.woken:
+        if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
+            return
+    if not inst.woken:
         inst.woken = True
         s.arena[sim.woken_at + (sim.woken_first + sim.woken) % sim.instances] = i
         sim.woken += 1
@@ -120,17 +124,24 @@ def arrive_with_kv(s: State, r: int) -> None:
         q.unstamped = sim.stamp_at_decode and q.emitted == 1
     dst = s.instances[target]
     dst.reserved -= 1
-    dst.joined += 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= q.kv
     q.kv = _kv_there(s, r)
     hold(s, target, q.kv, sim.now_s)
-    dst.joined_head = append(s, dst.joined_head, dst.joined_tail, r)
-    dst.joined_tail = r
-    q.state = JOINED
     q.instance = target
     q.destination = -1
+    join(s, target, r)
     poke(s, target)
+
+
+@kernel
+def join(s: State, i: int, r: int) -> None:
+    """Let r, its KV on i, decode there from the next boundary on, or go on with its prefill."""
+    inst = s.instances[i]
+    inst.joined_head = append(s, inst.joined_head, inst.joined_tail, r)
+    inst.joined_tail = r
+    inst.joined += 1
+    s.requests[r].state = JOINED
 
 
 # --- transfers that begin while the prompt is being computed ----------------------------------------------------------

@@ -17,6 +17,7 @@ from framework.engine.lists import end
 from framework.engine.network import poke
 from framework.engine.queues import queue_pop
 from framework.engine.state import DECODE, FAILED, MIXED, OFF, PREFILL, REASON_KV, ROUTE_PREFILL, State
+from framework.engine.streams import streaming
 from framework.jit import inlined, kernel
 
 
@@ -29,6 +30,7 @@ def set_role(s: State, h: Hooks, i: int, action: Any) -> None:
     _begin_change(s, i, action.role)
     inst.next_mode = action.mode
     inst.next_budget = action.value
+    inst.next_percent = action.percent
     poke(s, i)
     while inst.role & PREFILL == 0 and inst.queued > 0 and s.sim[0].status == 0:
         _reroute_first(s, h, i)
@@ -109,7 +111,7 @@ def _drained(s: State, i: int) -> bool:
     """Whether i has no work left of the phases that it leaves; before it goes off, no KV either."""
     inst = s.instances[i]
     left = inst.settled_role & ~inst.next_role
-    if left & PREFILL and inst.queued_tokens > 0:  # of those on their way here too
+    if left & PREFILL and (inst.queued_tokens > 0 or streaming(s, i)):  # of those on their way here too
         return False
     if left & DECODE and inst.running + inst.joined + inst.incoming + inst.swapped > 0:
         return False
@@ -126,6 +128,8 @@ def take_effect(s: State, i: int) -> None:
     if inst.next_budget > 0:
         inst.mode = inst.next_mode
         inst.token_budget = inst.next_budget
+        if inst.next_percent > 0:
+            inst.prefill_percent = inst.next_percent
     sim.role_changes += 1
     _announce(s, i, np.inf)
     if inst.role == OFF:

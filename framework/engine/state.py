@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 FUTURE, FETCHING, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(12)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
-DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY = range(6)
+DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT = range(7)
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE, "off": OFF}
 MODES = {
     "decode_first": DECODE_FIRST,
@@ -24,9 +24,10 @@ MODES = {
     "static": STATIC,
     "unified": UNIFIED,
     "decode_only": DECODE_ONLY,
+    "concurrent": CONCURRENT,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(5)
+STEP_END, PREFILL_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(6)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
@@ -114,6 +115,7 @@ INSTANCE = _record(
     ("next_role", "i1"),  # its role after the change under way; else all three are the same
     ("next_mode", "i1"),  # mode and token budget from that change on, where next_budget > 0
     ("next_budget", "i8"),
+    ("next_percent", "i8"),
     ("change_s", "f8"),  # when the change under way takes effect, inf: not yet known, or none is under way
     ("off_s", "f8"),  # time that it has been off
     ("off_since_s", "f8"),
@@ -125,6 +127,7 @@ INSTANCE = _record(
     ("released", "b1"),  # KV or a seat came free while a step was formed
     ("preempted", "b1"),  # the iteration being formed preempted
     ("token_budget", "i8"),
+    ("prefill_percent", "i8"),  # of the SMs, where prefills and decodes run in streams of their own
     ("max_batch", "i8"),
     ("total_blocks", "i8"),
     ("watermark", "i8"),
@@ -177,8 +180,10 @@ INSTANCE = _record(
     ("ingress_free_s", "f8"),
     ("bandwidth_bytes_s", "f8"),
     ("host_bytes_s", "f8"),
+    ("memory_bytes_s", "f8"),  # of all its GPUs; inf: decodes do not feel a prefill beside them
     ("unpack_s", "f8"),  # of each token that arrives from another instance
-    ("busy_s", "f8"),
+    ("busy_s", "f8"),  # in a step of either stream
+    ("counted_s", "f8"),  # time up to which that is counted, where a step is under way
     ("steps", "i8"),
     ("prefill_tokens", "i8"),
     ("decode_tokens", "i8"),
@@ -213,6 +218,18 @@ PROGRESS = _record(
     ("longest_prompt", "i8"),  # prefix + chunk
 )
 
+# The prefill step that runs beside an instance's decodes, if one does.
+STREAM = _record(
+    ("end_s", "f8"),  # inf: none
+    ("start_s", "f8"),
+    ("attention_share", "f8"),  # of its time alone on all SMs
+    ("tokens", "i8"),
+    ("kv_tokens", "i8"),  # that its attention reads: prefix + chunk of each
+    ("sampled", "i8"),
+    ("longest_prompt", "i8"),
+    ("square", "f8"),
+)
+
 SIM = _record(
     ("now_s", "f8"),
     ("kind", "i8"),  # the event being processed is (now_s, kind, id)
@@ -226,6 +243,8 @@ SIM = _record(
     ("next_tick", "i8"),
     ("change_s", "f8"),  # the earliest of the instances' change_s, and whose it is
     ("changing", "i8"),
+    ("stream_s", "f8"),  # the earliest of the streams' end_s, and whose it is
+    ("streaming", "i8"),
     ("role_changes", "i8"),
     ("role_change_s", "f8"),
     ("start_s", "f8"),
@@ -268,6 +287,8 @@ SIM = _record(
     ("draft_cost", "f8"),  # of a drafted token, in decode steps
     ("seed", "i8"),
     ("kv_bytes_per_token", "f8"),  # in memory
+    ("weight_bytes", "f8"),
+    ("slowdown_at", "i8"),  # in timing_data: of prefills by percent of the SMs, then of decodes
     ("copy_bytes_per_token", "f8"),  # on a link
     ("attention_overlap", "f8"),
     ("chosen_share", "f8"),  # of a layer's experts by one token, 0: no experts
@@ -318,6 +339,7 @@ LEAP = _record(
     ("batch", "i4"),
     ("prefill_tokens", "i4"),
     ("depth", "i4"),  # tokens drafted for each decode
+    ("stream", "i4"),  # 1: a prefill step beside the decodes
 )
 MEMBERSHIP = _record(
     ("first_step", "i8"),
@@ -327,7 +349,10 @@ MEMBERSHIP = _record(
     ("instance", "i4"),
     ("accepted", "i8"),  # drafts: tokens beyond one a step
 )
-ACTION = _record(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value", "i8"), ("role", "i8"), ("mode", "i8"))
+ACTION = _record(
+    *(("kind", "i8"), ("request", "i8"), ("instance", "i8"), ("value", "i8"), ("role", "i8")),
+    *(("mode", "i8"), ("percent", "i8")),
+)
 
 
 class State(NamedTuple):
@@ -337,6 +362,7 @@ class State(NamedTuple):
     requests: NDArray[np.void]  # (N,)
     instances: NDArray[np.void]  # (M,)
     progress: NDArray[np.void]  # (M,)
+    streams: NDArray[np.void]  # (M,)
     arena: NDArray[np.int64]
     leaps: NDArray[np.void]
     memberships: NDArray[np.void]

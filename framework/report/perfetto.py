@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from framework.simulate import Result
 
 _NS = 1e9
-_STEPS_THREAD = 1
+_STEPS_THREAD, _BESIDE_THREAD = 1, 2  # the latter for prefill steps beside the decodes
 _ROWS_AT_ONCE = 100_000
 
 
@@ -39,8 +39,9 @@ def _chunks(result: Result) -> Iterator[list[str]]:
     leaps = _leaps(result)
     for part in leaps.iter_slices(_ROWS_AT_ONCE):
         yield part.select(_slice()).to_series().to_list()
+    steps = leaps.filter(pl.col("stream") == 0)
     for counter in ("batch", "context"):
-        for part in _changes(leaps, counter).iter_slices(_ROWS_AT_ONCE):
+        for part in _changes(steps, counter).iter_slices(_ROWS_AT_ONCE):
             yield part.select(_counter(counter)).to_series().to_list()
     arrows = _arrows(result)
     if arrows:
@@ -70,9 +71,8 @@ def _leaps(result: Result) -> pl.DataFrame:
     duration_s = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
     start_ns = np.rint(leaps["start_s"] * _NS).astype(np.int64)
     end_ns = np.rint((leaps["start_s"] + duration_s) * _NS).astype(np.int64)
-    columns = {
-        name: np.ascontiguousarray(leaps[name]) for name in ("instance", "steps", "batch", "prefill_tokens", "context")
-    }
+    names = ("instance", "steps", "batch", "prefill_tokens", "context", "stream")
+    columns = {name: np.ascontiguousarray(leaps[name]) for name in names}
     return pl.DataFrame({**columns, "start_ns": start_ns, "duration_ns": end_ns - start_ns}).sort(
         "instance", "start_ns", maintain_order=True
     )
@@ -90,7 +90,7 @@ def _slice() -> pl.Expr:
         '{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},'
         '"args":{"steps":{},"batch":{},"prefill_tokens":{},"context":{}}}'
     )
-    values = (kind, "instance", pl.lit(_STEPS_THREAD), _us("start_ns"), _us("duration_ns"))
+    values = (kind, "instance", pl.col("stream") + _STEPS_THREAD, _us("start_ns"), _us("duration_ns"))
     return _filled(form, *values, "steps", "batch", "prefill_tokens", "context")
 
 
