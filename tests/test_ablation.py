@@ -175,9 +175,13 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+_BRIEF_SEARCH = ("trace.limit=100", "objective.most_requests=400", "objective.tolerance=0.5")
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "ablation").glob("*.yaml")))
 def test_every_shipped_ablation_reads_and_runs(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    overrides = ["trace.requests=30", "engine.log=full"]
+    searches = "objective=capacity" in read_ablation(name).base
+    overrides = ["engine.log=full", *(_BRIEF_SEARCH if searches else ["trace.requests=30"])]
     assert main([name, *overrides, "--replicates", "1", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     for variant in read_ablation(name).variants:
