@@ -16,8 +16,8 @@ from framework.engine.sharing import WHOLE
 from framework.engine.state import (
     ACTION,
     BAD_INSTANCE,
-    CONCURRENT,
     BAD_ROLE,
+    CONCURRENT,
     HOOK_NAMES,
     MIGRATE,
     MODES,
@@ -213,8 +213,8 @@ class Binding:
         shared = self._policy.shares_gpus or np.any(instances["mode"] == CONCURRENT)
         if shared and np.any(instances["ranks"] > 0):
             raise InputError(
-                "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together; "
-                "set cluster.rank_choice=even"
+                "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
+                " set cluster.rank_choice=even"
             )
 
     def _require_sharing(self, hook: str, plan: Plan) -> None:

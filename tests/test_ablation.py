@@ -175,10 +175,14 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+_BRIEF_SEARCH = ("trace.limit=100", "objective.most_requests=400", "objective.tolerance=0.5")
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "ablation").glob("*.yaml")))
 def test_every_shipped_ablation_reads_and_runs(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    size = "trace.limit=30" if "trace=mooncake" in read_ablation(name).base else "trace.requests=30"
-    overrides = [size, "engine.log=full"]
+    base = read_ablation(name).base
+    size = "trace.limit=30" if "trace=mooncake" in base else "trace.requests=30"
+    overrides = ["engine.log=full", *(_BRIEF_SEARCH if "objective=capacity" in base else [size])]
     assert main([name, *overrides, "--replicates", "1", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     for variant in read_ablation(name).variants:
