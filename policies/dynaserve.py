@@ -148,7 +148,7 @@ class DynaServe(Aggregated):
         """As many tokens of prompts beside the decodes as the limit allows."""
         there = cluster.instances
         most, ids = int(self.largest_step[instance]), cluster.decoding(instance)
-        running, context = len(ids), int(cluster.requests.kv_tokens(ids).sum())
+        running, context = len(ids), int((cluster.requests.kv_tokens(ids) + 1).sum())
         if there.queued_tokens[instance] == 0:
             return Plan(max(most, running + self.least_chunk), "decode_first")
 

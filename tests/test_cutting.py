@@ -17,6 +17,7 @@ from framework.simulate import Result, simulate
 from framework.timing.affine import Affine
 from framework.views import Cluster
 from framework.workload import Workload
+from policies.dynaserve import DynaServe, first_true
 from tests.bounds import server
 from tests.scenarios import MODEL
 
@@ -141,3 +142,19 @@ def test_a_rest_that_fits_nowhere_fails() -> None:
 def test_what_is_no_cut(cut: Any, message: str) -> None:
     with pytest.raises(PolicyError, match=f"split_at {message}"):
         play(trace((0, 10, 3)), Cutting([cut]))
+
+
+@pytest.mark.parametrize(("value", "found"), [(0, 2), (2, 2), (5, 5), (9, 8)])
+def test_first_true(value: int, found: int) -> None:
+    assert first_true(2, 8, lambda number: number >= value) == found
+
+
+def test_a_long_prompt_is_shared() -> None:
+    """Two idle instances share the work of a prompt of which each token takes a second, and nothing else does."""
+    policy = DynaServe(tbt_s=1000.0, output_tokens=1, least_part=1)
+    engine = EngineConfig(token_budget=100, block_tokens=1, watermark=0.0, kv_tokens=400)
+    spec = ClusterSpec((PoolSpec("all", "mixed", 2, GPU),), LinkSpec(2.0**60))
+    timing = Affine(base_s=0.0, per_prefill_token_s=1.0)
+    result = simulate(trace((0, 40, 2)), spec, MODEL, timing, engine, policy)
+    result.check()
+    assert [*result.instances["prefill_tokens"]] == [20, 20]
