@@ -28,7 +28,6 @@ from framework.engine.state import (
     CONCURRENT,
     COPIED,
     DECODE_FIRST,
-    DECODE_ONLY,
     FAILED,
     NOT_MIGRATING,
     PREFILL,
@@ -61,24 +60,24 @@ def begin(s: State, h: Hooks, i: int) -> None:
         inst.marked = False
         ask_plan(s, h, i)
     _set_gate(s, i)
-    mode = inst.mode
-    if unlikely(streaming(s, i)):
-        mode = DECODE_ONLY  # its chunks are under way
     prefill_tokens, decodes = 0, 0
-    if mode == PREFILL_FIRST:
+    beside = inst.mode == CONCURRENT or streaming(s, i)
+    if unlikely(beside):
+        pass
+    elif inst.mode == PREFILL_FIRST:
         prefill_tokens = form_whole_prompts(s, i, inst.token_budget)
-    elif mode == STATIC and inst.prefilling > 0:
+    elif inst.mode == STATIC and inst.prefilling > 0:
         prefill_tokens = form_batch(s, i, inst.token_budget)
     if prefill_tokens == 0:
         decodes = _form_decodes(s, h, i)
-        if mode in (DECODE_FIRST, UNIFIED):
-            prefill_tokens = form_chunks(s, i, inst.token_budget - decodes * (1 + leap.depth))
-        elif mode == WHOLE_MIXED:
-            prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + leap.depth))
-        elif mode == STATIC and decodes == 0:
-            prefill_tokens = form_batch(s, i, inst.token_budget)
-        elif unlikely(mode == CONCURRENT):
+        if unlikely(beside):
             _form_stream(s, i)
+        elif inst.mode == DECODE_FIRST or inst.mode == UNIFIED:
+            prefill_tokens = form_chunks(s, i, inst.token_budget - decodes * (1 + leap.depth))
+        elif inst.mode == WHOLE_MIXED:
+            prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + leap.depth))
+        elif inst.mode == STATIC and decodes == 0:
+            prefill_tokens = form_batch(s, i, inst.token_budget)
     if inst.queued == 0:
         inst.gate = -1
     if decodes + prefill_tokens > 0:
@@ -98,8 +97,7 @@ def begin_prefills(s: State, h: Hooks, i: int) -> None:
     if inst.marked:
         ask_plan(s, h, i)
     _set_gate(s, i)
-    if inst.mode == CONCURRENT:
-        _form_stream(s, i)
+    _form_stream(s, i)
     if inst.queued == 0:
         inst.gate = -1
     if inst.preempted:
@@ -109,12 +107,14 @@ def begin_prefills(s: State, h: Hooks, i: int) -> None:
 
 @kernel
 def _form_stream(s: State, i: int) -> None:
-    tokens = form_chunks(s, i, s.instances[i].token_budget)
-    if tokens > 0:
-        launch_prefills(s, i, tokens)
+    """The next step of i's prefill stream, unless one is under way."""
+    if s.instances[i].mode == CONCURRENT and not streaming(s, i):
+        tokens = form_chunks(s, i, s.instances[i].token_budget)
+        if tokens > 0:
+            launch_prefills(s, i, tokens)
 
 
-@kernel
+@inlined
 def _set_gate(s: State, i: int) -> None:
     """Close admission for a while where requests wait, and none did."""
     inst = s.instances[i]

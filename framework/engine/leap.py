@@ -15,7 +15,7 @@ from framework.engine.queues import tree_update
 from framework.engine.sharing import WHOLE
 from framework.engine.speculation import draft_s
 from framework.engine.state import CONCURRENT, STEP_END, State
-from framework.engine.streams import begin_to_count, contention_s, count_busy, decode_slowdown, streaming
+from framework.engine.streams import contention_s, count_busy, decode_slowdown, streaming
 from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
@@ -191,7 +191,7 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     leap.prefill_tokens = prefill_tokens
     leap.context = context
     inst.busy = True
-    begin_to_count(s, i, streaming(s, i))
+    inst.counted_s = inst.counted_s if streaming(s, i) else sim.now_s
     leap.event_s = boundary_s(s, i, leap.steps)
     if inst.unstamped > 0 and decodes > 0:
         _stamp_first_tokens(s, i, sim.now_s + first_s)

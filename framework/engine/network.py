@@ -6,6 +6,7 @@ from framework.engine.kvcache import available, fits, give_back, held_blocks, ho
 from framework.engine.leap import catch_up_one, cut_short, reserve
 from framework.engine.queues import append, copy_push, copy_withdraw
 from framework.engine.state import (
+    CONCURRENT,
     COPIED,
     COPYING,
     DECODE,
@@ -27,7 +28,7 @@ def poke(s: State, i: int) -> None:
     inst.marked = True
     if inst.busy:
         cut_short(s, i)
-        if not unlikely(may_prefill(s, i)):
+        if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
             return
     if not inst.woken:
         inst.woken = True

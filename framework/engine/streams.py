@@ -11,11 +11,11 @@ import numpy as np
 
 from framework.engine.sharing import WHOLE
 from framework.engine.state import CONCURRENT, State
-from framework.jit import kernel
+from framework.jit import inlined, kernel
 from framework.timing.step import StepTables, base_s, beyond, chunk_s
 
 
-@kernel
+@inlined
 def streaming(s: State, i: int) -> bool:
     """Whether a prefill step runs beside i's decodes."""
     return s.streams[i].end_s < np.inf
@@ -89,7 +89,7 @@ def launch_prefills(s: State, i: int, tokens: int) -> None:
     stream.tokens = tokens
     stream.attention_share = chunks_s / alone_s if alone_s > 0.0 else 0.0
     stream.start_s = sim.now_s
-    begin_to_count(s, i, inst.busy)
+    inst.counted_s = inst.counted_s if inst.busy else sim.now_s
     _announce(s, i, sim.now_s + alone_s * prefill_slowdown(s, inst.prefill_percent))
 
 
@@ -132,14 +132,7 @@ def _announce(s: State, i: int, time_s: float) -> None:
             sim.stream_s, sim.streaming = s.streams[j].end_s, j
 
 
-@kernel
-def begin_to_count(s: State, i: int, busy: bool) -> None:
-    """A step of i begins, which was `busy` with the other stream's or not."""
-    if not busy:
-        s.instances[i].counted_s = s.sim[0].now_s
-
-
-@kernel
+@inlined
 def count_busy(s: State, i: int, ratio: float) -> None:
     """A step of i has ended: it was busy up to now, past what was measured if `ratio` is above 1."""
     inst, now_s = s.instances[i], s.sim[0].now_s
