@@ -734,7 +734,9 @@ class Simulation:
             r.done += tokens
             self.register(i, r)
         for r, _, _ in chunks:
-            if r.done == r.target:
+            if r.done == r.target == r.cut:
+                released = self.prefill_elsewhere(i, r) or released
+            elif r.done == r.target:
                 i.prefilling.remove(r)
                 released = self.prefilled(i, r, beside=True) or released
         if released:

@@ -339,7 +339,7 @@ class Instance:
     @property
     def coming(self) -> list[Request]:
         """On their way here with part of their prefill to do."""
-        return [r for r in self.incoming + self.arriving + self.joined if r.is_partial]
+        return [r for r in self.incoming + self.arriving + self.joined if r.is_partial and r.ahead is None]
 
     @property
     def largest_kv(self) -> int:

@@ -444,7 +444,11 @@ def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
         scenario,
         workload=Workload(np.array([gap * k for k in range(len(prompts))]), prompts, outputs),
         engine=replace(
-            scenario.engine, kv_tokens=draw(st.sampled_from([None, 112, 160])), watermark=0.0, prefix_cache=False
+            scenario.engine,
+            kv_tokens=draw(st.sampled_from([None, 112, 160])),
+            watermark=0.0,
+            prefix_cache=False,
+            prefix_stores=PrefixStores(),
         ),
         cluster=replace(scenario.cluster, pools=tuple(pools)),
         rules=replace(
