@@ -164,13 +164,13 @@ def test_exact_where_prompts_crowd(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
-@settings(quick, max_examples=200)
+@settings(quick, max_examples=150)
 @given(severed())
 def test_exact_where_requests_are_cut(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
-@settings(quick, max_examples=250)
+@settings(quick, max_examples=150)
 @given(sharing())
 def test_exact_where_prefixes_are_stored(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
@@ -190,7 +190,7 @@ def test_exact_where_prefixes_are_stored_thoroughly(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 
-@settings(quick, max_examples=300)
+@settings(quick, max_examples=150)
 @given(shared())
 def test_exact_where_phases_share_a_gpu(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)

@@ -13,6 +13,8 @@ from omegaconf import OmegaConf
 from framework.cluster import ClusterSpec, disaggregated, mixed
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
+from framework.engine.prefix_stores import PrefixStores, Tier
+from framework.engine.sharing import Sharing
 from framework.hardware import Gpu, Model
 from framework.policy import Aggregated, Policy
 from framework.predictor import Predictor
@@ -23,6 +25,8 @@ from framework.views import Cluster, Request
 from policies.ares import Ares
 from policies.chunked import Chunked
 from policies.distserve import DistServe
+from policies.mooncake import Mooncake
+from policies.nexus import Nexus
 from predictors.lognormal import LogNormal
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -143,6 +147,33 @@ _ROWS = (
         engine={"speculation": Speculation(depth=3, acceptance=0.8, draft_cost=0.1)},
         no_peer="its drafts are accepted by rules of its own",
         no_bare="it does not draft",
+    ),
+    Row(
+        "mooncake-4p4d-tiers",
+        "Mooncake's policy, 4P + 4D, prefixes in DRAM and SSD",
+        _MOONCAKE,
+        (4, 4),
+        Mooncake,
+        engine={
+            "prefix_cache": True,
+            "prefix_stores": PrefixStores(
+                {"dram": Tier(capacity_tokens=1_000_000), "ssd": Tier(capacity_tokens=4_000_000, bandwidth_bytes_s=6e9)}
+            ),
+        },
+        no_peer="it copies no prefixes between workers",
+        no_bare="it has no prefix cache",
+        most_repeats=3,
+    ),
+    Row(
+        "mooncake-8-nexus",
+        "Nexus on Mooncake, 8 instances",
+        _MOONCAKE,
+        (8,),
+        Nexus,
+        engine={"sharing": Sharing()},
+        no_peer="it does not divide a GPU",
+        no_bare="it does not divide a GPU",
+        most_repeats=3,
     ),
     Row(
         "million-64",

@@ -66,7 +66,7 @@ def choose(s: State, h: Hooks, hook: int, r: int) -> int:
     return int(i)
 
 
-@inlined
+@kernel
 def ask_split(s: State, h: Hooks, r: int) -> None:
     """Where r, just routed, is cut; a cut behind its prompt is so in its output, at the first token or later."""
     q, sim = s.requests[r], s.sim[0]

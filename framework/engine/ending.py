@@ -59,7 +59,7 @@ def end_step(s: State, h: Hooks, i: int) -> None:
     begin(s, h, i)
 
 
-@inlined
+@kernel
 def end_prefills(s: State, h: Hooks, i: int) -> None:
     """The prefill step beside i's decodes has ended: i begins anew, of those that are woken now the first."""
     inst = s.instances[i]

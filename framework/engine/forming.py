@@ -95,7 +95,7 @@ def begin(s: State, h: Hooks, i: int) -> None:
         poke(s, i)
 
 
-@inlined
+@kernel
 def _send_prompts_ahead(s: State, h: Hooks, i: int) -> None:
     """Let the KV of long prompts that i's step completes leave layer by layer, where their destination has room."""
     inst, sim = s.instances[i], s.sim[0]
@@ -115,7 +115,7 @@ def _send_prompts_ahead(s: State, h: Hooks, i: int) -> None:
                 send_ahead(s, r, place, s.progress[i].event_s)
 
 
-@inlined
+@kernel
 def begin_prefills(s: State, h: Hooks, i: int) -> None:
     """While i decodes: form the next step of its prefill stream and start it. The mark stays for the decode stream."""
     inst = s.instances[i]

@@ -139,7 +139,8 @@ def finish_decodes(s: State, i: int) -> None:
         if finish <= inst.decode_steps:
             stop_decoding(s, i, r)
             inst.running -= 1
-            if unlikely(s.requests[r].emitted < s.arena[s.sim[0].output_at + r]):
+            q = s.requests[r]
+            if unlikely(q.cut > 0) and q.emitted < s.arena[s.sim[0].output_at + r]:
                 _hold_at_cut(s, i, r)
             else:
                 end_with_kv(s, i, r)

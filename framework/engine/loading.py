@@ -70,7 +70,7 @@ def _queue(s: State, h: Hooks, i: int, r: int) -> None:
     enqueue(s, h, i, r)
 
 
-@inlined
+@kernel
 def _fetches(s: State, h: Hooks, i: int, r: int) -> bool:
     """Ask where to copy a longer prefix of r from; whether r waits for that copy, or the run stops."""
     sim = s.sim[0]
@@ -100,7 +100,7 @@ def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
     return True
 
 
-@inlined
+@kernel
 def end_fetch(s: State, h: Hooks, r: int) -> None:
     """The prefix of r has come to its instance: r is queued there, or placed anew if that prefills no more."""
     i = _keep_fetched(s, r)

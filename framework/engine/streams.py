@@ -18,7 +18,7 @@ from framework.timing.step import StepTables, base_s, beyond, chunk_s
 @inlined
 def streaming(s: State, i: int) -> bool:
     """Whether a prefill step runs beside i's decodes."""
-    return s.streams[i].end_s < np.inf
+    return s.sim[0].stream_s < np.inf and s.streams[i].end_s < np.inf
 
 
 @kernel
