@@ -43,7 +43,7 @@ class Effect:
 
     def has_sign(self, claim: Claim) -> bool:
         """Whether it lies on the side of 1 that is claimed."""
-        return (self.factor > 1) == (claim.range[0] > 1)
+        return (self.factor - 1) * (claim.range[0] - 1) > 0
 
 
 @dataclass(frozen=True)
