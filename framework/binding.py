@@ -87,7 +87,7 @@ class Binding:
         sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
         sim["asks_fetch"] = sim["tiers"][0] > 0 and self._overrides("fetch_prefix")
         sim["observes"] = observes
-        self._require_no_ranks_where_shared()
+        self._require_whole_instances_where_shared()
         if policy.tick_s is not None:
             require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
             sim["tick_s"] = policy.tick_s
@@ -208,13 +208,22 @@ class Binding:
         self._require_sharing("batching", plan)
         return int(plan.prefill_percent or 0) * _SHARE + int(plan.token_budget) * 8 + MODES[plan.batching]
 
-    def _require_no_ranks_where_shared(self) -> None:
+    def _require_whole_instances_where_shared(self) -> None:
         instances = self._state.instances
         shared = self._policy.shares_gpus or np.any(instances["mode"] == CONCURRENT)
         if shared and np.any(instances["ranks"] > 0):
             raise InputError(
                 "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
                 " set cluster.rank_choice=even"
+            )
+        if shared and np.any(instances["stages"] > 0):
+            raise InputError(
+                "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
+            )
+        if np.any((instances["ranks"] > 0) & (instances["stages"] > 0)):
+            raise InputError(
+                "pipeline stages and ranks with requests of their own do not go together;"
+                " set cluster.pp=1 or cluster.rank_choice=even"
             )
 
     def _require_sharing(self, hook: str, plan: Plan) -> None:

@@ -18,7 +18,7 @@ from framework.gaps import Gaps
 from framework.scorers import gaps_of
 from framework.slo import Slo, judge
 from framework.states import FINISHED, STATES
-from framework.usage import drafted, loaded, pool_table, usage
+from framework.usage import bubbles, drafted, loaded, pool_table, usage
 
 if TYPE_CHECKING:
     from framework.simulate import Result
@@ -63,7 +63,8 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
     offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill, with
     stores below GPU memory also by tier (`framework.usage.loaded`). With
     speculation `accepted_per_step` are drafts accepted / decodes of all steps (a step emits one token more), and
-    `speculation_acceptance` drafts accepted / drafts. Energy is per output token of completed requests, money per
+    `speculation_acceptance` drafts accepted / drafts; with pipeline stages `bubble_share` is the share of the time in
+    steps that stages wait. Energy is per output token of completed requests, money per
     million output tokens of good ones. None where undefined.
     """
     return evaluate(result, slo).summary
@@ -143,6 +144,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "cache_hit_rate": _cache_hit_rate(result),
         **loaded(result),
         **drafted(result),
+        **bubbles(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         "energy_per_token_j": _per(used["energy_j"], output_tokens),

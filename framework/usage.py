@@ -66,8 +66,8 @@ def _queries(instances: NDArray[np.void]) -> Floats:
 def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     """Use of the whole cluster over `duration_s`: mfu, mbu, kv_utilization (shares), energy_j, cost_usd.
 
-    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy; one that is off
-    draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run without duration, a GPU that
+    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy, bubbles of a
+    pipeline apart; one that is off draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run without duration, a GPU that
     states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells how much of it holds tokens.
     """
     model, instances = result.model, result.instances
@@ -79,7 +79,8 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
     usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
     off_s = np.minimum(instances["off_s"], duration_s)
-    energy_j = gpus @ (idle_w * (duration_s - off_s) + (tdp_w - idle_w) * instances["busy_s"])
+    busy_s = instances["busy_s"] - instances["bubble_s"] / _of_instances(result, lambda pool: pool.parallelism.pp)
+    energy_j = gpus @ (idle_w * (duration_s - off_s) + (tdp_w - idle_w) * busy_s)
     cost_usd = (float(gpus @ usd_per_hour) * duration_s - float((gpus * off_s) @ usd_per_hour)) / _HOUR_S
     return {
         "mfu": _share(flops(model, instances).sum(), peak_flops.sum() * duration_s),
@@ -97,6 +98,16 @@ def kv_fill(result: Result) -> float | None:
     """
     instances = result.instances
     return _share(instances["kv_token_s"].sum(), instances["kv_block_s"].sum() * result.engine.block_tokens)
+
+
+def bubbles(result: Result) -> dict[str, float | None]:
+    """`bubble_share`: of the time that pipelines spend in steps, what stages wait in; nothing without pipelines."""
+    stages = _of_instances(result, lambda pool: pool.parallelism.pp)
+    piped = stages > 1
+    if not piped.any():
+        return {}
+    stage_s = float((stages * result.instances["busy_s"])[piped].sum())
+    return {"bubble_share": _share(result.instances["bubble_s"].sum(), stage_s)}
 
 
 def drafted(result: Result) -> dict[str, float]:

@@ -430,7 +430,8 @@ class Simulation:
         budget = i.token_budget // i.spec.ranks
         chunks: list[Chunk] = []
         for r in list(i.prefilling):
-            tokens = min(r.target - r.done, budget - spent[r.rank], i.chunk_limit(r.done, spent[r.rank]))
+            size = min(budget, i.chunk_size(r.done))
+            tokens = min(r.target - r.done, self.left(i, size, spent[r.rank], r.rank, chunks))
             if r in i.prefilling and tokens > 0:
                 if not self.cover(i, r, r.done + tokens):
                     preempted = True
@@ -442,13 +443,29 @@ class Simulation:
             r = min(i.waiting)[2]
             m = self.hash_tokens * len(self.cached(i, r))
             rank = i.coming_rank
-            tokens = min(r.goal - m, budget - spent[rank], i.chunk_limit(m, spent[rank]))
+            tokens = min(r.goal - m, self.left(i, min(budget, i.chunk_size(m)), spent[rank], rank, chunks))
             if tokens <= 0:
                 break
             self.admit(i, m + tokens if i.mode == "unified" else r.goal)
             chunks.append((r, m, tokens))
             spent[rank] += tokens
         return chunks
+
+    def left(self, i: Instance, size: int, spent: int, rank: int, chunks: list[Chunk]) -> int:
+        """Tokens for one more chunk, where a step of `size` tokens has `spent` and these chunks already."""
+        loads = self.loads(i, [chunk for chunk in chunks if i.spec.ranks == 1 or chunk[0].rank == rank])
+        decodes = spent - sum(loads)
+        return math.ceil((size - decodes) / i.spec.stages) - min(loads)
+
+    def micro_batches(self, i: Instance, chunks: list[Chunk]) -> list[list[Chunk]]:
+        """Each chunk goes to the micro-batch that has least."""
+        dealt: list[list[Chunk]] = [[] for _ in range(i.spec.stages)]
+        for chunk in chunks:
+            min(dealt, key=lambda batch: sum(tokens for _, _, tokens in batch)).append(chunk)
+        return dealt
+
+    def loads(self, i: Instance, chunks: list[Chunk]) -> list[int]:
+        return [sum(tokens for _, _, tokens in batch) for batch in self.micro_batches(i, chunks)]
 
     def cover(self, i: Instance, r: Request, tokens: int) -> bool:
         """Blocks for the first `tokens` tokens of a prefill; the last in order give way. False: r itself did."""
@@ -487,7 +504,7 @@ class Simulation:
         chunks: list[Chunk] = []
         for r in list(i.prefilling):
             tokens = r.target - r.done
-            if chunks and sum(chunk[2] for chunk in chunks) + tokens > i.token_budget:
+            if self.is_full(i, sum(chunk[2] for chunk in chunks), chunks, tokens):
                 break
             if r not in i.prefilling or not self.cover(i, r, r.target):
                 break
@@ -516,12 +533,16 @@ class Simulation:
         while not barred and not i.dropped and not i.swapped and self.admissible(i):
             r = min(i.waiting)[2]
             tokens = r.goal - self.hash_tokens * len(self.cached(i, r))
-            if chunks and spent + tokens > i.token_budget:
+            if self.is_full(i, spent, chunks, tokens):
                 break
             self.admit(i, r.goal)
             chunks.append((r, r.done, tokens))
             spent += tokens
         return chunks
+
+    def is_full(self, i: Instance, spent: int, chunks: list[Chunk], tokens: int) -> bool:
+        """Whether a whole prompt is one too many; the first of a micro-batch never is."""
+        return min(self.loads(i, chunks)) > 0 and tokens > self.left(i, i.token_budget, spent, 0, chunks)
 
     def cached(self, i: Instance, r: Request) -> list[int]:
         """Ids of the cached prefix that r can reference; at least one token is left to compute."""
@@ -664,6 +685,12 @@ class Simulation:
             self.like_rank_s(i, [r for r in decodes if r.rank == k], [chunk for chunk in chunks if chunk[0].rank == k])
             for k in range(i.spec.ranks)
         )
+        waiting_s = 0.0
+        if i.spec.stages > 1 and chunks:
+            batches = [batch for batch in self.micro_batches(i, chunks) if batch or decodes]
+            times = [self.like_micro_batch_s(i, decodes, batch) for batch in batches]
+            duration = max(times)
+            waiting_s = i.spec.stages * duration - sum(times)
         slowdown = 1.0
         if i.mode == "concurrent" or i.beside is not None:
             slowdown = self.options.decode_slowdown[100 - i.prefill_percent]
@@ -675,7 +702,9 @@ class Simulation:
         duration = self.with_loads(i, duration)
         if i.beside is None:
             i.counted_s = self.now
-        i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context, depth)
+        if i.spec.stages > len(decodes) and not chunks:
+            waiting_s = (i.spec.stages - len(decodes)) * duration
+        i.step = Step(self.now, self.now + duration, i.mode, decodes, chunks, context, depth, waiting_s)
         self.push(i.step.end_s, STEP_END, i.id)
 
     def with_loads(self, i: Instance, duration: float) -> float:
@@ -698,6 +727,21 @@ class Simulation:
             decode_s += self.timing.decode_s(pool, batch, context)
             decode_s += self.timing.uneven_s(pool, batch, context, max(r.p + r.g + depth for r in decodes))
         return duration + max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
+
+    def like_micro_batch_s(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
+        """A step of i with these decodes if each of its micro-batches had these chunks."""
+        pool, copies, depth = i.spec.pool, i.spec.stages, i.depth if decodes else 0
+        context, batch = sum(r.p + r.g + depth for r in decodes), len(decodes) * (1 + depth)
+        emitting = sum(prefix + tokens == r.target != r.cut for r, prefix, tokens in chunks)
+        tokens = copies * sum(tokens for _, _, tokens in chunks)
+        prefill_s, decode_s = 0.0, 0.0
+        for _, prefix, chunk in chunks:
+            prefill_s += copies * self.timing.chunk_s(pool, prefix, chunk)
+        if decodes:
+            decode_s += self.timing.decode_s(pool, len(decodes), context)
+            decode_s += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g + depth for r in decodes))
+        attention_s = max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
+        return self.timing.base_s(pool, tokens, batch, batch + copies * emitting) + attention_s
 
     def start_prefills(self, i: Instance, chunks: list[Chunk]) -> None:
         """A prefill step beside the decodes."""
@@ -788,6 +832,7 @@ class Simulation:
             "drafted_tokens": len(step.decodes) * step.depth,
             "context_tokens": step.context,
             "prefill_square": sum((prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks),
+            "bubble_s": step.waiting_s,
             "batch_s": len(step.decodes) * (step.end_s - step.start_s),
         }
         for name, value in added.items():

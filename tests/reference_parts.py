@@ -10,6 +10,7 @@ from typing import Protocol
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "prefill_square"),
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
+    "bubble_s",
 )
 
 
@@ -48,6 +49,7 @@ class Spec:
     chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
     stage_tokens: int = 1
     ranks: int = 1  # data-parallel, each with requests of its own
+    stages: int = 1  # of a pipeline
     rank_choice: str = "kv"  # or requests, round_robin
     bandwidth_bytes_s: float = math.inf
     host_bytes_s: float = math.inf
@@ -278,6 +280,7 @@ class Step:
     chunks: list[tuple[Request, int, int]]  # request, prefix, tokens
     context: int
     depth: int = 0
+    waiting_s: float = 0.0  # of the stages of a pipeline, in sum
     attention_share: float = 0.0  # of a prefill step beside the decodes: of its time alone on all SMs
     dropped: list[Request] = field(default_factory=list)  # preempted while it ran
 
@@ -370,10 +373,10 @@ class Instance:
         r.rank = self.coming_rank
         self.turn = (self.turn + 1) % self.spec.ranks
 
-    def chunk_limit(self, done: int, spent: int) -> int:
-        """Tokens that the chunk schedule lets a request add to a step of `spent` tokens."""
+    def chunk_size(self, done: int) -> int:
+        """Tokens of a step, by the chunk schedule, to which a request may add."""
         sizes = self.spec.chunk_sizes
-        return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] - spent if sizes else 1 << 40
+        return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] if sizes else 1 << 40
 
     def off_s_at(self, now: float) -> float:
         return self.off_s + (0.0 if self.off_since is None else now - self.off_since)

@@ -79,12 +79,14 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Instances with ranks do not let prefills run beside decodes."""
+        """Ranks, pipelines, and prefills beside decodes do not go together."""
         modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
+        pools = self.cluster.pools
         if "concurrent" in modes:
-            pools = tuple(replace(pool, rank_choice="even") for pool in self.cluster.pools)
-            object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
-        shares = not any(pool.has_ranks for pool in self.cluster.pools)
+            pools = tuple(replace(without_stages(pool), rank_choice="even") for pool in pools)
+        pools = tuple(without_stages(pool) if pool.has_ranks else pool for pool in pools)
+        object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
+        shares = not any(pool.has_ranks or pool.parallelism.pp > 1 for pool in pools)
         object.__setattr__(self, "rules", replace(self.rules, shares=shares))
 
     def table_time(self) -> TableTime:
@@ -96,10 +98,10 @@ class Scenario:
 
     def seconds_at(self, pool: PoolSpec, bytes_s: float | None) -> float:
         """Of one token's keys and values, each rank working on tokens of its own."""
-        return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s / pool.parallelism.dp
+        return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s / pool.parallelism.gpus
 
     def memory_bytes_s(self, pool: PoolSpec) -> float:
-        return pool.gpu.bandwidth_bytes_s * pool.parallelism.dp if self.engine.sharing.contention else math.inf
+        return pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus if self.engine.sharing.contention else math.inf
 
     def options(self) -> Options:
         engine = self.engine
@@ -157,6 +159,7 @@ class Scenario:
                 chunk_sizes=pool.chunk_schedule.sizes if pool.chunk_schedule else (),
                 stage_tokens=pool.chunk_schedule.stage_tokens if pool.chunk_schedule else 1,
                 ranks=pool.parallelism.dp if pool.has_ranks else 1,
+                stages=pool.parallelism.pp,
                 rank_choice=pool.rank_choice,
                 pool=k,
                 role=pool.role,
@@ -271,10 +274,11 @@ MODEL = Model("tiny", 4, 8, 1, 1, 1, 8, 8, max_context=140)  # 16 bytes of KV a 
 def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpec:
     tokens = block_tokens * draw(st.integers(80 // block_tokens, 240 // block_tokens))
     dp = draw(st.sampled_from([1, 1, 2, 4]))
+    pp = draw(st.sampled_from([1, 1, 2, 4] if exact else [1, 1, 2, 3]))
     gpu = Gpu(
         name=role + str(draw(st.integers(0, 9))),
         peak_flops={"bf16": 1e12},
-        memory_bytes=float(MODEL.weight_bytes + -(-tokens // dp) * MODEL.kv_bytes_per_token),
+        memory_bytes=float(MODEL.weight_bytes + -(-tokens // dp) * MODEL.kv_bytes_per_token) / pp,
         bandwidth_bytes_s=1e12 if exact else 2e4,  # so little that a prefill beside decodes is felt
         link_bytes_s=1e9,
         pcie_bytes_s=2.0 ** draw(st.integers(10, 18)) if exact else draw(st.floats(1e3, 2e5)),
@@ -288,7 +292,7 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         role=role,  # type: ignore[arg-type]
         instances=draw(st.integers(1, 3)),
         gpu=gpu,
-        parallelism=Parallelism(dp=dp),
+        parallelism=Parallelism(dp=dp, pp=pp),
         rank_choice=draw(st.sampled_from(["even", "kv", "requests", "round_robin"])),
         token_budget=draw(st.none() | st.integers(1, 64)),
         max_batch=draw(st.none() | st.integers(1, 4)),
@@ -297,6 +301,13 @@ def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpe
         reserve_tokens=draw(st.sampled_from([None, None, None, 24, 60, 120])),
         chunk_schedule=draw(st.none() | st.none() | chunk_schedules()),
     )
+
+
+def without_stages(pool: PoolSpec) -> PoolSpec:
+    """The same memory on one stage."""
+    dp, pp = pool.parallelism.dp, pool.parallelism.pp
+    gpu = replace(pool.gpu, memory_bytes=pool.gpu.memory_bytes * pp)
+    return replace(pool, gpu=gpu, parallelism=Parallelism(dp=dp))
 
 
 @st.composite

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from framework.engine.kvcache import available, hold, take, take_at
+from framework.engine.pipeline import count_bubbles, slowest_s
 from framework.engine.queues import tree_update
 from framework.engine.ranks import slowest_rank
 from framework.engine.sharing import WHOLE
@@ -168,6 +169,9 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     if unlikely(inst.ranks > 0):
         first_s, increment_s, most = slowest_rank(s, i, decodes, prefill_tokens)
         knot = np.inf
+    leap.widest_tokens = prefill_tokens
+    if unlikely(inst.stages > 0) and prefill_tokens > 0:
+        first_s = slowest_s(s, i, decodes, value_s)
     slowdown = 1.0
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
         slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)
@@ -281,6 +285,8 @@ def complete(s: State, i: int) -> None:
         inst.decode_tokens += steps * decodes
         inst.context_tokens += float(steps) * leap.context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.batch_s += decodes * duration_s
+    if unlikely(inst.stages > 0):
+        count_bubbles(s, i, duration_s)
     count_busy(s, i, _beyond_measured(s, i))
     inst.steps += steps
     inst.prefill_tokens += leap.prefill_tokens
@@ -298,5 +304,5 @@ def _beyond_measured(s: State, i: int) -> float:
     inst, leap = s.instances[i], s.progress[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = leap.context + (leap.steps - 1) * leap.decodes
-    tokens = leap.prefill_tokens + leap.decodes * (1 + leap.depth)
+    tokens = leap.widest_tokens + leap.decodes * (1 + leap.depth)
     return beyond(tables, inst.pool, tokens, leap.sampled, leap.decodes, context, leap.longest_prompt)

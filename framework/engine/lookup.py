@@ -28,17 +28,18 @@ def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.
 def prefill_times_s(
     s: State, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
 ) -> NDArray[np.float64]:
-    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in chunks of at
-    most `most` tokens.
+    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
+    most `most` tokens, of which it has one micro-batch.
     """
     tables = StepTables(s.timing_rows, s.timing_data)
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
         pool, done = s.instances[instances[j]].pool, cached[j]
+        stages = max(1, s.instances[instances[j]].stages)
         times_s[j] = 0.0
         while done < s.requests[r].input_tokens:
-            chunk = min(most, s.requests[r].input_tokens - done)
-            times_s[j] += base_s(tables, pool, chunk, 0, 1) + chunk_s(tables, pool, done, chunk)
+            chunk = min(-(-most // stages), s.requests[r].input_tokens - done)
+            times_s[j] += base_s(tables, pool, stages * chunk, 0, stages) + stages * chunk_s(tables, pool, done, chunk)
             done += chunk
     return times_s
 
@@ -59,10 +60,10 @@ def estimates_s(s: State, instances: NDArray[np.int64], prompt: int, decodes: in
     tables = StepTables(s.timing_rows, s.timing_data)
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
-        pool = s.instances[instances[j]].pool
-        times_s[j] = base_s(tables, pool, prompt, decodes, decodes + (1 if prompt > 0 else 0))
+        pool, stages = s.instances[instances[j]].pool, max(1, s.instances[instances[j]].stages)
+        times_s[j] = base_s(tables, pool, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
         if prompt > 0:
-            times_s[j] += chunk_s(tables, pool, 0, prompt)
+            times_s[j] += stages * chunk_s(tables, pool, 0, prompt)
         if decodes > 0:
             times_s[j] += decode_s(tables, pool, decodes, context)[0]
     return times_s

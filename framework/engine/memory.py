@@ -106,6 +106,9 @@ def allocate(
     instances["growth_at"] = arena.take(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
     for i in np.flatnonzero(instances["ranks"]):
         instances["ranks_at"][i] = arena.take(RANK_WORDS * int(instances["ranks"][i]))
+    for i in np.flatnonzero(instances["stages"]):
+        instances["loads_at"][i] = arena.take(int(instances["stages"][i]))
+        instances["dealt_at"][i] = arena.take(most_running)
     cached = engine.prefix_cache and workload.has_prefixes
     stores = np.zeros(0, STORE)
     if cached:
@@ -178,6 +181,8 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         if pool.has_ranks:
             mine["ranks"] = pool.parallelism.dp
             mine["rank_choice"] = RANK_CHOICES[pool.rank_choice]
+        if pool.parallelism.pp > 1:
+            mine["stages"] = pool.parallelism.pp
         mine["prefill_percent"] = engine.sharing.prefill_percent
         mine["host_bytes_s"] = pool.host_bytes_s
         bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus

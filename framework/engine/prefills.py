@@ -20,6 +20,7 @@ from framework.engine.lists import remove_prefilling
 from framework.engine.loading import load_prefix
 from framework.engine.network import seats
 from framework.engine.queues import queue_pop
+from framework.engine.pipeline import begin_step, load_after, share
 from framework.engine.ranks import choose_rank, count_prefill, left_on, put_on_rank, share_budget, spend
 from framework.engine.state import PREFILLING, UNIFIED, WAITING, State
 from framework.jit import kernel, unlikely
@@ -31,22 +32,26 @@ def form_chunks(s: State, i: int, budget: int) -> int:
     inst = s.instances[i]
     if unlikely(inst.ranks > 0):
         return _form_chunks_on_ranks(s, i)
-    left, j = budget, 0
+    begin_step(s, i)
+    most = share(s, i, budget)
+    tokens, load, j = 0, 0, 0
     while j < inst.prefilling:
         r = s.arena[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left)))
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, most - load)))
         if chunk > 0 and not _extend(s, i, r, q.done + chunk):
             break
         s.arena[inst.chunk_at + j] = chunk
-        left -= chunk
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
         j += 1
-    while left > 0:
-        chunk = _admit_head(s, i, left, False, False)
+    while load < most:
+        chunk = _admit_head(s, i, most - load, False, False)
         if chunk == 0:
             break
-        left -= chunk
-    return max(0, budget) - max(0, left)
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
+    return tokens
 
 
 @kernel
@@ -82,7 +87,11 @@ def _largest_chunk(s: State, i: int, done: int, left: int) -> int:
     if inst.chunk_stages == 0:
         return left
     stage = min(done // inst.stage_tokens, inst.chunk_stages - 1)
-    return min(left, s.arena[inst.chunk_sizes_at + stage] - (inst.token_budget // max(1, inst.ranks) - left))
+    size = s.arena[inst.chunk_sizes_at + stage]
+    if unlikely(inst.stages > 0):
+        decodes = inst.running * (1 + s.progress[i].depth)
+        return min(left, share(s, i, size - decodes) - (share(s, i, inst.token_budget - decodes) - left))
+    return min(left, size - (inst.token_budget // max(1, inst.ranks) - left))
 
 
 @kernel
@@ -107,7 +116,8 @@ def _extend(s: State, i: int, r: int, tokens: int) -> bool:
 def form_whole_prompts(s: State, i: int, budget: int) -> int:
     """Whole prompts within the budget; the first of a step may be longer than it."""
     inst = s.instances[i]
-    tokens, j = 0, 0
+    begin_step(s, i)
+    tokens, load, j = 0, 0, 0
     while j < inst.prefilling:  # left over from another plan
         r = s.arena[inst.prefilling_at + j]
         q = s.requests[r]
@@ -115,12 +125,14 @@ def form_whole_prompts(s: State, i: int, budget: int) -> int:
             break
         s.arena[inst.chunk_at + j] = q.target - q.done
         tokens += q.target - q.done
+        load = load_after(s, i, load, q.target - q.done)
         j += 1
     while True:
-        chunk = _admit_head(s, i, budget - tokens, True, tokens == 0)
+        chunk = _admit_head(s, i, share(s, i, budget) - load, True, load == 0)
         if chunk == 0:
             break
         tokens += chunk
+        load = load_after(s, i, load, chunk)
     return tokens
 
 
@@ -131,17 +143,20 @@ def form_batch(s: State, i: int, budget: int) -> int:
     if inst.prefilling == 0:
         while _admit_head(s, i, 0, True, True) > 0:
             pass
-    tokens, j = 0, 0
+    begin_step(s, i)
+    most = share(s, i, budget)
+    tokens, load, j, full = 0, 0, 0, False
     while j < inst.prefilling:
         r = s.arena[inst.prefilling_at + j]
         q = s.requests[r]
         chunk = q.target - q.done
-        if tokens > 0 and tokens + chunk > budget:
-            budget, chunk = 0, 0
+        if full or (load > 0 and load + chunk > most):
+            full, chunk = True, 0
         elif not _extend(s, i, r, q.target):
             break
         s.arena[inst.chunk_at + j] = chunk
         tokens += chunk
+        load = load_after(s, i, load, chunk)
         j += 1
     return tokens
 

@@ -170,6 +170,9 @@ INSTANCE = _record(
     ("ranks_at", "i8"),
     ("rank_choice", "i1"),
     ("next_rank", "i8"),
+    ("stages", "i8"),  # of a pipeline, 0: one
+    ("loads_at", "i8"),  # prefill tokens of each micro-batch of the step being formed
+    ("dealt_at", "i8"),  # by place in the prefilling order, the micro-batch of its chunk
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("cache_at", "i8"),
     ("cache_free", "i8"),  # first unused node of the cache, -1
@@ -196,6 +199,7 @@ INSTANCE = _record(
     ("batch_s", "f8"),
     ("transferred_bytes", "f8"),
     ("expert_reads", "f8"),  # how often all its experts were read, in sum of the shares that steps touched
+    ("bubble_s", "f8"),  # that stages waited in steps, summed over stages
     ("extrapolated_s", "f8"),  # of busy_s, in steps past what was measured
     ("extrapolation", "f8"),  # the farthest of them, as a ratio to a limit
 )
@@ -216,6 +220,8 @@ PROGRESS = _record(
     ("context", "i8"),
     ("sampled", "i8"),
     ("longest_prompt", "i8"),  # prefix + chunk
+    ("widest_tokens", "i8"),  # prefill tokens, if all micro-batches were the slowest
+    ("bubble_s", "f8"),
 )
 
 # The prefill step that runs beside an instance's decodes, if one does.

@@ -154,6 +154,8 @@ def _outcome(evaluation: Evaluation) -> Table:
         grid.add_row(state, Text.assemble((f"{summary[state]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
+    if summary.get("bubble_share") is not None:
+        grid.add_row("bubbles", f"{_share(summary['bubble_share'])} of the time in steps")
     if summary["cache_hit_rate"]:
         grid.add_row("cache hits", Text.assemble(_share(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
     per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]
