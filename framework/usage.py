@@ -67,8 +67,9 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     """Use of the whole cluster over `duration_s`: mfu, mbu, kv_utilization (shares), energy_j, cost_usd.
 
     A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy, bubbles of a
-    pipeline apart; one that is off draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run without duration, a GPU that
-    states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells how much of it holds tokens.
+    pipeline apart; one that is off draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run
+    without duration, a GPU that states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells
+    how much of it holds tokens.
     """
     model, instances = result.model, result.instances
     moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share)

@@ -19,8 +19,8 @@ from framework.engine.kvcache import (
 from framework.engine.lists import remove_prefilling
 from framework.engine.loading import load_prefix
 from framework.engine.network import seats
-from framework.engine.queues import queue_pop
 from framework.engine.pipeline import begin_step, load_after, share
+from framework.engine.queues import queue_pop
 from framework.engine.ranks import choose_rank, count_prefill, left_on, put_on_rank, share_budget, spend
 from framework.engine.state import PREFILLING, UNIFIED, WAITING, State
 from framework.jit import kernel, unlikely
