@@ -12,7 +12,7 @@ from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
-from framework.hardware import Gpu
+from framework.hardware import Gpu, Parallelism
 from framework.load import Closed, Load, Open
 from framework.timing.step import Curve, StepRow, Surface
 from framework.workload import Workload
@@ -98,12 +98,14 @@ def saturated(rng: Rng) -> Scenario:
     if rng.random() < 0.3:
         workload = _alike(workload, kind, engine.block_tokens)
         engine = replace(engine, prefix_cache=True)
+    stages = int(rng.choice([1, 1, 2, 3])) if engine.batching != "concurrent" else 1
     pools = tuple(
         PoolSpec(
             role,
             role,  # type: ignore[arg-type]
             int(rng.integers(1, 3)),
-            server(role, int(rng.choice([130, 200, 400, 4000]))),
+            server(role, int(rng.choice([130, 200, 400, 4000])), stages),
+            Parallelism(pp=stages),
             max_batch=int(rng.choice([1, 2, 3, 8, 30, 100])),
             link_bytes_s=float(10 ** rng.uniform(3, 6)),
         )
@@ -157,7 +159,7 @@ def _plain_or_random_row(rng: Rng) -> StepRow:
     )
 
 
-def server(name: str, kv_tokens: int) -> Gpu:
-    """A GPU that holds the tiny model and so many KV tokens."""
-    memory = float(MODEL.weight_bytes + kv_tokens * MODEL.kv_bytes_per_token)
+def server(name: str, kv_tokens: int, stages: int = 1) -> Gpu:
+    """A GPU that holds its stage of the tiny model and of so many KV tokens."""
+    memory = float(MODEL.weight_bytes + kv_tokens * MODEL.kv_bytes_per_token) / stages
     return Gpu(name, {"bf16": 1e12}, memory, 1e12, 1e9, 1e6, 1e9, 100.0, 1.0, 1.0)

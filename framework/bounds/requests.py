@@ -113,8 +113,9 @@ class Pool:
         """Least time from the start of prompts' prefill to their first token, (N,)."""
         assert self.attention is not None
         assert self.steps.chunks is not None
-        computed = (tokens - cached).astype(np.float64)
-        time_s = self.steps.chunks.prompts_s(computed) + self.attention.prompt_s(cached, tokens)
+        stages = self.spec.parallelism.pp
+        computed = stages * (tokens - cached).astype(np.float64)
+        time_s = self.steps.chunks.prompts_s(computed) + stages * self.attention.prompt_s(cached, tokens)
         return np.where(self.holds, time_s + self.steps.chunks.ending_s, np.inf)
 
 
@@ -154,7 +155,8 @@ def make_pools(setting: Setting) -> list[Pool]:
     for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
         own = setting.timing.row(model, spec.gpu, spec.parallelism)
         row = engine.kv_compression.step_row(own, model, spec.parallelism)
-        if drafts > 0:
+        stages = spec.parallelism.pp
+        if drafts > 0 or stages > 1:
             row = rising(row)
         batch = min(spec.max_batch or engine.max_batch, len(workload))
         extent = Extent(
@@ -164,11 +166,14 @@ def make_pools(setting: Setting) -> list[Pool]:
             least_context=int(prompts[many].min(initial=longest)) + 1,
             most_context=int(totals[many].max(initial=1 - drafts)) - 1 + drafts,
             shared_tokens=int(prompts.max(initial=0)) if setting.caches else 0,
+            stages=stages,
         )
         batching = spec.batching or engine.batching
-        budget = spec.token_budget or engine.token_budget
-        if setting.caches and batching not in ("decode_first", "unified", "concurrent"):
-            budget = extent.kv_tokens  # how much of a prompt is left to compute, and so how many fit, is not known
+        budget = (spec.token_budget or engine.token_budget) + stages - 1
+        if (setting.caches or stages > 1) and batching not in ("decode_first", "unified", "concurrent"):
+            # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
+            # have one that is longer.
+            budget = stages * extent.kv_tokens
         steps = least_steps(spec, row, extent, budget, batching)
         of_prompts = None
         if steps.chunks is not None:

@@ -87,7 +87,7 @@ class Chunks:
         alone_s = self.step_s(tokens)
         if self.whole:
             return alone_s
-        corners, heights = _lower_hull(self.batched, self.step_s(self.batched))
+        corners, heights = lower_hull(self.batched, self.step_s(self.batched))
         best = corners[np.argmin(heights / corners)]
         few = np.maximum(np.maximum(np.ceil(tokens / self.budget), np.floor(tokens / best)), 2.0)
         cut_s = np.minimum(*(n * np.interp(tokens / n, corners, heights) for n in (few, few + 1.0)))
@@ -213,7 +213,7 @@ def _best_mixed(chunks: Chunks, decodes: Decodes, prices: Prices) -> Steps:
     return Steps(tokens[rows, t], decodes.batches, decodes.contexts[rows, c], time_s, decodes.paced)
 
 
-def _lower_hull(xs: Floats, ys: Floats) -> tuple[Floats, Floats]:
+def lower_hull(xs: Floats, ys: Floats) -> tuple[Floats, Floats]:
     """Corners of the lower convex hull of points with increasing xs (Andrew's monotone chain)."""
     corners: list[int] = []
     for i in range(len(xs)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.bounds.steps import Chunks, Decodes, PoolSteps
+from framework.bounds.steps import Chunks, Decodes, PoolSteps, lower_hull
 from framework.cluster import PoolSpec
 from framework.timing.step import Curve, StepRow, Surface
 
@@ -21,7 +21,7 @@ _LEAST_S = 1e-15  # stands for no time at all
 class Extent:
     """How large steps can be: `prompt_tokens` of the longest prompt, `kv_tokens` and `batch` of an instance, and for
     requests that may be good the least and the most tokens that one decode reads, of which `shared_tokens` may be held
-    once for several requests.
+    once for several requests. With `stages` a step is as long as one of so many copies of its slowest micro-batch.
     """
 
     prompt_tokens: int
@@ -30,6 +30,7 @@ class Extent:
     least_context: int
     most_context: int
     shared_tokens: int
+    stages: int = 1
 
 
 def least_steps(pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str) -> PoolSteps:
@@ -44,8 +45,9 @@ def least_steps(pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batch
 
 
 def _chunks(row: StepRow, extent: Extent, budget: int, whole: bool, mixes: bool) -> Chunks:
-    limit = float(max(min(budget, extent.kv_tokens), 1))
-    last = max(limit, extent.prompt_tokens + extent.batch)
+    most = extent.stages * extent.kv_tokens
+    limit = float(max(min(budget, most), 1))
+    last = max(limit, (extent.prompt_tokens if extent.stages == 1 else most) + extent.batch)
     knots = np.zeros(0) if row.linear is None else np.asarray(row.linear.knots)
     tokens = np.unique(np.concatenate([[1.0, limit, last], knots[knots > 1]]))
     ends_prompts = whole and not mixes  # each of its steps does, and nothing else emits there
@@ -53,6 +55,8 @@ def _chunks(row: StepRow, extent: Extent, budget: int, whole: bool, mixes: bool)
     start_s = row.base_s + row.prefill_step_s + (logits_s if ends_prompts else 0.0)
     ending_s = row.per_sampled_s + (0.0 if ends_prompts else logits_s)
     linear_s = _monotone(curve_at(row.linear, tokens))
+    if extent.stages > 1:  # the slowest takes no less than all do on average, and that no less than their hull says
+        linear_s = np.interp(tokens, *lower_hull(tokens, linear_s))
     return Chunks(max(start_s, _LEAST_S), row.per_prefill_token_s, ending_s, tokens, linear_s, limit, whole)
 
 
