@@ -25,6 +25,8 @@ PUBLISHED_BILLIONS = {
     "bloom_176b": 176,
     "opt_175b": 175,
     "mistral_7b": 7.25,
+    "yi_34b": 34.4,
+    "falcon_180b": 180,
     "qwen3_32b": 32.8,
     "mixtral_8x7b": 46.7,
     "gpt_oss_120b": 116.8,

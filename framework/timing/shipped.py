@@ -56,6 +56,7 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "llama2_7b": (_PLAIN[:1], _DENSE),
     "mistral_7b": (_PLAIN[:1], _DENSE[:2]),
     "yi_6b": (_PLAIN[:1], _DENSE[:2]),
+    "yi_34b": (_PLAIN[:1], _DENSE[1:2]),
     "qwen25_7b": (_PLAIN + _ONLINE, _DENSE[:3]),
     "qwen25_14b": (_PLAIN + _ONLINE, _DENSE),
     "qwen25_32b": (_PLAIN + _ONLINE, _DENSE),
