@@ -26,6 +26,7 @@ INSTANCE_FIELDS: Fields = {
     "pool": ("i4", 0),
     "total_blocks": ("i8", 1000),
     "busy_s": ("f8", 0.0),
+    "bubble_s": ("f8", 0.0),
     "off_s": ("f8", 0.0),
     "expert_reads": ("f8", 0.0),
     "extrapolated_s": ("f8", 0.0),
