@@ -32,26 +32,24 @@ def form_chunks(s: State, i: int, budget: int) -> int:
     inst = s.instances[i]
     if unlikely(inst.ranks > 0):
         return _form_chunks_on_ranks(s, i)
-    begin_step(s, i)
-    most = share(s, i, budget)
-    tokens, load, j = 0, 0, 0
+    if unlikely(inst.stages > 0):
+        return _form_chunks_in_pipeline(s, i, budget)
+    left, j = budget, 0
     while j < inst.prefilling:
         r = s.arena[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, most - load)))
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left)))
         if chunk > 0 and not _extend(s, i, r, q.done + chunk):
             break
         s.arena[inst.chunk_at + j] = chunk
-        tokens += chunk
-        load = load_after(s, i, load, chunk)
+        left -= chunk
         j += 1
-    while load < most:
-        chunk = _admit_head(s, i, most - load, False, False)
+    while left > 0:
+        chunk = _admit_head(s, i, left, False, False)
         if chunk == 0:
             break
-        tokens += chunk
-        load = load_after(s, i, load, chunk)
-    return tokens
+        left -= chunk
+    return max(0, budget) - max(0, left)
 
 
 @kernel
@@ -77,6 +75,32 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
             break
         spend(s, i, rank, chunk)
         tokens += chunk
+    return tokens
+
+
+@kernel
+def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
+    """The same where each chunk is in one of several micro-batches, which have equal parts of the budget."""
+    inst = s.instances[i]
+    begin_step(s, i)
+    most = share(s, i, budget)
+    tokens, load, j = 0, 0, 0
+    while j < inst.prefilling:
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, most - load)))
+        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+            break
+        s.arena[inst.chunk_at + j] = chunk
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
+        j += 1
+    while load < most:
+        chunk = _admit_head(s, i, most - load, False, False)
+        if chunk == 0:
+            break
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
     return tokens
 
 
