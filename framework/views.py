@@ -12,14 +12,15 @@ from framework.cluster import ClusterSpec
 from framework.engine.lookup import (
     cached_tokens,
     decoding_on,
-    estimates_s,
+    generated_tokens,
     prefill_times_s,
     step_times_s,
     stream_times_s,
 )
 from framework.engine.memory import Lists
-from framework.engine.state import DECODE, DECODING, PREFILL, State
+from framework.engine.state import DECODE, PREFILL, State
 from framework.predictor import Predictions
+from framework.timing.estimate import StepTimes, estimates_s
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,7 +61,8 @@ class Instances:
     `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
     engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
     new work of: the bits PREFILL and DECODE of `framework.engine.state`. A change is under way where `next_role`, which
-    it will have, is not `settled_role`, which it had.
+    it will have, is not `settled_role`, which it had. `step_times`: for a policy's own compiled functions, which ask
+    `framework.timing.estimate`.
     """
 
     pool: Integers
@@ -86,6 +88,9 @@ class Instances:
     def __init__(self, state: State, ids: Integers) -> None:
         self.ids = ids
         self._state = state
+        tables = _read_only(state.timing_rows), _read_only(state.timing_data)
+        pools, stages = (_read_only(state.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
+        self.step_times = StepTimes(*tables, pools, _read_only(np.maximum(stages, 1)))
         self._first = int(ids[0])
         self._consecutive = bool(np.all(np.diff(ids) == 1))
         if self._consecutive:
@@ -124,7 +129,7 @@ class Instances:
 
     def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
         """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""
-        return estimates_s(self._state, self.ids, prompt_tokens, decodes, context_tokens)
+        return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens)
 
     def changing(self) -> NDArray[np.bool_]:
         """Where a change of role is under way."""
@@ -159,10 +164,7 @@ class Requests:
 
     def generated(self, ids: Integers) -> Integers:
         """Tokens emitted so far."""
-        requests = self._state.requests
-        emitted: Integers = requests["emitted"][ids]
-        decoding = self.kv_tokens(ids) - requests["input_tokens"][ids] + 1
-        return np.where(requests["state"][ids] == DECODING, decoding, emitted)
+        return generated_tokens(self._state.requests, self._state.instances, np.asarray(ids, np.int64))
 
     def kv_tokens(self, ids: Integers) -> Integers:
         """KV tokens of decoding requests."""
@@ -254,12 +256,12 @@ class Cluster:
     def finished(self, after: int) -> Finished:
         """Those that have finished, but for the `after` first ones."""
         ids = self._lists.finished[after : int(self._state.sim["finished"][0])].copy()
-        rows = self._state.requests[ids]
-        later = rows["emitted"] - 1
-        with np.errstate(divide="ignore", invalid="ignore"):
-            tpot_s = np.where(later > 0, (rows["end_s"] - rows["first_token_s"]) / later, np.nan)
-        ttft_s = rows["first_token_s"] - rows["arrival_s"]
-        return Finished(ids, rows["input_tokens"], rows["emitted"], ttft_s, tpot_s)
+        requests = self._state.requests
+        emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]
+        tpot_s, later = np.full(len(ids), np.nan), emitted - 1
+        np.divide(requests["end_s"][ids] - first_token_s, later, out=tpot_s, where=later > 0)
+        ttft_s = first_token_s - requests["arrival_s"][ids]
+        return Finished(ids, requests["input_tokens"][ids], emitted, ttft_s, tpot_s)
 
     @property
     def now_s(self) -> float:

@@ -6,12 +6,12 @@ prompt, in its output or between them. Each instance forms chunked steps as larg
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.jit import compiled
 from framework.policy import Aggregated, Plan
+from framework.timing.estimate import StepTimes, estimate_s
 from framework.validate import require_count, require_positive
 from framework.views import Cluster, Request
 from policies.planning import largest_batch
@@ -20,17 +20,6 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _NO_CUT = 1 << 40
-
-
-def first_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The least number from `low` on for which `holds`, true from some number on; `high` if none below is."""
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 class DynaServe(Aggregated):
@@ -53,7 +42,9 @@ class DynaServe(Aggregated):
         require_count("policy.least_chunk", least_chunk)
         self.tbt_s, self.output_tokens = tbt_s, output_tokens
         self.least_part, self.least_chunk = least_part, least_chunk
-        self.parts: dict[int, tuple[int, int, int]] = {}  # of unfinished requests: first instance, second, cut
+        self.parts: Integers = np.zeros((3, 0), np.int64)  # of each request: first instance, second, cut
+        self.is_divided: NDArray[np.bool_] = np.zeros(0, np.bool_)  # which have these, and have not finished
+        self.unfinished: Integers = np.zeros(0, np.int64)  # ids of those, as they came
         self.ended = 0
         self.decode_s: tuple[Floats, Floats] | None = None  # of a token on each instance, and more for each of context
         self.largest_step: Integers = np.zeros(0, np.int64)  # tokens of a step of each instance, whatever its limit
@@ -61,22 +52,28 @@ class DynaServe(Aggregated):
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         if len(self.largest_step) == 0:
             self.largest_step = cluster.instances.token_budget.copy()
-        if request.id in self.parts:  # at its cut
-            return self.parts[request.id][1]
-        for r in cluster.finished(self.ended).ids:
-            self.parts.pop(int(r), None)
-            self.ended += 1
-        self.parts[request.id] = self._divide(request, cluster)
-        return self.parts[request.id][0]
+            count = len(cluster.requests.input_tokens)
+            self.parts, self.is_divided = np.zeros((3, count), np.int64), np.zeros(count, np.bool_)
+        if self.is_divided[request.id]:  # at its cut
+            return int(self.parts[1, request.id])
+        ended = cluster.finished(self.ended).ids
+        if len(ended):
+            self.ended += len(ended)
+            self.is_divided[ended] = False
+            self.unfinished = self.unfinished[self.is_divided[self.unfinished]]
+        self.parts[:, request.id] = self._divide(request, cluster)
+        self.is_divided[request.id] = True
+        self.unfinished = np.append(self.unfinished, request.id)
+        return int(self.parts[0, request.id])
 
     def split_at(self, request: Request, cluster: Cluster) -> int:
-        cut = self.parts[request.id][2]
+        cut = int(self.parts[2, request.id])
         return 0 if cut == _NO_CUT else cut
 
     def route_decode(self, request: Request, cluster: Cluster) -> int:
-        _, second, cut = self.parts[request.id]
+        _, second, cut = self.parts[:, request.id]
         at_cut = request.input_tokens + request.generated >= cut > request.input_tokens
-        return second if at_cut else int(cluster.requests.instance[request.id])
+        return int(second if at_cut else cluster.requests.instance[request.id])
 
     # the global scheduler
 
@@ -88,49 +85,37 @@ class DynaServe(Aggregated):
         least = int(pair[0])
         if len(pair) < 2:
             return least, least, _NO_CUT
-        first, second = (int(i) for i in pair[np.argsort(there.queued_tokens[pair], kind="stable")])
-        output = int(self._expected(np.array([request.id]), cluster)[0])
+        pair = pair[np.argsort(there.queued_tokens[pair], kind="stable")]
+        ids = np.array([request.id])
+        output = int(self._expected(ids, cluster.requests.generated(ids), cluster)[0])
         total = prompt + output
         each_s = self._decode_s(prompt + output / 2, cluster)
-
-        def work_s(i: int, tokens: int) -> float:
-            """Of the first tokens of the request, on i."""
-            prefill_s = float(there.estimate_s(min(tokens, prompt), 0, 0)[i])
-            return prefill_s + max(tokens - prompt, 0) * float(each_s[i])
-
-        def loads_s(cut: int) -> tuple[float, float]:
-            rest_s = work_s(second, total) - work_s(second, cut)
-            return load_s[first] + work_s(first, cut), load_s[second] + rest_s
-
-        cut = first_true(1, total, lambda tokens: loads_s(tokens)[0] >= loads_s(tokens)[1])
-        saved_s = load_s[least] + work_s(least, total) - max(loads_s(cut))
-        transfer_s = cut * cluster.kv_bytes_per_token / float(there.bandwidth_bytes_s[first])
+        cut, loads_s = balanced_cut(load_s[pair], total, there.step_times, pair, each_s[pair], prompt)
+        alone_s = work_s(total, there.step_times, least, float(each_s[least]), prompt)
+        saved_s = load_s[least] + alone_s - loads_s
+        transfer_s = cut * cluster.kv_bytes_per_token / float(there.bandwidth_bytes_s[pair[0]])
         if min(cut, total - cut) < self.least_part or saved_s <= transfer_s:
             return least, least, _NO_CUT
-        return first, second, cut
+        return int(pair[0]), int(pair[1]), cut
 
     def _load_s(self, cluster: Cluster) -> Floats:
         """Seconds of work that each instance has before it: prompts, and the tokens expected of its decodes."""
-        there = cluster.instances
+        there, ids = cluster.instances, self.unfinished
         step = int(self.largest_step.max())
         waiting_s = there.queued_tokens * there.estimate_s(step, 0, 0) / step
-        if not self.parts:
+        if len(ids) == 0:
             return np.asarray(waiting_s, np.float64)
-        ids = np.fromiter(self.parts, np.int64)
-        first, second, cut = np.array([*self.parts.values()]).T
-        prompt = cluster.requests.input_tokens[ids]
-        at = prompt + cluster.requests.generated(ids)
-        end = at + self._expected(ids, cluster)
-        here = np.maximum(np.minimum(cut, end) - at, 0)
-        later = np.maximum(end - np.maximum(at, cut), 0)
-        tokens = np.bincount(first, here, len(there)) + np.bincount(second, later, len(there))
+        prompt, generated = cluster.requests.input_tokens[ids], cluster.requests.generated(ids)
+        at = prompt + generated
+        end = at + self._expected(ids, generated, cluster)
+        tokens = outputs_ahead(self.parts, ids, at, end, len(there))
         context = float((prompt + end).mean()) / 2
         return np.asarray(waiting_s + tokens * self._decode_s(context, cluster), np.float64)
 
-    def _expected(self, ids: Integers, cluster: Cluster) -> Floats:
+    def _expected(self, ids: Integers, generated: Integers, cluster: Cluster) -> Floats:
         """Output tokens that are still to come."""
-        by_default = np.maximum(self.output_tokens - cluster.requests.generated(ids), 1)
-        predicted = cluster.remaining_tokens(ids)
+        by_default = np.maximum(self.output_tokens - generated, 1)
+        predicted = cluster.predictions.remaining(ids, generated)
         return np.where(np.isnan(predicted), by_default, np.maximum(predicted, 1))
 
     def _decode_s(self, context: float, cluster: Cluster) -> Floats:
@@ -147,13 +132,59 @@ class DynaServe(Aggregated):
     def batching(self, instance: int, cluster: Cluster) -> Plan:
         """As many tokens of prompts beside the decodes as the limit allows."""
         there = cluster.instances
-        most, ids = int(self.largest_step[instance]), cluster.decoding(instance)
-        running, context = len(ids), int((cluster.requests.kv_tokens(ids) + 1).sum())
+        most, running = int(self.largest_step[instance]), int(there.running[instance])
         if there.queued_tokens[instance] == 0:
             return Plan(max(most, running + self.least_chunk), "decode_first")
-
-        def is_late(chunk: int) -> bool:
-            return bool(there.estimate_s(chunk + 1, running, context)[instance] > self.tbt_s)
-
-        chunk = first_true(self.least_chunk, max(most - running, self.least_chunk), is_late)
+        context = int((cluster.requests.kv_tokens(cluster.decoding(instance)) + 1).sum())
+        sizes = self.least_chunk, max(most - running, self.least_chunk)
+        chunk = largest_chunk(there.step_times, instance, running, context, *sizes, self.tbt_s)
         return Plan(running + chunk, "decode_first")
+
+
+@compiled
+def outputs_ahead(parts: Integers, ids: Integers, at: Integers, end: Floats, instances: int) -> Floats:
+    """Tokens that requests which have come to `at` will generate on each instance until `end`."""
+    here, later = np.zeros(instances), np.zeros(instances)
+    for k in range(len(ids)):
+        cut = parts[2, ids[k]]
+        here[parts[0, ids[k]]] += max(min(cut, end[k]) - at[k], 0)
+        later[parts[1, ids[k]]] += max(end[k] - max(at[k], cut), 0)
+    return here + later
+
+
+@compiled
+def work_s(tokens: int, times: StepTimes, i: int, each_s: float, prompt: int) -> float:
+    """Seconds that the first `tokens` of a request take on i: its prompt in one step, its output at `each_s` a token."""
+    return estimate_s(times, i, min(tokens, prompt), 0, 0) + max(tokens - prompt, 0) * each_s
+
+
+@compiled
+def balanced_cut(
+    before_s: Floats, total: int, times: StepTimes, pair: Integers, each_s: Floats, prompt: int
+) -> tuple[int, float]:
+    """The cut of a request between two instances with that much work before it at which the first has no less than the
+    second, found by bisection; and the work of the busier.
+    """
+    whole_s = work_s(total, times, pair[1], each_s[1], prompt)
+    low, high = 1, total
+    while low < high:
+        cut = (low + high) // 2
+        first_s = before_s[0] + work_s(cut, times, pair[0], each_s[0], prompt)
+        if first_s >= before_s[1] + (whole_s - work_s(cut, times, pair[1], each_s[1], prompt)):
+            high = cut
+        else:
+            low = cut + 1
+    first_s = before_s[0] + work_s(low, times, pair[0], each_s[0], prompt)
+    return low, max(first_s, before_s[1] + (whole_s - work_s(low, times, pair[1], each_s[1], prompt)))
+
+
+@compiled
+def largest_chunk(times: StepTimes, i: int, running: int, context: int, least: int, most: int, limit_s: float) -> int:
+    """Tokens of a prompt, from `least` to `most`, beside which a step of these decodes keeps the limit."""
+    while least < most:
+        middle = (least + most) // 2
+        if estimate_s(times, i, middle + 1, running, context) > limit_s:
+            most = middle
+        else:
+            least = middle + 1
+    return least

@@ -8,9 +8,12 @@ each until the next prompt would break TTFT, TPOT or its memory (rolling activat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framework.engine.config import Batching
 from framework.policy import Action, Aggregated, Plan, SetTokenBudget
@@ -19,6 +22,35 @@ from framework.views import Cluster, Request
 from policies.rules import rule
 
 SLACKS: dict[str, Callable[..., float]] = {"mean": np.mean, "least": np.min}
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Requests that wait somewhere for their first token, in the order of their arrival there: prompts and the seconds
+    that their prefills take, shape (n,), and the sums of both.
+    """
+
+    ids: NDArray[np.int64]
+    prompts: NDArray[np.int64]
+    prefill_s: NDArray[np.float64]
+    tokens: int
+    ahead_s: float
+
+    @classmethod
+    def of(cls, ids: NDArray[np.int64], prompts: NDArray[np.int64], prefill_s: NDArray[np.float64]) -> Queue:
+        ahead_s = float(np.cumsum(prefill_s)[-1]) if len(ids) else 0.0  # in the order in which they are appended
+        return cls(ids, prompts, prefill_s, int(prompts.sum()), ahead_s)
+
+    def with_last(self, request: Request, prefill_s: float) -> Queue:
+        ids, prompts = np.append(self.ids, request.id), np.append(self.prompts, request.input_tokens)
+        sums = self.tokens + request.input_tokens, self.ahead_s + prefill_s
+        return Queue(ids, prompts, np.append(self.prefill_s, prefill_s), *sums)
+
+    def without(self, ended: NDArray[Any]) -> Queue:
+        return Queue.of(self.ids[~ended], self.prompts[~ended], self.prefill_s[~ended])
+
+
+_EMPTY = Queue.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 class EcoServe(Aggregated):
@@ -46,7 +78,7 @@ class EcoServe(Aggregated):
         self.slack = rule("policy.slack", slack, SLACKS)
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
         self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
-        self.waiting: dict[int, dict[int, float]] = {}  # of each instance: requests and the seconds of their prefills
+        self.waiting: dict[int, Queue] = {}  # on each instance
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         prefill_s = cluster.instances.prefill_s(request)
@@ -58,8 +90,8 @@ class EcoServe(Aggregated):
                 self.active[first] = int(i)
                 break
         else:  # none can: where the least waits
-            i = min(group, key=lambda j: (sum(self._queue(int(j), cluster).values()), j))
-        self.waiting.setdefault(int(i), {})[request.id] = float(prefill_s[i])
+            i = min(group, key=lambda j: (self._queue(int(j), cluster).ahead_s, j))
+        self.waiting[int(i)] = self.waiting.get(int(i), _EMPTY).with_last(request, float(prefill_s[i]))
         return int(i)
 
     def _macro_instance(self, cluster: Cluster) -> np.ndarray:
@@ -70,7 +102,7 @@ class EcoServe(Aggregated):
 
     def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
         there = cluster.instances
-        ahead_s = sum(self._queue(i, cluster).values()) + prefill_s
+        ahead_s = self._queue(i, cluster).ahead_s + prefill_s
         waited_s = cluster.now_s - request.arrival_s
         tokens = there.kv_tokens[i] + there.queued_tokens[i] + request.input_tokens
         return bool(
@@ -79,11 +111,12 @@ class EcoServe(Aggregated):
             and tokens <= there.total_blocks[i] * cluster.block_tokens
         )
 
-    def _queue(self, i: int, cluster: Cluster) -> dict[int, float]:
-        """Seconds to prefill each request that waits on i for its first token, in the order of their arrival there."""
-        queue = self.waiting.setdefault(i, {})
-        for r in [r for r in queue if not np.isnan(cluster.requests.first_token_s[r])]:
-            del queue[r]
+    def _queue(self, i: int, cluster: Cluster) -> Queue:
+        """What waits on i."""
+        queue = self.waiting.get(i, _EMPTY)
+        ended = ~np.isnan(cluster.requests.first_token_s[queue.ids])
+        if ended.any():
+            queue = self.waiting[i] = queue.without(ended)
         return queue
 
     def _saved_s(self, i: int, cluster: Cluster) -> float:
@@ -99,15 +132,14 @@ class EcoServe(Aggregated):
         """Prefill what the saved time covers of the queue, preempted requests first; else decode."""
         there, queue = cluster.instances, self._queue(instance, cluster)
         budget = self.budget.setdefault(instance, int(there.token_budget[instance]))
-        prompts = {r: int(cluster.requests.input_tokens[r]) for r in queue}
-        again = int(there.queued_tokens[instance]) - sum(prompts.values())
+        again = int(there.queued_tokens[instance]) - queue.tokens
         again_s = float(there.estimate_s(again, 0, 0)[instance]) if again > 0 else 0.0
         left_s, tokens = self._saved_s(instance, cluster), 0
-        for prompt, prefill_s in ((again, again_s), *((prompts[r], queue[r]) for r in queue)):
+        for prompt, prefill_s in chain(((again, again_s),), zip(queue.prompts, queue.prefill_s, strict=True)):
             left_s -= prefill_s
             if left_s < 0 or tokens >= budget:
                 break
-            tokens += prompt
+            tokens += int(prompt)
         if tokens > 0 or there.running[instance] == 0:
             return Plan(max(min(tokens, budget), 1), "prefill_first")
         return Plan(budget, "decode_only")

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from framework.engine.kvcache import matched_blocks
 from framework.engine.sharing import WHOLE
 from framework.engine.speculation import choose_depth, decode_step_s
-from framework.engine.state import State
+from framework.engine.state import DECODING, State
 from framework.engine.streams import contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.jit import compiled
-from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+from framework.timing.step import StepTables, base_s, chunk_s
 
 
 @compiled
@@ -51,21 +51,6 @@ def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
     for j in range(len(instances)):
         if s.instances[instances[j]].running > 0:
             times_s[j] = decode_step_s(s, instances[j], choose_depth(s, instances[j]))
-    return times_s
-
-
-@compiled
-def estimates_s(s: State, instances: NDArray[np.int64], prompt: int, decodes: int, context: int) -> NDArray[np.float64]:
-    """Seconds of a step of one whole prompt (0: none) and so many decodes on each of these instances."""
-    tables = StepTables(s.timing_rows, s.timing_data)
-    times_s = np.empty(len(instances))
-    for j in range(len(instances)):
-        pool, stages = s.instances[instances[j]].pool, max(1, s.instances[instances[j]].stages)
-        times_s[j] = base_s(tables, pool, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
-        if prompt > 0:
-            times_s[j] += stages * chunk_s(tables, pool, 0, prompt)
-        if decodes > 0:
-            times_s[j] += decode_s(tables, pool, decodes, context)[0]
     return times_s
 
 
@@ -120,6 +105,23 @@ def decoding_on(
             owners[at] = j
             at += 1
     return ids, owners
+
+
+@compiled
+def generated_tokens(
+    requests: NDArray[np.void], instances: NDArray[np.void], ids: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Tokens that requests have emitted."""
+    tokens = np.empty(len(ids), np.int64)
+    for k in range(len(ids)):
+        r = np.int64(ids[k])
+        if r < 0 or r >= len(requests):
+            raise IndexError("no request has that number")
+        q = requests[r]
+        tokens[k] = q.emitted
+        if q.state == DECODING:
+            tokens[k] = q.offset + instances[q.instance].decode_steps - q.input_tokens + 1
+    return tokens
 
 
 @compiled

@@ -1,0 +1,44 @@
+"""What a step of one prompt and some decodes would take: for those who plan, in Python or in compiled code."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.jit import compiled
+from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+
+
+class StepTimes(NamedTuple):
+    """Of several instances: the tables of all pools, and the pool and the pipeline stages of each, shape (M,)."""
+
+    rows: NDArray[Any]
+    data: NDArray[np.float64]
+    pools: NDArray[np.int64]
+    stages: NDArray[np.int64]
+
+
+@compiled
+def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int) -> float:
+    """Seconds of a step of the instance at position i: one whole prompt (0: none) and decodes that read `context` tokens
+    together.
+    """
+    tables = StepTables(times.rows, times.data)
+    k, stages = times.pools[i], times.stages[i]
+    time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
+    if prompt > 0:
+        time_s += stages * chunk_s(tables, k, 0, prompt)
+    if decodes > 0:
+        time_s += decode_s(tables, k, decodes, context)[0]
+    return time_s
+
+
+@compiled
+def estimates_s(times: StepTimes, prompt: int, decodes: int, context: int) -> NDArray[np.float64]:
+    """The same for each of the instances."""
+    times_s = np.empty(len(times.pools))
+    for i in range(len(times.pools)):
+        times_s[i] = estimate_s(times, i, prompt, decodes, context)
+    return times_s
