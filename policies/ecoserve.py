@@ -21,7 +21,10 @@ from framework.validate import require_count, require_positive
 from framework.views import Cluster, Request
 from policies.rules import rule
 
-SLACKS: dict[str, Callable[..., float]] = {"mean": np.mean, "least": np.min}
+SLACKS: dict[str, Callable[[NDArray[np.float64]], float]] = {
+    "mean": lambda values: values.sum() / len(values),
+    "least": lambda values: values.min(),
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class EcoServe(Aggregated):
         group = self._macro_instance(cluster)
         first = int(group[0])
         start = self.active.get(first, first) - first
-        for i in np.roll(group, -start):
+        for i in (*group[start:], *group[:start]):
             if self._can_take(int(i), request, float(prefill_s[i]), cluster):
                 self.active[first] = int(i)
                 break
@@ -97,6 +100,8 @@ class EcoServe(Aggregated):
     def _macro_instance(self, cluster: Cluster) -> np.ndarray:
         """The instances of the macro-instance of which each member has the least to prefill."""
         ids, size = cluster.instances.ids, self.macro or len(cluster.instances)
+        if size >= len(ids):
+            return ids
         groups = [ids[k : k + size] for k in range(0, len(ids), size)]
         return min(groups, key=lambda group: (cluster.instances.queued_tokens[group].mean(), group[0]))
 

@@ -48,6 +48,8 @@ class TaiChi(Disaggregated):
         self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
         self.short_tokens, self.full, self.near = short_tokens, full, near
         self.heavy: tuple[bool, ...] = ()  # of each pool: it is prefill-heavy
+        self.kinds: tuple[Integers, Integers] | None = None  # prefill-heavy and decode-heavy instances
+        self.chunk_s: Floats = np.zeros(0)  # seconds of a whole chunk on each instance
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         spec = super().layout(spec)
@@ -60,15 +62,20 @@ class TaiChi(Disaggregated):
 
     def _split(self, cluster: Cluster) -> tuple[Integers, Integers]:
         """Prefill-heavy and decode-heavy instances."""
-        heavy = np.asarray(self.heavy)[cluster.instances.pool]
-        return np.flatnonzero(heavy), np.flatnonzero(~heavy)
+        if self.kinds is None:
+            there = cluster.instances
+            heavy = np.asarray(self.heavy)[there.pool]
+            self.kinds = np.flatnonzero(heavy), np.flatnonzero(~heavy)
+            budgets = enumerate(there.token_budget)
+            self.chunk_s = np.array([there.estimate_s(int(budget), 0, 0)[i] for i, budget in budgets])
+        return self.kinds
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         there, (large, small) = cluster.instances, self._split(cluster)
         ready_s = self._ready_s(request, cluster)
         ready_s[large] += request.input_tokens * cluster.kv_bytes_per_token / there.bandwidth_bytes_s[large]
         feasible = ready_s <= self.ttft_s
-        for ids in (small, large) if request.input_tokens <= self.short_tokens else (np.arange(len(there)),):
+        for ids in (small, large) if request.input_tokens <= self.short_tokens else (there.ids,):
             able = ids[feasible[ids]]
             if len(able):
                 return int(able[there.queued_tokens[able].argmin()])
@@ -79,8 +86,7 @@ class TaiChi(Disaggregated):
         there = cluster.instances
         tokens = there.queued_tokens + request.input_tokens - there.cached_tokens(request)
         steps = np.ceil(tokens / np.maximum(there.token_budget - there.running, 1))
-        chunk_s = np.array([there.estimate_s(int(budget), 0, 0)[i] for i, budget in enumerate(there.token_budget)])
-        return np.asarray(steps * (chunk_s + there.step_s()), np.float64)
+        return np.asarray(steps * (self.chunk_s + there.step_s()), np.float64)
 
     def route_decode(self, request: Request, cluster: Cluster) -> int:
         _, small = self._split(cluster)
