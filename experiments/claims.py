@@ -16,7 +16,6 @@ from pathlib import Path
 
 from framework.files import require_writable, write_whole
 from framework.launch import guard
-from framework.terminal import progress_bar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,8 +36,7 @@ def show_claims(only: Sequence[str], is_fast: bool, out: Path | None) -> None:
     claims, common = read_claims(only), read_common()
     directory = out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
     require_writable(directory)
-    with progress_bar(f"{len(claims)} claims") as progress:
-        rows = put_to_test(claims, common, is_fast, directory, progress)
+    rows = put_to_test(claims, common, is_fast, directory)
     sheet = lay_out(rows, common, is_fast)
     print_table(sheet)
     for name, content in {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}.items():

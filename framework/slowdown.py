@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.hardware import Gpu, Model, Parallelism
+from framework.jit import compiled
 from framework.states import FINISHED
-from framework.timing.step import Timing, base_s, chunk_s, decode_s, stack
+from framework.timing.step import StepTables, Timing, base_s, chunk_s, decode_s, stack
 from framework.validate import require_positive
 
 if TYPE_CHECKING:
@@ -65,9 +66,19 @@ class Slowdown:
         """Seconds to the first token, and from there to the last, of requests that are alone; both (N,)."""
         tables = stack([self.timing.row(self.model, self.gpu, Parallelism(tp=self.tp))])
         lengths, which = np.unique(prompts, return_inverse=True)
-        ttft_s = np.array([base_s(tables, 0, int(p), 0, 1) + chunk_s(tables, 0, 0, int(p)) for p in lengths])
         low, high = int(lengths[0]), int((prompts + outputs).max())
-        token_s = base_s(tables, 0, 0, 1, 1)
-        steps_s = [token_s + decode_s(tables, 0, 1, context)[0] for context in range(low + 1, high)]
+        ttft_s, steps_s = _steps_s(tables, np.ascontiguousarray(lengths), low + 1, high)
         until_s = np.concatenate([[0.0], np.cumsum(steps_s)])  # of the steps with contexts low + 1, low + 2, ...
         return ttft_s[which], until_s[prompts + outputs - 1 - low] - until_s[prompts - low]
+
+
+@compiled
+def _steps_s(tables: StepTables, prompts: Integers, low: int, high: int) -> tuple[Floats, Floats]:
+    """Seconds of a step of each prompt, and of one of a decode with each context from `low` to `high` - 1."""
+    prompts_s, decodes_s = np.empty(len(prompts)), np.empty(max(high - low, 0))
+    for k in range(len(prompts)):
+        prompts_s[k] = base_s(tables, 0, prompts[k], 0, 1) + chunk_s(tables, 0, 0, prompts[k])
+    token_s = base_s(tables, 0, 0, 1, 1)
+    for context in range(low, high):
+        decodes_s[context - low] = token_s + decode_s(tables, 0, 1, context)[0]
+    return prompts_s, decodes_s

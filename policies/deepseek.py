@@ -99,4 +99,4 @@ def _even_chunks(tokens: int) -> ChunkSchedule:
 
 def _larger(first: NDArray[np.generic], second: NDArray[np.generic]) -> Floats:
     """The larger of two loads, each relative to its mean."""
-    return np.asarray(np.maximum(first / first.mean(), second / second.mean()))
+    return np.asarray(np.maximum(first / (first.sum() / len(first)), second / (second.sum() / len(second))))

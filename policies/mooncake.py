@@ -7,7 +7,7 @@ copy of a prefix that another instance has much more of. Where both would be too
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,14 @@ class Placement:
     ttft_s: float
     prefill_s: float
     there_s: float
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent to an instance, in order: when it will be in the queue there, and seconds of its prefill."""
+
+    there_s: deque[float] = field(default_factory=deque)
+    prefill_s: deque[float] = field(default_factory=deque)
 
 
 class Mooncake(Disaggregated):
@@ -72,7 +80,7 @@ class Mooncake(Disaggregated):
             vars(self)["admit"] = self._admit
         if routing == "global":
             vars(self)["fetch_prefix"] = self._fetch_prefix
-        self.sent: defaultdict[int, deque[Placement]] = defaultdict(deque)  # by instance, in order
+        self.sent: defaultdict[int, Sent] = defaultdict(Sent)  # by instance
         self.placed: tuple[int, Placement] | None = None  # the request looked at last
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -118,16 +126,19 @@ class Mooncake(Disaggregated):
     def _queue_s(self, cluster: Cluster, instance: int) -> float:
         """Seconds of prefill that an instance has before it: as many of those sent there last as wait or are on it."""
         sent, there = self.sent[instance], cluster.instances
-        on_their_way = sum(placement.there_s > cluster.now_s for placement in sent)
-        left = int(there.queued[instance] + there.prefilling[instance]) + on_their_way
-        while len(sent) > left:
-            sent.popleft()
-        return sum(placement.prefill_s for placement in sent)
+        left = int(there.queued[instance]) + int(there.prefilling[instance])
+        if len(sent.there_s) > left:
+            left += sum(map(cluster.now_s.__lt__, sent.there_s))
+        while len(sent.there_s) > left:
+            sent.there_s.popleft()
+            sent.prefill_s.popleft()
+        return sum(sent.prefill_s)
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         known, self.placed = self.placed, None
         placement = known[1] if known is not None and known[0] == request.id else self._place(request, cluster)
-        self.sent[placement.instance].append(placement)
+        self.sent[placement.instance].there_s.append(placement.there_s)
+        self.sent[placement.instance].prefill_s.append(placement.prefill_s)
         self.decode_load.expect(request, cluster.now_s + placement.ttft_s)
         self.placed = request.id, placement
         return placement.instance

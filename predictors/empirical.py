@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from framework.jit import compiled
 from framework.predictor import Floats, Integers, Predictor
 from framework.validate import require_at_least, require_count, require_positive
 from framework.workload import Workload
@@ -37,13 +38,9 @@ class Empirical(Predictor):
         self._forget()
 
     def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
-        at = np.minimum(generated, len(self._near) - 1)  # the last length is longer than all that finished
-        count, total, squares = (self._near[at] + self._far[at // _BLOCK]).T
-        weight = count + self.prior_weight
-        mean = (total - count * generated + self.prior_weight * self.prior_tokens) / weight
-        squared = squares - generated * (2 * total - count * generated)  # sum of (n - g)^2, still exact
-        second = (squared + self.prior_weight * 2 * self.prior_tokens**2) / weight  # memoryless: E[r^2] = 2 E[r]^2
-        return mean, np.sqrt(np.maximum(second - mean * mean, 0.0))
+        prior = self.prior_weight, self.prior_weight * self.prior_tokens
+        square = self.prior_weight * 2 * self.prior_tokens**2  # memoryless: E[r^2] = 2 E[r]^2
+        return _moments(self._near, self._far, generated, float(prior[0]), float(prior[1]), float(square))
 
     def observe(self, request: int, output_tokens: int) -> None:
         if output_tokens >= len(self._near):
@@ -63,3 +60,22 @@ class Empirical(Predictor):
         near[: len(self._near)] = self._near
         far[: len(self._far)] = self._far
         self._near, self._far = near, far
+
+
+@compiled
+def _moments(
+    near: Integers, far: Integers, generated: Integers, prior_count: float, prior_total: float, prior_square: float
+) -> tuple[Floats, Floats]:
+    """Mean and deviation of what is left after each number of generated tokens."""
+    means, deviations = np.empty(len(generated)), np.empty(len(generated))
+    for k in range(len(generated)):
+        g = generated[k]
+        at = min(g, len(near) - 1)  # the last length is longer than all that finished
+        count = near[at, 0] + far[at // _BLOCK, 0]
+        total = near[at, 1] + far[at // _BLOCK, 1]
+        squares = near[at, 2] + far[at // _BLOCK, 2]
+        mean = (total - count * g + prior_total) / (count + prior_count)
+        squared = squares - g * (2 * total - count * g)  # sum of (n - g)^2, still exact
+        means[k] = mean
+        deviations[k] = np.sqrt(max((squared + prior_square) / (count + prior_count) - mean * mean, 0.0))
+    return means, deviations

@@ -130,7 +130,7 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
         common={"system": ("policy=chunked",), "baseline": ("policy=continuous",)},
         chosen=("the rate",),
     )
-    (tested,) = put_to_test([row], COMMON, False, tmp_path, None)
+    (tested,) = put_to_test([row], COMMON, False, tmp_path)
     assert tested.effect.factor > 1
     assert tested.effect.low <= tested.effect.factor <= tested.effect.high
     assert tested.effect.replicates == 3
@@ -138,7 +138,7 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     assert set(tested.common) == {"synthetic"}
     records = sorted((tmp_path / "results").rglob("*.json"))
     written = [path.stat().st_mtime_ns for path in records]
-    (again,) = put_to_test([row], COMMON, False, tmp_path, None)
+    (again,) = put_to_test([row], COMMON, False, tmp_path)
     assert again == tested
     assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "results").rglob("*.json"))] == written
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     row = claim(common={}, arms={"system": ["policy=chunked", "cluster.instances=0"], "baseline": ["policy=chunked"]})
     with pytest.raises(InputError, match=r"quick, regime, system: .*cluster\.instances"):
-        put_to_test([row], COMMON, True, tmp_path, None)
+        put_to_test([row], COMMON, True, tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[!_]*.yaml")))

@@ -15,9 +15,10 @@ from framework.errors import PolicyError
 from framework.policy import Action, Policy
 from framework.simulate import Result, simulate
 from framework.timing.affine import Affine
+from framework.timing.step import StepRow, stack
 from framework.views import Cluster
 from framework.workload import Workload
-from policies.dynaserve import DynaServe, first_true
+from policies.dynaserve import DynaServe, balanced_cut, largest_chunk
 from tests.bounds import server
 from tests.scenarios import MODEL
 
@@ -144,9 +145,22 @@ def test_what_is_no_cut(cut: Any, message: str) -> None:
         play(trace((0, 10, 3)), Cutting([cut]))
 
 
-@pytest.mark.parametrize(("value", "found"), [(0, 2), (2, 2), (5, 5), (9, 8)])
-def test_first_true(value: int, found: int) -> None:
-    assert first_true(2, 8, lambda number: number >= value) == found
+@pytest.mark.parametrize(("limit_s", "chunk"), [(6.0, 2), (12.0, 2), (15.0, 5), (99.0, 8)])
+def test_the_largest_chunk_within_a_limit(limit_s: float, chunk: int) -> None:
+    """Beside 5 decodes of a second each, 5 s for the step and a second for each token of a prompt."""
+    tables = stack([StepRow(base_s=5.0, per_sequence_s=1.0, per_prefill_token_s=1.0)])
+    assert largest_chunk(tables, 0, 5, 50, 2, 8, limit_s) == chunk
+
+
+@pytest.mark.parametrize(
+    ("before_s", "cut", "busier_s"),
+    [((0.0, 0.0), 8, 8.0), ((4.0, 0.0), 6, 10.0), ((0.0, 100.0), 12, 100.0), ((100.0, 0.0), 1, 101.0)],
+)
+def test_a_cut_balances_two_instances(before_s: tuple[float, float], cut: int, busier_s: float) -> None:
+    """Of a prompt of 8 and an output of 4 tokens, a second each in the prompt and two in the output."""
+    tables = stack([StepRow(per_prefill_token_s=1.0)])
+    pools, each_s = np.zeros(2, np.int64), np.full(2, 2.0)
+    assert balanced_cut(np.array(before_s), 12, tables, pools, each_s, 8) == (cut, busier_s)
 
 
 def test_a_long_prompt_is_shared() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from experiments.statistics import Floats, estimate
 from framework.errors import InputError
 from framework.sweep import Outcome, Sweep
 
-_BATCHES_A_CORE = 8
 _MAIN = "regime"
 
 
@@ -67,21 +65,16 @@ class _Comparison:
         return (*self.overrides[arm], f"trace.seed={replicate}")
 
 
-def put_to_test(
-    claims: Sequence[Claim],
-    common: Common,
-    is_fast: bool,
-    directory: Path,
-    progress: Callable[[int, int], None] | None,
-) -> list[Finding]:
-    """Run what is not in the store, on all cores, and compare. `progress(done, total)` is called now and then.
+def put_to_test(claims: Sequence[Claim], common: Common, is_fast: bool, directory: Path) -> list[Finding]:
+    """Run what is not in the store, on all cores, and compare.
 
     Raises InputError, naming the row, for a run that is refused and for a metric that summaries lack.
     """
     replicates = common.fast_replicates if is_fast else common.replicates
     comparisons = [one for claim in claims for one in _comparisons(claim, common, is_fast)]
     jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(replicates))
-    outcomes = _run(list(jobs), directory, progress)
+    launched = Sweep(["hydra/launcher=joblib"], directory).run(list(jobs))
+    outcomes = {outcome.overrides: outcome for outcome in launched}
     effects: dict[str, dict[str, Effect]] = {claim.name: {} for claim in claims}
     for one in comparisons:
         effects[one.claim.name][one.kind] = _effect(one, outcomes, replicates)
@@ -106,19 +99,6 @@ def _comparisons(claim: Claim, common: Common, is_fast: bool) -> Iterator[_Compa
             shared = (*common.settings, *own, *(common.fast if is_fast else ()))
             arms = {arm: (*shared, *claim.common_arms[arm]) for arm in ARMS}
             yield _Comparison(claim, trace, common.metric, arms)
-
-
-def _run(
-    jobs: Sequence[tuple[str, ...]], directory: Path, progress: Callable[[int, int], None] | None
-) -> dict[tuple[str, ...], Outcome]:
-    sweep = Sweep(["hydra/launcher=joblib"], directory)
-    at_once = _BATCHES_A_CORE * (os.cpu_count() or 1)
-    outcomes: dict[tuple[str, ...], Outcome] = {}
-    for start in range(0, len(jobs), at_once):
-        outcomes |= {outcome.overrides: outcome for outcome in sweep.run(jobs[start : start + at_once])}
-        if progress is not None:
-            progress(len(outcomes), len(jobs))
-    return outcomes
 
 
 def _effect(one: _Comparison, outcomes: Mapping[tuple[str, ...], Outcome], replicates: int) -> Effect:
