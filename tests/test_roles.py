@@ -20,6 +20,7 @@ from framework.policy import Action, Disaggregated, Plan, Policy, SetRole
 from framework.simulate import Result, simulate
 from framework.slo import Slo
 from framework.timing.affine import Affine
+from framework.timing.estimate import estimate_s
 from framework.usage import usage
 from framework.views import Cluster
 from framework.workload import Workload
@@ -295,7 +296,9 @@ def test_estimates_are_those_of_the_step() -> None:
     class Estimating(Policy):
         def route_prefill(self, request: Any, view: Cluster) -> int:
             there = view.instances
-            seen.append([float(there.estimate_s(*sizes)[1]) for sizes in ((16, 0, 0), (0, 4, 64), (16, 4, 64))])
+            sizes = (16, 0, 0), (0, 4, 64), (16, 4, 64)
+            seen.append([float(there.estimate_s(*size)[1]) for size in sizes])
+            assert seen[-1] == [estimate_s(there.step_tables, 0, *size) for size in sizes]
             return 0
 
     simulate(trace((0, 10, 1)), cluster(("mixed", 2)), MODEL, timing, EngineConfig(kv_tokens=400), Estimating())

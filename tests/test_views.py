@@ -96,6 +96,9 @@ def test_columns_agree_with_each_other_at_any_time(cluster: str) -> None:
         generated, prompts = view.requests.generated(ids), view.requests.input_tokens[ids]
         assert np.all(generated >= 1)
         assert np.all(view.requests.kv_tokens(ids) == prompts + generated - 1)
+        for unknown in (-1, len(view.requests.arrival_s)):
+            with pytest.raises(IndexError, match="no request has that number"):
+                view.requests.generated(np.array([0, unknown]))
         assert np.all((there.step_s() > 0) == (there.running > 0))
         assert not view.migrating(ids).any()
         assert np.all(there.free_blocks + there.evictable_blocks <= there.total_blocks)
