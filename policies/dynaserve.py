@@ -154,7 +154,7 @@ def outputs_ahead(parts: Integers, ids: Integers, at: Integers, end: Floats, ins
 
 @compiled
 def work_s(tokens: int, times: StepTimes, i: int, each_s: float, prompt: int) -> float:
-    """Seconds that the first `tokens` of a request take on i: its prompt in one step, its output at `each_s` a token."""
+    """Seconds of the first `tokens` of a request on i: its prompt in one step, its output at `each_s` a token."""
     return estimate_s(times, i, min(tokens, prompt), 0, 0) + max(tokens - prompt, 0) * each_s
 
 

@@ -15,6 +15,7 @@ from framework.errors import PolicyError
 from framework.policy import Action, Policy
 from framework.simulate import Result, simulate
 from framework.timing.affine import Affine
+from framework.timing.estimate import StepTimes
 from framework.timing.step import StepRow, stack
 from framework.views import Cluster
 from framework.workload import Workload
@@ -145,11 +146,16 @@ def test_what_is_no_cut(cut: Any, message: str) -> None:
         play(trace((0, 10, 3)), Cutting([cut]))
 
 
+def alike(row: StepRow) -> StepTimes:
+    """Of two instances."""
+    return StepTimes(*stack([row]), np.zeros(2, np.int64), np.ones(2, np.int64))
+
+
 @pytest.mark.parametrize(("limit_s", "chunk"), [(6.0, 2), (12.0, 2), (15.0, 5), (99.0, 8)])
 def test_the_largest_chunk_within_a_limit(limit_s: float, chunk: int) -> None:
     """Beside 5 decodes of a second each, 5 s for the step and a second for each token of a prompt."""
-    tables = stack([StepRow(base_s=5.0, per_sequence_s=1.0, per_prefill_token_s=1.0)])
-    assert largest_chunk(tables, 0, 5, 50, 2, 8, limit_s) == chunk
+    times = alike(StepRow(base_s=5.0, per_sequence_s=1.0, per_prefill_token_s=1.0))
+    assert largest_chunk(times, 0, 5, 50, 2, 8, limit_s) == chunk
 
 
 @pytest.mark.parametrize(
@@ -158,9 +164,8 @@ def test_the_largest_chunk_within_a_limit(limit_s: float, chunk: int) -> None:
 )
 def test_a_cut_balances_two_instances(before_s: tuple[float, float], cut: int, busier_s: float) -> None:
     """Of a prompt of 8 and an output of 4 tokens, a second each in the prompt and two in the output."""
-    tables = stack([StepRow(per_prefill_token_s=1.0)])
-    pools, each_s = np.zeros(2, np.int64), np.full(2, 2.0)
-    assert balanced_cut(np.array(before_s), 12, tables, pools, each_s, 8) == (cut, busier_s)
+    times, each_s = alike(StepRow(per_prefill_token_s=1.0)), np.full(2, 2.0)
+    assert balanced_cut(np.array(before_s), 12, times, np.array([0, 1]), each_s, 8) == (cut, busier_s)
 
 
 def test_a_long_prompt_is_shared() -> None:

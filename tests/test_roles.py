@@ -298,7 +298,7 @@ def test_estimates_are_those_of_the_step() -> None:
             there = view.instances
             sizes = (16, 0, 0), (0, 4, 64), (16, 4, 64)
             seen.append([float(there.estimate_s(*size)[1]) for size in sizes])
-            assert seen[-1] == [estimate_s(there.step_tables, 0, *size) for size in sizes]
+            assert seen[-1] == [estimate_s(there.step_times, 1, *size) for size in sizes]
             return 0
 
     simulate(trace((0, 10, 1)), cluster(("mixed", 2)), MODEL, timing, EngineConfig(kv_tokens=400), Estimating())

@@ -22,9 +22,7 @@ class StepTimes(NamedTuple):
 
 @compiled
 def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int) -> float:
-    """Seconds of a step of the instance at position i: one whole prompt (0: none) and decodes that read `context` tokens
-    together.
-    """
+    """Seconds of a step on instance i: one whole prompt (0: none) and decodes that read `context` tokens together."""
     tables = StepTables(times.rows, times.data)
     k, stages = times.pools[i], times.stages[i]
     time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
