@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import PLANS
-from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, REFUSED, Hooks
-from framework.engine.sharing import WHOLE
-from framework.engine.state import (
-    ACTION,
+from framework.engine.codes import (
     BAD_INSTANCE,
     BAD_ROLE,
     CONCURRENT,
@@ -29,9 +25,11 @@ from framework.engine.state import (
     ROLES,
     SET_ROLE,
     SET_TOKEN_BUDGET,
-    State,
-    View,
 )
+from framework.engine.config import PLANS
+from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, REFUSED, Hooks
+from framework.engine.sharing import WHOLE
+from framework.engine.state import ACTION, State, View
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.policy import Action, Decision, Migrate, Plan, Policy, SetRole, SetTokenBudget, overrides
 from framework.validate import require_positive

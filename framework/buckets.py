@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from framework.engine.state import REASON_KV, REASONS
+from framework.engine.codes import REASON_KV, REASONS
 from framework.errors import InputError
 from framework.validate import require_count
 

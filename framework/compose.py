@@ -12,7 +12,8 @@ from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.experiment import Experiment
-from framework.hardware import Model, kv_capacity_tokens
+from framework.hardware import Model
+from framework.kv_capacity import kv_capacity_tokens
 from framework.load import Load
 from framework.policy import Policy, lay_out, overrides
 from framework.predictor import Predictor

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec, Role
+from framework.engine.codes import DECODE, PREFILL
 from framework.engine.config import Batching, Phase
 from framework.engine.hooks import DECISION
-from framework.engine.state import DECODE, PREFILL, View
+from framework.engine.state import View
 from framework.errors import InputError, PolicyError
 from framework.jit import compiled
 from framework.names import given_name

@@ -11,23 +11,12 @@ from numpy.typing import NDArray
 
 from framework.binding import Binding
 from framework.cluster import ClusterSpec
+from framework.engine.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, PAUSED, REJECTED
 from framework.engine.config import EngineConfig
 from framework.engine.lookup import oldest_open_step
 from framework.engine.loop import run
 from framework.engine.memory import Lists, allocate
-from framework.engine.state import (
-    DONE,
-    FAILED,
-    FINISHED,
-    LEAP,
-    LOG_FULL,
-    MEMBERSHIP,
-    OFF,
-    PAUSED,
-    REJECTED,
-    STORE,
-    State,
-)
+from framework.engine.state import LEAP, MEMBERSHIP, STORE, State
 from framework.errors import InputError, InvariantError
 from framework.gaps import GapReducer, Gaps
 from framework.hardware import Model

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
+from framework.engine.codes import DECODE, PREFILL
 from framework.engine.lookup import (
     cached_tokens,
     decoding_on,
@@ -18,7 +19,7 @@ from framework.engine.lookup import (
     stream_times_s,
 )
 from framework.engine.memory import Lists
-from framework.engine.state import DECODE, PREFILL, State
+from framework.engine.state import State
 from framework.predictor import Predictions
 from framework.timing.estimate import StepTimes, estimates_s
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from framework.cluster import ClusterSpec, Role
+from framework.engine.codes import DECODE, OFF, PREFILL
 from framework.engine.config import Batching
-from framework.engine.state import DECODE, OFF, PREFILL
 from framework.policy import Plan, SetRole
 from framework.views import Cluster, Instances, Request
 

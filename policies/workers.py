@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.state import DECODE, PREFILL
+from framework.engine.codes import DECODE, PREFILL
 from framework.policy import Action
 from framework.views import Cluster
 from policies.planning import forecast, largest_batch, prefill_only, resize

@@ -30,9 +30,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.codes import HOOK_NAMES
 from framework.engine.config import EngineConfig
 from framework.engine.prefix_stores import PrefixStores, Tier
-from framework.engine.state import ACTION, HOOK_NAMES, View
+from framework.engine.state import ACTION, View
 from framework.errors import InputError
 from framework.hardware import Gpu, Model
 from framework.policy import Decision, Policy

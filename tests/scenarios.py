@@ -21,7 +21,8 @@ from framework.engine.drafts import Speculation
 from framework.engine.kv_format import KvFormat
 from framework.engine.prefix_stores import PrefixStores, Tier
 from framework.engine.sharing import Sharing
-from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism
+from framework.kv_capacity import kv_capacity_tokens
 from framework.load import Closed, Load, Open
 from framework.timing import step
 from framework.timing.step import StepRow, StepTables, Surface

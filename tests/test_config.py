@@ -25,7 +25,8 @@ from framework.engine.kv_format import KvFormat
 from framework.engine.prefix_stores import PrefixStores
 from framework.engine.sharing import Sharing
 from framework.errors import InputError
-from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism
+from framework.kv_capacity import kv_capacity_tokens
 from framework.launch import explain
 from framework.objective import Objective
 from framework.policy import Policy

@@ -19,8 +19,9 @@ from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.engine.kv_format import KvFormat
 from framework.errors import InputError
-from framework.hardware import Parallelism, kv_capacity_tokens
+from framework.hardware import Parallelism
 from framework.job import chosen, flattened
+from framework.kv_capacity import kv_capacity_tokens
 from framework.launch import explain
 from framework.policy import Disaggregated
 from framework.simulate import Result, simulate

@@ -10,7 +10,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from framework.errors import InputError
-from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism
+from framework.kv_capacity import kv_capacity_tokens
 from tests.conftest import ROOT
 
 PUBLISHED_BILLIONS = {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.engine.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.config import EngineConfig
-from framework.engine.state import DECODE, MIXED, OFF, PREFILL
 from framework.errors import InputError
 from framework.policy import Action, Policy, SetRole
 from framework.simulate import simulate

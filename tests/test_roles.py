@@ -11,8 +11,8 @@ import pytest
 
 from framework.bound import any_role, bound
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
+from framework.engine.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.config import EngineConfig
-from framework.engine.state import DECODE, MIXED, OFF, PREFILL
 from framework.errors import InputError, PolicyError
 from framework.load import Open
 from framework.objective import _as_planned

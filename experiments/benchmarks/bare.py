@@ -14,7 +14,8 @@ from experiments.benchmarks.mixed import replay_mixed
 from experiments.benchmarks.parts import NO_ROOM, ROUTINGS, Floats, Options, allocate
 from framework.cluster import ClusterSpec
 from framework.engine.config import EngineConfig
-from framework.hardware import Model, kv_capacity_tokens
+from framework.hardware import Model
+from framework.kv_capacity import kv_capacity_tokens
 from framework.timing.affine import Affine
 from framework.workload import Workload
 

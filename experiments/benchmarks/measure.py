@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from experiments.benchmarks import peer as bench_peer
 from experiments.benchmarks.rows import ROWS, TIMING, Row, model
-from framework.hardware import Parallelism, kv_capacity_tokens
+from framework.hardware import Parallelism
+from framework.kv_capacity import kv_capacity_tokens
 from framework.metrics import Evaluation, evaluate
 from framework.output import write
 from framework.simulate import Result, simulate

@@ -26,7 +26,8 @@ from experiments.deployments.scripts import (
 )
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.config import Batching, EngineConfig
-from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism
+from framework.kv_capacity import kv_capacity_tokens
 from framework.timing.kernel_package import package_gpu
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"

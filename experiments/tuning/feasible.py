@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from experiments.tuning.base import Configuration
 from experiments.tuning.space import Point, Space
 from framework.compose import fitting_parts
-from framework.hardware import TooLargeError
+from framework.kv_capacity import TooLargeError
 from framework.launch import explain
 
 LARGEST_POOL = 50_000  # points that are looked at one by one, a few seconds

@@ -14,7 +14,8 @@ from framework.bounds.steps import PoolSteps
 from framework.bounds.tables import Extent, least_steps, rising
 from framework.cluster import ClusterSpec, PoolSpec
 from framework.engine.config import EngineConfig
-from framework.hardware import Model, kv_capacity_tokens
+from framework.hardware import Model
+from framework.kv_capacity import kv_capacity_tokens
 from framework.load import Load
 from framework.slo import Slo
 from framework.timing.step import StepRow, Timing

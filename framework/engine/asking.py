@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.engine.hooks import RAISED, REFUSED, Hooks
-from framework.engine.leap import catch_up
-from framework.engine.network import poke
-from framework.engine.queues import append, queue_pop, queue_push
-from framework.engine.state import (
+from framework.engine.codes import (
     BAD_INSTANCE,
     BAD_ROLE,
     BATCHING,
@@ -20,8 +16,12 @@ from framework.engine.state import (
     ROUTE_PREFILL,
     SPLIT_AT,
     WAITING,
-    State,
 )
+from framework.engine.hooks import RAISED, REFUSED, Hooks
+from framework.engine.leap import catch_up
+from framework.engine.network import poke
+from framework.engine.queues import append, queue_pop, queue_push
+from framework.engine.state import State
 from framework.jit import inlined, kernel, unlikely
 
 _MODES, _SHARE = 8, 1 << 48  # a batching plan arrives as prefill_percent (or 0) * 2^48 + token_budget * 8 + mode

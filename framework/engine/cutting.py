@@ -7,12 +7,13 @@ a decoding request. None of this is inlined though it is handed the policy's hoo
 from __future__ import annotations
 
 from framework.engine.asking import choose
+from framework.engine.codes import FAILED, PREFILLING, REASON_KV, REJECTED, ROUTE_DECODE, ROUTE_PREFILL, TAIL
 from framework.engine.hooks import REFUSED, Hooks
 from framework.engine.kvcache import fits, release
 from framework.engine.lists import end, start_decoding
 from framework.engine.network import send
 from framework.engine.ranks import count_prefill
-from framework.engine.state import FAILED, PREFILLING, REASON_KV, REJECTED, ROUTE_DECODE, ROUTE_PREFILL, TAIL, State
+from framework.engine.state import State
 from framework.jit import kernel
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from framework.engine.asking import choose
+from framework.engine.codes import DECODE, FAILED, HELD, REASON_KV, REJECTED, ROUTE_DECODE
 from framework.engine.cutting import decode_elsewhere, prefill_elsewhere
 from framework.engine.forming import begin
 from framework.engine.hooks import REFUSED, Hooks
@@ -21,15 +22,7 @@ from framework.engine.lists import (
 from framework.engine.network import call_back, join, poke, send, start_transfers
 from framework.engine.ranks import count_prefill
 from framework.engine.speculation import emit_accepted
-from framework.engine.state import (
-    DECODE,
-    FAILED,
-    HELD,
-    REASON_KV,
-    REJECTED,
-    ROUTE_DECODE,
-    State,
-)
+from framework.engine.state import State
 from framework.engine.stores import keep_prefix
 from framework.engine.streams import complete_prefills
 from framework.jit import inlined, kernel, unlikely

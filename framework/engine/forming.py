@@ -3,6 +3,27 @@
 from __future__ import annotations
 
 from framework.engine.asking import ask_plan, choose
+from framework.engine.codes import (
+    CONCURRENT,
+    COPIED,
+    DECODE,
+    DECODE_FIRST,
+    FAILED,
+    NOT_MIGRATING,
+    PREFILL,
+    PREFILL_FIRST,
+    PREFILLING,
+    REASON_KV,
+    ROUTE_DECODE,
+    ROUTE_PREFILL,
+    STATIC,
+    SWAP,
+    SWAPPED,
+    TAIL,
+    UNIFIED,
+    WAITING,
+    WHOLE_MIXED,
+)
 from framework.engine.hooks import REFUSED, Hooks
 from framework.engine.kvcache import (
     available,
@@ -27,28 +48,7 @@ from framework.engine.queues import append
 from framework.engine.ranks import put_on_rank
 from framework.engine.roles import proceed
 from framework.engine.speculation import blocks_of_next_step, choose_depth, kv_of_next_step
-from framework.engine.state import (
-    CONCURRENT,
-    COPIED,
-    DECODE,
-    DECODE_FIRST,
-    FAILED,
-    NOT_MIGRATING,
-    PREFILL,
-    PREFILL_FIRST,
-    PREFILLING,
-    REASON_KV,
-    ROUTE_DECODE,
-    ROUTE_PREFILL,
-    STATIC,
-    SWAP,
-    SWAPPED,
-    TAIL,
-    UNIFIED,
-    WAITING,
-    WHOLE_MIXED,
-    State,
-)
+from framework.engine.state import State
 from framework.engine.streams import launch_prefills, streaming
 from framework.jit import inlined, kernel, unlikely
 

@@ -16,21 +16,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from framework.engine.state import (
-    ACTION,
+from framework.engine.codes import (
     ADMIT,
     BATCHING,
     FETCH_PREFIX,
-    INSTANCE,
     ON_TICK,
     PRIORITIZE,
-    REQUEST,
     ROUTE_DECODE,
     ROUTE_PREFILL,
-    SIM,
     SPLIT_AT,
-    View,
 )
+from framework.engine.state import ACTION, INSTANCE, REQUEST, SIM, View
 from framework.jit import compiled, numba_config
 
 DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

@@ -6,7 +6,8 @@ to young (least recently used first). Memory per instance, from `cache_at`: slot
 
 from __future__ import annotations
 
-from framework.engine.state import OUT_OF_BLOCKS, State
+from framework.engine.codes import OUT_OF_BLOCKS
+from framework.engine.state import State
 from framework.engine.stores import tier_of
 from framework.jit import kernel
 

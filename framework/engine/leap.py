@@ -10,13 +10,14 @@ import math
 
 import numpy as np
 
+from framework.engine.codes import CONCURRENT, STEP_END
 from framework.engine.kvcache import available, hold, take, take_at
 from framework.engine.pipeline import count_bubbles, slowest_s
 from framework.engine.queues import tree_update
 from framework.engine.ranks import slowest_rank
 from framework.engine.sharing import WHOLE
 from framework.engine.speculation import draft_s
-from framework.engine.state import CONCURRENT, STEP_END, State
+from framework.engine.state import State
 from framework.engine.streams import contention_s, count_busy, decode_slowdown, streaming, with_loads_s
 from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s

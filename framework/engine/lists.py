@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from framework.engine.codes import DECODING, FAILED, FINISHED, NOT_MIGRATING, PREFILLING, TAIL
 from framework.engine.kvcache import note_use, release
 from framework.engine.network import cancel_migration
 from framework.engine.queues import append, release_push
 from framework.engine.ranks import count_decode, count_prefill
-from framework.engine.state import (
-    DECODING,
-    FAILED,
-    FINISHED,
-    NOT_MIGRATING,
-    PREFILLING,
-    TAIL,
-    State,
-)
+from framework.engine.state import State
 from framework.jit import kernel, unlikely
 
 NEVER = np.iinfo(np.int64).max

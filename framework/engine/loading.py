@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from framework.engine.asking import ask_split, choose, enqueue, fail
-from framework.engine.hooks import RAISED, Hooks
-from framework.engine.kvcache import find, fits, insert, matched_blocks
-from framework.engine.leap import catch_up
-from framework.engine.lists import end
-from framework.engine.network import start_copy
-from framework.engine.state import (
+from framework.engine.codes import (
     BAD_INSTANCE,
     FETCH_PREFIX,
     FETCHING,
@@ -17,8 +12,13 @@ from framework.engine.state import (
     REASON_KV,
     REJECTED,
     ROUTE_PREFILL,
-    State,
 )
+from framework.engine.hooks import RAISED, Hooks
+from framework.engine.kvcache import find, fits, insert, matched_blocks
+from framework.engine.leap import catch_up
+from framework.engine.lists import end
+from framework.engine.network import start_copy
+from framework.engine.state import State
 from framework.engine.stores import keep, tier_of
 from framework.jit import inlined, kernel, unlikely
 

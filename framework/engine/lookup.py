@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.engine.codes import DECODING
 from framework.engine.kvcache import matched_blocks
 from framework.engine.sharing import WHOLE
 from framework.engine.speculation import choose_depth, decode_step_s
-from framework.engine.state import DECODING, State
+from framework.engine.state import State
 from framework.engine.streams import contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.jit import compiled
 from framework.timing.step import StepTables, base_s, chunk_s

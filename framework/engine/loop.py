@@ -9,6 +9,31 @@ import numpy as np
 from numba import types
 
 from framework.engine.asking import fail
+from framework.engine.codes import (
+    ADMIT,
+    ARRIVAL,
+    BAD_INSTANCE,
+    COPYING,
+    DONE,
+    FETCHING,
+    HOOK_RAISED,
+    LOG_FULL,
+    MIGRATE,
+    ON_TICK,
+    PAUSED,
+    PREFILL_END,
+    REASON_CONTEXT,
+    REASON_KV,
+    REASON_POLICY,
+    REASON_STALLED,
+    REJECTED,
+    ROLE_CHANGE,
+    SET_ROLE,
+    SET_TOKEN_BUDGET,
+    STEP_END,
+    TICK,
+    TRANSFER_END,
+)
 from framework.engine.ending import end_prefills, end_step
 from framework.engine.forming import begin, begin_prefills
 from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
@@ -20,41 +45,7 @@ from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
 from framework.engine.pointer import pointer
 from framework.engine.queues import copy_withdraw, release_pop, release_push, tree_update
 from framework.engine.roles import set_role, take_effect
-from framework.engine.state import (
-    ADMIT,
-    ARRIVAL,
-    BAD_INSTANCE,
-    COPYING,
-    DONE,
-    FETCHING,
-    HOOK_RAISED,
-    INSTANCE,
-    LEAP,
-    LOG_FULL,
-    MEMBERSHIP,
-    MIGRATE,
-    ON_TICK,
-    PAUSED,
-    PREFILL_END,
-    PROGRESS,
-    REASON_CONTEXT,
-    REASON_KV,
-    REASON_POLICY,
-    REASON_STALLED,
-    REJECTED,
-    REQUEST,
-    ROLE_CHANGE,
-    SET_ROLE,
-    SET_TOKEN_BUDGET,
-    SIM,
-    STEP_END,
-    STORE,
-    STREAM,
-    TICK,
-    TRANSFER_END,
-    State,
-    View,
-)
+from framework.engine.state import INSTANCE, LEAP, MEMBERSHIP, PROGRESS, REQUEST, SIM, STORE, STREAM, State, View
 from framework.engine.streams import may_prefill
 from framework.jit import entry, inlined, kernel, unlikely
 from framework.timing.step import ROW

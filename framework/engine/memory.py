@@ -10,28 +10,15 @@ from numpy.typing import NDArray
 
 from framework.cluster import ClusterSpec
 from framework.engine.arena import Arena
+from framework.engine.codes import MODES, RANK_CHOICES, RECOMPUTE, ROLES, SWAP
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.engine.prefix_memory import fill_cache, fill_stores, lay_out_cache, lay_out_stores
 from framework.engine.ranks import RANK_WORDS
-from framework.engine.state import (
-    INSTANCE,
-    LEAP,
-    MEMBERSHIP,
-    MODES,
-    PROGRESS,
-    RANK_CHOICES,
-    RECOMPUTE,
-    REQUEST,
-    ROLES,
-    SIM,
-    STORE,
-    STREAM,
-    SWAP,
-    State,
-)
+from framework.engine.state import INSTANCE, LEAP, MEMBERSHIP, PROGRESS, REQUEST, SIM, STORE, STREAM, State
 from framework.errors import InputError
-from framework.hardware import Model, kv_capacity_tokens
+from framework.hardware import Model
+from framework.kv_capacity import kv_capacity_tokens
 from framework.load import Load
 from framework.timing.step import Timing, stack
 from framework.workload import Workload

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from framework.engine.codes import CONCURRENT, COPIED, COPYING, DECODE, DECODING, JOINED, NOT_MIGRATING, TAIL
 from framework.engine.kvcache import available, fits, give_back, held_blocks, hold, release
 from framework.engine.leap import catch_up_one, cut_short, reserve
 from framework.engine.queues import append, copy_push, copy_withdraw
-from framework.engine.state import (
-    CONCURRENT,
-    COPIED,
-    COPYING,
-    DECODE,
-    DECODING,
-    JOINED,
-    NOT_MIGRATING,
-    TAIL,
-    State,
-)
+from framework.engine.state import State
 from framework.engine.streams import may_prefill
 from framework.jit import kernel, unlikely
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from framework.engine.asking import enter_queue
+from framework.engine.codes import PREFILLING, UNIFIED, WAITING
 from framework.engine.kvcache import (
     available,
     cached_among,
@@ -22,7 +23,7 @@ from framework.engine.network import seats
 from framework.engine.pipeline import begin_step, load_after, share
 from framework.engine.queues import queue_pop
 from framework.engine.ranks import choose_rank, count_prefill, left_on, put_on_rank, share_budget, spend
-from framework.engine.state import PREFILLING, UNIFIED, WAITING, State
+from framework.engine.state import State
 from framework.jit import kernel, unlikely
 
 

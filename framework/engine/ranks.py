@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from framework.engine.state import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS, State
+from framework.engine.codes import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS
+from framework.engine.state import State
 from framework.jit import kernel
 from framework.timing.step import StepTables, base_s, chunk_s, decode_s, uneven_s
 

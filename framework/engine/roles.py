@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from framework.engine.asking import choose, enter_queue
+from framework.engine.codes import DECODE, FAILED, MIXED, OFF, PREFILL, REASON_KV, ROUTE_PREFILL
 from framework.engine.hooks import Hooks
 from framework.engine.kvcache import available, fits, forget_prefixes
 from framework.engine.lists import end
 from framework.engine.network import poke
 from framework.engine.queues import queue_pop
-from framework.engine.state import DECODE, FAILED, MIXED, OFF, PREFILL, REASON_KV, ROUTE_PREFILL, State
+from framework.engine.state import State
 from framework.engine.streams import streaming
 from framework.jit import inlined, kernel
 

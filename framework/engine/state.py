@@ -11,44 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Request states. The values up to TAIL hold or await resources; the last three are ends.
-FUTURE, FETCHING, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(12)
-# Instance roles, as sets of the phases that an instance takes work of, and batching modes.
-OFF, PREFILL, DECODE, MIXED = range(4)
-DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT = range(7)
-ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE, "off": OFF}
-MODES = {
-    "decode_first": DECODE_FIRST,
-    "prefill_first": PREFILL_FIRST,
-    "mixed": WHOLE_MIXED,
-    "static": STATIC,
-    "unified": UNIFIED,
-    "decode_only": DECODE_ONLY,
-    "concurrent": CONCURRENT,
-}
-# Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(6)
-# Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
-NOT_MIGRATING, COPYING, COPIED = range(3)
-# Why the loop came back.
-DONE, PAUSED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS = range(7)
-# Reasons known to the engine; a policy's own follow.
-NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY = range(5)
-REASONS = ("", "context", "kv", "stalled", "policy")
-# Preemption.
-RECOMPUTE, SWAP = range(2)
-# Which rank of an instance a request that comes goes to.
-RANK_OF_LEAST_KV, RANK_OF_LEAST_REQUESTS, RANK_IN_TURN = range(3)
-RANK_CHOICES = {"kv": RANK_OF_LEAST_KV, "requests": RANK_OF_LEAST_REQUESTS, "round_robin": RANK_IN_TURN}
-# Actions of a tick.
-MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)
-# Hooks, as they are named in errors.
-ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX = range(8)
-HOOK_NAMES = (
-    *("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick"),
-    *("split_at", "fetch_prefix"),
-)
-
 
 def _record(*fields: tuple[str, str]) -> np.dtype[np.void]:
     """Fields readable as attributes both in compiled code and in plain Python."""

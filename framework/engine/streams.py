@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from framework.engine.codes import CONCURRENT
 from framework.engine.sharing import WHOLE
-from framework.engine.state import CONCURRENT, State
+from framework.engine.state import State
 from framework.jit import inlined, kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from framework.errors import InputError
-from framework.hardware import Gpu, Model, Parallelism, kv_capacity_tokens
+from framework.hardware import Gpu, Model, Parallelism
+from framework.kv_capacity import kv_capacity_tokens
 from framework.timing.profile import Setup
 
 GPUS = ("a100", "h100", "h200", "b200", "l40s")
