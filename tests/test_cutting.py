@@ -19,7 +19,8 @@ from framework.timing.estimate import StepTimes
 from framework.timing.step import StepRow, stack
 from framework.views import Cluster
 from framework.workload import Workload
-from policies.dynaserve import DynaServe, balanced_cut, largest_chunk
+from policies.cuts import balanced_cut
+from policies.dynaserve import DynaServe, largest_chunk
 from tests.bounds import server
 from tests.scenarios import MODEL
 
