@@ -3,7 +3,7 @@
 With S stages a step is one round of S micro-batches, none of which may start again before it has left the last stage.
 Stages are alike, so the round lasts as long as its slowest micro-batch takes through all of them (a cyclic flow shop
 with proportionate times), and a step time is that of S equal micro-batches: with those of S copies of it. Unequal ones
-leave bubbles (Agrawal et al., "Sarathi-Serve", OSDI 2024, section 3.3).
+leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
 """
 
 from __future__ import annotations
