@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.cluster import RANK_CHOICES, ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.attention import Attention
 from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
@@ -99,15 +99,17 @@ def saturated(rng: Rng) -> Scenario:
         workload = _alike(workload, kind, engine.block_tokens)
         engine = replace(engine, prefix_cache=True)
     stages = int(rng.choice([1, 1, 2, 3])) if engine.batching != "concurrent" else 1
+    ranks = int(rng.choice([1, 1, 2, 3])) if engine.batching != "concurrent" and stages == 1 else 1
     pools = tuple(
         PoolSpec(
             role,
             role,  # type: ignore[arg-type]
             int(rng.integers(1, 3)),
-            server(role, int(rng.choice([130, 200, 400, 4000])), stages),
-            Parallelism(pp=stages),
+            server(role, int(rng.choice([130, 200, 400, 4000])), stages, ranks),
+            Parallelism(pp=stages, dp=ranks),
             max_batch=int(rng.choice([1, 2, 3, 8, 30, 100])),
             link_bytes_s=float(10 ** rng.uniform(3, 6)),
+            rank_choice="even" if ranks == 1 else RANK_CHOICES[rng.integers(len(RANK_CHOICES))],  # type: ignore[arg-type]
         )
         for role in (("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed"))[rng.integers(4)]
     )
@@ -159,7 +161,7 @@ def _plain_or_random_row(rng: Rng) -> StepRow:
     )
 
 
-def server(name: str, kv_tokens: int, stages: int = 1) -> Gpu:
-    """A GPU that holds its stage of the tiny model and of so many KV tokens."""
-    memory = float(MODEL.weight_bytes + kv_tokens * MODEL.kv_bytes_per_token) / stages
+def server(name: str, kv_tokens: int, stages: int = 1, ranks: int = 1) -> Gpu:
+    """A GPU that holds its stage of the tiny model and its part of so many KV tokens."""
+    memory = float(MODEL.weight_bytes + kv_tokens // ranks * MODEL.kv_bytes_per_token) / stages
     return Gpu(name, {"bf16": 1e12}, memory, 1e12, 1e9, 1e6, 1e9, 100.0, 1.0, 1.0)

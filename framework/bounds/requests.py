@@ -156,8 +156,8 @@ def make_pools(setting: Setting) -> list[Pool]:
     for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
         own = setting.timing.row(model, spec.gpu, spec.parallelism)
         row = engine.kv_compression.step_row(own, model, spec.parallelism)
-        stages = spec.parallelism.pp
-        if drafts > 0 or stages > 1:
+        stages, ranks = spec.parallelism.pp, spec.parallelism.dp if spec.has_ranks else 1
+        if drafts > 0 or stages > 1 or ranks > 1:
             row = rising(row)
         batch = min(spec.max_batch or engine.max_batch, len(workload))
         extent = Extent(
@@ -168,10 +168,14 @@ def make_pools(setting: Setting) -> list[Pool]:
             most_context=int(totals[many].max(initial=1 - drafts)) - 1 + drafts,
             shared_tokens=int(prompts.max(initial=0)) if setting.caches else 0,
             stages=stages,
+            ranks=ranks,
         )
         batching = spec.batching or engine.batching
         budget = (spec.token_budget or engine.token_budget) + stages - 1
-        if (setting.caches or stages > 1) and batching not in ("decode_first", "unified", "concurrent"):
+        whole = batching not in ("decode_first", "unified", "concurrent")
+        if ranks > 1 and not whole:  # where one rank has decodes beyond its share, others have all of theirs
+            budget += batch
+        if (setting.caches or stages > 1) and whole:
             # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
             # have one that is longer.
             budget = stages * extent.kv_tokens

@@ -21,7 +21,8 @@ _LEAST_S = 1e-15  # stands for no time at all
 class Extent:
     """How large steps can be: `prompt_tokens` of the longest prompt, `kv_tokens` and `batch` of an instance, and for
     requests that may be good the least and the most tokens that one decode reads, of which `shared_tokens` may be held
-    once for several requests. With `stages` a step is as long as one of so many copies of its slowest micro-batch.
+    once for several requests. With `stages` a step is as long as one of so many copies of its slowest micro-batch, with
+    `ranks` as one of so many copies of its slowest rank.
     """
 
     prompt_tokens: int
@@ -31,6 +32,7 @@ class Extent:
     most_context: int
     shared_tokens: int
     stages: int = 1
+    ranks: int = 1
 
 
 def least_steps(pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str) -> PoolSteps:
@@ -47,7 +49,7 @@ def least_steps(pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batch
 def _chunks(row: StepRow, extent: Extent, budget: int, whole: bool, mixes: bool) -> Chunks:
     most = extent.stages * extent.kv_tokens
     limit = float(max(min(budget, most), 1))
-    last = max(limit, (extent.prompt_tokens if extent.stages == 1 else most) + extent.batch)
+    last = extent.ranks * max(limit, (extent.prompt_tokens if extent.stages == 1 else most) + extent.batch)
     knots = np.zeros(0) if row.linear is None else np.asarray(row.linear.knots)
     tokens = np.unique(np.concatenate([[1.0, limit, last], knots[knots > 1]]))
     ends_prompts = whole and not mixes  # each of its steps does, and nothing else emits there
@@ -55,7 +57,7 @@ def _chunks(row: StepRow, extent: Extent, budget: int, whole: bool, mixes: bool)
     start_s = row.base_s + row.prefill_step_s + (logits_s if ends_prompts else 0.0)
     ending_s = row.per_sampled_s + (0.0 if ends_prompts else logits_s)
     linear_s = _monotone(curve_at(row.linear, tokens))
-    if extent.stages > 1:  # the slowest takes no less than all do on average, and that no less than their hull says
+    if extent.stages > 1 or extent.ranks > 1:  # the slowest takes no less than all do on average, which a hull is below
         linear_s = np.interp(tokens, *lower_hull(tokens, linear_s))
     return Chunks(max(start_s, _LEAST_S), row.per_prefill_token_s, ending_s, tokens, linear_s, limit, whole)
 
@@ -66,13 +68,8 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
     most = min(extent.batch, max(room // low, 1))
     batches = _batches(row, most, np.zeros(0) if chunks is None else chunks.tokens)
     contexts = _contexts(row, low, max(low, min(room, most * high)))
-    beside_s = curve_at(row.logits, batches)[::-1]
-    beside_s = np.minimum.accumulate(beside_s)[::-1] + (row.per_sequence_s + row.per_sampled_s) * batches
-    attention_s = _surface(row.decode, batches, contexts) + row.per_context_token_s * contexts
-    beside_s = _monotone(beside_s[:, None] + attention_s)
-    own_s = row.base_s + curve_at(row.linear, batches) + curve_at(row.logits, batches)
-    own_s = own_s + (row.per_sequence_s + row.per_sampled_s) * batches
-    pure_s = _monotone(own_s[:, None] + attention_s)
+    times_s = _times_of_decodes if extent.ranks == 1 else _times_on_ranks
+    pure_s, beside_s = times_s(row, batches, contexts, extent.ranks)
     if chunks is not None:  # a step with chunks that do not count may be the faster one
         pure_s = np.minimum(pure_s, _monotone(chunks.start_s + chunks.linear(batches)[:, None] + beside_s))
     pure_s = np.maximum(pure_s, _LEAST_S)
@@ -90,6 +87,35 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
         for one in (pure_s, beside_s)
     )
     return Decodes(batches, read, pure_s, beside_s, np.maximum(paced, 0.0), room)
+
+
+def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats, _: int) -> tuple[Floats, Floats]:
+    """Of steps of decodes, and what decodes add to a step that has chunks, its linear layers apart; each (D, C)."""
+    attention_s = _surface(row.decode, batches, contexts) + row.per_context_token_s * contexts
+    logits_s, each_s = curve_at(row.logits, batches), (row.per_sequence_s + row.per_sampled_s) * batches
+    beside_s = np.minimum.accumulate(logits_s[::-1])[::-1] + each_s
+    own_s = row.base_s + curve_at(row.linear, batches) + logits_s + each_s
+    return _monotone(own_s[:, None] + attention_s), _monotone(beside_s[:, None] + attention_s)
+
+
+def _times_on_ranks(row: StepRow, batches: Floats, contexts: Floats, ranks: int) -> tuple[Floats, Floats]:
+    """The same where the slowest rank counts, from what is convex below each part: it is no less than the mean.
+
+    A rank's part is that of as many ranks like it, so that the grids go up to so many times the largest step. Beside
+    chunks some ranks may have no decodes.
+    """
+    wide = _batches(row, ranks * float(batches[-1]), batches)
+    long = _contexts(row, float(contexts[0]), ranks * float(contexts[-1]))
+    long = np.union1d(long, contexts)
+    logits_s, each_s = curve_at(row.logits, wide), row.per_sequence_s + row.per_sampled_s
+    own_s = row.base_s + curve_at(row.linear, wide) + logits_s
+    pure_s = np.interp(batches, *lower_hull(wide, own_s)) + each_s * batches
+    beside_s = np.interp(batches, *lower_hull(np.append(0.0, wide), np.append(0.0, logits_s))) + each_s * batches
+    read_s = _surface(row.decode, wide, long).min(axis=0)
+    apart_s = np.interp(contexts, *lower_hull(np.append(0.0, long), np.append(0.0, read_s)))
+    together_s = np.interp(contexts, *lower_hull(long, read_s))
+    linear_s = row.per_context_token_s * contexts
+    return _monotone(pure_s[:, None] + together_s + linear_s), _monotone(beside_s[:, None] + apart_s + linear_s)
 
 
 def _batches(row: StepRow, most: float, tokens: Floats) -> Floats:
