@@ -726,7 +726,13 @@ class Simulation:
         if decodes:
             decode_s += self.timing.decode_s(pool, batch, context)
             decode_s += self.timing.uneven_s(pool, batch, context, max(r.p + r.g + depth for r in decodes))
+            decode_s = self.beside_s(pool, batch, context, decode_s) if chunks else decode_s
         return duration + max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
+
+    def beside_s(self, pool: int, batch: int, context: int, decode_s: float) -> float:
+        """Attention of decodes in a step with chunks, where one kernel has the tiles of both."""
+        rows = self.options.decode_rows
+        return decode_s if rows == 0 else max(decode_s, batch * self.timing.chunk_s(pool, context // batch, rows))
 
     def like_micro_batch_s(self, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
         """A step of i with these decodes if each of its micro-batches had these chunks."""
@@ -740,6 +746,7 @@ class Simulation:
         if decodes:
             decode_s += self.timing.decode_s(pool, len(decodes), context)
             decode_s += self.timing.uneven_s(pool, len(decodes), context, max(r.p + r.g + depth for r in decodes))
+            decode_s = self.beside_s(pool, len(decodes), context, decode_s) if chunks else decode_s
         attention_s = max(prefill_s, decode_s) + (1 - self.options.attention_overlap) * min(prefill_s, decode_s)
         return self.timing.base_s(pool, tokens, batch, batch + copies * emitting) + attention_s
 

@@ -115,6 +115,7 @@ class Scenario:
             kv_bytes_per_token=self.model.kv_bytes_per_token * engine.kv_compression.memory_share,
             copy_bytes_per_token=self.model.kv_bytes_per_token * engine.kv_compression.copy_share,
             attention_overlap=engine.attention.overlap,
+            decode_rows=engine.attention.decode_rows,
             max_context=self.model.max_context,
             admission_wait_steps=engine.admission_wait_steps,
             role_change_s=engine.role_change_s,
@@ -406,7 +407,9 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         batching=draw(st.sampled_from(MODES)),
         admission_wait_steps=draw(st.sampled_from([0, 0, 0, 1, 3, 10])),
         first_token=draw(st.sampled_from(["prefill", "decode"])),
-        attention=Attention(draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0]))),
+        attention=Attention(
+            draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0])), draw(st.just(0) | st.sampled_from([1, 4, 64]))
+        ),
         kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
         speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
         sharing=draw(sharings(exact)),

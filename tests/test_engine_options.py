@@ -67,6 +67,25 @@ def test_only_a_hybrid_step_gains(overlap: float, hybrid_s: float) -> None:
     assert result.requests["end_s"].tolist() == [2.0 + hybrid_s + 3.0, 2.0 + hybrid_s]
 
 
+@pytest.mark.parametrize(("rows", "decode_s"), [(1, 1.75), (2, 4.0)])
+def test_a_decode_beside_a_chunk_takes_up_a_tile(rows: int, decode_s: float) -> None:
+    """The same with ((3 + rows)^2 - 3^2)/4 s of decode in the hybrid step; the last step has no chunk."""
+    engine = EngineConfig(attention=Attention(decode_rows=rows))
+    result = run(trace((0, 2, 3), (1, 2, 1)), "mixed", engine=engine)
+    hybrid_s = 2.0 + decode_s
+    assert result.requests["first_token_s"].tolist() == [2.0, 2.0 + hybrid_s]
+    assert result.requests["end_s"].tolist() == [2.0 + hybrid_s + 3.0, 2.0 + hybrid_s]
+
+
+def test_a_tile_costs_no_less_than_the_decode_alone() -> None:
+    row = replace(ROW, prefill_quadratic_s=1 / 64)
+    plain, tiled = (
+        run(trace((0, 2, 3), (1, 2, 1)), "mixed", engine=EngineConfig(attention=Attention(decode_rows=rows)), row=row)
+        for rows in (0, 2)
+    )
+    assert tiled.requests["end_s"].tolist() == plain.requests["end_s"].tolist()
+
+
 def test_uneven_decodes_are_part_of_decode_attention() -> None:
     """Prefill attention of 16 s hides half of decode attention: 3 + 8 tokens at 0.5 s and 2 * 8 - 11 at 1 s."""
     row = replace(ROW, prefill_quadratic_s=1.0, skew_s=1.0)

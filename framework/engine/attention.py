@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from framework.errors import InputError
-from framework.validate import require_at_least
+from framework.validate import require_at_least, require_whole
 
 
 @dataclass(frozen=True)
@@ -14,13 +14,18 @@ class Attention:
 
         max(T_p, T_d) + (1 - overlap) * min(T_p, T_d)
 
-    0: one after the other; 1: the shorter is hidden wholly. A step with one of them alone takes what it takes. Raises
-    InputError for an overlap that is not a number from 0 to 1.
+    0: one after the other; 1: the shorter is hidden wholly. A step with one of them alone takes what it takes.
+
+    With `decode_rows` both are one kernel for chunks, the tiles of which hold so many rows of queries: beside chunks
+    each decode computes a whole tile, so that T_d is at least that of a chunk of so many tokens for each. 0: decodes
+    have a kernel of their own. Raises InputError for an overlap that is not from 0 to 1, and for rows below 0.
     """
 
     overlap: float = 0.0
+    decode_rows: int = 0
 
     def __post_init__(self) -> None:
+        require_whole("engine.attention.decode_rows", self.decode_rows)
         require_at_least("engine.attention.overlap", self.overlap, 0)
         if self.overlap > 1:
             raise InputError(f"engine.attention.overlap must be at most 1, got {self.overlap!r}")

@@ -19,6 +19,7 @@ from framework.engine.sharing import WHOLE
 from framework.engine.speculation import draft_s
 from framework.engine.state import State
 from framework.engine.streams import contention_s, count_busy, decode_slowdown, streaming, with_loads_s
+from framework.engine.tiles import beside_chunks_s
 from framework.jit import kernel, unlikely
 from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
@@ -163,16 +164,19 @@ def launch(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
         value_s, slope_s, knot = decode_s(tables, inst.pool, decodes, context)
         if s.timing_rows[inst.pool]["skew_s"] > 0.0:
             value_s += uneven_s(tables, inst.pool, decodes, context, _longest_context(s, i))
-    first_s += value_s
-    if chunks_s > 0.0 and value_s > 0.0:
-        first_s -= sim.attention_overlap * min(chunks_s, value_s)
+    if prefill_tokens > 0 and decodes > 0:
+        beside_s = beside_chunks_s(s, i, decodes, context, value_s)
+        first_s += beside_s
+        first_s -= sim.attention_overlap * min(chunks_s, beside_s)
+    else:
+        first_s += value_s
     increment_s, most = slope_s * decodes, _NEVER
     if unlikely(inst.ranks > 0):
         first_s, increment_s, most = slowest_rank(s, i, decodes, prefill_tokens)
         knot = np.inf
     leap.widest_tokens = prefill_tokens
     if unlikely(inst.stages > 0) and prefill_tokens > 0:
-        first_s = slowest_s(s, i, decodes, value_s)
+        first_s = slowest_s(s, i, decodes, context, value_s)
     slowdown = 1.0
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
         slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)

@@ -69,7 +69,7 @@ def allocate(
     sim["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
     sim["weight_bytes"] = model.weight_bytes
     sim["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
-    sim["attention_overlap"] = engine.attention.overlap
+    sim["attention_overlap"], sim["decode_rows"] = engine.attention.overlap, engine.attention.decode_rows
     sim["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     sim["latency_s"] = cluster.link.latency_s
     sim["layerwise_tokens"], sim["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers

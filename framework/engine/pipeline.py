@@ -9,6 +9,7 @@ leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
 from __future__ import annotations
 
 from framework.engine.state import State
+from framework.engine.tiles import beside_chunks_s
 from framework.jit import inlined, kernel, unlikely
 from framework.timing.step import StepTables, base_s, chunk_s
 
@@ -62,7 +63,7 @@ def _lightest(s: State, i: int) -> int:
 
 
 @kernel
-def slowest_s(s: State, i: int, decodes: int, decode_s: float) -> float:
+def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> float:
     """Seconds of the step with chunks that is being formed: `decodes`, of `decode_s` attention, are dealt evenly.
 
     Notes the step's bubbles, and what the slowest micro-batch makes of the step for whoever asks what was measured.
@@ -70,10 +71,12 @@ def slowest_s(s: State, i: int, decodes: int, decode_s: float) -> float:
     inst, leap = s.instances[i], s.progress[i]
     _note_micro_batches(s, i)
     slowest, sum_s = 0.0, 0.0
+    beside_s = beside_chunks_s(s, i, decodes, context, decode_s) if decodes > 0 else 0.0
     for m in range(inst.stages):
         if decodes == 0 and s.arena[inst.loads_at + m] == 0:
             continue
-        time_s, sampled = _like_micro_batch(s, i, m, decodes, decode_s)
+        attention_s = beside_s if s.arena[inst.loads_at + m] > 0 else decode_s
+        time_s, sampled = _like_micro_batch(s, i, m, decodes, attention_s)
         sum_s += time_s
         if time_s > slowest:
             slowest = time_s

@@ -12,6 +12,7 @@ import numpy as np
 
 from framework.engine.codes import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS
 from framework.engine.state import State
+from framework.engine.tiles import beside_chunks_s
 from framework.jit import kernel
 from framework.timing.step import StepTables, base_s, chunk_s, decode_s, uneven_s
 
@@ -169,6 +170,8 @@ def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -
         if s.timing_rows[inst.pool]["skew_s"] > 0.0:
             longest = s.arena[at + LARGEST] + inst.decode_steps + 1 + leap.depth
             value_s += uneven_s(tables, inst.pool, batch, context, longest)
+        if chunk_tokens > 0:
+            value_s = beside_chunks_s(s, i, batch, context, value_s)
     first_s += chunks_s + value_s
     if chunks_s > 0.0 and value_s > 0.0:
         first_s -= sim.attention_overlap * min(chunks_s, value_s)

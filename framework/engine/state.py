@@ -259,6 +259,7 @@ SIM = _record(
     ("slowdown_at", "i8"),  # in timing_data: of prefills by percent of the SMs, then of decodes
     ("copy_bytes_per_token", "f8"),  # on a link
     ("attention_overlap", "f8"),
+    ("decode_rows", "i8"),  # that a decode takes up beside chunks, 0: its attention is as without them
     ("chosen_share", "f8"),  # of a layer's experts by one token, 0: no experts
     ("latency_s", "f8"),
     ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none
