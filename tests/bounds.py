@@ -32,6 +32,12 @@ def random_curve(rng: Rng, longest: int, scale_s: float) -> Curve:
     return Curve(tuple(knots), tuple(values))
 
 
+def random_waste(rng: Rng, longest: int) -> Curve:
+    """Factors of at least 1."""
+    curve = random_curve(rng, longest, 2.0)
+    return Curve(curve.knots, tuple(1 + value for value in curve.values))
+
+
 def random_surface(rng: Rng, scale_s: float) -> Surface:
     """Rising or not, but not in context after its last knot, nor in batch."""
     batches = np.unique(np.append(rng.integers(2, 20, rng.integers(1, 4)), 1)).astype(float)
@@ -65,6 +71,7 @@ def random_row(rng: Rng) -> StepRow:
         attention=random_curve(rng, 150, 0.2) if rng.random() < 0.5 else None,
         logits=random_curve(rng, 12, 0.03) if rng.random() < 0.5 else None,
         decode=random_surface(rng, 0.02) if rng.random() < 0.6 else None,
+        waste=random_waste(rng, 150) if rng.random() < 0.3 else None,
     )
 
 

@@ -20,9 +20,10 @@ Integers = NDArray[np.int64]
 class Attention:
     """Least seconds of prefill attention in one pool.
 
-    A chunk from token a to token b costs g(b) (b^2 - a^2), so token x costs (2 x - 1) g(b) with b the end of its chunk.
-    `tokens_s` (X + 1,): sum over the first x tokens of the least that each can cost; `least` (X + 1,): the least g up
-    to x; `last` (X + 1,): g itself, which is what all tokens of a prompt of x cost that is not cut (`whole`).
+    A chunk from token a to token b costs g(b) (b^2 - a^2) or more, so token x costs (2 x - 1) g(b) or more with b the
+    end of its chunk. `tokens_s` (X + 1,): sum over the first x tokens of the least that each can cost; `least` (X +
+    1,): the least g up to x; `last` (X + 1,): g itself, the least for each token of a prompt of x that is not cut
+    (`whole`).
     """
 
     tokens_s: Floats
@@ -47,6 +48,8 @@ def attention(row: StepRow, longest: int, chunk: float, whole: bool) -> Attentio
     """For targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)
+    if row.waste is not None:  # of a chunk that ends there, whatever its length
+        rate *= min(row.waste.values) / curve_at(row.waste, ends)
     ahead = _least_ahead(rate, longest if whole else int(min(chunk, longest)))
     tokens_s = np.cumsum((2 * ends - 1) * ahead)
     least = np.minimum.accumulate(rate)

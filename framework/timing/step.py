@@ -6,6 +6,7 @@ A step costs
     + prefill_step_s where there is a chunk + linear(prefill tokens + decodes) + logits(sampled)          `base_s`
     + sum over chunks of prefill_quadratic_s * ((prefix + chunk)^2 - prefix^2)
                          + attention(prefix + chunk) * (1 - prefix^2 / (prefix + chunk)^2)                `chunk_s`
+      all of it times waste(chunk) / waste(prefix + chunk)
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
 
@@ -34,7 +35,7 @@ _COEFFICIENTS = (
     *("prefill_step_s", "skew_s"),
 )
 _LIMITS = ("tokens_limit", "length_limit", "sampled_limit")
-_CURVES = ("linear", "attention", "logits", "decode_limits")
+_CURVES = ("linear", "attention", "logits", "decode_limits", "waste")
 _SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
 _FIRST_BUCKET = 1023 << 3  # of 1.0
 # An axis of n knots lies in `data` as a count of buckets, for each bucket the segment that holds its lower edge, the
@@ -122,6 +123,7 @@ class StepRow:
     length_limit: float = np.inf
     sampled_limit: float = np.inf
     decode_limits: Curve | None = None
+    waste: Curve | None = None  # over the tokens of a chunk: its time over that of a GPU which it fills, no seconds
 
 
 class Timing(Protocol):
@@ -212,6 +214,14 @@ def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
 
 
 @compiled
+def _ratio(data: NDArray[np.float64], at: int, stride: int, x: float, y: float) -> float:
+    """The curve at x over the curve at y; 1 where there is none."""
+    if stride == 0:
+        return 1.0
+    return _curve(data, at, stride, x) / _curve(data, at, stride, y)
+
+
+@compiled
 def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) -> tuple[float, float, float]:
     """The decode surface of a row as (value, slope, knot); zeros and inf where there is none."""
     stride = row["decode_stride"]
@@ -250,7 +260,7 @@ def chunk_s(tables: StepTables, k: int, prefix: int, chunk: int) -> float:
     square = length * length - float(prefix) * float(prefix)
     whole_s = _curve(tables.data, row["attention_at"], row["attention_stride"], length)
     time_s: float = row["prefill_quadratic_s"] * square + whole_s * (square / (length * length))
-    return time_s
+    return time_s * _ratio(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length)
 
 
 @compiled

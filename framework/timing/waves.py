@@ -1,0 +1,63 @@
+"""Attention of short chunks: blocks of threads run in waves, the last of which leaves part of the GPU idle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from framework.errors import InputError
+from framework.hardware import Gpu, Model, Parallelism
+from framework.timing.step import Curve, StepRow, Timing
+from framework.validate import require_count
+
+_LONGEST = 16384  # tokens from which on a prompt counts as filling the GPU
+_FILLS = 0.8  # share of the slots from which on keys are not split over blocks to fill the others (FlashAttention 2)
+
+
+@dataclass(frozen=True)
+class InWaves:
+    """The steps of `gpu_times`, the attention of a chunk longer by what its blocks leave idle of the GPU.
+
+    A block computes `tile_rows` queries of one head; a GPU runs as many blocks at once as `slots` has for its name, and
+    n blocks take as long as the next multiple of that. Where they would fill less than 0.8 of one wave, keys are split
+    until they do. Measured times of whole prompts have this in them already: a chunk takes longer by its own waste over
+    that of a prompt up to its end. Raises InputError for counts below 1 and for a GPU that `slots` does not name.
+    """
+
+    gpu_times: Timing
+    tile_rows: int
+    slots: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        require_count("timing.tile_rows", self.tile_rows)
+        for gpu, slots in self.slots.items():
+            require_count(f"timing.slots: {gpu}", slots)
+
+    @property
+    def source(self) -> str:
+        return f"{self.gpu_times.source}, chunks in waves"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance; InputError as of `gpu_times`."""
+        if gpu.name not in self.slots:
+            raise InputError(f"timing.slots names {', '.join(self.slots)}, not gpu={gpu.name}; add its blocks at once")
+        heads = max(1, model.heads // parallelism.tp)
+        return replace(self.gpu_times.row(model, gpu, parallelism), waste=self._waste(heads, self.slots[gpu.name]))
+
+    def _waste(self, heads: int, slots: int) -> Curve:
+        """Time over that of a full GPU, by tokens of a chunk: falls within a tile, and rises where another begins."""
+        knots, values = [], []
+        for tile in range(_LONGEST // self.tile_rows):
+            for tokens in (tile * self.tile_rows + 1, (tile + 1) * self.tile_rows):
+                knots.append(float(tokens))
+                values.append(self.waste_of(tokens, heads, slots))
+        return Curve((*knots, knots[-1] + 1, knots[-1] + 2), (*values, 1.0, 1.0))
+
+    def waste_of(self, tokens: int, heads: int, slots: int) -> float:
+        """Time of a chunk of so many tokens over that of as much work on a full GPU, at least 1."""
+        tiles = math.ceil(tokens / self.tile_rows)
+        waves = tiles * heads / slots
+        if waves >= _FILLS:
+            waves = math.ceil(waves)
+        return waves * slots * self.tile_rows / (tokens * heads)
