@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cluster import ClusterSpec
+from framework.cluster import ClusterSpec, PoolSpec
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.experiment import Experiment
@@ -66,7 +67,9 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
     """
     parts = {name: _build(config, name, kind) for name, kind in _KINDS}
     model, engine = parts["model"], parts["engine"]
-    for pool in lay_out(parts["policy"], parts["cluster"]).pools:  # refuses a cluster that it cannot use
+    pools = lay_out(parts["policy"], parts["cluster"]).pools  # refuses a cluster that it cannot use
+    _require_batching(parts["policy"], engine, pools)
+    for pool in pools:
         fitting = engine.kv_fraction, engine.kv_compression.memory_share
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
@@ -76,6 +79,16 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
             "there are none; choose engine.prefix_stores=dram"
         )
     return parts
+
+
+def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[PoolSpec]) -> None:
+    """InputError for a batching that was asked for and that no pool has."""
+    modes = sorted({pool.batching or engine.batching for pool in pools})
+    if engine.batching not in (*modes, EngineConfig().batching):
+        raise InputError(
+            f"engine.batching={engine.batching} has no effect: policy {policy.name} batches {' and '.join(modes)}; "
+            "leave it out"
+        )
 
 
 def _deciders(config: DictConfig) -> tuple[Policy, Predictor | None]:

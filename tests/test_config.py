@@ -171,6 +171,12 @@ def test_a_part_of_the_wrong_kind_is_refused() -> None:
         compose(configured(*SMALL, "policy=chunked", "policy._target_=builtins.dict"))
 
 
+def test_a_batching_that_no_pool_has_is_refused() -> None:
+    with pytest.raises(InputError, match=r"engine.batching=static has no effect: policy \w+ batches decode_first"):
+        compose(configured(*SMALL, "policy=chunked", "engine.batching=static"))
+    compose(configured(*SMALL, "policy=chunked", "cluster=mixed", "engine.batching=decode_first"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [(["output.steps=true", "engine.log=reduced"], "engine.log=full"), (["output.timeline=maybe"], "output.timeline")],
