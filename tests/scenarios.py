@@ -196,6 +196,20 @@ class Scenario:
 # strategies
 
 
+def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model: Model, **options: Any) -> Scenario:
+    """Requests (prompt, output) that arrive at once, at one pool of 1,000 blocks of a token each."""
+    prompt, output = zip(*rows, strict=True)
+    return Scenario(
+        Workload(np.zeros(len(prompt)), np.array(prompt), np.array(output)),
+        ClusterSpec((spec,), LinkSpec(1e9)),
+        model,
+        RowTiming({spec.gpu.name: row}),
+        EngineConfig(max_batch=10, block_tokens=1, watermark=0.0, kv_tokens=1000, **options),
+        Open(),
+        Rules(),
+    )
+
+
 def dyadic(low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
     return st.integers(low, high).map(lambda k: k * 2.0**exponent)
 

@@ -9,11 +9,9 @@ import pytest
 
 from framework.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.engine.attention import Attention
-from framework.engine.config import EngineConfig
 from framework.engine.drafts import Speculation
 from framework.errors import InputError
 from framework.hardware import Parallelism
-from framework.load import Open
 from framework.metrics import summarize
 from framework.policy import Aggregated
 from framework.simulate import simulate
@@ -23,8 +21,7 @@ from framework.views import Cluster, Request
 from framework.workload import Workload
 from tests.conformance import GPU, MODEL
 from tests.recovery import token_times
-from tests.rulers import Rules
-from tests.scenarios import RowTiming, Scenario
+from tests.scenarios import RowTiming, Scenario, at_once
 from tests.test_exact import compare, run_engine
 
 Rows = list[tuple[int, int]]
@@ -34,18 +31,8 @@ COMPUTE = StepRow(base_s=1.0, per_prefill_token_s=0.125)
 def scenario(rows: Rows, row: StepRow, stages: int = 2, budget: int = 1000, **options: Any) -> Scenario:
     """Requests (prompt, output) that arrive at once, at one mixed instance of so many stages."""
     pool = {name: options.pop(name) for name in ("chunk_schedule", "rank_choice") if name in options}
-    prompt, output = zip(*rows, strict=True)
-    engine = EngineConfig(token_budget=budget, max_batch=10, block_tokens=1, watermark=0.0, kv_tokens=1000, **options)
     spec = PoolSpec("all", "mixed", 1, GPU, Parallelism(pp=stages), **pool)
-    return Scenario(
-        Workload(np.zeros(len(prompt)), np.array(prompt), np.array(output)),
-        ClusterSpec((spec,), LinkSpec(1e9)),
-        MODEL,
-        RowTiming({GPU.name: row}),
-        engine,
-        Open(),
-        Rules(),
-    )
+    return at_once(rows, spec, row, MODEL, token_budget=budget, **options)
 
 
 def times(one: Scenario) -> list[list[float]]:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.engine.config import EngineConfig
+from framework.cluster import PoolSpec
 from framework.engine.drafts import Speculation
 from framework.errors import InputError
 from framework.hardware import Parallelism
-from framework.load import Open
 from framework.timing.step import StepRow, Surface
-from framework.workload import Workload
 from tests.conformance import GPU, MODEL
 from tests.recovery import token_times
-from tests.rulers import Rules
-from tests.scenarios import RowTiming, Scenario
+from tests.scenarios import Scenario, at_once
 from tests.test_exact import compare, run_engine
 
 Rows = list[tuple[int, int]]
@@ -28,18 +23,8 @@ READ = StepRow(base_s=1.0, per_context_token_s=0.25)
 def scenario(rows: Rows, row: StepRow, budget: int = 1000, ranks: int = 2, **options: Any) -> Scenario:
     """Requests (prompt, output) on one mixed instance of so many ranks, which arrive while it prefills one token."""
     pool = {name: options.pop(name) for name in ("rank_choice",) if name in options}
-    prompt, output = zip((1, 1), *rows, strict=True)
-    engine = EngineConfig(token_budget=budget, max_batch=10, block_tokens=1, watermark=0.0, kv_tokens=1000, **options)
     spec = PoolSpec("all", "mixed", 1, GPU, Parallelism(dp=ranks), **({"rank_choice": "kv"} | pool))
-    return Scenario(
-        Workload(np.zeros(len(prompt)), np.array(prompt), np.array(output)),
-        ClusterSpec((spec,), LinkSpec(1e9)),
-        MODEL,
-        RowTiming({GPU.name: row}),
-        engine,
-        Open(),
-        Rules(),
-    )
+    return at_once([(1, 1), *rows], spec, row, MODEL, token_budget=budget, **options)
 
 
 def times(one: Scenario) -> list[list[float]]:
