@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from hydra import compose as compose_config
-from hydra import initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -27,6 +26,7 @@ from framework.choices import name_files
 from framework.compose import compose
 from framework.errors import InputError
 from framework.launch import guard
+from framework.launchers.composition import composing
 from framework.metrics import evaluate
 from framework.objective import Goodput
 from framework.terminal import results_console
@@ -130,6 +130,11 @@ def run(ablation: Ablation, replicates: int, overrides: Sequence[str] = ()) -> O
     Raises InputError for a metric that summaries lack and for replicates that are all the same, and what Hydra and the
     parts raise for their settings.
     """
+    with composing(_CONF):
+        return _run(ablation, replicates, overrides)
+
+
+def _run(ablation: Ablation, replicates: int, overrides: Sequence[str]) -> Outcome:
     rows: dict[str, list[dict[str, Any]]] = {variant: [] for variant in ablation.variants}
     first: Workload | None = None
     started_s = time.monotonic()
@@ -158,8 +163,7 @@ def run(ablation: Ablation, replicates: int, overrides: Sequence[str] = ()) -> O
 
 def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Workload, dict[str, Any]]:
     """One run or search, and its summary. InputError if its workload is not `sample`, with which it is to be paired."""
-    with initialize_config_dir(str(_CONF), version_base="1.3"):
-        config = compose_config("config", overrides=name_files(overrides))
+    config = compose_config("config", overrides=name_files(overrides))
     experiment = compose(config)
     if sample is not None and not _same(sample, experiment.workload):
         raise InputError("variants run on different requests, which cannot be paired: leave the trace to base")

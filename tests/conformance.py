@@ -12,6 +12,7 @@ integers times powers of two), so that results are exact however an engine group
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import sys
@@ -239,6 +240,17 @@ def configuration(policy_name: str, config_dir: str | None) -> DictConfig:
         return compose("config", overrides=[f"policy={policy_name}", *search])
 
 
+@functools.cache
+def _recipe(policy_name: str, config_dir: str | None, part: str) -> functools.partial[Any] | None:
+    """What makes a part of that configuration, as often as it is called; None: there is no such part."""
+    return instantiate(configuration(policy_name, config_dir)[part], _convert_="all", _partial_=True)
+
+
+def _made(recipe: functools.partial[Any]) -> Any:
+    """A new one: what it is made of is its own."""
+    return recipe.func(*copy.deepcopy(recipe.args), **copy.deepcopy(recipe.keywords))
+
+
 @contextmanager
 def _eager_thread_switches() -> Iterator[None]:
     usual_s = sys.getswitchinterval()
@@ -271,7 +283,8 @@ class PolicyConformance:
         if factory is not None:
             return factory()
         assert self.policy_name is not None, "set policy_name or policy_factory"
-        made = instantiate(configuration(self.policy_name, self.config_dir).policy, _convert_="all")
+        recipe = _recipe(self.policy_name, self.config_dir, "policy")
+        made = None if recipe is None else _made(recipe)
         assert isinstance(made, Policy), (
             f"policy={self.policy_name} makes {made!r}, which is no framework.policy.Policy"
         )
@@ -281,8 +294,8 @@ class PolicyConformance:
         """A fresh predictor, as the policy's YAML chooses it."""
         if self.policy_name is None:
             return type(self).predictor_factory()
-        made: Predictor | None = instantiate(configuration(self.policy_name, self.config_dir).predictor)
-        return made
+        recipe = _recipe(self.policy_name, self.config_dir, "predictor")
+        return None if recipe is None else _made(recipe)
 
     def usable_clusters(self) -> dict[str, ClusterSpec]:
         """The clusters of this suite that the policy's layout accepts."""

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 os.environ["TRACES_OFFLINE"] = "1"
 # Workers are as many as there are cores: threads of linear algebra that wait for each other would take their time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+settings.register_profile("shared", deadline=None)  # an example takes as long as the others on its core let it
+settings.load_profile("shared")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,6 +6,7 @@ exact in float64 whatever its order; general ones use arbitrary floats.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -193,9 +194,6 @@ class Scenario:
         return dp * int(tokens // dp / self.engine.kv_compression.memory_share)
 
 
-# strategies
-
-
 def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model: Model, **options: Any) -> Scenario:
     """Requests (prompt, output) that arrive at once, at one pool of 1,000 blocks of a token each."""
     prompt, output = zip(*rows, strict=True)
@@ -210,10 +208,15 @@ def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model
     )
 
 
+# strategies, each made once for the same arguments: Hypothesis takes longer to make and check one than to draw from it
+
+
+@functools.cache
 def dyadic(low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
     return st.integers(low, high).map(lambda k: k * 2.0**exponent)
 
 
+@functools.cache
 def amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
     """Multiples of 2^exponent, or floats spread over the same range so that sums of them hardly ever meet."""
     if exact:
@@ -222,6 +225,12 @@ def amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrateg
     return st.integers(1, 10**6).map(lambda k: (low + (high - low) * (k * golden % 1.0)) * 2.0**exponent)
 
 
+@functools.cache
+def zero_or_amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
+    return st.just(0.0) | amounts(exact, low, high, exponent)
+
+
+@functools.cache
 @st.composite
 def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
     surface = None
@@ -244,29 +253,31 @@ def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
         per_context_token_s=draw(amounts(exact, 0, 7, -14)),
         per_sampled_s=draw(amounts(exact, 0, 3, -12)),
         prefill_step_s=draw(amounts(exact, 0, 3, -9)),
-        skew_s=draw(st.just(0.0) | amounts(exact, 0, 3, -13)),
-        request_s=draw(st.just(0.0) | amounts(exact, 0, 7, -8)),
-        intake_s=draw(st.just(0.0) | amounts(exact, 0, 7, -9)),
+        skew_s=draw(zero_or_amounts(exact, 0, 3, -13)),
+        request_s=draw(zero_or_amounts(exact, 0, 7, -8)),
+        intake_s=draw(zero_or_amounts(exact, 0, 7, -9)),
         decode=surface,
     )
 
 
+@functools.cache
 @st.composite
 def workloads(draw: st.DrawFn, exact: bool, block_tokens: int) -> Workload:
     longest = draw(st.sampled_from([6, 40, 90]))
     sessions = draw(st.booleans())
     hash_tokens = block_tokens * draw(st.sampled_from([1, 2, 4])) if draw(st.booleans()) else 0
-    gaps = amounts(exact, 1, 40, draw(st.sampled_from([-11, -8, -5])))
+    exponent = draw(st.sampled_from([-11, -8, -5]))
+    gaps, gaps_or_none = amounts(exact, 1, 40, exponent), zero_or_amounts(exact, 1, 40, exponent)
     arrival = 0.0
     arrivals, prompts, outputs, previous, think = [], [], [], [], []
     ids: list[list[int]] = []
     for k in range(draw(st.integers(1, 20))):
-        arrival += draw(st.just(0.0) | gaps if exact or k % 4 == 0 else gaps) if k else 0.0
+        arrival += draw(gaps_or_none if exact or k % 4 == 0 else gaps) if k else 0.0
         arrivals.append(arrival)
         outputs.append(draw(st.integers(1, longest)))
         open_turns = [j for j in range(k) if j not in previous]
         previous.append(draw(st.sampled_from([-1, *open_turns])) if sessions else -1)
-        think.append(draw(st.just(0.0) | gaps))
+        think.append(draw(gaps_or_none))
         prompts.append(draw(st.integers(1, 60)))
         if hash_tokens:
             count = -(-prompts[-1] // hash_tokens)
@@ -286,6 +297,7 @@ def workloads(draw: st.DrawFn, exact: bool, block_tokens: int) -> Workload:
 MODEL = Model("tiny", 4, 8, 1, 1, 1, 8, 8, max_context=140)  # 16 bytes of KV a token
 
 
+@functools.cache
 @st.composite
 def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpec:
     tokens = block_tokens * draw(st.integers(80 // block_tokens, 240 // block_tokens))
@@ -326,16 +338,19 @@ def without_stages(pool: PoolSpec) -> PoolSpec:
     return replace(pool, gpu=gpu, parallelism=Parallelism(dp=dp))
 
 
+@functools.cache
 @st.composite
 def chunk_schedules(draw: st.DrawFn) -> ChunkSchedule:
     sizes = draw(st.lists(st.integers(1, 48), min_size=1, max_size=3))
     return ChunkSchedule(tuple(sorted(sizes, reverse=True)), draw(st.integers(1, 32)))
 
 
+@functools.cache
 def bandwidths(exact: bool) -> st.SearchStrategy[float]:
     return st.integers(11, 17).map(lambda k: 2.0**k) if exact else st.floats(2e3, 1e5)
 
 
+@functools.cache
 @st.composite
 def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
     balanced = ("hash", "turn", "queued_tokens", "kv_tokens", "free_blocks", "running", "cached")
@@ -357,6 +372,7 @@ def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
     )
 
 
+@functools.cache
 @st.composite
 def prefix_stores(draw: st.DrawFn, exact: bool) -> PrefixStores:
     tiers = {}
@@ -367,12 +383,13 @@ def prefix_stores(draw: st.DrawFn, exact: bool) -> PrefixStores:
             capacity_tokens=None if in_bytes else tokens,
             capacity_bytes=16.0 * tokens if in_bytes else None,  # type: ignore[operator]
             bandwidth_bytes_s=draw(st.none() | bandwidths(exact)),
-            latency_s=draw(st.just(0.0) | amounts(exact, 1, 20, -9)),
+            latency_s=draw(zero_or_amounts(exact, 1, 20, -9)),
             shared=draw(st.integers(0, 2)) == 0,
         )
     return PrefixStores(tiers, draw(st.booleans()))
 
 
+@functools.cache
 @st.composite
 def kv_formats(draw: st.DrawFn, exact: bool) -> KvFormat:
     shares = st.sampled_from([0.25, 0.5, 1.0]) if exact else st.floats(0.15, 1.0)
@@ -381,6 +398,7 @@ def kv_formats(draw: st.DrawFn, exact: bool) -> KvFormat:
     return KvFormat(draw(shares), draw(shares), draw(factors), draw(factors), draw(rates), draw(rates))
 
 
+@functools.cache
 @st.composite
 def speculations(draw: st.DrawFn) -> Speculation:
     return Speculation(
@@ -391,6 +409,7 @@ def speculations(draw: st.DrawFn) -> Speculation:
     )
 
 
+@functools.cache
 @st.composite
 def sharings(draw: st.DrawFn, exact: bool) -> Sharing:
     """Exact: 32 percent between points, and no contention, whose shares of bandwidth are quotients."""
@@ -401,6 +420,7 @@ def sharings(draw: st.DrawFn, exact: bool) -> Sharing:
     return Sharing(draw(st.integers(4, 96)), curves[0], curves[1], contention=not exact)
 
 
+@functools.cache
 @st.composite
 def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
     block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
@@ -427,17 +447,18 @@ def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
         kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
         speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
         sharing=draw(sharings(exact)),
-        role_change_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
-        start_s=draw(st.just(0.0) | amounts(exact, 1, 40, -7)),
+        role_change_s=draw(zero_or_amounts(exact, 1, 40, -7)),
+        start_s=draw(zero_or_amounts(exact, 1, 40, -7)),
         layerwise_tokens=draw(st.sampled_from([None, 1, 20])),
     )
-    link = LinkSpec(draw(bandwidths(exact)), draw(st.just(0.0) | amounts(exact, 1, 20, -9)))
+    link = LinkSpec(draw(bandwidths(exact)), draw(zero_or_amounts(exact, 1, 20, -9)))
     timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})
     load = draw(st.just(Open()) | st.just(Open()) | st.integers(1, 6).map(Closed))
     seed = draw(st.integers(0, 99))
     return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, load, draw(rules(layout, exact)), seed)
 
 
+@functools.cache
 @st.composite
 def crowded(draw: st.DrawFn) -> Scenario:
     """Several prompts prefill at once, block by block, in too little memory."""
@@ -460,6 +481,7 @@ def crowded(draw: st.DrawFn) -> Scenario:
     )
 
 
+@functools.cache
 @st.composite
 def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
     """Most requests are cut and go on elsewhere, in little memory."""
@@ -490,6 +512,7 @@ def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
     )
 
 
+@functools.cache
 @st.composite
 def sharing(draw: st.DrawFn) -> Scenario:
     """Prompts of a few families, more than memory can keep, with stores below it and prefixes sent ahead."""
@@ -517,6 +540,7 @@ def sharing(draw: st.DrawFn) -> Scenario:
     return replace(scenario, workload=workload, engine=engine, rules=rules)
 
 
+@functools.cache
 @st.composite
 def shared(draw: st.DrawFn, exact: bool = True) -> Scenario:
     """Prefills run beside decodes on all instances, most of the time, in little memory."""

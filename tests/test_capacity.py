@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hydra import compose as compose_config
-from hydra import initialize_config_dir
 from scipy.optimize import brentq
 
 from framework import capacity
@@ -30,6 +28,7 @@ from framework.stability import MISSED, SUSTAINED, Reading
 from framework.timing.affine import Affine
 from framework.workload import Workload, at_rate, rate_rps
 from tests import warm
+from tests.composing import configured as composed
 from tests.conftest import ROOT
 from tests.servers import CRITERION, SERVICE_S, experiment, poisson, regular, requests, ttft_within
 
@@ -207,8 +206,7 @@ def test_the_run_at_capacity_is_evaluated() -> None:
 
 
 def configured(*overrides: str) -> Experiment:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose(compose_config("config", overrides=[*overrides]))
+    return compose(composed(*overrides))
 
 
 def test_sessions_are_offered_at_the_rate_of_all_their_requests() -> None:

@@ -16,9 +16,11 @@ from experiments.headlines.file import FOLDER, Claim, Common, read_claims, read_
 from experiments.headlines.run import Effect, Finding, put_to_test
 from experiments.headlines.sheet import as_csv, lay_out, verdict
 from experiments.tables.formats import as_latex, as_markdown
+from experiments.tuning import base
 from experiments.tuning.base import Configuration
 from framework.compose import fitting_parts
 from framework.errors import InputError
+from tests.composing import composing
 
 CONTENT: dict[str, Any] = {
     "system": "Quick",
@@ -162,7 +164,8 @@ def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[!_]*.yaml")))
-def test_every_shipped_row_fits_together(name: str) -> None:
+def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
     (row,), common = read_claims([name]), read_common()
     regimes = [(row.settings, row.arms), (("trace=synthetic",), row.common_arms)]
     for settings, arms in regimes:
@@ -172,5 +175,5 @@ def test_every_shipped_row_fits_together(name: str) -> None:
             parts = fitting_parts(config)
             assert parts["policy"].name
     for further in row.sensitivity.values():
-        Configuration((*row.settings, *row.arms["system"], *further))
+        assert Configuration((*row.settings, *row.arms["system"], *further)).config
     assert np.isfinite(row.range).all()

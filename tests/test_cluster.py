@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -14,7 +13,7 @@ from framework.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mi
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.hardware import Gpu
-from tests.conftest import ROOT
+from tests.composing import configured as composed
 
 GPU = Gpu("g", {"bf16": 1e12}, 80e9, 2e12, 3e11, 3e10, 5e10, 400.0, 50.0, 2.0)
 SLOW_NIC = Gpu("s", {"bf16": 1e12}, 80e9, 2e12, 3e11, 3e10, 1e10, 400.0, 50.0, 2.0)
@@ -22,8 +21,7 @@ SLOW_NIC = Gpu("s", {"bf16": 1e12}, 80e9, 2e12, 3e11, 3e10, 1e10, 400.0, 50.0, 2
 
 def configuration(*overrides: str) -> DictConfig:
     """The shipped configuration without a policy, which would choose a cluster of its own."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("config", ["~policy", "~predictor", "~trace", *overrides])
+    return composed("~policy", "~predictor", "~trace", *overrides)
 
 
 def configured(*overrides: str) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hydra import compose as compose_config
-from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -34,6 +33,7 @@ from framework.predictor import Predictor
 from framework.slo import Slo
 from framework.timing.step import StepRow
 from framework.workload import Workload
+from tests.composing import composing
 from tests.conftest import ROOT
 
 GROUPS = ("policy", "predictor", "trace", "model", "gpu", "cluster", "timing", "engine", "load", "slo", "objective")
@@ -66,7 +66,7 @@ def choices(*groups: str) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def config_directory() -> Iterator[None]:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with composing():
         yield
 
 

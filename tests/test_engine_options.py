@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hydra import compose as compose_config
-from hydra import initialize_config_dir
 from hydra.errors import HydraException
 
 from framework.choices import name_files
@@ -31,6 +30,7 @@ from framework.timing.step import StepRow, Surface, base_s, beyond, chunk_s, dec
 from framework.usage import memory_bytes
 from framework.workload import Workload
 from tests.bounds import server
+from tests.composing import composing, configured
 from tests.conftest import ROOT
 from tests.parts import load, made_up
 from tests.results import INSTANCE_FIELDS, records
@@ -195,7 +195,7 @@ def test_values_out_of_range_are_refused(kind: type, values: dict[str, Any], wor
 
 @pytest.fixture
 def config_directory() -> Iterator[None]:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with composing():
         yield
 
 
@@ -203,7 +203,7 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml") if not path.stem.startswith("_"))
 
 
-OPTIONS = [f"engine.{kind}={name}" for kind in ("attention", "kv_compression") for name in names(f"engine/{kind}")]
+OPTIONS = [(kind, name) for kind in ("attention", "kv_compression") for name in names(f"engine/{kind}")]
 
 
 def test_a_name_chooses_a_file() -> None:
@@ -250,9 +250,10 @@ def test_an_unknown_name_is_answered_with_those_there_are(config_directory: None
     )
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("kind", "name"), OPTIONS)
 @pytest.mark.parametrize("policy", names("policy"))
-def test_every_policy_runs_with_every_option(policy: str, option: str, config_directory: None) -> None:
-    words = [f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline", option]
-    result = compose(compose_config("config", overrides=name_files(words))).run()
+def test_every_policy_runs_with_every_option(policy: str, kind: str, name: str) -> None:
+    config = configured(f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline")
+    config.engine[kind] = configured(f"engine/{kind}={name}").engine[kind]
+    result = compose(config).run()
     assert np.all(result.requests["state"] == 1)

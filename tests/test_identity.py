@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hydra import compose as compose_config
-from hydra import initialize_config_dir
 
 from framework import identity
 from framework.compose import compose
 from framework.identity import code_hash, run_key, workload_hash
 from framework.job import flattened
 from framework.workload import Workload
+from tests.composing import composing
 from tests.conftest import ROOT
 
 SMALL = ("policy=chunked", "trace=synthetic", "trace.limit=20")
@@ -24,7 +24,7 @@ SMALL = ("policy=chunked", "trace=synthetic", "trace.limit=20")
 
 @pytest.fixture(autouse=True)
 def config_directory() -> Iterator[None]:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with composing():
         yield
 
 

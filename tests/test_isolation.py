@@ -28,7 +28,7 @@ RUNS = (
 )
 CLEAN = get_context("forkserver")  # whose processes begin with what is imported, and have run nothing
 CLEAN.set_forkserver_preload([__name__])
-LOAD = ("trace=synthetic", "trace.limit=400", "trace.rate=20")
+LOAD = ("trace=synthetic", "trace.limit=200", "trace.rate=20")
 
 
 def experiment(overrides: Sequence[str]) -> Experiment:

@@ -17,7 +17,7 @@ import pytest
 from framework.store import Store
 from tests.processes import eventually, finish, of_session, run, runs_below, start, workers_of
 
-JOBLIB = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "policy=chunked", "cluster.instances=1")
+JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 SIZES = [
     pytest.param(16, 0, id="16 runs"),
     *(pytest.param(200, seed, id=f"200 runs, seed {seed}", marks=pytest.mark.slow) for seed in range(1, 4)),
@@ -25,7 +25,7 @@ SIZES = [
 
 
 def sweep(runs: int) -> tuple[str, ...]:
-    return (*JOBLIB, "trace=synthetic", "trace.limit=500", f"seed=range({runs})")
+    return ("-m", "policy=chunked", "cluster.instances=1", "trace=synthetic", "trace.limit=500", f"seed=range({runs})")
 
 
 def records(directory: Path) -> dict[str, int]:
@@ -45,7 +45,7 @@ def everything_is_whole(directory: Path) -> bool:
 
 @pytest.mark.parametrize(("runs", "seed"), SIZES)
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, runs: int, seed: int) -> None:
-    process = start(tmp_path, *sweep(runs))
+    process = start(tmp_path, *JOBLIB, *sweep(runs))
     some = random.Random(seed).randrange(1, runs)
     assert eventually(lambda: len(records(tmp_path)) >= some)
     process.kill()
@@ -54,7 +54,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, runs: int, seed: in
     assert everything_is_whole(tmp_path)
     before = records(tmp_path)
     assert some <= len(before)
-    finished = run(tmp_path, *sweep(runs))
+    finished = run(tmp_path, *sweep(runs))  # in one process: it is the store that knows what is done
     assert finished.returncode == 0, finished.stderr
     assert everything_is_whole(tmp_path)
     after = records(tmp_path)
@@ -67,7 +67,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, runs: int, seed: in
 @pytest.mark.parametrize(("runs", "seed"), SIZES)
 def test_a_sweep_finishes_without_the_workers_that_are_killed(tmp_path: Path, runs: int, seed: int) -> None:
     rng = random.Random(seed)
-    process = start(tmp_path, *sweep(runs))
+    process = start(tmp_path, *JOBLIB, *sweep(runs))
 
     def has(some: int) -> bool:
         return len(records(tmp_path)) >= some and len(workers_of(process)) > 0

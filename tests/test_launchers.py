@@ -117,6 +117,7 @@ def test_an_interrupted_sweep_ends_quietly_with_its_workers(tmp_path: Path) -> N
     assert not (tmp_path / "multirun").exists()
 
 
+@pytest.mark.slow  # as a killed sweep of tests/test_kill.py does
 def test_workers_end_soon_after_the_process_that_gave_them_work(tmp_path: Path) -> None:
     process = start(tmp_path, "-m", *JOBLIB, *SMALL, "seed=range(300)")
     assert eventually(lambda: runs_below(tmp_path))

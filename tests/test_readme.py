@@ -97,9 +97,11 @@ def shortened(line: str) -> str:
     if "experiments.tune" in line:
         return f"{line.replace('trials=40', 'trials=6')} trace.limit=200"
     if "experiments.curve" in line:
-        return f"{line} trace.limit=200"
+        return f"{line.replace('rates=10:100:10', 'rates=10:100:45')} trace.limit=200"
     if "experiments.ablation" in line:
-        return f"{line} --replicates 2 trace.limit=1000"
+        return f"{line} --replicates 2 trace.requests=200"
+    if "seed=range" in line:
+        return f"{line.replace('range(5)', 'range(2)')} trace.limit=100"
     makes_runs = "run.py" in line and not any(word in line for word in ("--cfg", "trace.limit", "+tuned="))
     return f"{line} trace.limit=100" if makes_runs else line
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra import compose as compose_config
-from hydra import initialize_config_dir
 
 from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.compose import compose
@@ -24,6 +22,7 @@ from framework.simulate import Result, simulate
 from framework.slo import Slo
 from framework.timing.step import Curve, StepRow
 from framework.workload import Workload
+from tests.composing import configured
 from tests.conftest import ROOT
 from tests.parts import load
 from tests.recovery import token_times
@@ -234,9 +233,8 @@ def test_bad_options(options: dict[str, Any], words: list[str]) -> None:
 @pytest.mark.parametrize("choice", [["draft"], ["draft", "engine.speculation.depth=adaptive"], ["mtp"]], ids=" ".join)
 @pytest.mark.parametrize("policy", sorted(path.stem for path in (CONF / "policy").glob("*.yaml")))
 def test_every_policy_runs_with_it(policy: str, choice: list[str]) -> None:
-    words = [f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose_config("config", overrides=[*words, f"engine/speculation={choice[0]}", *choice[1:]])
+    config = configured(f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline")
+    config.engine.speculation = configured(f"engine/speculation={choice[0]}", *choice[1:]).engine.speculation
     result = compose(config).run()
     assert np.all(result.requests["state"] == 1)
     assert result.instances["accepted_tokens"].sum() > 0

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.config_repository import IConfigRepository
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import HydraContext, RunMode
@@ -68,6 +73,16 @@ def hasten(context: HydraContext) -> None:
     """Have a sweep compose its jobs with a SweepLoader."""
     if type(context.config_loader) is ConfigLoaderImpl:
         context.config_loader = SweepLoader(context.config_loader.get_search_path())
+
+
+@contextmanager
+def composing(directory: Path) -> Iterator[None]:
+    """Let `hydra.compose` read configurations from `directory`, what they share but once."""
+    with initialize_config_dir(str(directory), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.config_loader = SweepLoader(hydra.config_loader.get_search_path())
+        yield
 
 
 def _is_setting(override: Override, repository: IConfigRepository) -> bool:
