@@ -47,7 +47,8 @@ OUTCOME = np.dtype(
         ("preemptions", "i4"),
         ("migrations", "i4"),
         ("predicted_tokens", "f8"),
-    ]
+    ],
+    align=True,
 )
 _ENDS = {FINISHED: 1, REJECTED: 2, FAILED: 3}
 

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from experiments.benchmarks import peer as bench_peer
 from experiments.benchmarks.rows import ROWS, TIMING, Row, model
-from framework.hardware import Parallelism
+from framework.cluster import ClusterSpec
+from framework.engine.config import EngineConfig
+from framework.hardware import Model, Parallelism
 from framework.kv_capacity import kv_capacity_tokens
 from framework.metrics import Evaluation, evaluate
 from framework.output import write
@@ -37,8 +39,19 @@ from framework.workload import Workload
 from traces.load import load
 
 T = TypeVar("T")
+
 _FIRST_REQUESTS = 100
 _AGREE_S = 1e-6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of a row share, read once: nobody's time includes reading it."""
+
+    row: Row
+    cluster: ClusterSpec
+    model: Model
+    engine: EngineConfig
 
 
 @dataclass
@@ -67,14 +80,15 @@ def measure(row: Row, repeats: int, peer_python: Path) -> Measured:
     """Replay the row from its trace to its files once, for memory; then `repeats` times beside its rivals."""
     _say("reading the trace")
     workload, parse_s = _timed(lambda: load(**row.trace))
-    measured, end_s = _once(row, workload, parse_s)
+    setting = _setting(row)
+    measured, end_s = _once(setting, workload, parse_s)
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-        bare = _bare(row, workload, measured, end_s)
-        peer = _peer(row, workload, measured, peer_python, Path(folder), stack)
+        bare = _bare(setting, workload, measured, end_s)
+        peer = _peer(setting, workload, measured, peer_python, Path(folder), stack)
         repeats = min(repeats, row.most_repeats)
         for repetition in range(repeats):
             _say(f"repetition {repetition + 1} of {repeats}")
-            measured.simulate_s.append(_timed(lambda: _simulated(row, workload))[1])
+            measured.simulate_s.append(_timed(lambda: _simulated(setting, workload))[1])
             if bare is not None:
                 measured.bare_s.append(_timed(bare)[1])
             if peer is not None:
@@ -84,10 +98,14 @@ def measure(row: Row, repeats: int, peer_python: Path) -> Measured:
     return measured
 
 
-def _once(row: Row, workload: Workload, parse_s: float) -> tuple[Measured, NDArray[np.float64]]:
+def _setting(row: Row) -> Setting:
+    return Setting(row, row.cluster(), model(), row.engine_config())
+
+
+def _once(setting: Setting, workload: Workload, parse_s: float) -> tuple[Measured, NDArray[np.float64]]:
     """Simulate, evaluate and write; what that took, and when each request ended."""
     _say("first run")
-    result = _simulated(row, workload)
+    result = _simulated(setting, workload)
     _say("metrics and output")
     evaluation, metrics_s = _timed(lambda: _evaluated(result))
     output_s = _timed(lambda: _written(result, evaluation))[1]
@@ -109,17 +127,18 @@ def _once(row: Row, workload: Workload, parse_s: float) -> tuple[Measured, NDArr
 def first(row: Row) -> float:
     """CPU seconds of this process up to the end of a short first run and its metrics, imports included."""
     trace = {key: value for key, value in row.trace.items() if key not in ("tile", "limit", "requests")}
-    _evaluated(_simulated(row, load(**trace, limit=_FIRST_REQUESTS)))
+    _evaluated(_simulated(_setting(row), load(**trace, limit=_FIRST_REQUESTS)))
     return time.process_time()
 
 
-def _simulated(row: Row, workload: Workload) -> Result:
+def _simulated(setting: Setting, workload: Workload) -> Result:
+    row = setting.row
     return simulate(
         workload,
-        row.cluster(),
-        model(),
+        setting.cluster,
+        setting.model,
         row.timing,
-        engine=row.engine_config(),
+        engine=setting.engine,
         policy=row.policy(),
         predictor=None if row.predictor is None else row.predictor(),
     )
@@ -135,17 +154,22 @@ def _written(result: Result, evaluation: Evaluation) -> None:
         write(Path(folder), result, evaluation)
 
 
-def _bare(row: Row, workload: Workload, measured: Measured, end_s: NDArray[np.float64]) -> Callable[[], object] | None:
+def _bare(
+    setting: Setting, workload: Workload, measured: Measured, end_s: NDArray[np.float64]
+) -> Callable[[], object] | None:
     """The bare loop on this row, once it has shown that it ends every request when the engine does."""
-    if row.no_bare:
+    if setting.row.no_bare:
         return None
-    from experiments.benchmarks.bare import CannotStepError, step_every_iteration  # compiled when it is imported
+    from experiments.benchmarks import bare  # compiled when it is imported
 
-    routing, cluster, engine = row.routing, row.cluster(), row.engine_config()
+    def step() -> bare.BareResult:
+        parts = setting.cluster, setting.model, TIMING, setting.engine, setting.row.routing
+        return bare.step_every_iteration(workload, *parts)
+
     _say("bare loop")
     try:
-        stepped = step_every_iteration(workload, cluster, model(), TIMING, engine, routing)
-    except CannotStepError as error:
+        stepped = step()
+    except bare.CannotStepError as error:
         measured.notes.append(f"bare loop: {error}")
         return None
     apart_s = float(np.abs(stepped.end_s - end_s).max())
@@ -154,20 +178,20 @@ def _bare(row: Row, workload: Workload, measured: Measured, end_s: NDArray[np.fl
             f"bare loop: {stepped.steps} steps for the engine's {measured.steps}, ends up to {apart_s:.2g} s apart"
         )
     measured.bare_steps = stepped.steps
-    return lambda: step_every_iteration(workload, cluster, model(), TIMING, engine, routing)
+    return step
 
 
 def _peer(
-    row: Row, workload: Workload, measured: Measured, python: Path, folder: Path, stack: ExitStack
+    setting: Setting, workload: Workload, measured: Measured, python: Path, folder: Path, stack: ExitStack
 ) -> bench_peer.Peer | None:
     """The mocker with this row's requests loaded, once it has shown that it completes them."""
-    if row.no_peer:
+    if setting.row.no_peer:
         return None
     _say("Dynamo")
-    engine, gpu = row.engine_config(), row.cluster().pools[0].gpu
-    blocks = kv_capacity_tokens(model(), gpu, Parallelism(), engine.kv_fraction) // engine.block_tokens
+    cluster, engine = setting.cluster, setting.engine
+    capacity = kv_capacity_tokens(setting.model, cluster.pools[0].gpu, Parallelism(), engine.kv_fraction)
     try:
-        job = bench_peer.job(workload, row.cluster(), model(), engine, blocks, folder)
+        job = bench_peer.job(workload, cluster, setting.model, engine, capacity // engine.block_tokens, folder)
         peer = stack.enter_context(bench_peer.peer(python, job))
         completed = peer.replay().completed
     except bench_peer.PeerError as error:

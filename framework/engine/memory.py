@@ -122,7 +122,7 @@ def allocate(
         finished=data[sim["finished_at"][0] :][:count],
     )
     rows = max(_LOG_ROWS, 64 * most_running)
-    logs = np.zeros(rows, LEAP), np.zeros(rows, MEMBERSHIP)
+    logs = np.empty(rows, LEAP), np.empty(rows, MEMBERSHIP)  # read as far as it is written, and so whole
     progress = np.zeros(size, PROGRESS)
     progress["event_s"] = np.inf
     progress["next_finish"] = np.iinfo(np.int64).max
@@ -187,18 +187,11 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
 
 def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void]:
     """Requests as the scheduler will see them: each `delay_s` after its client has sent it."""
-    requests = np.zeros(len(workload), REQUEST)
-    requests["event_s"] = workload.arrival_s if load.clients is None else 0.0
-    requests["event_s"] += delay_s
-    requests["opens"] = True if workload.previous is None else workload.previous < 0
+    requests = _alike(len(workload))
+    requests["event_s"] = delay_s if load.clients is not None else workload.arrival_s + delay_s
     requests["input_tokens"] = workload.input_tokens
-    for name in ("instance", "destination", "heap_index", "next", "child", "followed_by"):
-        requests[name] = -1
-    for name in ("prefill_instance", "decode_instance", "session"):
-        requests[name] = -1
-    for name in ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
-        requests[name] = np.nan
     if workload.previous is not None:
+        requests["opens"] = workload.previous < 0
         later = np.flatnonzero(workload.previous >= 0)
         requests["follows"][later] = True
         requests["followed_by"][workload.previous[later]] = later
@@ -212,7 +205,25 @@ def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void
     ):
         if column is not None:
             requests[name] = column
-    requests["think_s"] = np.where(requests["opens"], 0.0, requests["think_s"]) + delay_s
+    if workload.think_s is not None:
+        requests["think_s"][requests["opens"]] = 0.0
+    if delay_s > 0:
+        requests["think_s"] += delay_s
     if workload.slo_class is not None:
         requests["slo_class"] = np.unique(workload.slo_class, return_inverse=True)[1]
+    return requests
+
+
+def _alike(count: int) -> NDArray[np.void]:
+    """So many requests of which nothing is known, each the first of its session."""
+    one = np.zeros(1, REQUEST)
+    one["opens"] = True
+    for name in ("instance", "destination", "heap_index", "next", "child", "followed_by"):
+        one[name] = -1
+    for name in ("prefill_instance", "decode_instance", "session"):
+        one[name] = -1
+    for name in ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
+        one[name] = np.nan
+    requests = np.empty(count, REQUEST)
+    requests.view(np.int64).reshape(count, -1)[:] = one.view(np.int64)  # numpy copies records field by field
     return requests
