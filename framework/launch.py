@@ -55,19 +55,25 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
         code = main()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        if interrupted:
-            print(interrupted, file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted(interrupted)
     except BrokenPipeError:  # the reader of the output has gone: `run.py | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
+        if any(isinstance(link, KeyboardInterrupt) for link in _chain(error)):  # in a callback, or while importing
+            return _interrupted(interrupted)
         line = explain(error)
         if line is None:
             raise
         report_error(line)
         return USER_ERROR
     return code or 0
+
+
+def _interrupted(answer: str) -> int:
+    if answer:
+        print(answer, file=sys.stderr)
+    return INTERRUPTED
 
 
 def _repeat_lost_interrupts() -> None:

@@ -115,6 +115,17 @@ def test_an_exit_code_says_how_a_command_ended(capsys: pytest.CaptureFixture[str
         guard(lambda: 1 // 0)
 
 
+def test_an_error_that_an_interrupt_caused_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise SystemError("a callback returned a result with an exception set") from interrupt
+
+    assert guard(fail) == INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
 def test_a_fresh_directory_is_discarded_with_the_parents_made_for_it(tmp_path: Path) -> None:
     fresh = FreshDirectory.watch(tmp_path / "a" / "b")
     (tmp_path / "a" / "b" / ".hydra").mkdir(parents=True)
