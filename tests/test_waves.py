@@ -39,7 +39,7 @@ def test_few_blocks_split_their_keys() -> None:
     assert WAVES.waste_of(32, 32, 216) == 2.0  # of half a tile
 
 
-@pytest.mark.parametrize(("chunk", "measured"), [(544, 111.0), (1152, 176.0), (1216, 177.0)])
+@pytest.mark.parametrize(("chunk", "measured"), [(544, 112.0), (1152, 176.0), (1216, 178.0)])
 def test_rates_of_chunks_are_near_what_was_measured(chunk: int, measured: float) -> None:
     """TFLOP/s at which a chunk goes on as its prefix grows, of 174 in prompts of 16 K (timing=measured)."""
     assert 174.0 / WAVES.waste_of(chunk, 32, 216) == pytest.approx(measured, rel=0.13)

@@ -68,8 +68,10 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
     most = min(extent.batch, max(room // low, 1))
     batches = _batches(row, most, np.zeros(0) if chunks is None else chunks.tokens)
     contexts = _contexts(row, low, max(low, min(room, most * high)))
-    times_s = _times_of_decodes if extent.ranks == 1 else _times_on_ranks
-    pure_s, beside_s = times_s(row, batches, contexts, extent.ranks)
+    if extent.ranks > 1:
+        pure_s, beside_s = _times_on_ranks(row, batches, contexts, extent.ranks)
+    else:
+        pure_s, beside_s = _times_of_decodes(row, batches, contexts)
     if chunks is not None:  # a step with chunks that do not count may be the faster one
         pure_s = np.minimum(pure_s, _monotone(chunks.start_s + chunks.linear(batches)[:, None] + beside_s))
     pure_s = np.maximum(pure_s, _LEAST_S)
@@ -89,7 +91,7 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
     return Decodes(batches, read, pure_s, beside_s, np.maximum(paced, 0.0), room)
 
 
-def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats, _: int) -> tuple[Floats, Floats]:
+def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats) -> tuple[Floats, Floats]:
     """Of steps of decodes, and what decodes add to a step that has chunks, its linear layers apart; each (D, C)."""
     attention_s = _surface(row.decode, batches, contexts) + row.per_context_token_s * contexts
     logits_s, each_s = curve_at(row.logits, batches), (row.per_sequence_s + row.per_sampled_s) * batches
