@@ -109,8 +109,9 @@ def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Path, monk
 @pytest.mark.parametrize(("group", "name"), choices("timing"))
 def test_a_timing_source_times_steps(group: str, name: str) -> None:
     config = configured(f"timing={name}")
-    laws = config.timing.get("laws") or [{"model": "llama3_8b", "gpu": "h100", "tp": 1}]  # laws are of what they name
-    for law in laws:
+    anything = {"model": "llama3_8b", "gpu": "h100", "tp": 1}
+    one = config.timing if "model" in config.timing else anything
+    for law in config.timing.get("laws", [one]):  # of what they name
         config = configured(f"timing={name}", f"model={law['model']}", f"gpu={law['gpu']}")
         timing, model, gpu = (instantiate(config[part], _convert_="all") for part in ("timing", "model", "gpu"))
         assert isinstance(timing.source, str)

@@ -45,6 +45,7 @@ NEIGHBOURS: Mapping[str, Neighbour] = {
         "like compute capability 8.9, 8.6 has 48 warps and 100 KB of shared memory per multiprocessor (A100: 64 and"
         " 164; NVIDIA Ampere Tuning Guide, 1.4.1.1 and 1.4.2.3), GDDR6 and no NVLink; its L2 is 6 MB instead of 96 MB",
     ),
+    "a100_pcie": Neighbour("a100", 1.0, "the same chip with slower memory; its limit of 300 W is not shown"),
     "h800": Neighbour("h100", 1.0, "the same chip and memory, with fewer NVLink lanes"),
     "v100": Neighbour(
         "a100",
