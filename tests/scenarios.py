@@ -191,7 +191,7 @@ class Scenario:
             return self.engine.kv_tokens
         dp = pool.parallelism.dp
         tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
-        return dp * int(tokens // dp / self.engine.kv_compression.memory_share)
+        return dp * int(tokens // dp // self.engine.kv_compression.memory_share)
 
 
 def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model: Model, **options: Any) -> Scenario:
