@@ -65,6 +65,7 @@ def random_row(rng: Rng) -> StepRow:
         per_sampled_s=maybe(1e-3, 0.3),
         prefill_step_s=maybe(0.03, 0.4),
         skew_s=maybe(1e-4, 0.2),
+        masked_s=maybe(3e-5, 0.2),
         request_s=maybe(0.03, 0.2),
         intake_s=maybe(0.02, 0.2),
         linear=random_curve(rng, 80, 0.2) if rng.random() < 0.6 else None,

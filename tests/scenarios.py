@@ -254,6 +254,7 @@ def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
         per_sampled_s=draw(amounts(exact, 0, 3, -12)),
         prefill_step_s=draw(amounts(exact, 0, 3, -9)),
         skew_s=draw(zero_or_amounts(exact, 0, 3, -13)),
+        masked_s=draw(zero_or_amounts(exact, 0, 3, -16)),
         request_s=draw(zero_or_amounts(exact, 0, 7, -8)),
         intake_s=draw(zero_or_amounts(exact, 0, 7, -9)),
         decode=surface,

@@ -39,6 +39,14 @@ def test_attention_stays_as_it_was() -> None:
     assert decode_s(own, 0, 8, 8000) == decode_s(kernels, 0, 8, 8000)
 
 
+def test_masked_work_is_of_a_chunk_and_not_of_its_prefix() -> None:
+    own, kernels = tables(anchored(masked_s=1e-8)), tables(Roofline())
+    for prefix, chunk in ((0, 512), (4096, 512), (0, 4096)):
+        longer_s = chunk_s(own, 0, prefix, chunk) - chunk_s(kernels, 0, prefix, chunk)
+        assert longer_s == pytest.approx(1e-8 * chunk * chunk)
+    assert step_s(own, 0, [0], [4096], 0, 0) == pytest.approx(0.5, rel=1e-12), "of a point it is a part"
+
+
 def test_short_steps_are_longer_by_the_factor_of_the_shortest_prompt() -> None:
     linear, kernels = anchored().row(YI, A100, TP1).linear, Roofline().row(YI, A100, TP1).linear
     assert linear is not None
@@ -67,6 +75,7 @@ def test_beyond_the_longest_prompt_the_last_segment_goes_on() -> None:
         ({"prompts_s": [[256, 0.03, 1.0], [1024, 0.02]]}, "points of tokens and seconds"),
         ({"prompts_s": [[0, 0.03], [1024, 0.05]]}, "tokens"),
         ({"prompts_s": [[256, -0.03], [1024, 0.05]]}, "seconds of 256 tokens"),
+        ({"masked_s": -1e-9}, "timing.masked_s must be a finite number of at least 0"),
     ],
 )
 def test_points_that_are_none_are_refused(changed: dict[str, Any], message: str) -> None:

@@ -17,10 +17,12 @@ from framework.validate import require_at_least, require_count
 class Anchored:
     """The steps of `times`, those of one whole prompt as long as they were measured elsewhere.
 
-    `prompts_s`: (tokens, seconds of the step), of `model` on `tp` GPUs named `gpu`; `measured` says by whom. Linear
-    layers take what the rest of a step leaves of a point. They are affine in tokens between points and go on so beyond
-    the last; below the first they take as long as in `times`, longer or shorter by the same factor as there. Raises
-    InputError for fewer than two points, for points that do not rise, and for what else than these was not measured.
+    `prompts_s`: (tokens, seconds of the step), of `model` on `tp` GPUs named `gpu`; `measured` says by whom. Attention
+    of a chunk takes longer by `masked_s` for each squared token of its own: what that engine's kernels compute above
+    the diagonal. Linear layers take what the rest of a step leaves of a point. They are affine in tokens between points
+    and go on so beyond the last; below the first they take as long as in `times`, longer or shorter by the same factor
+    as there. Raises InputError for fewer than two points, for points that do not rise, for a `masked_s` below 0, and
+    for what else than these was not measured.
     """
 
     times: Timing
@@ -29,6 +31,7 @@ class Anchored:
     gpu: str
     tp: int
     prompts_s: Sequence[Sequence[float]]
+    masked_s: float = 0.0
 
     def __post_init__(self) -> None:
         for point in self.prompts_s:
@@ -36,6 +39,7 @@ class Anchored:
                 raise InputError(f"timing.prompts_s must have points of tokens and seconds, got {point}")
             require_count("timing.prompts_s: tokens", point[0])
             require_at_least(f"timing.prompts_s: seconds of {point[0]} tokens", point[1], 0)
+        require_at_least("timing.masked_s", self.masked_s, 0)
         if len(self.prompts_s) < 2 or np.any(np.diff(np.array(self.prompts_s, float), axis=0) <= 0):
             raise InputError("timing.prompts_s must have two points or more, with rising tokens and seconds")
 
@@ -50,7 +54,7 @@ class Anchored:
                 f"timing {self.source} has times of {self.model} on {self.gpu} tp {self.tp},"
                 f" not of {model.name} on {gpu.name} {parallelism}: choose these, or another timing"
             )
-        row = self.times.row(model, gpu, parallelism)
+        row = replace(self.times.row(model, gpu, parallelism), masked_s=self.masked_s)
         if row.linear is None:
             raise InputError(f"timing {self.source}: {self.times.source} does not tell linear layers from the rest")
         return replace(row, linear=self._linear(row, row.linear))

@@ -73,6 +73,7 @@ def apply(calibration: Calibration, row: StepRow) -> StepRow:
         decode=None if row.decode is None else _scaled_surface(row.decode, factor),
         prefill_step_s=factor * row.prefill_step_s + calibration.prefill_step_s,
         skew_s=factor * row.skew_s,
+        masked_s=factor * row.masked_s,
         request_s=row.request_s + calibration.request_s,
     )
 

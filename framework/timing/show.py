@@ -168,7 +168,10 @@ def _decomposed(row: StepRow) -> Mapping[str, StepRow]:
     return {
         "linear": StepRow(linear=row.linear, per_prefill_token_s=row.per_prefill_token_s),
         "prefill_attention": StepRow(
-            attention=row.attention, prefill_quadratic_s=row.prefill_quadratic_s, prefill_step_s=row.prefill_step_s
+            attention=row.attention,
+            prefill_quadratic_s=row.prefill_quadratic_s,
+            masked_s=row.masked_s,
+            prefill_step_s=row.prefill_step_s,
         ),
         "decode_attention": StepRow(
             decode=row.decode, per_context_token_s=row.per_context_token_s, per_sequence_s=row.per_sequence_s

@@ -6,7 +6,7 @@ A step costs
     + prefill_step_s where there is a chunk + linear(prefill tokens + decodes) + logits(sampled)          `base_s`
     + sum over chunks of prefill_quadratic_s * ((prefix + chunk)^2 - prefix^2)
                          + attention(prefix + chunk) * (1 - prefix^2 / (prefix + chunk)^2)                `chunk_s`
-      all of it times waste(chunk) / waste(prefix + chunk)
+      all of it times waste(chunk) / waste(prefix + chunk), + masked_s * sum over chunks of chunk^2
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
 
@@ -32,7 +32,7 @@ from framework.jit import compiled
 _COEFFICIENTS = (
     *("base_s", "per_prefill_token_s", "prefill_quadratic_s"),
     *("per_sequence_s", "per_context_token_s", "per_sampled_s"),
-    *("prefill_step_s", "skew_s"),
+    *("prefill_step_s", "skew_s", "masked_s"),
 )
 _LIMITS = ("tokens_limit", "length_limit", "sampled_limit")
 _CURVES = ("linear", "attention", "logits", "decode_limits", "waste")
@@ -124,6 +124,7 @@ class StepRow:
     sampled_limit: float = np.inf
     decode_limits: Curve | None = None
     waste: Curve | None = None  # over the tokens of a chunk: its time over that of a GPU which it fills, no seconds
+    masked_s: float = 0.0  # of what kernels compute of a chunk's own square above its diagonal
 
 
 class Timing(Protocol):
@@ -260,7 +261,8 @@ def chunk_s(tables: StepTables, k: int, prefix: int, chunk: int) -> float:
     square = length * length - float(prefix) * float(prefix)
     whole_s = _curve(tables.data, row["attention_at"], row["attention_stride"], length)
     time_s: float = row["prefill_quadratic_s"] * square + whole_s * (square / (length * length))
-    return time_s * _ratio(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length)
+    masked_s: float = row["masked_s"] * (float(chunk) * float(chunk))
+    return time_s * _ratio(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length) + masked_s
 
 
 @compiled
