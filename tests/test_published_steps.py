@@ -54,7 +54,7 @@ def test_without_tiles_mixed_steps_would_be_too_fast() -> None:
 
 # Seconds of prefills of Yi-34B on a pair of A100 PCIe in chunks of 512, 1,024 and 2,048 tokens (Agrawal et al., OSDI
 # 2024; microsoft/sarathi-serve, osdi-experiments/figure-9/chunking-overhead.csv), and of a chunk of 1,021 with three
-# decodes (table-2/results.csv). The timing knows of prompts that are one chunk only.
+# decodes (table-2/results.csv). The timing knows of prompts that are one chunk only, of 1,024 tokens from the same run.
 CHUNKED_S = {
     4095: (0.9220, 0.9323, 0.7939),
     8191: (1.9585, 1.9462, 1.6434),

@@ -18,8 +18,8 @@ class Anchored:
     """The steps of `times`, those of one whole prompt as long as they were measured elsewhere.
 
     `prompts_s`: (tokens, seconds of the step), of `model` on `tp` GPUs named `gpu`; `measured` says by whom. Attention
-    of a chunk takes longer by `masked_s` for each squared token of its own: what that engine's kernels compute above
-    the diagonal. Linear layers take what the rest of a step leaves of a point. They are affine in tokens between points
+    of a chunk takes longer by `masked_s` for each squared token of its own, as in kernels that compute above the
+    diagonal too. Linear layers take what the rest of a step leaves of a point. They are affine in tokens between points
     and go on so beyond the last; below the first they take as long as in `times`, longer or shorter by the same factor
     as there. Raises InputError for fewer than two points, for points that do not rise, for a `masked_s` below 0, and
     for what else than these was not measured.
@@ -61,7 +61,9 @@ class Anchored:
 
     def _linear(self, row: StepRow, kernels: Curve) -> Curve:
         rest = stack([replace(row, linear=None)])
-        points = [(float(tokens), seconds - step_s(rest, 0, [0], [tokens], 0, 0)) for tokens, seconds in self._points]
+        points = [
+            (float(tokens), seconds - step_s(rest, 0, [0], [int(tokens)], 0, 0)) for tokens, seconds in self.prompts_s
+        ]
         first, first_s = points[0]
         if first_s <= 0:
             raise InputError(f"timing.prompts_s: {first:.0f} tokens take longer without linear layers")
@@ -72,7 +74,3 @@ class Anchored:
             return Curve(knots, values)
         except ValueError as error:
             raise InputError(f"timing.prompts_s: without the rest of a step, {error}") from error
-
-    @property
-    def _points(self) -> list[tuple[int, float]]:
-        return [(int(tokens), float(seconds)) for tokens, seconds in self.prompts_s]
