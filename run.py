@@ -10,19 +10,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from framework.launch import launch
+from framework.cli.launch import launch
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(config: DictConfig) -> float:
     """Compose, measure, write, print; return the objective, such as the goodput in requests per second."""
-    from framework.job import perform, sweep_job  # compiled code loads here, not for --help or --cfg
+    from framework.run.job import perform, sweep_job  # compiled code loads here, not for --help or --cfg
 
     if HydraConfig.get().mode == RunMode.MULTIRUN:  # a sweep ends in one table of all its runs
         return sweep_job(config).value
-    from framework.report.capacity import capacity_table
-    from framework.report.table import run_table
-    from framework.terminal import progress_bar, results_console
+    from framework.report.capacity_table import capacity_table
+    from framework.report.run_table import run_table
+    from framework.cli.terminal import progress_bar, results_console
 
     chosen = HydraConfig.get().runtime.choices
     directory = Path(HydraConfig.get().runtime.output_dir)

@@ -3,98 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.binding import Binding
-from framework.cluster import ClusterSpec
-from framework.engine.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, PAUSED, REJECTED
+from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, PAUSED, REJECTED
+from framework.engine.allocate import Lists, allocate
+from framework.engine.binding import Binding
 from framework.engine.config import EngineConfig
-from framework.engine.lookup import oldest_open_step
+from framework.engine.inspect import oldest_open_step
 from framework.engine.loop import run
-from framework.engine.memory import Lists, allocate
-from framework.engine.state import LEAP, MEMBERSHIP, STORE, State
+from framework.engine.state import LEAP, MEMBERSHIP, State
 from framework.errors import InputError, InvariantError
-from framework.gaps import GapReducer, Gaps
-from framework.hardware import Model
-from framework.invariants import check_result
-from framework.load import Load, Open
-from framework.policy import Policy, lay_out
-from framework.predictor import Predictions, Predictor
-from framework.timing.step import Timing
-from framework.views import Cluster
-from framework.workload import Workload
+from framework.metrics.token_gaps import GapReducer
+from framework.policy.base import Policy, lay_out
+from framework.policy.predictor import Predictions, Predictor
+from framework.policy.view import Cluster
+from framework.result import OUTCOME, Result
+from framework.system.cluster import ClusterSpec
+from framework.system.model import Model
+from framework.timing.table import Timing
+from framework.workload import Load, Open, Workload
 
 _EVENTS_BETWEEN_REPORTS = 200_000
 
-OUTCOME = np.dtype(
-    [
-        ("state", "i1"),  # 0 pending, 1 finished, 2 rejected, 3 failed
-        ("reason", "i2"),
-        ("prefill_instance", "i4"),
-        ("decode_instance", "i4"),
-        ("arrival_s", "f8"),
-        ("start_s", "f8"),
-        ("prefill_end_s", "f8"),
-        ("first_token_s", "f8"),
-        ("transfer_end_s", "f8"),
-        ("end_s", "f8"),
-        ("emitted", "i8"),
-        ("cached_tokens", "i8"),
-        ("preemptions", "i4"),
-        ("migrations", "i4"),
-        ("predicted_tokens", "f8"),
-    ],
-    align=True,
-)
 _ENDS = {FINISHED: 1, REJECTED: 2, FAILED: 3}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run leaves behind, as arrays; `framework.metrics` turns it into numbers.
-
-    `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
-    (M,): totals. `leaps`: runs of equal steps, in the order of their ends. `memberships`: which decode steps of which
-    instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds.
-    """
-
-    workload: Workload
-    cluster: ClusterSpec
-    model: Model
-    engine: EngineConfig
-    policy: str
-    predictor: str
-    timing_source: str
-    load: str
-    seed: int
-    reasons: tuple[str, ...]
-    events: int
-    steps: int
-    requests: NDArray[Any]
-    instances: NDArray[Any]
-    leaps: NDArray[Any]
-    memberships: NDArray[Any]
-    gaps: Gaps | None = None  # in place of the log where that is reduced
-    stores: NDArray[Any] = field(default_factory=lambda: np.zeros(0, STORE))  # (M * tiers,): totals
-
-    @property
-    def extrapolated(self) -> float:
-        """Share of all busy time that was spent in steps past what the timing source has measured."""
-        busy_s = self.instances["busy_s"].sum()
-        return float(self.instances["extrapolated_s"].sum() / busy_s) if busy_s > 0 else 0.0
-
-    @property
-    def extrapolation(self) -> float:
-        """The farthest of these steps, as a ratio to the end of measurement; 1: none."""
-        return max(1.0, float(self.instances["extrapolation"].max()))
-
-    def check(self) -> None:
-        """Raise InvariantError unless every invariant of a finished run holds."""
-        check_result(self)
 
 
 def simulate(

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.jit import compiled
+from framework.compiler.decorators import compiled
+from framework.errors import require_at_least, require_count, require_positive, require_share
 from framework.policy import Action, Disaggregated, Migrate
-from framework.validate import require_at_least, require_count, require_positive, require_share
-from framework.views import Cluster
-from policies.rules import DECODE_RULES, PREFILL_RULES, rule
+from framework.policy.rules import DECODE_RULES, PREFILL_RULES, rule
+from framework.policy.view import Cluster
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

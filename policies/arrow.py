@@ -12,11 +12,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import Role
+from framework.errors import require_positive
 from framework.policy import Action, Disaggregated
-from framework.validate import require_positive
-from framework.views import Cluster, Request
-from policies.planning import change
+from framework.policy.view import Cluster, Request
+from framework.system.cluster import Role
+from policies._scaling import change
 
 Floats = NDArray[np.float64]
 

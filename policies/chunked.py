@@ -12,12 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from framework.cluster import ChunkSchedule, ClusterSpec
 from framework.engine.config import Batching
-from framework.errors import InputError
+from framework.errors import InputError, require_count
 from framework.policy import Aggregated
-from framework.validate import require_count
-from policies.rules import PREFILL_RULES, rule, set_order
+from framework.policy.rules import PREFILL_RULES, rule, set_order
+from framework.system.cluster import ChunkSchedule, ClusterSpec
 
 _ALIGNED_TOKENS = 32
 

@@ -19,11 +19,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ChunkSchedule, ClusterSpec, PoolSpec
 from framework.engine.config import Batching
+from framework.errors import require_count
 from framework.policy import Disaggregated
-from framework.validate import require_count
-from framework.views import Cluster, Request
+from framework.policy.view import Cluster, Request
+from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec
 
 Floats = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ Prompts are batched whole, first come first served, up to the token budget; a de
 from __future__ import annotations
 
 from framework.policy import Disaggregated
-from policies.rules import DECODE_RULES, PREFILL_RULES, rule, set_order
+from framework.policy.rules import DECODE_RULES, PREFILL_RULES, rule, set_order
 
 
 class DistServe(Disaggregated):

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from framework.cluster import ClusterSpec
+from framework.errors import require_positive
 from framework.policy import Action, Disaggregated
-from framework.validate import require_positive
-from framework.views import Cluster, Request
-from policies.planning import (
+from framework.policy.view import Cluster, Request
+from framework.system.cluster import ClusterSpec
+from policies._scaling import (
     decodes_where_it_is,
     forecast,
     is_remote,

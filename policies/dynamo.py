@@ -2,22 +2,123 @@
 
 A request is given to the decode worker of least cost; only where its prompt is long and few wait does a prefill worker
 prefill it for that one. A planner, if there is one, adapts the number of workers.
+
+Planners of the number of prefill and decode workers, as documented for NVIDIA Dynamo (ai-dynamo/dynamo, planner).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ClusterSpec
+from framework.codes import DECODE, PREFILL
 from framework.policy import Action, Disaggregated
-from framework.views import Cluster, Request
-from policies.planning import decodes_where_it_is, is_remote, prefill_only, with_local_prefills
-from policies.rules import rule
-from policies.workers import LOAD, SLA, plan_by_load, plan_by_sla, plan_nothing
+from framework.policy.rules import rule
+from framework.policy.view import Cluster, Request
+from framework.system.cluster import ClusterSpec
+from policies._scaling import (
+    decodes_where_it_is,
+    forecast,
+    is_remote,
+    largest_batch,
+    prefill_only,
+    resize,
+    with_local_prefills,
+)
+
+LOAD = {
+    "queue_high": 0.5,  # prompts per prefill worker: one is added
+    "queue_low": 0.2,
+    "kv_high": 0.9,  # of KV memory: a decode worker is added
+    "kv_low": 0.5,
+    "kv_per_waiting": 0.02,  # that a waiting request counts for
+    "patience": 3,  # intervals of a trend, and after an addition
+}
+SLA = {"ttft_s": 0.5, "itl_s": 0.05, "window": 50}
+
+
+def plan_nothing(policy: Any, cluster: Cluster) -> Iterable[Action]:
+    """The fleet as it is."""
+    return ()
+
+
+def plan_by_load(policy: Any, cluster: Cluster) -> Iterable[Action]:
+    """One worker more or less of each kind, by the prompts that wait and by the KV memory in use.
+
+    A prefill worker is added if `queue_high` is exceeded now and, should the trend go on, in `patience` intervals; a
+    decode worker is not removed within so many intervals of an addition.
+    """
+    options, there, (prefill, decode) = policy.planning, cluster.instances, _workers(cluster)
+    waiting = there.queued[prefill_only(cluster)]
+    queue = float(waiting.mean()) if len(waiting) else 0.0
+    pool = cluster.decode
+    used = 1.0 - (pool.free_blocks + pool.evictable_blocks) / pool.total_blocks
+    kv = float((used + options["kv_per_waiting"] * (pool.incoming + pool.queued)).mean())
+    before, added_at = (policy.history[-1][0], policy.history[-1][1]) if policy.history else (queue, -math.inf)
+    interval = len(policy.history)
+    trend = queue + options["patience"] * (queue - before)
+    more = (
+        _step(min(queue, trend) > options["queue_high"], queue < options["queue_low"] and prefill > 1),
+        _step(kv > options["kv_high"], kv < options["kv_low"] and decode > 1),
+    )
+    if more[1] < 0 and interval - added_at < options["patience"]:
+        more = (more[0], 0)
+    policy.history.append((queue, interval if more[1] > 0 else added_at))
+    return resize(cluster, prefill + more[0], decode + more[1], "mixed", stop=min(more) < 0)
+
+
+def _step(up: bool, down: bool) -> int:
+    return 1 if up else -1 if down else 0
+
+
+def plan_by_sla(policy: Any, cluster: Cluster) -> Iterable[Action]:
+    """Workers for the load forecast: tokens of a second, of prompts and outputs, over those that a worker can do.
+
+    It can do what keeps `ttft_s` and `itl_s`, by the step times and as far as what was observed agrees with these. Both
+    counts are scaled down to the fleet.
+    """
+    options, done = policy.planning, cluster.finished(policy.ended)
+    policy.ended += len(done.ids)
+    if policy.arrived and len(done.ids):
+        seen = (policy.arrived, policy.prompt_tokens / policy.arrived, float(done.output_tokens.mean()))
+        policy.history = [*policy.history, seen][-int(options["window"]) :]
+    elif policy.history:
+        policy.history = [*policy.history, (policy.arrived, *policy.history[-1][1:])]
+    policy.arrived = policy.prompt_tokens = 0
+    if not policy.history:
+        return ()
+    count, prompt, output = (forecast(column) for column in zip(*policy.history, strict=True))
+    pool, context = cluster.decode, max(prompt + output / 2, 1.0)
+    ttft_s = float(cluster.prefill.estimate_s(max(int(prompt), 1), 0, 0)[0])
+    running = max(int(pool.running.mean()), 1)
+    itl_s = float(pool.estimate_s(0, running, int(running * context))[0])
+    slow = np.nanmean(done.ttft_s) / ttft_s if len(done.ids) else 1.0
+    tpot_s = done.tpot_s[~np.isnan(done.tpot_s)]
+    correction = float(tpot_s.mean()) / itl_s if len(tpot_s) else 1.0
+    batch = largest_batch(pool, options["itl_s"] / max(correction, 1e-9), context, int(pool.max_batch[0]))
+    decode_rate = batch / float(pool.estimate_s(0, batch, int(batch * context))[0])
+    rate = count / policy.tick_s
+    wanted = math.ceil(rate * ttft_s * min(1.0, slow)), math.ceil(rate * output / decode_rate)
+    prefill, decode = max(wanted[0], 1), max(wanted[1], 1)
+    fleet = len(cluster.instances)
+    if prefill + decode > fleet:
+        prefill = min(max(round(prefill * fleet / (prefill + decode)), 1), fleet - 1)
+        decode = fleet - prefill
+    return resize(cluster, prefill, decode, "mixed", stop=True)
+
+
+def _workers(cluster: Cluster) -> tuple[int, int]:
+    """Workers that only prefill, and that decode, once all changes are done."""
+    roles = cluster.instances.next_role
+    return int(np.count_nonzero(roles == PREFILL)), int(np.count_nonzero(roles & DECODE))
+
+
+# --- the policy -------------------------------------------------------------------------------------------------------
+
 
 Planner = Callable[["Dynamo", Cluster], Iterable[Action]]
 PLANNERS: dict[str, Planner] = {"none": plan_nothing, "load": plan_by_load, "sla": plan_by_sla}

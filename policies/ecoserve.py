@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.config import Batching
+from framework.errors import require_count, require_positive
 from framework.policy import Action, Aggregated, Plan, SetTokenBudget
-from framework.validate import require_count, require_positive
-from framework.views import Cluster, Request
-from policies.rules import rule
+from framework.policy.rules import rule
+from framework.policy.view import Cluster, Request
 
 SLACKS: dict[str, Callable[[NDArray[np.float64]], float]] = {
     "mean": lambda values: values.sum() / len(values),

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ClusterSpec
 from framework.engine.config import Batching
-from framework.engine.sharing import require_percent
-from framework.errors import InputError
+from framework.engine.mechanisms.sm_sharing import require_percent
+from framework.errors import InputError, require_at_least, require_choice, require_share, require_whole
 from framework.policy import Aggregated, Plan
-from framework.validate import require_at_least, require_choice, require_share, require_whole
-from framework.views import Cluster
-from policies.rules import PREFILL_RULES, rule
+from framework.policy.rules import PREFILL_RULES, rule
+from framework.policy.view import Cluster
+from framework.system.cluster import ClusterSpec
 
 Floats = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ClusterSpec
 from framework.engine.state import View
+from framework.errors import require_count, require_positive
 from framework.policy import Policy, decision
-from framework.validate import require_count, require_positive
+from framework.system.cluster import ClusterSpec
 
 Floats = NDArray[np.float64]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from framework.cluster import ClusterSpec
 from framework.engine.config import Batching
+from framework.errors import require_count
 from framework.policy import Aggregated
-from framework.validate import require_count
-from policies.rules import PREFILL_RULES, reserving, rule, set_order
+from framework.policy.rules import PREFILL_RULES, reserving, rule, set_order
+from framework.system.cluster import ClusterSpec
 
 
 class Static(Aggregated):

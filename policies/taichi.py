@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cluster import ClusterSpec
+from framework.errors import require_count, require_positive
 from framework.policy import Action, Disaggregated, Migrate
-from framework.validate import require_count, require_positive
-from framework.views import Cluster, Request
+from framework.policy.view import Cluster, Request
+from framework.system.cluster import ClusterSpec
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from framework.engine.config import Batching
 from framework.policy import Aggregated
-from policies.rules import PREFILL_RULES, rule, set_order
+from framework.policy.rules import PREFILL_RULES, rule, set_order
 
 
 class VllmV1(Aggregated):

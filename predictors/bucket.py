@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.predictor import Floats, Integers, Predictor
-from framework.validate import require_count, require_share
+from framework.errors import require_count, require_share
+from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 from predictors._noise import request_keys, uniforms
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.jit import compiled
-from framework.predictor import Floats, Integers, Predictor
-from framework.validate import require_at_least, require_count, require_positive
+from framework.compiler.decorators import compiled
+from framework.errors import require_at_least, require_count, require_positive
+from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 
 _BLOCK = 256  # lengths in a block of the tables below

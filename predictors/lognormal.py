@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import erf
 
-from framework.errors import InputError
-from framework.predictor import Floats, Integers, Predictor
-from framework.validate import require_at_least, require_count, require_positive
+from framework.errors import InputError, require_at_least, require_count, require_positive
+from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 from predictors._noise import normals, request_keys
 

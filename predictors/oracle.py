@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.predictor import Floats, Integers, Predictor
+from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 
 

@@ -30,18 +30,21 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from framework.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.engine.codes import HOOK_NAMES
+from framework.codes import HOOK_NAMES
 from framework.engine.config import EngineConfig
-from framework.engine.prefix_stores import PrefixStores, Tier
+from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.engine.state import ACTION, View
 from framework.errors import InputError
-from framework.hardware import Gpu, Model
-from framework.policy import Decision, Policy
-from framework.predictor import Predictor
-from framework.simulate import Result, simulate
+from framework.metrics.invariants import check_result
+from framework.policy.base import Decision, Policy
+from framework.policy.predictor import Predictor
+from framework.policy.view import Cluster, Request
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.gpu import Gpu
+from framework.system.model import Model
 from framework.timing.affine import Affine
-from framework.views import Cluster, Request
 from framework.workload import Workload
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -349,7 +352,7 @@ class PolicyConformance:
     def test_every_request_ends_once_on_instances_that_can_serve_it(self, scenario: str) -> None:
         for cluster in self.usable_clusters().values():
             result = self.play(SCENARIOS[scenario], cluster)
-            result.check()
+            check_result(result)
             rows = result.requests
             roles = np.array([result.cluster.pools[pool].role for pool in result.cluster.pool_of_instance])
             finished = rows[rows["state"] == FINISHED]
@@ -372,7 +375,7 @@ class PolicyConformance:
         """Predictions are then NaN; the policy must still decide."""
         scenario = SCENARIOS["tight, recompute"]
         for cluster in self.usable_clusters().values():
-            simulate(scenario.workload, cluster, MODEL, TIMING, scenario.engine, self.new_policy()).check()
+            check_result(simulate(scenario.workload, cluster, MODEL, TIMING, scenario.engine, self.new_policy()))
 
     @each_scenario
     def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:

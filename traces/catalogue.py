@@ -129,7 +129,7 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
         raise InputError(
             f"trace {name}: {failure}; put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}"
         )
-    from traces.twin import sample_twin  # only where it is needed: it brings the fitting code
+    from traces.twin import sample_twin
 
     if known.url is not None:
         Console(stderr=True).print(

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
+from framework.cli.files import read_once
 from framework.errors import InputError
-from framework.memo import read_once
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
 from traces.settings import check_whole
@@ -95,7 +95,7 @@ def read_parquet(path: Path, block_tokens: int | None = None) -> Trace:
 
 def read_servegen(path: Path, block_tokens: int = 0) -> Trace:
     """A folder of ServeGen clients (Xiang et al., 2025): requests drawn from a busy period of theirs."""
-    from traces.servegen import busy_requests  # only where it is needed
+    from traces.servegen import busy_requests
 
     return busy_requests(path)
 

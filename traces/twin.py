@@ -21,8 +21,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from framework.cli.files import read_once
 from framework.errors import InputError
-from framework.memo import read_once
 from traces.arrivals import ArrivalModel
 from traces.frame import Trace
 from traces.prefix import PrefixModel

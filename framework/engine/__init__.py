@@ -1,0 +1,1 @@
+"""The compiled engine: one event loop over a few arrays."""

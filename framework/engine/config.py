@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from framework.engine.attention import Attention
-from framework.engine.drafts import Speculation
-from framework.engine.kv_format import KvFormat
-from framework.engine.prefix_stores import PrefixStores
-from framework.engine.sharing import Sharing
-from framework.errors import InputError
-from framework.validate import require_at_least, require_choice, require_count, require_share, require_whole
+from framework.engine.mechanisms.attention_overlap import Attention
+from framework.engine.mechanisms.kv_compression import KvFormat
+from framework.engine.mechanisms.prefix_tiers import PrefixStores
+from framework.engine.mechanisms.sm_sharing import Sharing
+from framework.engine.mechanisms.speculation import Speculation
+from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
 
 Preemption = Literal["recompute", "swap"]
 Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent"]

@@ -16,18 +16,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from framework.engine.codes import (
-    ADMIT,
-    BATCHING,
-    FETCH_PREFIX,
-    ON_TICK,
-    PRIORITIZE,
-    ROUTE_DECODE,
-    ROUTE_PREFILL,
-    SPLIT_AT,
-)
+from framework.codes import ADMIT, BATCHING, FETCH_PREFIX, ON_TICK, PRIORITIZE, ROUTE_DECODE, ROUTE_PREFILL, SPLIT_AT
+from framework.compiler.decorators import compiled, numba_config
 from framework.engine.state import ACTION, INSTANCE, REQUEST, SIM, View
-from framework.jit import compiled, numba_config
 
 DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 KEY_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)

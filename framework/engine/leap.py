@@ -10,18 +10,24 @@ import math
 
 import numpy as np
 
-from framework.engine.codes import CONCURRENT, STEP_END
-from framework.engine.kvcache import available, hold, take, take_at
-from framework.engine.pipeline import count_bubbles, slowest_s
+from framework.codes import CONCURRENT, STEP_END
+from framework.compiler.decorators import kernel, unlikely
+from framework.engine.kv_cache import available, hold, take, take_at
+from framework.engine.mechanisms.attention_overlap import beside_chunks_s
+from framework.engine.mechanisms.data_parallel import slowest_rank
+from framework.engine.mechanisms.pipeline_parallel import count_bubbles, slowest_s
+from framework.engine.mechanisms.sm_sharing import (
+    WHOLE,
+    contention_s,
+    count_busy,
+    decode_slowdown,
+    streaming,
+    with_loads_s,
+)
+from framework.engine.mechanisms.speculation import draft_s
 from framework.engine.queues import tree_update
-from framework.engine.ranks import slowest_rank
-from framework.engine.sharing import WHOLE
-from framework.engine.speculation import draft_s
 from framework.engine.state import State
-from framework.engine.streams import contention_s, count_busy, decode_slowdown, streaming, with_loads_s
-from framework.engine.tiles import beside_chunks_s
-from framework.jit import kernel, unlikely
-from framework.timing.step import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
+from framework.timing.table import StepTables, base_s, beyond, chunk_s, decode_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
 

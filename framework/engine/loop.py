@@ -8,8 +8,7 @@ import numba
 import numpy as np
 from numba import types
 
-from framework.engine.asking import fail
-from framework.engine.codes import (
+from framework.codes import (
     ADMIT,
     ARRIVAL,
     BAD_INSTANCE,
@@ -34,21 +33,22 @@ from framework.engine.codes import (
     TICK,
     TRANSFER_END,
 )
-from framework.engine.ending import end_prefills, end_step
-from framework.engine.forming import begin, begin_prefills
+from framework.compiler.decorators import entry, inlined, kernel, unlikely
+from framework.compiler.pointer import pointer
+from framework.engine.arrivals import end_fetch, place
+from framework.engine.ask import fail
 from framework.engine.hooks import DECISION, KEY, RAISED, Hooks
-from framework.engine.kvcache import fits
+from framework.engine.kv_cache import fits
 from framework.engine.leap import catch_up
-from framework.engine.lists import end, fail_rest
-from framework.engine.loading import end_fetch, place
-from framework.engine.network import arrive_with_kv, copy_done, migrate, poke
-from framework.engine.pointer import pointer
+from framework.engine.mechanisms.roles import set_role, take_effect
+from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import copy_withdraw, release_pop, release_push, tree_update
-from framework.engine.roles import set_role, take_effect
+from framework.engine.requests import end, fail_rest
+from framework.engine.scheduler import begin, begin_prefills
 from framework.engine.state import INSTANCE, LEAP, MEMBERSHIP, PROGRESS, REQUEST, SIM, STORE, STREAM, State, View
-from framework.engine.streams import may_prefill
-from framework.jit import entry, inlined, kernel, unlikely
-from framework.timing.step import ROW
+from framework.engine.step_end import end_prefills, end_step
+from framework.engine.transfers import arrive_with_kv, copy_done, migrate, poke
+from framework.timing.table import ROW
 
 
 def sample_state() -> State:

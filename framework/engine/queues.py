@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from framework.compiler.decorators import kernel
 from framework.engine.state import State
-from framework.jit import kernel
 
 # --- waiting queue of an instance: a pairing heap ordered by (key, seq) -------------------------------------------
 

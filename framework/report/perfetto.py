@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from framework.simulate import Result
+    from framework.result import Result
 
 _NS = 1e9
 _STEPS_THREAD, _BESIDE_THREAD = 1, 2  # the latter for prefill steps beside the decodes

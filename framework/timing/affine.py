@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.hardware import Gpu, Model, Parallelism
-from framework.timing.step import StepRow
-from framework.validate import require_at_least
+from framework.errors import require_at_least
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.table import StepRow
 
 
 @dataclass(frozen=True)

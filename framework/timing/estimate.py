@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.jit import compiled
-from framework.timing.step import StepTables, base_s, chunk_s, decode_s
+from framework.compiler.decorators import compiled
+from framework.timing.table import StepTables, base_s, chunk_s, decode_s
 
 
 class StepTimes(NamedTuple):

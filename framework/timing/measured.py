@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from framework.errors import InputError
-from framework.hardware import Gpu, Model, Parallelism
+from framework.errors import InputError, require_positive
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
-from framework.timing.calibration import Calibration, Fit, find_calibration
-from framework.timing.expert_load import ExpertLoad, expert_load
-from framework.timing.micro_batches import NODE_GPUS, in_two_batches, with_expert_load
-from framework.timing.neighbour import NEIGHBOURS, same_speed, scaled
+from framework.timing.calibration_terms import Calibration, Fit, find_calibration
+from framework.timing.expert_parallel import ExpertLoad, expert_load
 from framework.timing.profile import Parts, Setup
 from framework.timing.profile_files import Origin
-from framework.timing.step import StepRow
-from framework.validate import require_positive
+from framework.timing.scale import NEIGHBOURS, same_speed, scaled
+from framework.timing.table import StepRow
+from framework.timing.two_batch_overlap import NODE_GPUS, in_two_batches, with_expert_load
 
 _Asked = tuple[Model, Gpu, Parallelism]
 
@@ -58,10 +59,10 @@ class Measured:
 
     `calibrated`: with the terms that were fitted to measured deployments, where there are any. `profiles`: a directory
     of one's own profiles, which is searched first. A GPU without a profile gets those of `neighbour`, or of the one
-    known to be like it, scaled (framework.timing.neighbour); so does one whose datasheet was changed. `expert_load`:
+    known to be like it, scaled (framework.timing.scale); so does one whose datasheet was changed. `expert_load`:
     of the GPU with most tokens, relative to the routing that was measured; `experts`: the same from the experts'
     popularity and copies, where they are spread over more GPUs than a node has and times are of even routing;
-    `two_batches`: micro-batches that hide each other's communication (framework.timing.micro_batches). `source` names
+    `two_batches`: micro-batches that hide each other's communication (two_batch_overlap). `source` names
     all that one object gave out; it reads what it gives out again but once.
     """
 
@@ -163,8 +164,9 @@ class Measured:
             if listed and gpu.name not in platforms and measured == gpu.name:
                 known += ", from one of which timing.neighbour=GPU scales"
         return (
-            f"{asked}: {known}; make one with python -m framework.timing.build model={model.name} gpu={measured}"
-            f" backend={self.backend} {_options(setup)} (needs pip install '.[kernels]' and tables that have it), or"
+            f"{asked}: {known}; make one with python -m framework.timing.kernels.build model={model.name}"
+            f" gpu={measured} backend={self.backend} {_options(setup)}"
+            " (needs pip install '.[kernels]' and tables that have it), or"
             " take timing=roofline, which runs anything"
         )
 

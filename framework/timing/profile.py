@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.hardware import Model, Parallelism
-from framework.timing.calibration import Calibration
-from framework.timing.step import Curve, StepRow, Surface
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.calibration_terms import Calibration
+from framework.timing.table import Curve, StepRow, Surface
 
 FloatArray = NDArray[np.float64]
 

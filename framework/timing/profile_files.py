@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from framework.cli.files import read_once, user_cache, write_whole
 from framework.errors import InputError
-from framework.files import user_cache, write_whole
-from framework.hardware import Gpu, Model, Parallelism
-from framework.memo import read_once
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
 from framework.timing.profile import FloatArray, Parts, Setup
 
 _FORMAT = "servelab timing profile 1"
@@ -71,7 +72,7 @@ class Profile:
             if shape.get(name) != measured:
                 raise InputError(
                     f"{path} is of a {self.origin.model} with {name} = {measured}, this one has {shape.get(name)}:"
-                    " give it another model.name and make its profile with python -m framework.timing.build"
+                    " give it another model.name and make its profile with python -m framework.timing.kernels.build"
                 )
 
 
@@ -177,7 +178,7 @@ def read_profile(path: Path) -> Profile:
         raise InputError(f"{path}: not a timing profile, or damaged ({error}); {_MEND}") from error
 
 
-_MEND = "remove it, or make it again with python -m framework.timing.build"
+_MEND = "remove it, or make it again with python -m framework.timing.kernels.build"
 
 
 def _profiles(places: Iterable[Path], model: str, gpu: str, backend: str) -> Iterator[tuple[Profile, Path]]:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.hardware import DTYPE_BYTES, Gpu, Model, Parallelism
-from framework.timing.step import Curve, StepRow
-from framework.validate import require_at_least, require_share
+from framework.errors import require_at_least, require_share
+from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.table import Curve, StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
 _ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller

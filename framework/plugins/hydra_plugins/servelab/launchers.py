@@ -18,10 +18,10 @@ from hydra_plugins.hydra_joblib_launcher import joblib_launcher
 from omegaconf import DictConfig, OmegaConf
 
 from framework.errors import InputError
-from framework.launchers.composition import hasten
+from framework.run.launchers.composition import hasten
 
 if TYPE_CHECKING:
-    from framework.launchers.jobs import Shared
+    from framework.run.launchers.jobs import Shared
 
 Overrides = Sequence[Sequence[str]]
 
@@ -42,7 +42,7 @@ class JoblibLauncher(joblib_launcher.JoblibLauncher):
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Overrides, initial_job_idx: int) -> list[JobReturn]:
-        from framework.launchers.pool import launch
+        from framework.run.launchers.pool import launch
 
         return launch(_shared(self), self.joblib["n_jobs"], job_overrides, initial_job_idx)
 
@@ -73,7 +73,7 @@ class RayLauncher(_OptionalLauncher):
     extra, package = "ray", "hydra_plugins.hydra_ray_launcher"
 
     def launch(self, job_overrides: Overrides, initial_job_idx: int) -> list[JobReturn]:
-        from framework.launchers.ray import launch
+        from framework.run.launchers.ray import launch
 
         return launch(_shared(self), self.settings["ray"], job_overrides, initial_job_idx)
 
@@ -84,7 +84,7 @@ class SlurmLauncher(_OptionalLauncher):
     extra, package, cluster = "slurm", "hydra_plugins.hydra_submitit_launcher", "slurm"
 
     def launch(self, job_overrides: Overrides, initial_job_idx: int) -> list[JobReturn]:
-        from framework.launchers.slurm import launch
+        from framework.run.launchers.slurm import launch
 
         return launch(_shared(self), self.cluster, self.settings, job_overrides, initial_job_idx)
 
@@ -96,7 +96,7 @@ class LocalLauncher(SlurmLauncher):
 
 
 def _shared(launcher: Any) -> Shared:
-    from framework.launchers.jobs import Shared
+    from framework.run.launchers.jobs import Shared
 
     return Shared(launcher.hydra_context, launcher.config, launcher.task_function)
 

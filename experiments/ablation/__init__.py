@@ -1,0 +1,1 @@
+"""What each part of a mechanism is worth: `python -m experiments.ablation`."""

@@ -1,0 +1,1 @@
+"""Latency and goodput against load: `python -m experiments.curve`."""

@@ -1,0 +1,98 @@
+"""Latency and goodput against load: series of runs at one rate, or number of clients, after another.
+
+    python -m experiments.curve policy=chunked,distserve trace=azure_conv rates=1:8:8
+    python -m experiments.curve policy=chunked trace=azure_conv concurrency=1:256:x2 hydra/launcher=joblib
+    python -m experiments.curve series='policy=chunked cluster.instances=8' \\
+        series='policy=distserve cluster.prefill=4 cluster.decode=4' trace=azure_conv seed=0,1,2
+
+Words are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; each combination of
+settings with several values, as policy=chunked,distserve, is a series. Several seeds make intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from experiments.curve.figures import tabulated
+from experiments.curve.plots import draw
+from experiments.curve.table import report
+from experiments.curve.words import Plan, read_plan
+from framework.cli.files import require_writable, write_whole
+from framework.cli.launch import USER_ERROR, guard, report_error
+from framework.cli.terminal import progress_bar, results_console
+from framework.run.callback import FreshDirectory
+from framework.run.sweep import Outcome, Sweep
+
+_KEYS = {
+    "rates": "requests/s: 1,2,4, or 1:8:15 (15 of them, evenly spaced), or 1:64:x2 (each twice the one before); "
+    "auto, if nothing is said: 1/4 to 4 times the rate of the trace",
+    "concurrency": "the same of clients, each with one request under way, instead of rates",
+    "series": "settings of a series of its own, in quotes; may be given several times",
+    "attainment": "share of requests that is to keep the SLO, 0.9 if nothing is said",
+    "out": "directory of the results, one of its own in outputs/ if nothing is said",
+}
+_BASIC = "hydra/launcher=basic"
+_BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar, enough to keep them busy
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for, print and draw it; the exit code."""
+    words = _parser().parse_args(arguments).words
+    return guard(lambda: curve(words), "interrupted; the runs that ended are kept")
+
+
+def curve(words: Sequence[str]) -> int:
+    """The same; an exit code other than 0 if points are missing. Raises InputError, and Hydra's errors."""
+    plan = read_plan(words)
+    directory = plan.out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-curve-{os.getpid()}")
+    before = FreshDirectory.watch(directory)
+    require_writable(directory)
+    try:
+        found = tabulated(plan, plan.jobs(), run(plan, directory))
+        results_console().print(report(found), highlight=False)
+        write_whole(directory / "curve.csv", found.runs.write_csv().encode())
+        draw(found, directory)
+    finally:
+        before.discard()  # if it is still empty
+    print(f"results in {directory}", file=sys.stderr)
+    for line in found.refusals:
+        report_error(line)
+    return USER_ERROR if found.refusals else 0
+
+
+def run(plan: Plan, directory: Path) -> list[Outcome]:
+    """Run every job, or find it in the store; progress goes to stderr."""
+    jobs = plan.jobs()
+    sweep = Sweep(plan.launcher, directory)
+    alone = all(word == _BASIC for word in plan.launcher if word.startswith("hydra/launcher="))
+    at_once = 1 if alone else _BATCHES_A_CORE * (os.cpu_count() or 1)
+    outcomes: list[Outcome] = []
+    started_s = time.monotonic()
+    with progress_bar(f"{len(plan.series)} series") as progress:
+        for start in range(0, len(jobs), at_once):
+            outcomes += sweep.run([job.overrides for job in jobs[start : start + at_once]])
+            if progress is not None:
+                progress(len(outcomes), len(jobs))
+            else:
+                elapsed_s = time.monotonic() - started_s
+                print(f"{len(outcomes)} of {len(jobs)} runs, {elapsed_s:.0f} s", file=sys.stderr, flush=True)
+    return outcomes
+
+
+def _parser() -> argparse.ArgumentParser:
+    described, _, _ = (__doc__ or "").partition("\n\n    python")
+    keys = "\n".join(f"  {key + '=':13}{text}" for key, text in _KEYS.items())
+    parser = argparse.ArgumentParser(
+        "python -m experiments.curve",
+        description=described,
+        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    return parser

@@ -1,0 +1,274 @@
+"""Pictures of a curve: latency against throughput, goodput against load, and both by length of prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from experiments.curve.axis import RATE
+from experiments.curve.figures import ALL, Curve, Floats, Line, saturation
+from experiments.curve.style import (
+    GREY,
+    PLAIN,
+    RING,
+    SMALL_PT,
+    WIDTH_IN,
+    PointLabel,
+    band,
+    lay_out,
+    legend_below,
+    place_labels,
+    save,
+    scale_axis,
+    series_style,
+    styled,
+)
+from experiments.curve.table import headline
+
+_HEIGHT_IN, _ROW_IN = 3.1, 1.9
+_FAR = 2.5  # times the highest value
+_WIDE_LOAD = 20.0  # largest / smallest, from which the axis of the load is logarithmic
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A metric on an axis, `factor` times as large; `limit_key`: of its SLO in the configuration, in seconds."""
+
+    metric: str
+    label: str
+    factor: float = 1.0
+    limit_key: str = ""
+    limit_factor: float = 1.0
+
+    def of(self, line: Line) -> Floats:
+        """Its means, shape (points,)."""
+        return self.factor * line.mean(self.metric)
+
+    def half_width(self, line: Line) -> Floats:
+        """Of their intervals."""
+        return self.factor * line.half_width(self.metric)
+
+
+_TTFT = Quantity("p99_ttft_ms", "TTFT P99 (s)", 1e-3, "slo.ttft_s", 1.0)
+_TPOT = Quantity("p99_tpot_ms", "TPOT P99 (ms)", 1.0, "slo.tpot_s", 1e3)
+_SERVED = Quantity("request_throughput", "throughput (req/s)")
+_SERVED_OF_ALL = Quantity("request_throughput", "throughput of all (req/s)")
+_TOKENS = Quantity("output_throughput", "output throughput (tok/s)")
+_GOODPUT = Quantity("request_goodput", "goodput (req/s)")
+_OFFERED = Quantity("offered_rps", "offered load (req/s)")
+_BOUND = Quantity("goodput_bound", "")
+_CLIENTS = Quantity("concurrency", "clients")
+_MET = Quantity("slo_attainment", "requests within SLO (%)", 100.0)
+
+
+def draw(curve: Curve, directory: Path) -> list[Path]:
+    """Write latency, goodput and, if there are several, buckets, each as .png and .pdf; returns the paths."""
+    makers = {"latency": _latency, "goodput": _goodput}
+    if len(curve.buckets) > 2:
+        makers["buckets"] = _buckets
+    with styled():
+        return [path for name, make in makers.items() for path in save(make(curve), directory, name)]
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def _latency(curve: Curve) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, _HEIGHT_IN))
+    left, right = figure.subplots(1, 2)
+    labels = [_against_throughput(left, curve, ALL, _SERVED, _TTFT)]
+    labels.append(_against_throughput(right, curve, ALL, _TOKENS, _TPOT))
+    _finish(figure, curve, (), f"points: {'offered req/s' if curve.axis is RATE else 'clients'}")
+    for axes, own in zip((left, right), labels, strict=True):
+        place_labels(figure, axes, own)
+    return figure
+
+
+def _goodput(curve: Curve) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, _HEIGHT_IN))
+    left, right = figure.subplots(1, 2)
+    explained = _against_load(left, curve, ALL)
+    load = _load(curve)
+    for index, line in enumerate(curve.lines()):
+        band(right, load.of(line), _MET.of(line), _MET.half_width(line), series_style(index))
+        _ring(right, curve, line.label, load.of(line), _MET.of(line))
+    right.axhline(100 * curve.attainment, color=GREY, linewidth=0.8, linestyle=":")
+    right.set(xlabel=load.label, ylabel=_MET.label, ylim=(-3, 103))
+    _scale_load(right, curve)
+    _finish(figure, curve, explained)
+    return figure
+
+
+def _buckets(curve: Curve) -> Figure:
+    """A column for each bucket; throughput is that of all requests, goodput and its load are the bucket's own."""
+    buckets = [bucket for bucket in curve.buckets if bucket != ALL]
+    figure = Figure(figsize=(max(WIDTH_IN, 2.2 * len(buckets)), 3 * _ROW_IN + 0.7))
+    panels = figure.subplots(3, len(buckets), squeeze=False)
+    for first, *others in panels[:2]:  # goodput differs too much from bucket to bucket
+        for axes in others:
+            axes.sharey(first)
+    explained: list[Line2D] = []
+    for column, bucket in enumerate(buckets):
+        ttft, tpot, goodput = panels[:, column]
+        ttft.set_title(f"prompts {bucket} tokens".replace(">=", "≥"))
+        _against_throughput(ttft, curve, bucket, _SERVED_OF_ALL, _TTFT)
+        _against_throughput(tpot, curve, bucket, _SERVED_OF_ALL, _TPOT)
+        explained = _against_load(goodput, curve, bucket)
+    for row in panels:
+        for axes in row[1:]:
+            axes.set_ylabel("")
+    if curve.axis is RATE:
+        for axes in panels[2]:
+            axes.set_xlabel(axes.get_xlabel().replace("load", "load of these"))
+    figure.align_ylabels(panels[:, 0])
+    _finish(figure, curve, explained)
+    return figure
+
+
+# --- panels -----------------------------------------------------------------------------------------------------------
+
+
+def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Quantity) -> list[PointLabel]:
+    """Latency in a bucket against the throughput of all; returns what the points could be labelled with."""
+    x = _comparable(curve, x)
+    labels = []
+    for index, label in enumerate(curve.labels):
+        line, whole = curve.line(label, bucket), curve.line(label)
+        xs, ys = x.of(whole), y.of(line)
+        style = series_style(index)
+        band(axes, xs, ys, y.half_width(line), style)
+        _ring(axes, curve, label, xs, ys)
+        mark = saturation(whole, curve.attainment)
+        ends = (0, len(xs) - 1, mark)
+        labels += [
+            PointLabel(xs[point], ys[point], f"{value:g}", style["color"], 0 if point in ends else 1)
+            for point, value in enumerate(whole.values)
+            if np.isfinite(ys[point])
+        ]
+    shown = [y.of(line) for other in _side_by_side(curve, bucket) for line in curve.lines(other)]
+    _draw_limit(axes, curve, y, float(np.nanmax(np.concatenate(shown), initial=0)))
+    axes.set(xlabel=x.label, ylabel=y.label)
+    axes.margins(x=0.08)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(PLAIN)
+    scale_axis(axes, "y", shown)
+    return labels
+
+
+def _draw_limit(axes: Axes, curve: Curve, y: Quantity, highest: float) -> None:
+    """The SLO, unless it differs or lies far above all that is shown."""
+    limit_s = curve.agreed(y.limit_key)
+    if limit_s is None or limit_s * y.limit_factor > _FAR * highest:
+        return
+    limit = limit_s * y.limit_factor
+    axes.axhline(limit, color=GREY, linewidth=0.8, linestyle=":")
+    axes.annotate(
+        "SLO", (0, limit), xycoords=("axes fraction", "data"), color=GREY, fontsize=SMALL_PT,
+        xytext=(3, 1.5), textcoords="offset points", ha="left", va="bottom",
+    )  # fmt: skip
+
+
+def _against_load(axes: Axes, curve: Curve, bucket: str) -> list[Line2D]:
+    """Goodput in a bucket against what is offered to it, or against clients; returns what the legend is to explain."""
+    load, goodput, served = _load(curve), _comparable(curve, _GOODPUT), _comparable(curve, _SERVED)
+    lines = curve.lines(bucket)
+    for index, line in enumerate(lines):
+        style = series_style(index)
+        band(axes, load.of(line), goodput.of(line), goodput.half_width(line), style)
+        _ring(axes, curve, line.label, load.of(line), (goodput if curve.axis is RATE else served).of(line))
+        if curve.axis is not RATE:
+            axes.plot(load.of(line), served.of(line), color=style["color"], linewidth=0.8, linestyle=":")
+    axes.set(xlabel=load.label, ylabel=goodput.label)
+    explained = _references(axes, curve, lines)
+    is_log = _scale_load(axes, curve)
+    if is_log and curve.axis is RATE:
+        scale_axis(axes, "y", [goodput.of(line) for line in lines])
+    else:
+        axes.set_ylim(bottom=0)
+    return explained
+
+
+def _references(axes: Axes, curve: Curve, lines: Sequence[Line]) -> list[Line2D]:
+    """What goodput is to be compared with: all that is offered or served, and the bound where it is known."""
+    if curve.axis is not RATE:
+        return [Line2D([], [], color="black", linewidth=0.8, linestyle=":", label="throughput")]
+    load = _load(curve)
+    every = np.concatenate([load.of(line) for line in lines])
+    ends = [every.min(), every.max()]
+    explained = axes.plot(ends, ends, color=GREY, linewidth=0.8, label="goodput = offered", zorder=1)
+    bounds = {}
+    for index, line in enumerate(lines):
+        values = _comparable(curve, _BOUND).of(line)
+        if np.isfinite(values).any():
+            bounds[values.tobytes()] = (load.of(line), values, series_style(index)["color"])
+    style: dict[str, Any] = {"linewidth": 1.0, "linestyle": (0, (1, 1))}
+    for xs, values, colour in bounds.values():
+        axes.plot(xs, values, color="black" if len(bounds) == 1 else colour, zorder=2, **style)
+    if bounds:
+        explained.append(Line2D([], [], color="black", label="upper bound", **style))
+    return explained
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def _side_by_side(curve: Curve, bucket: str) -> list[str]:
+    """The buckets that are shown on the same scale as this one."""
+    return [ALL] if bucket == ALL else [other for other in curve.buckets if other != ALL]
+
+
+def _load(curve: Curve) -> Quantity:
+    return _comparable(curve, _OFFERED) if curve.axis is RATE else _CLIENTS
+
+
+def _comparable(curve: Curve, quantity: Quantity) -> Quantity:
+    """Per GPU, where series have unlike numbers of them."""
+    if curve.agreed("gpus") is not None:
+        return quantity
+    label = quantity.label.replace("/s)", "/s per GPU)")
+    return replace(quantity, metric=f"{quantity.metric}_per_gpu", label=label)
+
+
+def _scale_load(axes: Axes, curve: Curve) -> bool:
+    """Set the scale of the load axis; whether it is logarithmic."""
+    points = np.concatenate([line.values for line in curve.lines()])
+    if points.max() < _WIDE_LOAD * points.min():
+        axes.set_xlim(left=0)
+        return False
+    if curve.axis is RATE:
+        scale_axis(axes, "x", [points])
+    else:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(PLAIN)
+    return True
+
+
+def _ring(axes: Axes, curve: Curve, label: str, xs: Floats, ys: Floats) -> None:
+    """Mark the point where a series saturates."""
+    point = saturation(curve.line(label), curve.attainment)
+    if point is not None:
+        axes.plot(
+            xs[point : point + 1], ys[point : point + 1], **RING, color=series_style(curve.labels.index(label))["color"]
+        )
+
+
+def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:
+    """The legend below and, in small, what was run above."""
+    lines = [Line2D([], [], label=label, **series_style(index)) for index, label in enumerate(curve.labels)]
+    told = (
+        f"{100 * curve.attainment:g} % within SLO up to here" if curve.axis is RATE else "near its highest throughput"
+    )
+    ring = Line2D([], [], label=told, **RING, color="black")
+    legend_below(figure, [*lines, *explained, ring])
+    told = "  ".join(part for part in (headline(curve).plain.split("\n")[0], more) if part)
+    figure.suptitle(told, x=0.01, ha="left", fontsize=SMALL_PT, color=GREY)
+    lay_out(figure)

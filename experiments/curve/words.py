@@ -1,0 +1,205 @@
+"""The words of a curve's command line, and the runs that they ask for."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as compose_config
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from experiments.curve.axis import CONCURRENCY, RATE, Axis, number, values
+from framework.cli.arguments import name_files
+from framework.errors import InputError, require_share, require_whole
+from framework.objective.goodput import Goodput
+from framework.run.compose import fitting_parts
+from framework.workload import rate_rps
+
+_CONF = Path(__file__).resolve().parents[2] / "conf"
+_OWN = ("rates", "concurrency", "attainment", "out")
+_SERIES = "series"
+_AUTO = "auto"
+_OF_ITS_OWN_RATE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+_DEFAULTS = {"rates": _AUTO, "attainment": "0.9"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a picture: `overrides` of conf/config.yaml, and its `values` on the axis."""
+
+    label: str
+    overrides: tuple[str, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    series: Series
+    value: float
+    seed: int
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is to be run: each series at each of its values with each seed.
+
+    `launcher`: words for Hydra itself. `attainment`: the share of requests that is to keep the SLO. `out`: where files
+    go, None for a directory of its own.
+    """
+
+    axis: Axis
+    series: tuple[Series, ...]
+    seeds: tuple[int, ...]
+    launcher: tuple[str, ...]
+    attainment: float
+    out: Path | None
+
+    def jobs(self) -> list[Job]:
+        """Every run, series by series."""
+        return [
+            Job(series, value, seed, (*series.overrides, *self.axis.overrides(value), f"seed={seed}"))
+            for series in self.series
+            for value in series.values
+            for seed in self.seeds
+        ]
+
+
+def read_plan(words: Sequence[str]) -> Plan:
+    """The plan that `words` ask for; each series is known to fit, as far as that can be known without a run.
+
+    Raises InputError, or Hydra's errors, for words that cannot be meant.
+    """
+    own, groups, rest = _split(words)
+    if "rates" in own and "concurrency" in own:
+        raise InputError("rates= and concurrency= exclude each other: requests come by the clock, or as clients send")
+    axis = CONCURRENCY if "concurrency" in own else RATE
+    own = _DEFAULTS | own
+    is_auto = axis is RATE and own[axis.word] == _AUTO
+    points = None if is_auto else values(axis, own[axis.word])
+    attainment = number("attainment", own["attainment"])
+    require_share("attainment", attainment)
+
+    overrides = _parsed(rest)
+    launcher = tuple(str(one.input_line) for one in overrides if one.is_hydra_override())
+    seeds = _seeds([one for one in overrides if one.key_or_group == "seed"])
+    shared = [one for one in overrides if not one.is_hydra_override() and one.key_or_group != "seed"]
+    series: list[Series] = []
+    for group in groups or [""]:
+        for chosen, label in _combinations([*shared, *_parsed(_words_of(group))], _parsed(_words_of(group))):
+            series.append(_series(axis, points, chosen, label, seeds[0]))
+    if len({one.label for one in series}) < len(series):
+        raise InputError("two series are the same; leave one out")
+    return Plan(
+        axis, tuple(series), seeds, launcher, attainment, Path(own["out"]).expanduser() if "out" in own else None
+    )
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _split(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
+    """The command's own keys, the values of `series=`, and the overrides."""
+    own: dict[str, str] = {}
+    groups, rest = [], []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in own:
+            raise InputError(f"{word}: {key} is given twice")
+        if key in (_SERIES, *_OWN) and not value:
+            raise InputError(f"{word}: written {key}=VALUE")
+        if key == _SERIES:
+            groups.append(value)
+        elif key in _OWN:
+            own[key] = value
+        else:
+            rest.append(word)
+    return own, groups, rest
+
+
+def _words_of(group: str) -> list[str]:
+    try:
+        return shlex.split(group)
+    except ValueError as error:
+        raise InputError(f"series={group}: {error}") from error
+
+
+def _parsed(words: Sequence[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(words))
+
+
+def _seeds(overrides: Sequence[Override]) -> tuple[int, ...]:
+    """Which seeds, 0 if none is given. Raises InputError unless they are whole and differ."""
+    if not overrides:
+        return (0,)
+    override = overrides[-1]
+    found: list[Any] = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+    for seed in found:
+        require_whole("seed", seed)
+    if len(set(found)) < len(found):
+        raise InputError(f"{override.input_line}: a seed is given twice")
+    return tuple(found)
+
+
+def _combinations(overrides: Sequence[Override], named: Sequence[Override]) -> list[tuple[tuple[str, ...], str]]:
+    """Overrides of each combination of what has several values, and what tells it from the others.
+
+    `named`: those that tell a series apart although they have one value.
+    """
+    lines = {str(one.input_line) for one in named}
+    choices = []
+    for one in overrides:
+        key = one.get_key_element()
+        if one.is_sweep_override():
+            choices.append([(f"{key}={value}", _told(key, value)) for value in one.sweep_string_iterator()])
+        else:
+            told = _told(key, one.get_value_element_as_str()) if one.input_line in lines else ""
+            choices.append([(str(one.input_line), told)])
+    return [
+        (tuple(word for word, _ in combination), ", ".join(told for _, told in combination if told))
+        for combination in itertools.product(*choices)
+    ]
+
+
+def _told(key: str, value: str) -> str:
+    """What a reader needs of an override: an option says which it is, a number does not."""
+    name = key.lstrip("+~").split("@")[-1].split(".")[-1]
+    return value if name == key else f"{name} {value}"
+
+
+# --- what they choose -------------------------------------------------------------------------------------------------
+
+
+def _series(axis: Axis, points: tuple[float, ...] | None, overrides: tuple[str, ...], label: str, seed: int) -> Series:
+    """A series whose parts fit together. InputError, or Hydra's errors, if they do not."""
+    for word in overrides:
+        if word.partition("=")[0] in (axis.key, "trace.rate_scale"):
+            raise InputError(f"{word}: the load is set by {axis.word}=; leave this out")
+    with initialize_config_dir(str(_CONF), version_base="1.3"):
+        chosen = [*overrides, *axis.fixed, f"seed={seed}"]
+        config = compose_config("config", overrides=name_files(chosen), return_hydra_config=True)
+    parts = fitting_parts(config)
+    if axis is RATE and parts["load"].clients is not None:
+        raise InputError("rates= needs load=open: clients of a closed load send as they can; use concurrency=")
+    if not isinstance(instantiate(config.objective, _convert_="all"), Goodput):
+        raise InputError("a curve needs objective=goodput, one run at each point")
+    if points is None:
+        points = _around_own_rate(config)
+    return Series(label or str(config.hydra.runtime.choices.policy), overrides, points)
+
+
+def _around_own_rate(config: DictConfig) -> tuple[float, ...]:
+    rate = rate_rps(instantiate(config.trace, _convert_="all"))
+    if rate == float("inf"):
+        raise InputError("all requests of the trace arrive at once: it has no rate of its own; give rates=")
+    return tuple(float(f"{factor * rate:.3g}") for factor in _OF_ITS_OWN_RATE)

@@ -1,0 +1,50 @@
+"""What the study fitted to all measured deployments, as calibrations that timing=measured finds beside its profiles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from experiments.fidelity.csv_file import VERSION
+from experiments.fidelity.fit import Cell, cells
+from experiments.fidelity.study import Study
+from framework.timing.calibration_terms import Fit, Selector, calibration_path, write_calibrations
+from framework.timing.shipped_setups import GPUS
+
+_SOURCE = f"silicon_sample.csv of aiconfigurator-core {VERSION} (NVIDIA), most of it measured by InferenceX"
+_LICENCE = "Apache-2.0"
+
+
+def write_fitted(studies: Iterable[Study], directory: Path) -> list[Path]:
+    """Write `directory`/<gpu>/<backend>/calibration.json of each GPU that profiles ship for; the files.
+
+    Entries: dense and mixture-of-experts models as a whole, and each model and data type that was measured. Only
+    aggregated deployments count: their terms are those of one kind of instance.
+    """
+    found: dict[tuple[str, str], list[Fit]] = defaultdict(list)
+    for one in studies:
+        if one.rows and one.rows[0].mode == "agg":
+            for cell, fit in _fits(one):
+                backend, gpu = cell[:2]
+                found[gpu, backend].append(fit)
+    paths = []
+    for (gpu, backend), fits in sorted(found.items()):
+        if gpu in GPUS:
+            paths.append(calibration_path(directory, gpu, backend))
+            write_calibrations(paths[-1], fits)
+    return paths
+
+
+def _fits(one: Study) -> Iterator[tuple[Cell, Fit]]:
+    """The cells of one GPU and backend, or narrower, that terms were fitted to, and their entries."""
+    for cell, terms in one.terms.items():
+        if len(cell) == 2:
+            selector = Selector(kind=one.rows[0].kind)
+        elif len(cell) == 4:
+            selector = Selector(model=cell[2], dtype=cell[3])
+        else:
+            continue
+        rows = sorted(row.key for row in one.rows if cell in cells(row) and not row.doubts)
+        note = f"fitted to {len(rows)} measured deployments by experiments/fidelity/command.py"
+        yield cell, Fit(terms, selector, tuple(rows), note, _SOURCE, _LICENCE)

@@ -1,0 +1,128 @@
+"""How far from silicon: measured deployments replayed by the simulator, beside the vendor's own predictor.
+
+    python -m experiments.fidelity                    # everything: a few minutes on two cores
+    python -m experiments.fidelity kinds=dense        # dense models alone; dense, moe or both
+    python -m experiments.fidelity calibrations=DIR   # also write the terms fitted to all rows, for timing=measured
+
+Needs `pip install '.[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables
+and the measurements. Each row is replayed as it was measured: a closed loop with as many requests in flight. Fitted
+predictions are cross-validated in five folds by deployment: the same model, system, backend, parallelism and precision
+are never on both sides, and all that is fitted or chosen comes from the other side. Predictors are compared on the rows
+that all of them predict. Writes errors.csv (every row), scores.csv, scatter.png and scatter.svg into out= (default
+outputs/fidelity).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from experiments.fidelity.calibrations import write_fitted
+from experiments.fidelity.csv_file import key_difference, read_rows
+from experiments.fidelity.report import (
+    as_table,
+    draw,
+    overview,
+    require_matplotlib,
+    sections,
+    write_errors,
+    write_scores,
+)
+from experiments.fidelity.score import common, compare, scaled
+from experiments.fidelity.study import Replays, Study, study
+from experiments.fidelity.vendor import stored_predictions
+from framework.cli.arguments import split_arguments
+from framework.cli.files import require_writable
+from framework.cli.terminal import results_console
+from framework.errors import InputError
+
+KEYS = Path(__file__).with_name("rows.txt")
+OURS, VENDOR = "servelab", "aiconfigurator"
+_GROUPS = (("agg", "dense"), ("agg", "moe"), ("disagg", "dense"), ("disagg", "moe"))
+_MOST_PROCESSES = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to study, where the results go, and where fitted terms go (None: nowhere)."""
+
+    kinds: tuple[str, ...]
+    out: Path
+    calibrations: Path | None
+
+
+def main(words: Sequence[str]) -> None:
+    """Study, print, write."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    options, started = parse(words), time.monotonic()
+    require_matplotlib()
+    for directory in filter(None, (options.out, options.calibrations)):
+        require_writable(directory)
+    reading = read_rows()
+    console = results_console()
+    for line in reading.header():
+        console.print(line, style="dim")
+    if difference := key_difference(reading.rows, KEYS):
+        print(f"note: {difference}", file=sys.stderr)
+    run = Replays(min(_MOST_PROCESSES, os.cpu_count() or 1))
+    studies = [
+        study(rows, run)
+        for mode, kind in _GROUPS
+        if kind in options.kinds and (rows := [row for row in reading.rows if (row.mode, row.kind) == (mode, kind)])
+    ]
+    ours = pl.concat(own(one) for one in studies)
+    beside = [both for one in studies if (both := shared(one)) is not None]
+    shown = [*overview(ours), *(sections(pl.concat(beside)) if beside else ())]
+    for section in shown:
+        console.print(as_table(section))
+    for line in left_out(studies):
+        console.print(line, style="dim")
+    comparison = pl.concat([ours, *(frame.filter(pl.col("predictor") == VENDOR) for frame in beside)])
+    paths = [write_errors(comparison, options.out), write_scores(shown, options.out)]
+    paths += draw(comparison, options.out)
+    if options.calibrations is not None:
+        paths += write_fitted(studies, options.calibrations)
+    print(f"{len(run):,} replays in {time.monotonic() - started:.0f} s; written:", *paths, sep="\n  ", file=sys.stderr)
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Options of the command line; InputError for what is not understood."""
+    values, _ = split_arguments(words, ("kinds", "out", "calibrations"), ())
+    kinds = tuple(values.get("kinds", "dense,moe").split(","))
+    if not set(kinds) <= {"dense", "moe"}:
+        raise InputError(f"kinds must be dense, moe or dense,moe; got {values['kinds']!r}")
+    where = values.get("calibrations")
+    return Options(kinds, Path(values.get("out", "outputs/fidelity")), None if where is None else Path(where))
+
+
+def own(one: Study) -> pl.DataFrame:
+    """Our predictions of every row that can be replayed, without and with a fit."""
+    return pl.concat([compare(one.rows, one.raw, OURS), compare(one.rows, one.validated, OURS, fitted=True)])
+
+
+def shared(one: Study) -> pl.DataFrame | None:
+    """Both predictors, without and with a fit, on the rows that both predict; None where there are none."""
+    stored = stored_predictions()
+    theirs = {row.key: stored[row.key] for row in one.rows if row.key in stored and not stored[row.key].failure}
+    if not theirs:
+        return None
+    raw = compare(one.rows, theirs, VENDOR)
+    fitted = compare(one.rows, scaled(one.rows, theirs), VENDOR, fitted=True)
+    return common([compare(one.rows, one.raw, OURS), compare(one.rows, one.validated, OURS, fitted=True), raw, fitted])
+
+
+def left_out(studies: Iterable[Study]) -> list[str]:
+    """Rows that could not be replayed, counted by reason."""
+    reasons: Counter[str] = Counter()
+    for one in studies:
+        reasons.update(one.failures.values())
+    return [f"not replayed: {count} {reason}" for reason, count in reasons.most_common()]

@@ -1,0 +1,195 @@
+"""The few terms that kernel tables lack, fitted to measured deployments; and clients whose settings were not told.
+
+A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a quadratic
+without cross terms is laid through the logarithms of its two latencies. On these surfaces the terms are fitted: soft-L1
+loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of each GPU's, and that the
+prior of each model's and data type's on it, so that few deployments move terms little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from experiments.fidelity.replay import Replay, Replayed
+from experiments.fidelity.rows import Row
+from experiments.fidelity.server import CANDIDATES, Client, assumed, stated
+from framework.timing.calibration_terms import Calibration
+
+Floats = NDArray[np.float64]
+Run = Callable[[Sequence[Replay]], Sequence[Replayed | str]]
+Cell = tuple[str, ...]  # (), (backend,), (backend, gpu) or (backend, gpu, model, dtype)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a calibration: a normal prior, cut at bounds."""
+
+    name: str
+    centre: float
+    width: float
+    lowest: float
+    highest: float
+
+
+# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
+# is less sure, a step costs half a millisecond of host, a request tens of milliseconds, launches of a prefill some.
+TERMS = (
+    Term("log kernel", 0.0, 0.12, -0.5, 0.6),
+    Term("log communication", 0.0, 0.3, -1.0, 1.2),
+    Term("step_s", 0.4e-3, 0.5e-3, 0.0, 5e-3),
+    Term("sequence_s", 0.0, 8e-6, 0.0, 2e-4),
+    Term("request_s", 0.03, 0.03, 0.0, 0.5),
+    Term("prefill_step_s", 0.005, 0.01, 0.0, 0.2),
+)
+_CENTRE = np.array([term.centre for term in TERMS])
+_WIDTH = np.array([term.width for term in TERMS])
+_LOWEST = np.array([term.lowest for term in TERMS])
+_HIGHEST = np.array([term.highest for term in TERMS])
+_REACH = 1.5  # of a point of the design, in widths
+# Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
+# what a step model leaves out.
+_NOISE = np.array([0.15, 0.05])
+_NARROWER = (1.0, 0.7, 0.5)  # widths of the priors, by level: backend, GPU, model and data type
+_FARTHEST = 3.0  # e-fold error at which residuals are cut
+
+
+def calibration(terms: Floats) -> Calibration:
+    """The calibration of a point, shape (K,) in the order of TERMS."""
+    kernel, communication, *seconds = terms.tolist()
+    return Calibration(math.exp(kernel), math.exp(communication), *seconds)
+
+
+@dataclass(frozen=True)
+class Surfaces:
+    """Log errors of (TTFT, TPOT), predicted over measured, as functions of the terms, for each row and client.
+
+    `coefficients[key, client]`, shape (C, 2): constant, slopes and curvatures over widths from the centre.
+    """
+
+    coefficients: Mapping[tuple[str, Client], Floats]
+    curved: tuple[int, ...]  # terms whose design has three points
+
+    @classmethod
+    def laid(cls, pairs: Iterable[tuple[Row, Client]], run: Run) -> Surfaces:
+        """Replay each row at the points of the design. A pair that cannot be replayed has no surface."""
+        once = {(row.key, client): (row, client) for row, client in pairs}
+        points = _design()
+        steps = (points - _CENTRE) / _WIDTH
+        curved = tuple(k for k in range(len(TERMS)) if len(np.unique(steps[:, k])) > 2)
+        basis = _basis(steps, curved)
+        tasks = [Replay(row, client, calibration(point)) for row, client in once.values() for point in points]
+        outcomes = run(tasks)
+        coefficients = {}
+        for at, (key, (row, _)) in enumerate(once.items()):
+            errors = [log_errors(row, one) for one in outcomes[at * len(points) : (at + 1) * len(points)]]
+            known = [error for error in errors if error is not None]
+            if len(known) == len(points):
+                coefficients[key] = np.asarray(np.linalg.lstsq(basis, np.array(known), rcond=None)[0], np.float64)
+        return cls(coefficients, curved)
+
+    def errors(self, coefficients: Floats, terms: Floats) -> Floats:
+        """Log errors, (2, R), of `coefficients` (C, 2, R) at terms (K,)."""
+        basis = _basis(((terms - _CENTRE) / _WIDTH)[None], self.curved)[0]
+        return np.asarray(np.tensordot(basis, coefficients, axes=(0, 0)))
+
+
+def log_errors(row: Row, outcome: Replayed | str) -> Floats | None:
+    """Logarithms of predicted over measured TTFT and TPOT, (2,); None for what could not be replayed."""
+    if isinstance(outcome, str):
+        return None
+    return np.log([outcome.ttft_s / row.ttft_s, outcome.tpot_s / row.tpot_s])
+
+
+def choose_clients(rows: Sequence[Row], training: Sequence[Row], run: Run) -> Mapping[str, Client]:
+    """The client of each row, by key: stated, or that which suits the other rows of its campaign best.
+
+    A campaign is one model, GPU, backend and data type of one source. Only `training` rows are looked at, before
+    anything is fitted to them; a campaign without any has the client that is assumed.
+    """
+    clients = {row.key: stated(row) for row in rows}
+    campaigns: dict[Cell, list[Row]] = defaultdict(list)
+    for row in training:
+        if clients.get(row.key, stated(row)) is None:
+            campaigns[_campaign(row)].append(row)
+    best = {campaign: _best_client(members, run) for campaign, members in campaigns.items()}
+    return {row.key: clients[row.key] or best.get(_campaign(row), assumed(row)) for row in rows}
+
+
+def fit_all(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces) -> Mapping[Cell, Floats]:
+    """Terms of every cell that `rows` reach, from all rows of a backend down to those of a model and data type.
+
+    Doubtful rows are not fitted to.
+    """
+    used = [row for row in rows if not row.doubts and (row.key, clients[row.key]) in surfaces.coefficients]
+    found: dict[Cell, Floats] = {(): _CENTRE}
+    for level in range(1, 4):
+        members: dict[Cell, list[Row]] = defaultdict(list)
+        for row in used:
+            members[cells(row)[level]].append(row)
+        for cell, own in members.items():
+            prior = found[cells(own[0])[level - 1]]
+            found[cell] = _fit(own, clients, surfaces, prior, _NARROWER[level - 1] * _WIDTH)
+    return found
+
+
+def terms_of(row: Row, found: Mapping[Cell, Floats]) -> Floats:
+    """The most specific terms that there are for a row."""
+    return next(found[cell] for cell in reversed(cells(row)) if cell in found)
+
+
+def cells(row: Row) -> tuple[Cell, Cell, Cell, Cell]:
+    """What a row's terms are fitted over, from wide to narrow."""
+    return (), (row.backend,), (row.backend, row.gpu), (row.backend, row.gpu, row.model, row.dtype)
+
+
+def _campaign(row: Row) -> Cell:
+    return row.family, row.model, row.gpu, row.backend, row.dtype
+
+
+def _best_client(rows: Sequence[Row], run: Run) -> Client:
+    tasks = [Replay(row, client, calibration(_CENTRE)) for client in CANDIDATES for row in rows]
+    outcomes = run(tasks)
+    losses = []
+    for at in range(len(CANDIDATES)):
+        errors = [log_errors(row, one) for row, one in zip(rows, outcomes[at * len(rows) :], strict=False)]
+        known = [abs(np.expm1(error[0])) for error in errors if error is not None]
+        losses.append(np.mean(known) if len(known) == len(rows) else np.inf)
+    return CANDIDATES[int(np.argmin(losses))]
+
+
+def _design() -> Floats:
+    """The centre, and each term by itself at both sides as far as its bounds allow; (P, K)."""
+    points = [_CENTRE]
+    for k in range(len(TERMS)):
+        for side in (-_REACH, _REACH):
+            point = _CENTRE.copy()
+            point[k] = np.clip(point[k] + side * _WIDTH[k], _LOWEST[k], _HIGHEST[k])
+            if point[k] != _CENTRE[k]:
+                points.append(point)
+    return np.array(points)
+
+
+def _basis(steps: Floats, curved: tuple[int, ...]) -> Floats:
+    """Constant, slopes and curvatures at `steps` (P, K) from the centre; (P, C)."""
+    return np.hstack([np.ones((len(steps), 1)), steps, steps[:, curved] ** 2])
+
+
+def _fit(
+    rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces, prior: Floats, width: Floats
+) -> Floats:
+    coefficients = np.stack([surfaces.coefficients[row.key, clients[row.key]] for row in rows], axis=2)
+
+    def residuals(terms: Floats) -> Floats:
+        errors = np.expm1(np.clip(surfaces.errors(coefficients, terms), -_FARTHEST, _FARTHEST)) / _NOISE[:, None]
+        soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+        return np.concatenate([soft.ravel(), (terms - prior) / width])
+
+    inside = np.clip(prior, _LOWEST + 1e-9, _HIGHEST - 1e-9)
+    return np.asarray(least_squares(residuals, inside, bounds=(_LOWEST, _HIGHEST), x_scale=_WIDTH).x)

@@ -1,0 +1,160 @@
+"""How a measured server was set up: what its published start script says, or else what its engine does by default.
+
+Settings are those of the InferenceX scripts (https://github.com/SemiAnalysisAI/InferenceX, benchmarks/) where a row is
+from there, and those of the engines' documentation elsewhere. None of them is fitted here; `Client` alone holds what is
+not known of the clients and is chosen on deployments other than those it is tested on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from hydra.utils import instantiate
+
+from experiments.fidelity.rows import Pool, Row
+from experiments.fidelity.scripts import (
+    admission_wait_steps_of,
+    aggregated,
+    disaggregated,
+    expert_dtype_of,
+    kv_dtype_of,
+    token_budget_of,
+)
+from framework.engine.config import Batching, EngineConfig
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.gpu import Gpu
+from framework.system.model import Model, kv_capacity_tokens
+from framework.system.parallelism import Parallelism
+from framework.timing.kernels.read_aiconfigurator import package_gpu
+
+_CONF = Path(__file__).resolve().parents[2] / "conf"
+_LATENCY_S = 1e-4  # of a transfer between instances
+_MOST_SEQUENCES = 2048
+# Share of a GPU's memory for weights and KV (vLLM: gpu_memory_utilization less activations; SGLang: mem_fraction_static
+# less the same), or of what the weights leave for KV (TensorRT-LLM: free_gpu_memory_fraction less buffers).
+_SHARES = {"vllm": 0.9, "sglang": 0.83}
+_VLLM_OTHER_BYTES = 5.5e9  # of a GPU: activations, CUDA graphs, communication
+_FREE_SHARE = 0.8
+_BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "prefill_first"}
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a row does not tell of the client: lengths are uniform in [shortest, 1] x nominal.
+
+    Clients that ask for equal lengths keep requests in step, in waves that end and begin together; a little
+    inequality disperses them. `token_budget`: of a step, where the server's is not published; None: its default.
+    `spare`: how many more requests are in flight than the server runs at once.
+    """
+
+    shortest: float
+    token_budget: int | None = None
+    spare: int = 0
+
+
+_INFERENCEX = Client(0.8)  # its scripts say so
+_UNKNOWN = Client(0.98)  # before anything is fitted: hardly any inequality, yet not none
+# Two campaigns whose latencies tell of their clients before anything is fitted or predicted: TTFT in proportion to the
+# requests in flight, as half the time to prefill them all, means waves of equal requests; TTFT that grows with the
+# length of outputs, by the time a request lasts over their number, that one request always waits for a seat.
+_IN_STEP = ("qwen3_32b", "h100", "sglang")
+_ONE_WAITS = ("llama3_8b", "h100", "trtllm")
+# What the clients of campaigns other than InferenceX may have been.
+CANDIDATES = tuple(
+    Client(shortest, token_budget, spare)
+    for shortest in (1.0, 0.995, 0.98, 0.9)
+    for token_budget in (None, 4096, 2048)
+    for spare in (0, 1)
+)
+
+
+def stated(row: Row) -> Client | None:
+    """The client as the source of a row describes it, None where it does not."""
+    return _INFERENCEX if row.family == "InferenceX" else None
+
+
+def assumed(row: Row) -> Client:
+    """The client of a row where nothing is fitted."""
+    campaign = (row.model, row.gpu, row.backend)
+    if campaign == _IN_STEP:
+        return Client(1.0)
+    return stated(row) or (Client(_UNKNOWN.shortest, spare=1) if campaign == _ONE_WAITS else _UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Server:
+    """All that a replay of a row needs beside its kernel times."""
+
+    model: Model
+    cluster: ClusterSpec
+    engine: EngineConfig
+
+
+def gpu_of(row: Row) -> Gpu:
+    """The row's GPU as the package of the kernel tables describes it: with all of its memory."""
+    return package_gpu(row.gpu)
+
+
+@cache
+def model_of(name: str, dtype: str, expert_dtype: str, kv_dtype: str) -> Model:
+    """A model of conf/model in the given data types."""
+    model: Model = instantiate(yaml.safe_load((_CONF / "model" / f"{name}.yaml").read_text("utf-8")), _convert_="all")
+    experts = model.experts if model.experts is None else replace(model.experts, dtype=expert_dtype)
+    return replace(model, dtype=dtype, kv_dtype=kv_dtype, experts=experts)
+
+
+def served(row: Row) -> Model:
+    """The row's model in the types that its server used."""
+    return model_of(row.model, row.dtype, expert_dtype_of(row), kv_dtype_of(row))
+
+
+def server(row: Row, client: Client) -> Server:
+    """The deployment of a row; InputError where its weights leave no room for KV."""
+    model = served(row)
+    if row.mode == "agg":
+        pools: tuple[PoolSpec, ...] = (_pool("mixed", aggregated(row), row, model),)
+    else:
+        pools = (
+            replace(_pool("prefill", disaggregated(row, row.prefill), row, model), batching="prefill_first"),
+            replace(_pool("decode", disaggregated(row, row.decode), row, model), batching="decode_first"),
+        )
+    gpu = gpu_of(row)
+    kv_tokens = min(kv_capacity_tokens(model, pool.gpu, pool.parallelism, 1.0) for pool in pools)
+    engine = EngineConfig(
+        token_budget=client.token_budget or token_budget_of(row),
+        max_batch=min(_most_sequences(row, kv_tokens), max(1, row.concurrency - client.spare)),
+        batching=_BATCHING[row.backend],
+        admission_wait_steps=admission_wait_steps_of(row),
+        kv_fraction=1.0,
+        watermark=0.0,
+    )
+    return Server(model, ClusterSpec(pools, LinkSpec(gpu.nic_bytes_s, _LATENCY_S)), engine)
+
+
+def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, model: Model) -> PoolSpec:
+    """Instances of a role; their GPUs have the memory that is left to weights and KV."""
+    gpu, gpus = gpu_of(row), pool.parallelism.gpus
+    left = replace(gpu, memory_bytes=_usable_bytes(row.backend, model, gpu, pool.parallelism))
+    return PoolSpec(role, role, pool.workers, left, pool.parallelism, link_bytes_s=gpu.nic_bytes_s * gpus)
+
+
+def _usable_bytes(backend: str, model: Model, gpu: Gpu, parallelism: Parallelism) -> float:
+    """Bytes of a GPU for weights and KV."""
+    if backend == "vllm":
+        return _SHARES[backend] * gpu.memory_bytes - _VLLM_OTHER_BYTES
+    if backend == "sglang":
+        return _SHARES[backend] * gpu.memory_bytes
+    tokens = kv_capacity_tokens(model, gpu, parallelism, 1.0) / parallelism.dp
+    free_bytes = tokens * model.kv_bytes_per_token * model.kv_share(parallelism.tp) / parallelism.pp
+    return gpu.memory_bytes - (1.0 - _FREE_SHARE) * free_bytes
+
+
+def _most_sequences(row: Row, kv_tokens: int) -> int:
+    """TensorRT-LLM admits a request only when its whole length fits (GUARANTEED_NO_EVICT)."""
+    if row.backend != "trtllm" or row.mode != "agg":
+        return _MOST_SEQUENCES
+    return max(1, int(kv_tokens / ((row.isl + row.osl) * (1 + row.shortest) / 2)))

@@ -1,0 +1,1 @@
+"""Parallelism and replicas of each phase: `python -m experiments.placement`."""

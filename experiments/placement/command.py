@@ -1,0 +1,167 @@
+"""Parallelism and replicas of each phase on its own, by simulation: the placement search of DistServe.
+
+    python -m experiments.placement model=llama3_70b gpu=h100 trace=azure_conv tp=4,8 rate=20
+
+Zhong et al., OSDI 2024, section 4.1, for a network that does not bind: of each phase alone, the (TP, PP) of which the
+fewest GPUs serve the rate within its limit. (The paper takes the highest rate per GPU: the same for high rates.)
+Prefill alone: requests end with their first token, within the TTFT. Decode alone: prompts find an idle instance and a
+fast link, within the TPOT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from rich.table import Table
+
+from experiments.tune.base import Configuration
+from experiments.tune.files import write_tuned
+from framework.cli.launch import explain, guard
+from framework.cli.terminal import results_console
+from framework.errors import InputError
+from framework.objective.experiment import Experiment
+from framework.run.compose import compose
+from framework.workload import rate_rps
+
+_KEYS = {
+    "tp": "degrees of tensor parallelism to try, 1,2,4,8 if nothing is said",
+    "pp": "numbers of pipeline stages to try, 1 if nothing is said",
+    "rate": "requests/s to serve; that of the trace if nothing is said",
+    "name": "of the file in conf/tuned, placement if nothing is said",
+}
+_PREFILLS = 64  # instances before one that decodes, so that none of these waits for prompts
+_ALONE = {
+    "prefill": ("cluster.decode=1", "slo.tpot_s=null"),
+    "decode": (f"cluster.prefill={_PREFILLS}", "cluster.link_bandwidth_bytes_s=1e18", "slo.ttft_s=null"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The capacity of one instance of a phase alone, requests/s; or why there is none."""
+
+    phase: str
+    tp: int
+    pp: int
+    capacity_rps: float = 0.0
+    refusal: str = ""
+
+    @property
+    def per_gpu(self) -> float:
+        return self.capacity_rps / (self.tp * self.pp)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search, print what was found and write the best placement; the exit code."""
+    words = _parser().parse_args(arguments).words
+    return guard(lambda: place(words))
+
+
+def place(words: Sequence[str]) -> int:
+    """The same. Raises InputError where a phase cannot be served, and Hydra's errors."""
+    own, overrides = _sorted(words)
+    base = Configuration(("policy=distserve", "objective=capacity", "objective.tolerance=0.03", *overrides))
+    rate = _rate(own, base)
+    rows = []
+    for phase in _ALONE:
+        for tp in _numbers(own, "tp", "1,2,4,8"):
+            for pp in _numbers(own, "pp", "1"):
+                rows.append(_alone(base, phase, tp, pp))
+                print(f"{phase}, tp {tp}, pp {pp}: {rows[-1].capacity_rps:.4g} requests/s", file=sys.stderr)
+    best = {phase: _best([row for row in rows if row.phase == phase], rate) for phase in _ALONE}
+    count = {phase: math.ceil(rate / one.capacity_rps) for phase, one in best.items()}
+    chosen = [f"trace.rate={rate:g}"]
+    for phase, one in best.items():
+        chosen += [f"cluster.{phase}={count[phase]}", f"cluster.{phase}_tp={one.tp}", f"cluster.{phase}_pp={one.pp}"]
+    of_run = [word for word in overrides if not word.startswith("objective")]
+    placed = Configuration(("policy=distserve", *of_run, *chosen))
+    result = compose(placed.config)
+    attained = (
+        instantiate(placed.config.objective, _convert_="all").measure(result).evaluation.summary["slo_attainment"]
+    )
+    path = write_tuned(own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(words)}")
+    _print(rows, best, count)
+    console = results_console()
+    console.print(
+        f"together at {rate:.4g} requests/s: {100 * attained:.3g} % meet the SLO, on {result.cluster.gpus} GPUs"
+    )
+    console.print(f"python run.py +tuned={path.stem}", highlight=False)
+    return 0
+
+
+def _alone(base: Configuration, phase: str, tp: int, pp: int) -> Found:
+    """Search the capacity of one instance of `phase`."""
+    sizes = [f"cluster.{side}_{name}={value}" for side in _ALONE for name, value in (("tp", tp), ("pp", pp))]
+    try:
+        config = base.with_overrides([*_ALONE[phase], f"cluster.{phase}=1", *sizes]).config
+        experiment = _one_token_each(compose(config)) if phase == "prefill" else compose(config)
+        return Found(phase, tp, pp, instantiate(config.objective, _convert_="all").rate_rps(experiment))
+    except (InputError, HydraException) as error:
+        return Found(phase, tp, pp, refusal=explain(error) or str(error))
+
+
+def _one_token_each(experiment: Experiment) -> Experiment:
+    workload = experiment.workload
+    return experiment.on(replace(workload, output_tokens=np.ones_like(workload.output_tokens)))
+
+
+def _best(rows: Sequence[Found], rate: float) -> Found:
+    """Of which the fewest GPUs serve the rate, and of these the one with the highest rate per GPU."""
+    able = [row for row in rows if row.capacity_rps > 0]
+    if not able:
+        reasons = "; ".join(dict.fromkeys(row.refusal or "its limit is missed at any rate" for row in rows))
+        raise InputError(f"no {rows[0].phase} instance can serve: {reasons}")
+    return min(able, key=lambda row: (math.ceil(rate / row.capacity_rps) * row.tp * row.pp, -row.per_gpu))
+
+
+def _rate(own: dict[str, str], base: Configuration) -> float:
+    if "rate" not in own:
+        return rate_rps(instantiate(base.config.trace, _convert_="all"))
+    try:
+        rate = float(own["rate"])
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise InputError(f"rate must be a positive number, got {own['rate']!r}")
+    return rate
+
+
+def _numbers(own: dict[str, str], key: str, default: str) -> list[int]:
+    words = own.get(key, default).split(",")
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise InputError(f"{key} must be whole numbers such as {default}, got {own[key]!r}")
+    return [int(word) for word in words]
+
+
+def _print(rows: Sequence[Found], best: dict[str, Found], count: dict[str, int]) -> None:
+    table = Table("phase", "TP", "PP", "req/s", "per GPU", "instances", title="Each phase alone", box=None)
+    for row in rows:
+        instances = str(count[row.phase]) if row is best[row.phase] else row.refusal
+        table.add_row(row.phase, str(row.tp), str(row.pp), f"{row.capacity_rps:.4g}", f"{row.per_gpu:.4g}", instances)
+    results_console().print(table, highlight=False)
+
+
+def _sorted(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The command's own keys, and overrides of the configuration."""
+    pairs = [(word, *word.partition("=")[::2]) for word in words]
+    own = {key: value for _, key, value in pairs if key in _KEYS}
+    return own, [word for word, key, _ in pairs if key not in _KEYS]
+
+
+def _parser() -> argparse.ArgumentParser:
+    keys = "\n".join(f"  {key + '=':8}{text}" for key, text in _KEYS.items())
+    parser = argparse.ArgumentParser(
+        "python -m experiments.placement",
+        description=(__doc__ or "").partition("\n\n    python")[0],
+        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    return parser

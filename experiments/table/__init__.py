@@ -1,0 +1,1 @@
+"""A paper's table from the results store: `python -m experiments.table`."""

@@ -1,0 +1,213 @@
+"""A table as it is laid out, whatever it is written in: headings, sections of marked cells, notes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from experiments.table.cells import Figures
+from experiments.table.metrics import Metric
+from experiments.table.notes import DIFFERS, MISSING, NEAR, UNDEFINED, best_note, notes
+from experiments.table.select import Axis, Label, Place, Selection, shown
+
+TWIN = "(twin)"
+_LONG_MS = 1e3
+
+
+@dataclass(frozen=True)
+class Text:
+    """A cell for a reader. `marks` stand raised behind it."""
+
+    text: str
+    is_bold: bool = False
+    marks: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows, below a heading if it is not empty: the labels of each, and its cells."""
+
+    heading: str
+    rows: tuple[tuple[tuple[str, ...], tuple[Text, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """`row_headings` stand over the labels, `columns` over the cells. `is_twin`: every run is on a twin.
+
+    `best` says what is in bold, empty if nothing is.
+    """
+
+    title: str
+    row_headings: tuple[str, ...]
+    columns: tuple[str, ...]
+    sections: tuple[Section, ...]
+    best: str
+    notes: tuple[str, ...]
+    is_twin: bool
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One section before it is words: the cell of each row at each of `across`."""
+
+    heading: str
+    metrics: Sequence[Metric]
+    columns: Sequence[Label]
+
+    @property
+    def across(self) -> list[tuple[Metric, Label]]:
+        return [(metric, column) for metric in self.metrics for column in self.columns]
+
+
+def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
+    """Columns across and a section for each metric; or, where there is one column, metrics across."""
+    selection = figures.selection
+    metrics = [_in_readable_unit(metric, figures) for metric in figures.metrics]
+    twins = _twins(selection)
+    columns = [_column_label(selection.columns, one, one in twins.columns) for one in selection.columns.labels]
+    if len(columns) == 1:
+        title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
+        headings = [metric.heading for metric in metrics]
+        blocks = [_Block("", metrics, selection.columns.labels)]
+    else:
+        title, headings = f"{_named(selection.rows)} by {_named(selection.columns)}", columns
+        blocks = [_Block(metric.heading, [metric], selection.columns.labels) for metric in metrics]
+        if len(metrics) == 1:
+            title, blocks = metrics[0].heading, [_Block("", metrics, selection.columns.labels)]
+    return Sheet(
+        title=title,
+        row_headings=tuple(_short(selection.rows.keys)),
+        columns=tuple(headings),
+        sections=tuple(chain.from_iterable(_sections(figures, block, twins) for block in blocks)),
+        best=best_note(figures),
+        notes=tuple(notes(figures, filters)),
+        is_twin=twins.are_all,
+    )
+
+
+def _sections(figures: Figures, block: _Block, twins: _Twins) -> Iterator[Section]:
+    rows = figures.selection.rows.labels
+    labels = {row: _row_label(row, row in twins.rows) for row in rows}
+    yield Section(
+        block.heading,
+        tuple(
+            (labels[row], tuple(_level(figures, metric, (row, column), twins) for metric, column in block.across))
+            for row in rows
+        ),
+    )
+    if figures.baseline is not None:
+        lines = {
+            row: tuple(_difference(figures, metric, (row, column)) for metric, column in block.across) for row in rows
+        }
+        yield Section(
+            f"{block.heading}, minus {figures.baseline.word}".removeprefix(", "),
+            tuple((labels[row], line) for row, line in lines.items() if any(cell.text for cell in line)),
+        )
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def _level(figures: Figures, metric: Metric, place: Place, twins: _Twins) -> Text:
+    cell = figures.cells[metric.key].get(place)
+    if cell is None:
+        return Text(MISSING)
+    if cell.undefined:
+        return Text(UNDEFINED)
+    differs = cell.difference is not None and cell.difference.is_significant
+    text = with_interval(cell.level.mean * metric.scale, cell.level.half_width * metric.scale)
+    marks = (NEAR if cell.is_near_best else "") + (DIFFERS if differs else "")
+    return Text(f"{text} {TWIN}" if place in twins.places else text, cell.is_best, marks)
+
+
+def _difference(figures: Figures, metric: Metric, place: Place) -> Text:
+    """The difference from the baseline, which has none itself."""
+    assert figures.baseline is not None
+    if figures.baseline.of(place) == place:
+        return Text("")
+    cell = figures.cells[metric.key].get(place)
+    if cell is None or cell.difference is None:
+        return Text(MISSING)
+    found = cell.difference
+    text = with_interval(found.comparison.mean * metric.scale, found.comparison.half_width * metric.scale, "+")
+    if not math.isnan(found.change) and found.comparison.mean:
+        text += f" ({_per_cent(found.change)})"
+    return Text(text, marks=DIFFERS if found.is_significant else "")
+
+
+def with_interval(mean: float, half_width: float, sign: str = "") -> str:
+    """A mean ± half its interval, where there is one, with the digits that it deserves."""
+    has_interval = math.isfinite(half_width) and half_width > 0
+    size, significant = (half_width, 2) if has_interval else (mean, 3 if sign else 4)
+    digits = 0 if size == 0 else max(0, min(6, significant - 1 - math.floor(math.log10(abs(size)))))
+    text = _minus(f"{mean:{sign},.{digits}f}") if mean else "0"
+    return f"{text} ± {half_width:,.{digits}f}" if has_interval else text
+
+
+def _per_cent(change: float) -> str:
+    rounded = round(change, 0 if abs(change) >= 9.95 else 1)
+    return _minus(f"{rounded:+,.{0 if abs(change) >= 9.95 else 1}f} %") if rounded else "0.0 %"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _in_readable_unit(metric: Metric, figures: Figures) -> Metric:
+    means = [cell.level.mean for cell in figures.cells[metric.key].values() if not cell.undefined]
+    return metric.in_seconds() if metric.is_latency and means and min(means) >= _LONG_MS else metric
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Twins:
+    """Where twins are named: in the title, at whole columns or rows, and at what cells are left."""
+
+    are_all: bool
+    columns: frozenset[Label]
+    rows: frozenset[Label]
+    places: frozenset[Place]
+
+
+def _twins(selection: Selection) -> _Twins:
+    is_twin = {
+        place: any(record.summary.get("trace_source") == "twin" for record in runs.values())
+        for place, runs in selection.cells.items()
+    }
+    if all(is_twin.values()):
+        return _Twins(True, frozenset(), frozenset(), frozenset())
+    twins = {place for place, twin in is_twin.items() if twin}
+    others = is_twin.keys() - twins
+    rows, columns = (frozenset(place[k] for place in twins) - {place[k] for place in others} for k in (0, 1))
+    if all(column in columns for _, column in twins):
+        rows = frozenset()
+    elif all(row in rows for row, _ in twins):
+        columns = frozenset()
+    return _Twins(False, columns, rows, frozenset(one for one in twins if one[0] not in rows and one[1] not in columns))
+
+
+def _row_label(row: Label, is_twin: bool) -> tuple[str, ...]:
+    words = [shown(value) for value in row]
+    return (*words[:-1], f"{words[-1]} {TWIN}") if is_twin else tuple(words)
+
+
+def _column_label(axis: Axis, column: Label, is_twin: bool) -> str:
+    """An option of a group says what it is, a number needs the name of its key."""
+    named = zip(axis.keys, _short(axis.keys), column, strict=True)
+    words = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
+    return " ".join([", ".join(words), *([TWIN] if is_twin else [])])
+
+
+def _named(axis: Axis) -> str:
+    return ", ".join(_short(axis.keys))
+
+
+def _short(keys: Sequence[str]) -> list[str]:
+    """The last part of each key, as far as that tells them apart."""
+    last = [key.split(".")[-1] for key in keys]
+    return [short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)]

@@ -1,0 +1,1 @@
+"""The best configuration of a space: `python -m experiments.tune`."""

@@ -1,0 +1,195 @@
+"""The best configuration of a space: drawn, run and compared, trial by trial.
+
+    python -m experiments.tune policy=distserve trace=mooncake space=pd trials=100 seed=0
+
+Words are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; one that the space would
+search is left as it is given. A study goes on where it was left, and processes that name the same one share its work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import optuna
+from hydra.utils import instantiate
+
+from experiments.tune.base import Configuration
+from experiments.tune.feasible import Feasibility
+from experiments.tune.files import write_trials, write_tuned
+from experiments.tune.goals import Goal, read_goals
+from experiments.tune.plots import can_draw, draw
+from experiments.tune.pruner import PRUNERS, make_pruner, read_prefixes, rungs
+from experiments.tune.report import command_line, report
+from experiments.tune.result import Findings, findings
+from experiments.tune.sampler import DEFAULT, SAMPLERS, SamplerKind
+from experiments.tune.space import Space
+from experiments.tune.space_file import read_space, space_names
+from experiments.tune.storage import Presence, only_study, open_storage, open_study
+from experiments.tune.study import Search
+from framework.cli.arguments import whole
+from framework.cli.files import require_writable, write_whole
+from framework.cli.launch import guard
+from framework.cli.terminal import progress_bar, results_console
+from framework.errors import InputError
+from framework.run.sweep import Sweep
+
+_TRIALS = 100
+_NAME = re.compile(r"[\w][\w.-]*")
+_OWN = {
+    "space": "file of conf/space; its constants as space.gpus=16",
+    "trials": f"configurations to be run, {_TRIALS} if nothing is said; sampler=grid: all",
+    "seed": "of the search; that of the runs is set by ++seed=N",
+    "sampler": ", ".join(SAMPLERS),
+    "objectives": "keys of the summary, as request_goodput,cost_usd: their Pareto front; else objective=NAME decides",
+    "pruner": f"{', '.join(PRUNERS)}: gives up trials that do badly on the first part of the trace",
+    "prefixes": "the parts, as [0.125,0.25,0.5]",
+    "workers": "trials at a time; the number of cores with hydra/launcher=joblib, else 1",
+    "name": "of the study",
+    "storage": "a journal file, studies/NAME.journal if nothing is said, or the URL of a database",
+    "out": "directory of the results, outputs/tune/NAME if nothing is said",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search as the command line says and print what was found; the exit code."""
+    options = _parser().parse_args(arguments)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
+    return guard(lambda: _with_storage(options.words), "interrupted; the same command goes on from here")
+
+
+def _with_storage(words: Sequence[str]) -> None:
+    try:
+        tune(words)
+    except optuna.exceptions.StorageInternalError as error:
+        raise InputError(f"the storage cannot be reached any more: {error}") from error
+
+
+def tune(words: Sequence[str]) -> None:
+    """Search, print what was found, write it. Raises InputError, and Hydra's errors, for what cannot be done."""
+    own, constants, overrides = _sorted(words)
+    base = Configuration(tuple(overrides))
+    space = _space(own, constants, base)
+    goals = read_goals(own.get("objectives"), base.config)
+    sampler = SamplerKind(own.get("sampler", DEFAULT), _seed(own.get("seed", "0")))
+    sampler.check(space, len(goals))
+    prefixes = read_prefixes(own.get("prefixes"))
+    pruner = make_pruner(own.get("pruner", "none"), prefixes, len(goals))
+    trials = (
+        math.inf if sampler.name == "grid" and "trials" not in own else whole("trials", own.get("trials", str(_TRIALS)))
+    )
+    workers = _workers(own.get("workers"), overrides)
+    study = _study(own, base, space, goals)
+    study.pruner = pruner
+    out = Path(own.get("out", f"outputs/tune/{study.study_name}"))
+    require_writable(out)
+    parts = [] if own.get("pruner", "none") == "none" else rungs(prefixes, len(instantiate(base.config.trace)))
+    feasible = Feasibility(space, base)
+    sweep = Sweep(overrides, out)
+    with Presence(study) as presence, progress_bar(study.study_name) as progress:
+        Search(study, space, feasible, sampler, goals, parts, sweep, presence).run(trials, workers, progress)
+    _conclude(findings(study, space, feasible, goals), base, out, words)
+
+
+def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[str]) -> None:
+    """Write the files of a study and print its report."""
+    write_trials(found, out / "trials.csv")
+    if not found.ranked:
+        raise InputError(f"none of the {len(found.rows)} trials could be run; {out / 'trials.csv'} says why")
+    best = base.with_overrides(found.ranked[0].point.overrides)
+    values = ", ".join(
+        f"{goal.key} {value:.6g}" for goal, value in zip(found.goals, found.ranked[0].values, strict=True)
+    )
+    path = write_tuned(found.name, best, f"{values}: python -m experiments.tune {' '.join(words)}")
+    write_whole(out / "best.yaml", path.read_bytes())
+    own = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
+    console = results_console()
+    for part in report(found, [f"python run.py +tuned={found.name}", command_line(own)], console.width):
+        console.print(part, highlight=False)
+    if can_draw():
+        draw(found, out)
+    else:
+        print("no pictures: matplotlib is not installed", file=sys.stderr)
+    print(f"results in {out}", file=sys.stderr)
+
+
+# --- reading the command line -----------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    described, _, _ = (__doc__ or "").partition("\n\n    python")
+    keys = "\n".join(f"  {key + '=':13}{text}" for key, text in _OWN.items())
+    parser = argparse.ArgumentParser(
+        "python -m experiments.tune",
+        description=described,
+        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    return parser
+
+
+def _sorted(words: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """The command's own keys, constants of the space, and overrides of the configuration."""
+    own: dict[str, str] = {}
+    constants: dict[str, str] = {}
+    overrides = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        kind, name = (constants, key.removeprefix("space.")) if key.startswith("space.") else (own, key)
+        if kind is own and key not in _OWN:
+            overrides.append(word)
+            continue
+        if name in kind:
+            raise InputError(f"{word}: {key} is given twice")
+        if not equals or not value:
+            raise InputError(f"{word}: written {key}=VALUE")
+        kind[name] = value
+    return own, constants, overrides
+
+
+def _space(own: Mapping[str, str], constants: Mapping[str, str], base: Configuration) -> Space:
+    if "space" not in own:
+        raise InputError(f"space=NAME is missing; there are {', '.join(space_names())}")
+    given = [word.partition("=")[0].lstrip("+") for word in base.overrides]
+    return read_space(own["space"], {**base.choices, **base.settings}, given, constants)
+
+
+def _study(own: Mapping[str, str], base: Configuration, space: Space, goals: Sequence[Goal]) -> optuna.Study:
+    """The study of this command, in its storage."""
+    default = "-".join((base.choices["policy"], base.choices["trace"], space.name, *_unusual(own, base)))
+    name = own.get("name", default)
+    if not _NAME.fullmatch(name):
+        raise InputError(f"name={name}: give it a name of letters, digits, points, hyphens and underscores")
+    storage = open_storage(own.get("storage", f"studies/{name}.journal"))
+    if "storage" in own and "name" not in own:
+        name = only_study(storage, default)
+    identity = {"space": space.name, **space.described, "objectives": " ".join(map(str, goals)), **base.settings}
+    return open_study(storage, name, [goal.direction for goal in goals], identity)
+
+
+def _unusual(own: Mapping[str, str], base: Configuration) -> list[str]:
+    """What a study of other than the usual search is called by, beside what it searches."""
+    parts = [base.choices["objective"]] if base.choices["objective"] != "goodput" else []
+    parts += [own["sampler"]] if own.get("sampler", DEFAULT) != DEFAULT else []
+    return parts + ([f"seed{own['seed']}"] if own.get("seed", "0") != "0" else [])
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise InputError(f"seed must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
+def _workers(text: str | None, overrides: Sequence[str]) -> int:
+    if text is not None:
+        return whole("workers", text)
+    return os.cpu_count() or 1 if "hydra/launcher=joblib" in overrides else 1

@@ -1,0 +1,64 @@
+"""What a study is for: keys of the summary, and which way is better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hydra.utils import get_class
+from omegaconf import DictConfig
+from optuna.study import StudyDirection
+
+from experiments.tune.expression import is_number
+from framework.errors import InputError
+from framework.run.store import Record
+
+_MORE_IS_BETTER = ("goodput", "throughput", "attainment", "capacity", "mfu", "mbu", "hit_rate", "completed")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A key of the summary, and whether more of it is better."""
+
+    key: str
+    maximize: bool = True
+
+    @property
+    def direction(self) -> StudyDirection:
+        return StudyDirection.MAXIMIZE if self.maximize else StudyDirection.MINIMIZE
+
+    def value(self, record: Record) -> float | None:
+        """The figure of a run, None where it is undefined. Raises InputError for a key that no summary has."""
+        value = record.summary.get(self.key)
+        if value is None and self.key in record.summary:
+            return None
+        if not is_number(value):
+            numeric = ", ".join(key for key, one in record.summary.items() if is_number(one))
+            raise InputError(f"objectives: {self.key} is no number of a summary; choose from {numeric}")
+        return float(value) if math.isfinite(value) else None
+
+    def __str__(self) -> str:
+        return f"{'+' if self.maximize else '-'}{self.key}"
+
+
+def read_goals(text: str | None, config: DictConfig) -> tuple[Goal, ...]:
+    """The goals in `KEY,KEY,...`, each perhaps with a sign: + for the more the better, - for the less.
+
+    Without a sign the name tells. None: the figure of the config's objective alone, the more the better. Raises
+    InputError for a key that is named twice.
+    """
+    if text is None:
+        key = getattr(get_class(config.objective._target_), "key", None)
+        if not isinstance(key, str):
+            raise InputError(f"objective: {config.objective._target_} names no key of the summary")
+        return (Goal(key),)
+    goals = []
+    for word in (part.strip() for part in text.strip("[]").split(",")):
+        key = word.lstrip("+-")
+        if not key:
+            raise InputError(f"objectives={text}: it names keys of the summary, as request_goodput,cost_usd")
+        more = word.startswith("+") or (word == key and any(part in key for part in _MORE_IS_BETTER))
+        goals.append(Goal(key, more))
+    if len({goal.key for goal in goals}) < len(goals):
+        raise InputError(f"objectives={text}: a key is named twice")
+    return tuple(goals)

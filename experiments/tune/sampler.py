@@ -1,0 +1,150 @@
+"""What to try next: one of Optuna's samplers, held to configurations that are feasible and have not been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import (
+    BaseSampler,
+    CmaEsSampler,
+    NSGAIIISampler,
+    NSGAIISampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
+from optuna.trial import FrozenTrial
+
+from experiments.tune.candidates import Candidates
+from experiments.tune.feasible import LARGEST_POOL
+from experiments.tune.space import Point, Space
+from experiments.tune.surrogate import Tried
+from framework.errors import InputError, require_choice
+
+SAMPLERS = ("tpe", "gp", "cmaes", "nsga", "nsgaiii", "random", "qmc", "grid")
+DEFAULT = "tpe"  # in a space of thousands of points gp finds more in few trials
+_GENERATION = 20  # of NSGA
+_ATTEMPTS = 20  # draws before the nearest is taken; many would mean little: the sampler insists on what it has seen
+
+
+@dataclass(frozen=True)
+class SamplerKind:
+    """One of SAMPLERS and a seed. Raises InputError for one that is not there, or cannot do what is asked."""
+
+    name: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        require_choice("sampler", self.name, SAMPLERS)
+
+    def check(self, space: Space, goals: int) -> None:
+        """Raises InputError where it cannot search `space` for so many goals."""
+        if self.name == "cmaes" and goals > 1:
+            raise InputError("sampler=cmaes knows one objective only; choose tpe, gp, nsga or nsgaiii")
+        if self.name == "grid" and space.size > LARGEST_POOL:
+            raise InputError(
+                f"sampler=grid: space {space.name} has {space.size:,.0f} points, more than {LARGEST_POOL:,}; fix some"
+                " of what it searches, or choose another sampler"
+            )
+
+    def optuna_sampler(self, rank: int) -> BaseSampler | None:
+        """The sampler for the trial of that rank; None for `gp`, which is ours, and for `grid`, any point that is left.
+
+        What samplers learn they take from the study; random numbers are those of the rank, so that a study that was
+        interrupted goes on as it would have.
+        """
+        seed = int(np.random.SeedSequence((self.seed, rank)).generate_state(1)[0])
+        match self.name:
+            case "tpe":
+                return TPESampler(seed=seed)
+            case "cmaes":
+                return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            case "nsga":
+                return NSGAIISampler(seed=seed, population_size=_GENERATION)
+            case "nsgaiii":
+                return NSGAIIISampler(seed=seed, population_size=_GENERATION)
+            case "qmc":  # one sequence for the whole study
+                return QMCSampler(seed=self.seed, scramble=True, warn_independent_sampling=False)
+            case "random":
+                return RandomSampler(seed=seed)
+        return None
+
+
+class Proposer(BaseSampler):
+    """Names a point that is feasible and has not been tried: `first` those, then what the sampler says.
+
+    What a space requires is known before anything runs, so that no trial is spent on learning it. An Optuna sampler
+    draws until what it draws will do; if that takes long, the nearest that will do is taken. `failed`: numbers of
+    trials that do not count. Where all is tried something comes again; where a continuum seems to have no feasible
+    point, an infeasible one.
+    """
+
+    def __init__(
+        self,
+        kind: SamplerKind,
+        space: Space,
+        candidates: Candidates,
+        tried: Sequence[Tried],
+        first: Sequence[Point],
+        failed: Sequence[int],
+    ) -> None:
+        self._kind = kind
+        self._space = space
+        self._candidates = candidates
+        self._tried = tried
+        self._taken = {one.point.overrides for one in tried}
+        self._first = first
+        self._failed = failed
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return dict(self._space.distributions)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        rank = trial.number - sum(number < trial.number for number in self._failed)
+        return dict(self._choose(study, trial, rank).drawn)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise AssertionError(f"{param_name} is not in the space")
+
+    def _choose(self, study: Study, trial: FrozenTrial, rank: int) -> Point:
+        for point in self._first:
+            if self._is_new(point):
+                return point
+        rng = np.random.default_rng((self._kind.seed, rank))
+        optuna_sampler = self._kind.optuna_sampler(rank)
+        if optuna_sampler is not None:
+            return self._drawn(optuna_sampler, study, trial, rng)
+        left = self._candidates.left(self._tried, rng)
+        if not left:
+            return self._space.random_point(rng)
+        if self._kind.name == "gp":
+            return self._candidates.surrogate.choose(self._tried, left, rng)
+        return left[rng.integers(len(left))]
+
+    def _drawn(self, sampler: BaseSampler, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> Point:
+        for _ in range(_ATTEMPTS):
+            together = sampler.infer_relative_search_space(study, trial)
+            drawn = sampler.sample_relative(study, trial, together)
+            for label, distribution in self._space.distributions.items():
+                if label not in drawn:
+                    drawn[label] = sampler.sample_independent(study, trial, label, distribution)
+            point = self._space.point(drawn)
+            if self._is_new(point):
+                return point
+        return min(
+            self._candidates.left(self._tried, rng),
+            key=lambda other: self._space.distance(point.drawn, other.drawn),
+            default=point,
+        )
+
+    def _is_new(self, point: Point) -> bool:
+        return point.overrides not in self._taken and self._candidates.feasible.is_feasible(point)

@@ -1,0 +1,155 @@
+"""Reading conf/space/NAME.yaml, or a file of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from experiments.tune.expression import Expression, Number, is_number
+from experiments.tune.space import Dimension, Distribution, Space
+from framework.errors import InputError
+
+_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "space"
+_SECTIONS = ("search", "set", "require", "start")
+_FORMS = "{low: A, high: B}, {low: A, high: B, log: true}, {powers_of_two: [A, B]} or {choices: [A, B, ...]}"
+
+
+def read_space(
+    name: str,
+    settings: Mapping[str, Any],
+    given: Sequence[str] = (),
+    constants: Mapping[str, str] | None = None,
+    folder: Path = _FOLDER,
+) -> Space:
+    """The space of that name; one that ends in .yaml is the path of a file.
+
+    `settings`: what the configuration has, flat. `given`: names of settings that the user fixed; they are not searched.
+    `constants`: numbers instead of the file's. Raises InputError for a file that is not there or not understood, for
+    names that it uses and nothing has, and for a space in which nothing is left to search.
+    """
+    path = _file(name, folder)
+    content, name = _content(path), path.stem
+    own = {key: value for key, value in content.items() if key not in _SECTIONS}
+    fixed: dict[str, Any] = {key: _number(f"space {name}: {key}", value) for key, value in own.items()}
+    for key, text in (constants or {}).items():
+        if key not in fixed:
+            raise InputError(f"space.{key}: space {name} has no such constant; it has {', '.join(fixed) or 'none'}")
+        fixed[key] = _number(f"space.{key}", yaml.safe_load(text))
+    fixed |= {key: settings[key] for key in given if key in content["search"] or key in content["set"]}
+    space = Space(
+        name=name,
+        fixed=fixed,
+        dimensions=tuple(
+            _dimension(name, key, form, fixed) for key, form in content["search"].items() if key not in fixed
+        ),
+        derived={key: Expression(text) for key, text in content["set"].items() if key not in fixed},
+        required=tuple(Expression(text) for text in content["require"]),
+        starts=tuple({key: Expression(text) for key, text in start.items()} for start in content["start"]),
+        settings=settings,
+    )
+    _check_names(space, [*content["search"], *content["set"]])
+    return space
+
+
+def space_names(folder: Path = _FOLDER) -> list[str]:
+    """The spaces that there are."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _file(name: str, folder: Path) -> Path:
+    if name.endswith(".yaml") and Path(name).is_file():
+        return Path(name)
+    if name not in space_names(folder):
+        raise InputError(
+            f"space={name}: there is no space of that name; choose one of {', '.join(space_names(folder))}, or write"
+            " one of your own: space=PATH.yaml"
+        )
+    return folder / f"{name}.yaml"
+
+
+def _content(path: Path) -> dict[str, Any]:
+    name = path.stem
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"space {path}: cannot be read ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"space {name}: it must map names to numbers and have a section search")
+    content = {**{section: {} for section in _SECTIONS[:2]}, **{section: [] for section in _SECTIONS[2:]}, **content}
+    kinds = {"search": dict, "set": dict, "require": list, "start": list}
+    for section, kind in kinds.items():
+        if not isinstance(content[section], kind):
+            raise InputError(f"space {name}: {section} must be a {'mapping' if kind is dict else 'list'}")
+    if not all(isinstance(start, dict) for start in content["start"]):
+        raise InputError(f"space {name}: each of start must be a mapping of what is searched to values")
+    return content
+
+
+def _number(where: str, value: Any) -> Number:
+    if not is_number(value):
+        raise InputError(f"{where} must be a number, got {value!r}")
+    return value
+
+
+def _dimension(space: str, name: str, form: Any, fixed: Mapping[str, Any]) -> Dimension:
+    where = f"space {space}: {name}"
+    match form:
+        case {"choices": list(choices), **rest} if choices and not rest:
+            return Dimension(name, _choices(where, choices))
+        case {"powers_of_two": [low, high], **rest} if not rest:
+            exponents = [_exponent(where, Expression(bound)(fixed)) for bound in (low, high)]
+            return Dimension(name, _range(where, exponents[0], exponents[1], False), is_exponent=True)
+        case {"low": low, "high": high, **rest} if set(rest) <= {"log"} and isinstance(rest.get("log", False), bool):
+            return Dimension(
+                name, _range(where, Expression(low)(fixed), Expression(high)(fixed), rest == {"log": True})
+            )
+    raise InputError(f"{where} must be {_FORMS}, got {form!r}")
+
+
+def _choices(where: str, choices: Sequence[Any]) -> Distribution:
+    if not all(choice is None or isinstance(choice, (str, bool, int, float)) for choice in choices):
+        raise InputError(f"{where}: choices must be names, numbers, true, false or null, got {choices!r}")
+    if len({(type(choice), choice) for choice in choices}) < len(choices):
+        raise InputError(f"{where}: a choice is named twice in {choices!r}")
+    return CategoricalDistribution(choices)
+
+
+def _range(where: str, low: Number, high: Number, log: bool) -> Distribution:
+    if low > high:
+        raise InputError(f"{where}: nothing lies between {low} and {high}")
+    if log and low <= 0:
+        raise InputError(f"{where}: a logarithmic range begins above 0, not at {low}")
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _exponent(where: str, bound: Number) -> int:
+    if not isinstance(bound, int) or bound < 1 or bound.bit_count() != 1:
+        raise InputError(f"{where}: powers_of_two has two of 1, 2, 4, ...; got {bound}")
+    return bound.bit_length() - 1
+
+
+def _check_names(space: Space, named: Sequence[str]) -> None:
+    """Every name is a setting, or a helper that is used; expressions use what has been named before."""
+    if not space.dimensions:
+        raise InputError(f"space {space.name}: nothing is left to search")
+    known = {*space.fixed, *(dimension.name for dimension in space.dimensions)}
+    used: set[str] = set()
+    for where, expression in (*space.derived.items(), *(("require", required) for required in space.required)):
+        for name in sorted(expression.names - known):
+            raise InputError(f"space {space.name}: {where} needs {name}, which is not named before it")
+        used |= expression.names
+        known.add(where)
+    searched = [dimension.name for dimension in space.dimensions]
+    for name in sorted({name for start in space.starts for name in start} - set(named)):
+        raise InputError(f"space {space.name}: start names {name}, which is not searched")
+    for name in (*searched, *space.derived):
+        if name not in space.settings and ("." in name or name not in used):
+            raise InputError(
+                f"space {space.name}: {name} is no setting of this configuration; python run.py --cfg job shows all"
+            )

@@ -1,0 +1,205 @@
+"""Where a study is kept: opened, checked to be the same study, and shared by processes that may be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.study import Study, StudyDirection
+from optuna.trial import TrialState
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+from framework.cli.files import require_writable
+from framework.errors import InputError
+
+OWNER = "owner"  # user attribute of a trial: the process that runs it
+_IDENTITY = "identity"  # user attribute of a study: what it searches
+_ALIVE = "alive "  # prefix of user attributes of a study: how often a process has said that it is there
+_CONNECT_S = 10
+_BEAT_S, _SILENT_S = 10.0, 60.0  # a process elsewhere says that it is there, and is taken to be gone
+_UNOWNED_S = 60.0  # a trial that was begun but never said by whom
+
+
+def open_storage(place: str) -> BaseStorage:
+    """A journal file, made if need be, or the database of a URL. Raises InputError where it cannot be reached."""
+    if "://" not in place:
+        return _journal(Path(place))
+    scheme = place.split("://")[0]
+    # Drivers of networked databases know connect_timeout; SQLite waits for locks instead.
+    waits = {"timeout": _CONNECT_S} if scheme.startswith("sqlite") else {"connect_timeout": _CONNECT_S}
+    try:
+        return _database(place, {"connect_args": waits, "pool_pre_ping": True})
+    except ImportError as error:
+        raise InputError(f"storage={place}: its driver is not installed ({error}); pip install it") from error
+    except Exception as error:  # every database has errors of its own
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise InputError(f"storage={_public(place)}: cannot be reached ({reason})") from error
+
+
+def open_study(storage: BaseStorage, name: str, directions: list[StudyDirection], identity: Mapping[str, Any]) -> Study:
+    """The study of that name, begun if need be.
+
+    `identity`: what is searched, flat; a study of something else is refused with InputError, unless nothing has come
+    out of it yet: then it is begun anew.
+    """
+    study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+    known = study.user_attrs.get(_IDENTITY)
+    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    if known != identity and trials:
+        raise InputError(
+            f"study {name} is of something else ({_difference(known or {}, identity)}); choose another with name=NAME"
+        )
+    if known != identity and (known is not None or study.directions != directions):
+        optuna.delete_study(study_name=name, storage=storage)
+        study = optuna.create_study(storage=storage, study_name=name, directions=directions)
+    study.set_user_attr(_IDENTITY, dict(identity))
+    return study
+
+
+def only_study(storage: BaseStorage, default: str) -> str:
+    """The name of the one study in `storage`; `default` where there is none, or where it is one of several.
+
+    Raises InputError for several others.
+    """
+    names = optuna.get_all_study_names(storage)
+    if not names or default in names:
+        return default
+    if len(names) > 1:
+        raise InputError(f"the storage has several studies: choose one of {', '.join(names)} or another with name=NAME")
+    return names[0]
+
+
+class Presence:
+    """Tells which processes that share a study are still there; while it is entered, others can tell about this one.
+
+    Processes of the same machine are looked up; others are taken to be gone when they have been silent for a minute.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
+        self._study = study
+        self._heard: dict[str, tuple[Any, float]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Presence:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def is_running(self, trial: optuna.trial.FrozenTrial) -> bool:
+        """Whether a trial that has begun and not ended is in somebody's hands."""
+        owner = trial.user_attrs.get(OWNER)
+        if owner is None:
+            begun = trial.datetime_start
+            return begun is None or time.time() - begun.timestamp() < _UNOWNED_S
+        host, pid, started = str(owner).rsplit(":", 2)
+        if host == socket.gethostname():
+            return _started(int(pid)) == started
+        return self._is_heard(str(owner))
+
+    def _is_heard(self, owner: str) -> bool:
+        said = self._study.user_attrs.get(_ALIVE + owner)
+        last, at_s = self._heard.get(owner, (None, 0.0))
+        if owner not in self._heard or said != last:
+            self._heard[owner] = (said, time.monotonic())
+            return True
+        return time.monotonic() - at_s < _SILENT_S
+
+    def _beat(self) -> None:
+        beats = 0
+        while not self._stop.wait(_BEAT_S):
+            beats += 1
+            try:
+                self._study.set_user_attr(_ALIVE + self.owner, beats)
+            except Exception:  # the search meets it too, and tells
+                return
+
+
+def _started(pid: int) -> str:
+    """When a process of this machine began, as its kernel counts; empty where there is none (any more)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return ""
+    return "" if Path("/proc/self/stat").exists() else "running"
+
+
+def _journal(path: Path) -> BaseStorage:
+    path = path.absolute()  # else nobody can tell how old a lock is, which is a link to it, and a dead process' stays
+    require_writable(path.parent)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            backend = JournalFileBackend(str(path))
+            _drop_unfinished(path)
+            return JournalStorage(backend)
+    except OSError as error:
+        raise InputError(f"storage={path}: cannot be written ({error.strerror}); choose another file") from error
+    except (ValueError, KeyError) as error:
+        raise InputError(f"storage={path}: not a journal of studies; choose another file") from error
+
+
+def _database(url: str, engine: dict[str, Any]) -> BaseStorage:
+    for pause_s in (0.3, 1.0):
+        try:
+            return RDBStorage(url, engine_kwargs=engine)
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if not any(word in str(error) for word in ("already exists", "duplicate key", "UNIQUE constraint")):
+                raise
+        time.sleep(pause_s)  # another process makes the same tables
+    return RDBStorage(url, engine_kwargs=engine)
+
+
+def _drop_unfinished(path: Path) -> None:
+    """Cut off a last line that a process was killed in: what is added to it would never be read.
+
+    Raises ValueError for a file that is no journal.
+    """
+    lock = JournalFileSymlinkLock(str(path))
+    lock.acquire()
+    try:
+        with path.open("r+b") as journal:
+            lines = journal.readlines()
+            whole = [line for line in lines if line.endswith(b"\n")]
+            if lines and not (
+                whole and isinstance(json.loads(whole[0]), dict) and isinstance(json.loads(whole[-1]), dict)
+            ):
+                raise ValueError("no line of it is an entry")
+            journal.truncate(sum(map(len, whole)))
+    finally:
+        lock.release()
+
+
+def _difference(known: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """The first thing in which two identities differ."""
+    for name in (*asked, *known):
+        if known.get(name) != asked.get(name):
+            return f"{name}: {known.get(name, 'none')} there, {asked.get(name, 'none')} here"
+    return "other objectives"
+
+
+def _public(url: str) -> str:
+    """A URL without its password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -1,0 +1,1 @@
+"""What no schedule can beat."""

@@ -1,0 +1,142 @@
+"""How many good requests the cluster has time for: a fluid linear program, and what its prices prove.
+
+The program mixes steps at will: how many of each kind every pool takes within its time, so that together they supply
+the prefill tokens, the decodes and the tokens read that good requests need. Of its solution, which is approximate, only
+prices are used. By weak duality any prices at which no step is worth more than its time bound the number of good
+requests, each of which brings 1 and costs what it needs. Prices of seconds are raised until that holds for all steps,
+and costs are those of every single request (column generation, Lagrangian bound: Desrosiers, Lübbecke, "A primer in
+column generation", 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.bound.program import Demand, Duals, Program
+from framework.bound.steps import PoolSteps, Prices
+
+Floats = NDArray[np.float64]
+
+_ROUNDS, _CLOSE = 10, 1e-3  # of solving; and how close prices of seconds must come to what all steps ask for
+_FLAT = 1e-150
+_GRID = 256  # lengths of prompts for which a price is worked out
+
+
+@dataclass(frozen=True)
+class Fluid:
+    """What prices prove of a demand: `prices` of what steps supply and `duals` behind them, `costs` (n,) of the
+    requests, `earned` (K + J,) a second by all instances of each pool and by all else that there is.
+    """
+
+    prices: Prices
+    duals: Duals
+    costs: Floats
+    earned: Floats
+
+    @property
+    def rate(self) -> float:
+        """Worth of a second of the run."""
+        return float(self.earned.sum())
+
+    @property
+    def free(self) -> float:
+        """Good requests that take none of the run's time, so to say."""
+        return float(np.maximum(1 - self.costs, 0.0).sum())
+
+    def most(self, duration_s: float) -> float:
+        """Most good requests within `duration_s`."""
+        return self.free + self.rate * duration_s
+
+    def least_s(self, good: Floats) -> Floats:
+        """Least time for so many good requests."""
+        lacking = np.maximum(good - self.free, 0.0)
+        return lacking / self.rate if self.rate > 0 else np.where(lacking > 0, np.inf, 0.0)
+
+    def least_of_all_s(self) -> float:
+        """Least time for all requests, good or not."""
+        return float(self.costs.sum() / self.rate) if self.rate > 0 else 0.0
+
+
+def most_good(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duration_s: float) -> Fluid | None:
+    """The best bound on good requests within `duration_s`, on `instances` (K,); None where time is no limit to them."""
+    program, best = Program(demand, pools, instances), None
+    for _ in range(_ROUNDS):
+        served, duals = program.solve(duration_s)
+        if served >= len(demand.tokens) * (1 - 1e-9):
+            return None
+        found = proof(demand, pools, instances, duals)
+        if best is None or found.most(duration_s) < best.most(duration_s):
+            best = found
+        if np.all(found.duals.second <= duals.second * (1 + _CLOSE)) or not program.extend(duals, _CLOSE):
+            break
+    return best
+
+
+def least_duration(demand: Demand, pools: Sequence[PoolSteps], instances: Floats) -> Fluid:
+    """The best bound on the time to serve all requests, good or not."""
+    demand = replace(demand, pace_s=None)
+    program, best = Program(demand, pools, instances), None
+    for _ in range(_ROUNDS):
+        _, duals = program.solve(None)
+        found = proof(demand, pools, instances, duals)
+        if best is None or found.least_of_all_s() > best.least_of_all_s():
+            best = found
+        if np.all(found.duals.second <= duals.second * (1 + _CLOSE)) or not program.extend(duals, _CLOSE):
+            break
+    assert best is not None
+    return best
+
+
+def proof(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duals: Duals) -> Fluid:
+    """What follows from prices, those of seconds being made as high as all steps ask for."""
+    prices = duals.of_steps(demand)
+    duals = replace(duals, second=np.maximum(duals.second, [pool.price(prices) for pool in pools]))
+    costs = _costs(demand, pools, prices, duals.second) + duals.use @ demand.uses
+    if demand.pace_s is not None:
+        costs = costs - duals.pace * demand.pace_s
+    return Fluid(prices, duals, costs, np.concatenate([duals.second * instances, duals.use * demand.rates]))
+
+
+def _costs(demand: Demand, pools: Sequence[PoolSteps], prices: Prices, second: Floats) -> Floats:
+    """The least that each request's tokens cost, (n,), by steps and by seconds."""
+    first = np.full(len(demand.tokens), np.inf)
+    again, rising = first, np.full(len(first), prices.token)
+    for k, pool in enumerate(pools):
+        if pool.chunks is None:
+            continue
+        there = np.isfinite(demand.extra_s[k])
+        chunked, anew = prices.token * demand.tokens, prices.token * (demand.first_context - demand.known)
+        lone = pool.chunks.whole & (demand.first_context + demand.decodes > pool.chunks.budget)
+        if lone.any():
+            whole = _whole(pool, demand.computed, second[k], prices)
+            chunked = np.where(demand.alone[k], whole, chunked)
+            anew, rising = np.where(lone, np.minimum(anew, whole), anew), np.where(lone, 0.0, rising)
+        extra, extra_anew = (second[k] * np.where(there, one[k], 0.0) for one in (demand.extra_s, demand.again_s))
+        first = np.minimum(first, np.where(there, chunked + extra, np.inf))
+        again = np.minimum(again, np.where(there, anew + extra_anew, np.inf))
+    decodes = prices.decode * demand.decodes + prices.context * demand.context
+    if demand.recomputes:
+        start = again - prices.decode - prices.context * demand.first_context
+        decodes = decodes + _below_zero(start, rising - prices.context, demand.decodes)
+    return first + decodes
+
+
+def _below_zero(start: Floats, slope: Floats, count: Floats) -> Floats:
+    """Sum of those below zero among start, start + slope, ..., so many of them."""
+    slope = np.where(np.abs(slope) > _FLAT, slope, _FLAT)
+    zero = np.ceil(np.clip(-start / slope, 0.0, count))
+    first, last = np.where(slope > 0, 0.0, zero), np.where(slope > 0, zero, count)
+    sums = (last - first) * (start + 0.5 * slope * (first + last - 1))
+    return np.minimum(sums, 0.0)
+
+
+def _whole(pool: PoolSteps, tokens: Floats, second: float, prices: Prices) -> Floats:
+    """What a step for each prompt costs; of many lengths the next shorter one's that has been worked out."""
+    lengths = np.unique(tokens)
+    lengths = lengths[:: -(-len(lengths) // _GRID)]
+    costs = pool.whole_prompts(lengths, second, prices)
+    return costs[np.searchsorted(lengths, tokens, side="right") - 1]

@@ -1,0 +1,203 @@
+"""The fluid linear program behind the bound on goodput, for classes of like requests and a growing set of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from framework.bound.steps import PoolSteps, Prices, Steps
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+
+_PROMPT_CLASSES, _OUTPUT_CLASSES = 12, 8
+_STARTS, _ADDED = 24, 16  # steps of a kind to begin with, and most that a round adds
+_TOKENS, _DECODES, _CONTEXT, _PACE, _POOLS = range(5)  # rows of the program, one for each pool, then one for each use
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What n requests need, each array (n,) unless said otherwise.
+
+    `tokens`, `decodes`, `context`: prefill tokens, decode steps, and tokens that these read; the first of them reads
+    `first_context`. `pace_s`: most time to spend in decode steps, None: any. `extra_s` (K, n): prefill seconds in pool
+    k on top of those of tokens, inf: not there. `alone` (K, n): the prompt of `computed` tokens has a step of its own
+    in pool k. Where preemption `recomputes`, a later token may come from another prefill, of all tokens so far but the
+    `known`, with `again_s` (K, n) on top. `uses` (J, n) of other things, had at `rates` (J,) a second; `lasting` (J,):
+    time in decode steps uses them too.
+    """
+
+    tokens: Floats
+    decodes: Floats
+    context: Floats
+    first_context: Floats
+    pace_s: Floats | None
+    extra_s: Floats
+    alone: Flags
+    computed: Floats
+    recomputes: bool
+    known: Floats
+    again_s: Floats
+    uses: Floats
+    rates: Floats
+    lasting: Flags
+
+    def of(self, chosen: Flags) -> Demand:
+        """Of some of the requests alone."""
+        columns: dict[str, Any] = {
+            name: column[..., chosen]
+            for name, column in vars(self).items()
+            if isinstance(column, np.ndarray) and name not in ("rates", "lasting")
+        }
+        return replace(self, **columns)
+
+
+@dataclass(frozen=True)
+class Duals:
+    """Prices of a prefill token, a decode, a token that it reads, a second of `Demand.pace_s`, a second of an instance
+    of each pool (K,), and of each use (J,).
+    """
+
+    token: float
+    decode: float
+    context: float
+    pace: float
+    second: Floats
+    use: Floats
+
+    def of_steps(self, demand: Demand) -> Prices:
+        """As steps see them: each second that a request decodes uses what lasts."""
+        return Prices(self.token, self.decode, self.context, self.pace + float(self.use[demand.lasting].sum()))
+
+
+class Program:
+    """How many requests can be served in a time, or in how little time all."""
+
+    def __init__(self, demand: Demand, pools: Sequence[PoolSteps], instances: Floats) -> None:
+        """`instances` (K,) of each pool."""
+        self._demand, self._pools, self._uses = demand, pools, _POOLS + len(pools)
+        self._time = np.zeros((self._uses + len(demand.rates), 1))
+        self._time[_POOLS : self._uses, 0] = -instances
+        self._time[self._uses :, 0] = -demand.rates
+        self._class = _classes(demand)
+        self._sizes = np.bincount(self._class).astype(np.float64)
+        self._requests, self._class_of = self._columns(again=False)
+        self._again, again_of = self._columns(again=True)
+        self._most_again = (self._sizes * self._means(demand.decodes))[again_of] * demand.recomputes
+        self._steps: list[Floats] = []
+        for guess in _guesses(demand, pools):
+            self._add(guess, _STARTS, None)
+
+    def solve(self, duration_s: float | None) -> tuple[float, Duals]:
+        """Requests served within `duration_s` (None: all, in the least time), and the prices that go with it."""
+        blocks = [self._requests, self._again, *self._steps, self._time]
+        columns, classes = np.concatenate(blocks, axis=1), self._requests.shape[1]
+        sign = 1.0 if duration_s is not None else -1.0
+        members = np.zeros((len(self._sizes), columns.shape[1]))
+        members[self._class_of, np.arange(classes)] = sign
+        limits = np.concatenate([np.zeros(len(columns)), sign * self._sizes])
+        rows = np.concatenate([columns, members])
+        objective, bounds = np.zeros(rows.shape[1]), np.zeros((rows.shape[1], 2))
+        bounds[:, 1] = np.inf
+        bounds[classes : classes + len(self._most_again), 1] = self._most_again
+        if duration_s is None:
+            objective[-1] = 1.0
+        else:
+            objective[:classes], bounds[-1] = -1.0, duration_s
+        kept = np.ones(len(rows), bool)
+        kept[_PACE] = self._demand.pace_s is not None
+        found = linprog(objective, rows[kept], limits[kept], bounds=bounds, method="highs")
+        prices = np.zeros(len(rows))
+        if found.x is None:  # the solver gave up: any prices prove something, these that time is no limit
+            return 0.0, Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
+        prices[kept] = np.maximum(-found.ineqlin.marginals, 0.0)
+        token, decode, context, pace = (float(price) for price in prices[:_POOLS])
+        duals = Duals(token, decode, context, pace, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
+        return float(found.x[:classes].sum()), duals
+
+    def extend(self, duals: Duals, slack: float) -> bool:
+        """Add steps that are worth more than their time by a share of more than `slack`; whether there are any."""
+        return self._add(duals.of_steps(self._demand), _ADDED, duals.second * (1 + slack))
+
+    def _add(self, prices: Prices, most: int, second: Floats | None) -> bool:
+        added = False
+        for k, pool in enumerate(self._pools):
+            for steps in pool.best(prices):
+                gain = steps.worth(prices) / steps.time_s - prices.pace * steps.paced
+                chosen = np.flatnonzero(np.isfinite(steps.time_s) & (gain > (-np.inf if second is None else second[k])))
+                if len(chosen):
+                    picked = np.linspace(0, len(chosen) - 1, min(most, len(chosen))).round().astype(np.int64)
+                    picked = np.append(picked, gain[chosen].argmax())
+                    self._steps.append(self._step_columns(k, steps, chosen[np.unique(picked)]))
+                    added = True
+        return added
+
+    def _step_columns(self, k: int, steps: Steps, chosen: Integers) -> Floats:
+        columns = np.zeros((len(self._time), len(chosen)))
+        for row, supplied in ((_TOKENS, steps.tokens), (_DECODES, steps.decodes), (_CONTEXT, steps.context)):
+            columns[row] = -supplied[chosen]
+        columns[_PACE] = columns[self._uses :][self._demand.lasting] = (steps.time_s * steps.paced)[chosen]
+        columns[_POOLS + k] = steps.time_s[chosen]
+        return columns
+
+    def _columns(self, again: bool) -> tuple[Floats, Integers]:
+        """A column for each class and each pool that may prefill it, and its class: means of what requests need.
+
+        `again`: not of requests but of one token each that comes from another prefill instead of a decode.
+        """
+        demand, columns, class_of = self._demand, [], []
+        reads = demand.context / np.maximum(demand.decodes, 1.0)
+        for k, pool in enumerate(self._pools):
+            if pool.chunks is None:
+                continue
+            there = np.isfinite(demand.extra_s[k])
+            own = demand.alone[k] & (not pool.mixes)  # else steps that decode ride along with would be missed
+            tokens = np.where(own, 0.0, reads - demand.known if again else demand.tokens)
+            extra_s = np.where(there, demand.again_s[k] if again else demand.extra_s[k], 0.0)
+            column = np.zeros((len(self._time), len(self._sizes)))
+            column[_TOKENS] = self._means(tokens)
+            column[_POOLS + k] = self._means(extra_s + np.where(own, pool.chunks.step_s(demand.computed), 0.0))
+            if again:
+                column[_DECODES], column[_CONTEXT] = -1.0, -self._means(reads)
+            else:
+                column[_DECODES], column[_CONTEXT] = self._means(demand.decodes), self._means(demand.context)
+                column[_PACE] = 0.0 if demand.pace_s is None else -self._means(demand.pace_s)
+                for j, use in enumerate(demand.uses):
+                    column[self._uses + j] = self._means(use)
+            possible = np.bincount(self._class[~there], minlength=len(self._sizes)) == 0
+            columns.append(column[:, possible])
+            class_of.append(np.flatnonzero(possible))
+        return np.concatenate(columns, axis=1), np.concatenate(class_of)
+
+    def _means(self, values: Floats) -> Floats:
+        return np.bincount(self._class, values, minlength=len(self._sizes)) / self._sizes
+
+
+def _classes(demand: Demand) -> Integers:
+    """A number for requests of like prompts and outputs that can go to the same pools; all numbers are used."""
+    parts = []
+    for values, count in ((demand.computed, _PROMPT_CLASSES), (demand.decodes, _OUTPUT_CLASSES)):
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
+        parts.append(np.searchsorted(edges, values, side="left"))
+    where = 2 ** np.arange(len(demand.extra_s)) @ np.isfinite(demand.extra_s)
+    return np.asarray(np.unique(np.stack([*parts, where]), axis=1, return_inverse=True)[1].ravel(), np.int64)
+
+
+def _guesses(demand: Demand, pools: Sequence[PoolSteps]) -> list[Prices]:
+    """Prices to begin with: of one thing alone, and of all together."""
+    token = max((pool.chunks.least_token_s for pool in pools if pool.chunks is not None), default=0.0)
+    reads = max(float(demand.context.sum() / max(demand.decodes.sum(), 1.0)), 1.0)
+    decodes = [pool.decodes for pool in pools if pool.decodes is not None]
+    decode = max((float((one.pure_s[:, 0] / one.batches).min()) for one in decodes), default=0.0)
+    return [
+        Prices(token, 0.0, 0.0, 0.0),
+        Prices(0.0, decode, 0.0, 0.0),
+        Prices(0.0, 0.0, decode / reads, 0.0),
+        Prices(token, decode, decode / reads, 0.0),
+    ]

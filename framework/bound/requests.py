@@ -1,0 +1,284 @@
+"""What each request needs at least, alone on an idle cluster that knows all: time to first token, time per token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.bound.prefills import Attention, Prefixes, attention, no_prefixes, shared_prefixes
+from framework.bound.steps import PoolSteps
+from framework.bound.tables import Extent, least_steps, rising
+from framework.engine.config import EngineConfig
+from framework.metrics.slo import Slo
+from framework.system.cluster import ClusterSpec, PoolSpec
+from framework.system.model import Model, kv_capacity_tokens
+from framework.timing.table import StepRow, Timing
+from framework.workload import Load, Workload
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+
+_SLACK = 1e-9  # sums of times in another order
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is given, but for its policy; the cluster is laid out."""
+
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    timing: Timing
+    engine: EngineConfig
+    slo: Slo
+    load: Load
+
+    @property
+    def caches(self) -> bool:
+        return self.engine.prefix_cache and self.workload.has_prefixes
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether a request may be preempted and get its next token from another prefill."""
+        if self.engine.preemption != "recompute":
+            return False
+        pools = [pool for pool in self.cluster.pools if pool.role != "prefill"]
+        seats = sum(pool.instances * (pool.max_batch or self.engine.max_batch) for pool in pools)
+        peaks = -np.sort(-self.peak_blocks)
+        # Whoever holds memory of a decode instance has a seat in its pool or, leaving it, where it goes. On a mixed
+        # instance a request may also wait for another to have room.
+        most = [int(peaks[: len(peaks) if pool.role == "mixed" else seats].sum()) for pool in pools]
+        return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
+
+    @cached_property
+    def decode_steps(self) -> Integers:
+        """Decode steps that each request needs at least, (N,): each may emit a token and all that it drafted.
+
+        A step that drafts takes no less time than one that does not; in its place the bound has the latter.
+        """
+        most = 1 + self.engine.speculation.most
+        return -(-(self.workload.output_tokens - 1) // most)
+
+    @cached_property
+    def peak_blocks(self) -> Integers:
+        """KV blocks that each request holds at its end, (N,)."""
+        tokens = self.workload.input_tokens + self.workload.output_tokens - 1
+        return -(-tokens // self.engine.block_tokens)
+
+    def kv_blocks(self, pool: PoolSpec) -> int:
+        """KV blocks of an instance. Raises InputError where the model does not fit."""
+        kv = self.engine.kv_compression
+        tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction, kv.memory_share)
+        return (tokens if self.engine.kv_tokens is None else self.engine.kv_tokens) // self.engine.block_tokens
+
+    @property
+    def copy_bytes_per_token(self) -> float:
+        return self.model.kv_bytes_per_token * self.engine.kv_compression.copy_share
+
+    @property
+    def transfers(self) -> bool:
+        """Whether every request of more than one token has to be moved from where it was prefilled."""
+        return all(pool.role != "mixed" for pool in self.cluster.pools)
+
+    @property
+    def arrival_s(self) -> Floats | None:
+        """When clients send, (N,); None where that depends on the run."""
+        previous = self.workload.previous
+        if self.load.clients is not None or (previous is not None and np.any(previous >= 0)):
+            return None
+        return self.workload.arrival_s
+
+    def limits_s(self, name: str) -> Floats:
+        """The SLO's limit of each request, (N,), inf: none."""
+        return self.slo.limits_s(name, self.workload.slo_class, len(self.workload))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the steps of a pool take at least, and which requests its memory can hold, (N,)."""
+
+    spec: PoolSpec
+    row: StepRow
+    steps: PoolSteps
+    attention: Attention | None  # None: it does not prefill
+    holds: Flags
+
+    def prefill_s(self, cached: Integers, tokens: Integers) -> Floats:
+        """Least time from the start of prompts' prefill to their first token, (N,)."""
+        assert self.attention is not None
+        assert self.steps.chunks is not None
+        stages = self.spec.parallelism.pp
+        computed = stages * (tokens - cached).astype(np.float64)
+        time_s = self.steps.chunks.prompts_s(computed) + stages * self.attention.prompt_s(cached, tokens)
+        return np.where(self.holds, time_s + self.steps.chunks.ending_s, np.inf)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Each array (N,), and a lower bound for any schedule.
+
+    `served`: the engine does not reject it; `good_alone`: it could keep its SLO. From a client's sending a request
+    `ready_s` pass until the scheduler sees it, then `prefill_s` until its first token, then `transfer_s` and `decode_s`
+    until its last.
+    """
+
+    served: Flags
+    good_alone: Flags
+    prefixes: Prefixes
+    ready_s: Floats
+    prefill_s: Floats
+    transfer_s: Floats
+    decode_s: Floats
+
+    @property
+    def total_s(self) -> Floats:
+        return self.ready_s + self.prefill_s + self.transfer_s + self.decode_s
+
+
+def make_pools(setting: Setting) -> list[Pool]:
+    """The pools of the cluster, in order. Raises InputError where the model does not fit a pool."""
+    workload, model, engine = setting.workload, setting.model, setting.engine
+    kv_blocks = [setting.kv_blocks(pool) for pool in setting.cluster.pools]
+    holds = [setting.peak_blocks <= blocks - math.floor(engine.watermark * blocks) for blocks in kv_blocks]
+    can = np.any(holds, axis=0) & (workload.input_tokens + workload.output_tokens <= model.max_context)
+    prompts, totals = workload.input_tokens[can], (workload.input_tokens + workload.output_tokens)[can]
+    many = workload.output_tokens[can] > 1
+    longest = int(totals.max(initial=1))
+    drafts = engine.speculation.most
+    pools = []
+    for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
+        own = setting.timing.row(model, spec.gpu, spec.parallelism)
+        row = engine.kv_compression.step_row(own, model, spec.parallelism)
+        stages, ranks = spec.parallelism.pp, spec.parallelism.dp if spec.has_ranks else 1
+        if drafts > 0 or stages > 1 or ranks > 1:
+            row = rising(row)
+        batch = min(spec.max_batch or engine.max_batch, len(workload))
+        extent = Extent(
+            prompt_tokens=int(prompts.max(initial=1)),
+            kv_tokens=blocks * engine.block_tokens + drafts * batch,
+            batch=batch,
+            least_context=int(prompts[many].min(initial=longest)) + 1,
+            most_context=int(totals[many].max(initial=1 - drafts)) - 1 + drafts,
+            shared_tokens=int(prompts.max(initial=0)) if setting.caches else 0,
+            stages=stages,
+            ranks=ranks,
+        )
+        batching = spec.batching or engine.batching
+        budget = (spec.token_budget or engine.token_budget) + stages - 1
+        whole = batching not in ("decode_first", "unified", "concurrent")
+        if ranks > 1 and not whole:  # where one rank has decodes beyond its share, others have all of theirs
+            budget += batch
+        if (setting.caches or stages > 1) and whole:
+            # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
+            # have one that is longer.
+            budget = stages * extent.kv_tokens
+        steps = least_steps(spec, row, extent, budget, batching)
+        of_prompts = None
+        if steps.chunks is not None:
+            of_prompts = attention(row, longest, steps.chunks.budget, steps.chunks.whole)
+        pools.append(Pool(spec, row, steps, of_prompts, held))
+    return pools
+
+
+def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
+    """What each request needs on the best of the pools."""
+    workload = setting.workload
+    prompts, later = workload.input_tokens, workload.output_tokens - 1
+    ttft_limit_s, tpot_limit_s = setting.limits_s("ttft_s"), setting.limits_s("tpot_s")
+    served = _served(setting, pools)
+    prefixes = no_prefixes(workload)
+    if setting.caches:
+        prefixes = shared_prefixes(workload, None if setting.arrival_s is None else setting.arrival_s + ttft_limit_s)
+    ready_s = _ready_s(setting, pools)
+    prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
+    again_s = np.full(len(workload), np.inf)
+    recomputes = setting.recomputes
+    if recomputes:  # after the first prefill a cache may save all but one token of another
+        again_s = prefill_s
+        if setting.caches:
+            chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
+            again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))
+    transfer_s = np.where((later > 0) & setting.transfers, _transfer_s(setting), 0.0)
+    decodes = _LoneDecodes(pools, prompts[served & (later > 0)], later[served & (later > 0)])
+    steps = setting.decode_steps
+    decode_s = np.where(served, decodes.total_s(prompts + 1, steps, again_s), np.inf)
+    first_s, limit_s = ready_s + prefill_s, np.where(later > 0, tpot_limit_s, np.inf) * np.maximum(later, 1)
+    good = _within(first_s, ttft_limit_s) & _within(transfer_s + decode_s, limit_s)
+    if setting.engine.first_token == "decode":
+        # Token 1 is stamped with the first decode after a transfer, if that is where token 2 comes from.
+        second_s = decodes.total_s(prompts + 1, np.minimum(steps, 1), np.full(len(later), np.inf))
+        rest_s = decodes.total_s(prompts + 2, np.maximum(steps - 1, 0), again_s)
+        stamped = _within(first_s + transfer_s + second_s, ttft_limit_s) & _within(rest_s, limit_s)
+        if setting.transfers:
+            good &= (later == 0) | _within(transfer_s + again_s + rest_s, limit_s)
+        good |= stamped & (later > 0)
+    return Needs(served, served & good, prefixes, ready_s, prefill_s, transfer_s, decode_s)
+
+
+class _LoneDecodes:
+    """Least times of decoding a request alone, over the tokens that a step reads."""
+
+    def __init__(self, pools: list[Pool], prompts: Integers, later: Integers) -> None:
+        """For the requests with those prompts and numbers of tokens after the first."""
+        self._low = int(prompts.min()) + 1 if len(prompts) else 1
+        contexts = np.arange(self._low, int((prompts + later).max(initial=self._low)) + 1, dtype=np.float64)
+        steps = [pool.steps.decodes for pool in pools if pool.steps.decodes is not None]
+        times_s = [np.interp(contexts, one.contexts[0], one.pure_s[0]) for one in steps]
+        self._least_s = np.min(times_s, axis=0) if steps else np.zeros(len(contexts))
+        self._sum_s = np.concatenate([[0.0], np.cumsum(self._least_s)])
+
+    def total_s(self, context: Integers, tokens: Integers, again_s: Floats) -> Floats:
+        """Seconds of so many tokens, the first of which reads `context`, each in `again_s` if that is less, (N,)."""
+        first = np.clip(context - self._low, 0, len(self._least_s))
+        last = np.clip(first + tokens, 0, len(self._least_s))
+        change = np.clip(np.searchsorted(self._least_s, again_s), first, last)
+        again = last - change
+        return (
+            self._sum_s[change] - self._sum_s[first] + np.where(again > 0, again, 0) * np.where(again > 0, again_s, 0)
+        )
+
+
+def _served(setting: Setting, pools: list[Pool]) -> Flags:
+    """Which requests fit the model's context, and the memory of pools for each phase that they have."""
+    workload = setting.workload
+    served = workload.input_tokens + workload.output_tokens <= setting.model.max_context
+    served &= np.any([pool.holds for pool in pools if pool.spec.role != "decode"], axis=0)
+    decoded = np.any([pool.holds for pool in pools if pool.spec.role != "prefill"], axis=0)
+    return served & (decoded | (workload.output_tokens == 1))
+
+
+def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
+    """From sending to being seen by the scheduler: the way to the front end, the queue there and its own time."""
+    row = next(pool.row for pool in pools if pool.spec.role != "decode")
+    arrival_s, count = setting.arrival_s, len(setting.workload)
+    taken_s = np.full(count, row.intake_s)
+    if arrival_s is not None and row.intake_s > 0:
+        turn_s = row.intake_s * np.arange(count)
+        taken_s = np.maximum.accumulate(arrival_s - turn_s) + turn_s - arrival_s + row.intake_s
+    return row.request_s + taken_s
+
+
+def _transfer_s(setting: Setting) -> Floats:
+    """Of the KV of each prompt, or its last layer, over the best links to where it is unpacked fastest."""
+    pools = setting.cluster.pools
+    of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
+    best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]
+    unpack_s = min(
+        setting.engine.kv_compression.unpack_s(setting.model, pool.parallelism)
+        for pool in pools
+        if pool.role != "prefill"
+    )
+    tokens = setting.workload.input_tokens
+    bytes_ = tokens * setting.copy_bytes_per_token
+    if setting.engine.layerwise_tokens is not None:
+        bytes_ = np.where(tokens >= setting.engine.layerwise_tokens, bytes_ / setting.model.layers, bytes_)
+    return bytes_ / min(best) + setting.cluster.link.latency_s + tokens * unpack_s
+
+
+def _within(time_s: Floats, limit_s: Floats) -> Flags:
+    return time_s <= limit_s * (1 + _SLACK) + _SLACK

@@ -1,0 +1,135 @@
+"""The terms of a calibration fitted to the requests of measured benchmarks.
+
+The requests are replayed through the simulator, and the few terms of a `Calibration` are fitted so that the replay's
+TTFT and TPOT meet the measured ones. What is compared are group means of log times: requests in groups of equal size,
+once by the length of their prompts (which tells a cost per token from one per request) and once by the order of their
+sending (which tells a cost per sequence from one per step, as the load varies). Group means, for one request's time
+hangs on what the scheduler decided just then; interquartile means, so that a few hiccups of a client do not pull. Tails
+are not fitted: they are left to check the fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.calibration.benchmark_files import Benchmark
+from framework.calibration.optimise import Fitted, Term, fit
+from framework.calibration.replay import Deployment, Sent, Served, load_of, measured, replay, sent_again
+from framework.errors import InputError
+from framework.timing.calibration_terms import Calibration
+
+Floats = NDArray[np.float64]
+Chosen = NDArray[np.int64]
+
+# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
+# is half as sure, a step costs about a millisecond of host, a sequence a few Python calls, a request tens of
+# milliseconds.
+PRIOR = (
+    Term("kernel", 1.0, width=0.15, lowest=0.3, highest=3.0, factor=True),
+    Term("communication", 1.0, width=0.3, lowest=0.2, highest=5.0, factor=True),
+    Term("step_s", 0.0, width=1e-3, lowest=0.0, highest=0.05),
+    Term("sequence_s", 0.0, width=1e-5, lowest=0.0, highest=1e-3),
+    Term("request_s", 0.0, width=0.05, lowest=0.0, highest=10.0),
+)
+LEAST_REQUESTS = 12
+_GROUP = 10  # requests at least
+_GROUPS = 8  # of one kind at most
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A benchmark and how its requests are sent again."""
+
+    benchmark: Benchmark
+    sent: Sent
+
+    @cached_property
+    def times(self) -> Served:
+        """What was measured."""
+        return measured(self.benchmark)
+
+
+def observe(benchmark: Benchmark, load: str | None = None, seed: int = 0) -> Observed:
+    """Prepare a benchmark for replays; `load` is one of LOADS, by default what `load_of` says.
+
+    Raises InputError for too few requests and for a load that the benchmark does not tell.
+    """
+    if len(benchmark) < LEAST_REQUESTS:
+        raise InputError(f"{benchmark.name}: {len(benchmark)} served requests; at least {LEAST_REQUESTS} are needed")
+    by = load_of(benchmark) if load is None else load
+    return Observed(benchmark, sent_again(benchmark, by, seed))
+
+
+class Groups:
+    """The groups of requests of one benchmark, `chosen` (indices) among them, by whose mean log times it is compared.
+
+    `weights`: how much each counts, shape (groups,).
+    """
+
+    def __init__(self, observed: Observed, chosen: Chosen) -> None:
+        tpot_s = observed.times.tpot_s
+        kinds = [observed.benchmark.input_tokens]
+        if observed.sent.by != "drawn":  # else the load at one time is not the load that it was
+            kinds.append(np.arange(len(observed.benchmark)))
+        self._ttft = [group for kind in kinds for group in _split(chosen, kind)]
+        told = chosen[np.isfinite(tpot_s[chosen])]
+        self._tpot = [group for kind in kinds for group in _split(told, kind)]
+        self.weights = np.full(len(self._ttft) + len(self._tpot), 1 / len(kinds))
+
+    def log_times(self, served: Served) -> Floats:
+        """Mean log TTFT of each group, then mean log TPOT."""
+        log_ttft, log_tpot = np.log(served.ttft_s), np.log(served.tpot_s)
+        means = [_middle_mean(log_ttft[group]) for group in self._ttft]
+        return np.asarray(means + [_middle_mean(log_tpot[group]) for group in self._tpot])
+
+
+def _split(chosen: Chosen, kind: NDArray[np.int64]) -> list[Chosen]:
+    """Groups of about equal size, by rising `kind`."""
+    if len(chosen) == 0:
+        return []
+    ordered = chosen[np.argsort(kind[chosen], kind="stable")]
+    return np.array_split(ordered, min(max(len(chosen) // _GROUP, 1), _GROUPS))
+
+
+def _middle_mean(values: Floats) -> float:
+    """Mean of the middle half."""
+    cut = len(values) // 4
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def calibrate(
+    observed: Sequence[Observed],
+    deployment: Deployment,
+    prior: Sequence[Term] = PRIOR,
+    until: float = 1.0,
+) -> Fitted:
+    """Fit the terms of `prior` to the first `until` (a share) of the requests of each benchmark.
+
+    All are replayed whole, so that what is compared met the load that it met.
+    """
+    groups = [Groups(each, np.arange(round(until * len(each.benchmark)))) for each in observed]
+
+    def predict(values: Mapping[str, float]) -> Floats:
+        calibration = calibration_of(values)
+        return _joined(
+            group.log_times(replay(each.sent, deployment, calibration))
+            for each, group in zip(observed, groups, strict=True)
+        )
+
+    target = _joined(group.log_times(each.times) for each, group in zip(observed, groups, strict=True))
+    return fit(predict, target, prior, np.concatenate([group.weights for group in groups]))
+
+
+def calibration_of(values: Mapping[str, float]) -> Calibration:
+    """The calibration of these terms; those that are missing do nothing."""
+    none = Calibration()
+    return replace(none, **values)
+
+
+def _joined(parts: Iterable[Floats]) -> Floats:
+    return np.concatenate(list(parts))

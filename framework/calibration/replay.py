@@ -1,0 +1,163 @@
+"""The requests of a measured benchmark once more, on the simulated server that they were measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.calibration.benchmark_files import Benchmark
+from framework.engine.config import EngineConfig
+from framework.errors import InputError, require_choice
+from framework.policy.base import Policy
+from framework.result import FINISHED, Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec
+from framework.system.model import Model
+from framework.timing.calibration_terms import Calibration
+from framework.timing.table import Timing
+from framework.workload import Closed, Load, Open, Workload
+
+Floats = NDArray[np.float64]
+LOADS = ("recorded", "closed", "drawn")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The simulated server: `timing` makes its step times under a calibration, `policy` a policy for each replay."""
+
+    model: Model
+    cluster: ClusterSpec
+    engine: EngineConfig
+    timing: Callable[[Calibration], Timing]
+    policy: Callable[[], Policy]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The requests of a benchmark, to be sent again: `by` one of LOADS, which `load` carries out."""
+
+    workload: Workload
+    load: Load
+    by: str
+
+
+@dataclass(frozen=True)
+class Served:
+    """Times of N requests, in the order of their sending: as in `Benchmark`, shape (N,) each; `duration_s` from the
+    first sending to the last token, None where unknown; `extrapolated`: share of the busy time beyond measured steps.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    duration_s: float | None
+    extrapolated: float = 0.0
+
+
+def measured(benchmark: Benchmark) -> Served:
+    """What the benchmark measured."""
+    duration_s = benchmark.duration_s
+    if duration_s is None and benchmark.start_s is not None:
+        duration_s = float((benchmark.start_s + benchmark.e2e_s).max())
+    return Served(benchmark.ttft_s, benchmark.tpot_s, benchmark.e2e_s, duration_s)
+
+
+def load_of(benchmark: Benchmark) -> str:
+    """How the requests should be sent again, by what is known: "recorded" where it says when each was sent, "closed"
+    where a client kept a fixed number in flight, else "drawn", from the law that the client drew its gaps from.
+
+    Recorded times come first for a closed loop too: they tie the replay to what was measured, so that a fit scatters
+    less. They make a server that is simulated too slow look worse than it is, for it falls behind a client that in
+    truth would have waited. Raises InputError where nothing is known.
+    """
+    if benchmark.start_s is not None:
+        return "recorded"
+    if benchmark.concurrency is not None:
+        return "closed"
+    if benchmark.rate is not None:
+        return "drawn"
+    raise InputError(
+        f"{benchmark.name}: it does not say when requests were sent; give start_s in the file, or concurrency=N or"
+        " rate=REQUESTS_PER_S"
+    )
+
+
+def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
+    """The same requests, sent as `by` (one of LOADS) says; InputError where the benchmark lacks what that needs."""
+    require_choice("load", by, LOADS)
+    load: Load = Open()
+    arrival_s, notes = np.zeros(len(benchmark)), benchmark.notes
+    if by == "closed":
+        if benchmark.concurrency is None:
+            raise InputError(f"{benchmark.name}: no number of requests in flight; give concurrency=N")
+        load = Closed(benchmark.concurrency)
+    elif by == "recorded":
+        if benchmark.start_s is None:
+            raise InputError(f"{benchmark.name}: it does not say when requests were sent; load=recorded needs that")
+        arrival_s = benchmark.start_s
+    else:
+        arrival_s, note = _drawn_s(benchmark, seed)
+        notes += (note,)
+    workload = Workload(
+        arrival_s=arrival_s,
+        input_tokens=benchmark.input_tokens,
+        output_tokens=benchmark.output_tokens,
+        name=benchmark.name,
+        source="real",
+        sha256=benchmark.sha256,
+        notes=notes,
+    )
+    return Sent(workload, load, by)
+
+
+def _drawn_s(benchmark: Benchmark, seed: int) -> tuple[Floats, str]:
+    """Sending times, (N,), from gamma-distributed gaps scaled to the rate, as the benchmark's client draws them."""
+    count, rate, shape = len(benchmark), benchmark.rate, benchmark.burstiness
+    if rate is None:
+        raise InputError(f"{benchmark.name}: no rate at which requests were sent; give rate=REQUESTS_PER_S")
+    if np.isinf(rate):
+        return np.zeros(count), "all requests sent at once, as the benchmark's client did"
+    if np.isinf(shape):
+        return np.arange(count) / rate, "requests sent at equal distances, as the benchmark's client did"
+    gaps = np.random.default_rng(seed).gamma(shape, size=count)
+    arrival_s = np.cumsum(gaps) * (count / rate / gaps.sum())
+    return arrival_s, f"sending times are not recorded: drawn anew at {rate:g} requests/s, seed {seed}"
+
+
+def replay(sent: Sent, deployment: Deployment, calibration: Calibration) -> Served:
+    """Times of the requests on the simulated server; InputError where it does not serve them all."""
+    result = simulate(
+        sent.workload,
+        deployment.cluster,
+        deployment.model,
+        deployment.timing(calibration),
+        engine=deployment.engine,
+        policy=deployment.policy(),
+        load=sent.load,
+    )
+    _refuse_unserved(result)
+    requests, later_tokens = result.requests, sent.workload.output_tokens - 1
+    tpot_s = np.full(len(requests), np.nan)
+    np.divide(requests["end_s"] - requests["first_token_s"], later_tokens, out=tpot_s, where=later_tokens > 0)
+    return Served(
+        ttft_s=requests["first_token_s"] - requests["arrival_s"],
+        tpot_s=tpot_s,
+        e2e_s=requests["end_s"] - requests["arrival_s"],
+        duration_s=float(requests["end_s"].max() - requests["arrival_s"].min()),
+        extrapolated=result.extrapolated,
+    )
+
+
+def _refuse_unserved(result: Result) -> None:
+    unserved = np.flatnonzero(result.requests["state"] != FINISHED)
+    if len(unserved):
+        first = unserved[0]
+        workload = result.workload
+        raise InputError(
+            f"{workload.name}: the simulated server refuses {len(unserved)} of {len(workload)} requests that the real"
+            f" one served (the first: {workload.input_tokens[first]} + {workload.output_tokens[first]} tokens, reason"
+            f" {result.reasons[result.requests['reason'][first]]}); check model, gpu, tp and engine options"
+        )

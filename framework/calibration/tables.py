@@ -1,0 +1,129 @@
+"""Terminal tables of a calibration: what was measured, what the simulator said before and after, and the terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from framework.calibration.optimise import Fitted
+from framework.calibration.replay import Served
+
+Chosen = NDArray[np.int64]
+_NONE = "–"
+_UNITS = {"step_s": (1e3, "ms"), "prefill_step_s": (1e3, "ms"), "sequence_s": (1e6, "µs"), "request_s": (1e3, "ms")}
+_MEANINGS = {
+    "kernel": "all kernels but communication",
+    "communication": "between GPUs",
+    "step_s": "each step",
+    "prefill_step_s": "each step with a chunk",
+    "sequence_s": "each decoding sequence of a step",
+    "request_s": "each request, before the scheduler sees it",
+}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One benchmark: measured, replayed without and with the fitted terms, shape (N,) each.
+
+    `checked`: with terms that were fitted to the requests before `held_out` (indices). `title`: a line on it.
+    """
+
+    title: str
+    output_tokens: NDArray[np.int64]
+    measured: Served
+    before: Served
+    after: Served
+    checked: Served
+    held_out: Chosen
+    notes: tuple[str, ...] = ()
+
+
+def report(replays: Sequence[Replayed], fitted: Fitted) -> RenderableType:
+    """What a calibration came to, for `rich.console.Console.print`."""
+    parts: list[RenderableType] = []
+    for replayed in replays:
+        parts += [Text(replayed.title, style="bold"), _times(replayed), _check(replayed)]
+        parts += [Text(f"note: {note}") for note in replayed.notes]
+        parts.append(Text())
+    parts.append(_terms(fitted))
+    parts += [Text(f"note: {warning}") for warning in fitted.warnings()]
+    return Group(*parts)
+
+
+def figures(served: Served, output_tokens: NDArray[np.int64], chosen: Chosen | None = None) -> dict[str, float | None]:
+    """Latencies in ms, of `chosen` requests or all; throughputs of all, None where they are not known."""
+    latencies = {"TTFT": served.ttft_s, "TPOT": served.tpot_s, "E2E": served.e2e_s}
+    found: dict[str, float | None] = {}
+    for name, values_s in latencies.items():
+        values_ms = 1e3 * (values_s if chosen is None else values_s[chosen])
+        values_ms = values_ms[np.isfinite(values_ms)]
+        for statistic, value in (
+            ("mean", np.mean),
+            ("P50", np.median),
+            ("P99", lambda values: np.percentile(values, 99)),
+        ):
+            found[f"{name} ms {statistic}"] = float(value(values_ms)) if len(values_ms) else None
+    if chosen is None:
+        duration_s = served.duration_s
+        found["requests/s"] = len(output_tokens) / duration_s if duration_s else None
+        found["output tokens/s"] = int(output_tokens.sum()) / duration_s if duration_s else None
+    return found
+
+
+def _times(replayed: Replayed) -> Table:
+    table = _table("", "measured", "uncalibrated", "", "calibrated", "")
+    columns = [figures(each, replayed.output_tokens) for each in (replayed.measured, replayed.before, replayed.after)]
+    measured, before, after = columns
+    for name, value in measured.items():
+        cells = [_number(value)]
+        for simulated in (before[name], after[name]):
+            cells += [_number(simulated), _difference(simulated, value)]
+        table.add_row(name, *cells)
+    return table
+
+
+def _check(replayed: Replayed) -> Table:
+    """The last part of the requests, which the terms in the last column were not fitted to."""
+    served = replayed.measured, replayed.before, replayed.checked
+    measured, before, checked = (figures(each, replayed.output_tokens, replayed.held_out) for each in served)
+    table = _table(f"last {len(replayed.held_out)}, fitted to the rest", "measured", "uncalibrated", "calibrated")
+    for name, value in measured.items():
+        table.add_row(name, _number(value), _difference(before[name], value), _difference(checked[name], value))
+    return table
+
+
+def _terms(fitted: Fitted) -> Table:
+    table = _table("term", "fitted", "±", "of", left=("of",))
+    for name, value in fitted.values.items():
+        factor, unit = _UNITS.get(name, (1.0, "×"))
+        known = fitted.known[name]
+        style = None if known else "dim"
+        text = f"{value * factor:.3f} {unit}", f"{fitted.errors[name] * factor:.3f}", _MEANINGS.get(name, "")
+        table.add_row(name, *text, style=style)
+    return table
+
+
+def _table(*headings: str, left: Sequence[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 or heading in left else "right")
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def _difference(simulated: float | None, measured: float | None) -> str:
+    if simulated is None or measured is None or measured == 0:
+        return _NONE
+    return f"{100 * (simulated / measured - 1):+.1f} %"

@@ -1,0 +1,1 @@
+"""The edge of every command: words, streams, files, errors."""

@@ -1,0 +1,91 @@
+"""Files that appear whole or not at all.
+
+Reading a file once a process: a sweep's worker asks for the same trace and profile in every job.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+from uuid import uuid4
+
+from framework.errors import InputError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write `content` under a temporary name and rename it; InputError, and nothing left behind, if that fails."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.tmp")  # many machines may write to one directory
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        _remove(temporary)
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written ({reason}); choose another directory") from error
+
+
+def require_writable(directory: Path) -> None:
+    """Make a directory, if need be, before the work whose results go there; InputError where that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{directory}: cannot be made ({reason}); choose another directory") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InputError(f"{directory}: cannot be written to; choose another directory")
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # its directory cannot be written, or is none: nothing was made
+        return
+
+
+def user_cache() -> Path:
+    """The project's folder in the user's cache: $XDG_CACHE_HOME, else ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "servelab"
+
+
+# --- files that are read once -----------------------------------------------------------------------------------------
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def read_once(keep: int) -> Callable[[Callable[Concatenate[Path, P], T]], Callable[Concatenate[Path, P], T]]:
+    """Decorate a function of a path (and of other values, hashable): it is called again only for what has changed.
+
+    The `keep` results that were asked for last are kept. All callers share them, so they must not be altered. A file
+    is the same while its inode, size and time of change are; a folder, while all that is in it is.
+    """
+
+    def decorate(read: Callable[Concatenate[Path, P], T]) -> Callable[Concatenate[Path, P], T]:
+        def at(state: Hashable, path: Path, *args: P.args, **kwargs: P.kwargs) -> T:
+            return read(path, *args, **kwargs)
+
+        known: Callable[..., T] = functools.lru_cache(maxsize=keep)(at)
+
+        @functools.wraps(read)
+        def reader(path: Path, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return known(_state(path), path, *args, **kwargs)
+
+        return reader
+
+    return decorate
+
+
+def _state(path: Path) -> Hashable:
+    """What changes when a file is written to or replaced; None where there is none."""
+    try:
+        status = path.stat()
+        within = tuple((entry.name, _state(entry)) for entry in sorted(path.iterdir())) if path.is_dir() else ()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, within

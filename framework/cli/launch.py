@@ -1,0 +1,192 @@
+"""The edge of the command line: a user's mistake becomes one line and exit code 2, a bug keeps its traceback.
+
+Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FULL_ERROR=1 it lets them through instead;
+`launch` sets that, and turns what the user can mend into one line. A user who sets it sees full tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from framework.cli.arguments import name_files
+from framework.errors import InputError
+
+BROKEN_PIPE = 1
+USER_ERROR = 2
+INTERRUPTED = 130
+_INTERRUPTED_AGAIN_S = 0.05
+_SWEEP = ("-m", "--multirun")
+
+# Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
+OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
+
+# Hydra looks for launchers in the package `hydra_plugins` wherever that lies on the path; later portions prevail.
+sys.path.append(str(Path(__file__).parents[1] / "plugins"))
+
+
+def launch(main: Callable[[], int | None]) -> None:
+    """Call `main`, the work of a command, and end the process as its user should see it end."""
+    verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    words = name_files(sys.argv[1:])
+    sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
+    _repeat_lost_interrupts()
+    if verbose:
+        main()
+    elif code := guard(main):
+        sys.exit(code)
+
+
+def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
+    """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _interrupted(interrupted)
+    except BrokenPipeError:  # the reader of the output has gone: `run.py | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if any(isinstance(link, KeyboardInterrupt) for link in _chain(error)):  # in a callback, or while importing
+            return _interrupted(interrupted)
+        line = explain(error)
+        if line is None:
+            raise
+        report_error(line)
+        return USER_ERROR
+    return code or 0
+
+
+def _interrupted(answer: str) -> int:
+    if answer:
+        print(answer, file=sys.stderr)
+    return INTERRUPTED
+
+
+def _repeat_lost_interrupts() -> None:
+    """Interrupt again where an interrupt is lost in a callback from C, the compiler's say: nothing can raise there."""
+    report = sys.unraisablehook
+
+    def repeat(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(_INTERRUPTED_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            report(lost)
+
+    sys.unraisablehook = repeat
+
+
+def report_error(line: str) -> None:
+    """Print `line` to stderr as the one line about a mistake."""
+    sys.stdout.flush()
+    print(f"error: {line}", file=sys.stderr, flush=True)
+
+
+def explain(error: BaseException) -> str | None:
+    """One line that says what the user can mend, or None where `error` is a bug."""
+    for link in _chain(error):
+        if isinstance(link, InputError):
+            return _one_line(link)
+    if isinstance(error, MissingConfigException):
+        return _unknown_choice(error)
+    if isinstance(error, InstantiationException):
+        return _not_instantiated(error)
+    if isinstance(error, HydraException):
+        return _not_composed(error)
+    if isinstance(error, OmegaConfBaseException):
+        return _bad_value(error)
+    if isinstance(error, YAMLError):
+        return _one_line(error)
+    if _innermost_package(error.__traceback__) == "hydra":
+        return _refused_by_hydra(error)
+    return None
+
+
+def _unknown_choice(error: MissingConfigException) -> str:
+    if not error.missing_cfg_file or error.options is None:
+        return _one_line(error).split(" Config search path:")[0]
+    group, _, name = error.missing_cfg_file.rpartition("/")
+    return f"{group}={name}: there is no {group} of that name; choose one of {_names(error.options)}"
+
+
+def _names(options: Sequence[str]) -> str:
+    return ", ".join(sorted(option for option in options if not option.startswith("_")))  # _x.yaml: a part of others
+
+
+def _not_instantiated(error: InstantiationException) -> str | None:
+    """Arguments that do not fit and names that do not exist are mistakes; what breaks inside a constructor is a bug."""
+    cause = error.__cause__
+    where = _full_key(error)
+    if isinstance(cause, TypeError) and _innermost_package(cause.__traceback__) == "hydra":
+        return f"{where}: {_one_line(cause)}; see the class's own arguments"
+    if isinstance(cause, ImportError):
+        target, missing = _one_line(error).split("'")[1], cause.__cause__
+        is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
+        return f"{where}: there is no {target} ({missing}); mend _target_" if is_misnamed else None
+    if cause is None or isinstance(cause, OmegaConfBaseException):
+        return f"{where}: {_one_line(cause or error)}"
+    return None
+
+
+def _not_composed(error: HydraException) -> str:
+    text = _one_line(error)
+    if text.startswith("Ambiguous value"):
+        override = text.split("'")[1]
+        return f"{override}: several values for one run; add -m to run each of them, or write a list as [a,b]"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: {text.split(' See http')[0]}; an override is written key=value"
+    if text.startswith("Could not override"):
+        return f"{text.split('. ')[0]}: no such key; python run.py --cfg job shows them all"
+    return text
+
+
+def _bad_value(error: OmegaConfBaseException) -> str:
+    message = str(error).splitlines()[0].strip()
+    key = getattr(error, "full_key", None)
+    return f"{key}: {message}" if key else message
+
+
+def _refused_by_hydra(error: BaseException) -> str | None:
+    """Hydra makes the run directory and its first files, and refuses flags and groups that make no sense to it."""
+    for link in _chain(error):
+        if isinstance(link, OSError):
+            path = link.filename or "the run directory"
+            return f"{path}: cannot be written ({link.strerror}); choose another directory with hydra.run.dir=DIR"
+    return _one_line(error) if isinstance(error, ValueError) else None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _innermost_package(trace: TracebackType | None) -> str:
+    """Top-level package of the deepest frame that is not in the standard library."""
+    names = [str(frame.f_globals.get("__name__", "")).split(".")[0] for frame, _ in traceback.walk_tb(trace)]
+    names = [name for name in names if name not in sys.stdlib_module_names]
+    return names[-1] if names else ""
+
+
+def _full_key(error: InstantiationException) -> str:
+    for line in str(error).splitlines():
+        if line.startswith("full_key:"):
+            return line.removeprefix("full_key:").strip()
+    return "config"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""How functions are compiled: numba appears here alone."""

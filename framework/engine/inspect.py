@@ -1,0 +1,135 @@
+"""Questions about the engine's memory that Python asks in passing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.codes import DECODING
+from framework.compiler.decorators import compiled
+from framework.engine.kv_cache import matched_blocks
+from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
+from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
+from framework.engine.state import State
+from framework.timing.table import StepTables, base_s, chunk_s
+
+
+@compiled
+def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+    """Tokens of r's prompt in the prefix cache, or a store, of each of these instances."""
+    tokens = np.empty(len(instances), np.int64)
+    for j in range(len(instances)):
+        run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
+        tokens[j] = run * s.sim[0].hash_blocks * s.sim[0].block_tokens
+    return tokens
+
+
+@compiled
+def prefill_times_s(
+    s: State, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+) -> NDArray[np.float64]:
+    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
+    most `most` tokens, of which it has one micro-batch.
+    """
+    tables = StepTables(s.timing_rows, s.timing_data)
+    times_s = np.empty(len(instances))
+    for j in range(len(instances)):
+        pool, done = s.instances[instances[j]].pool, cached[j]
+        stages = max(1, s.instances[instances[j]].stages)
+        times_s[j] = 0.0
+        while done < s.requests[r].input_tokens:
+            chunk = min(-(-most // stages), s.requests[r].input_tokens - done)
+            times_s[j] += base_s(tables, pool, stages * chunk, 0, stages) + stages * chunk_s(tables, pool, done, chunk)
+            done += chunk
+    return times_s
+
+
+@compiled
+def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
+    times_s = np.zeros(len(instances))
+    for j in range(len(instances)):
+        if s.instances[instances[j]].running > 0:
+            times_s[j] = decode_step_s(s, instances[j], choose_depth(s, instances[j]))
+    return times_s
+
+
+@compiled
+def stream_times_s(s: State, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds of i's next step in each of two streams, by the percent of the SMs that the stream has, shape (101,).
+
+    The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
+    prefills first or else waits first; 0 where there are none, and for the decodes' likewise.
+    """
+    inst = s.instances[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    tokens = min(inst.token_budget, inst.queued_tokens)
+    prefill_s, attention_s, read = 0.0, 0.0, 0
+    if tokens > 0:
+        r = s.arena[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+        q = s.requests[r]
+        chunk = min(tokens, q.target - q.done)
+        read = q.done + tokens
+        attention_s = chunk_s(tables, inst.pool, q.done, chunk)
+        if tokens > chunk:
+            attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
+        prefill_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
+    decode_step = 0.0
+    if inst.running > 0:
+        decode_step = decode_step_s(s, i, choose_depth(s, i))
+        if tokens > 0:
+            context = inst.decode_kv + inst.running
+            decode_step += contention_beside_s(s, i, context, attention_s / prefill_s, read)
+    prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
+    for percent in range(WHOLE + 1):
+        if prefill_s > 0.0:
+            prefills_s[percent] = prefill_s * prefill_slowdown(s, percent)
+        if decode_step > 0.0:
+            decodes_s[percent] = decode_step * decode_slowdown(s, percent)
+    return prefills_s, decodes_s
+
+
+@compiled
+def decoding_on(
+    s: State, running: NDArray[np.int64], instances: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Requests that decode on these instances, and the position of each one's instance among them."""
+    count = 0
+    for i in instances:
+        count += s.instances[i].running
+    ids, owners = np.empty(count, np.int64), np.empty(count, np.int64)
+    at = 0
+    for j in range(len(instances)):
+        for slot in range(s.instances[instances[j]].running):
+            ids[at] = running[instances[j], slot]
+            owners[at] = j
+            at += 1
+    return ids, owners
+
+
+@compiled
+def generated_tokens(
+    requests: NDArray[np.void], instances: NDArray[np.void], ids: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Tokens that requests have emitted."""
+    tokens = np.empty(len(ids), np.int64)
+    for k in range(len(ids)):
+        r = np.int64(ids[k])
+        if r < 0 or r >= len(requests):
+            raise IndexError("no request has that number")
+        q = requests[r]
+        tokens[k] = q.emitted
+        if q.state == DECODING:
+            tokens[k] = q.offset + instances[q.instance].decode_steps - q.input_tokens + 1
+    return tokens
+
+
+@compiled
+def oldest_open_step(s: State, running: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+    oldest = np.empty(len(s.instances), np.int64)
+    for i in range(len(s.instances)):
+        oldest[i] = s.instances[i].decode_steps - s.progress[i].done
+        for slot in range(s.instances[i].running):
+            oldest[i] = min(oldest[i], s.requests[running[i, slot]].join_step)
+    return oldest

@@ -1,0 +1,178 @@
+"""Ranks of an instance: its data-parallel groups of GPUs, each of which attends to requests of its own.
+
+A step ends with the slowest of them: it takes as long as one of an instance all of whose ranks are like that one. What
+a rank decodes is kept as a number of requests and a sum of their offsets, so that nothing changes while a leap lasts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from framework.codes import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS
+from framework.compiler.decorators import kernel
+from framework.engine.mechanisms.attention_overlap import beside_chunks_s
+from framework.engine.state import State
+from framework.timing.table import StepTables, base_s, chunk_s, decode_s, uneven_s
+
+_NEVER = np.iinfo(np.int64).max
+# Of each rank, in the arena at `ranks_at`: decoding requests and the sum of their offsets, prefilling ones and the sum
+# of their targets; for the step being formed, tokens that its budget still has, and the largest offset.
+DECODES, OFFSETS, PREFILLS, TARGETS, LEFT, LARGEST, RANK_WORDS = range(7)
+
+
+@kernel
+def choose_rank(s: State, i: int) -> int:
+    """Where the next request that comes to i goes, by the rule of its pool; the first among equals."""
+    inst = s.instances[i]
+    if inst.rank_choice == RANK_IN_TURN:
+        return int(inst.next_rank)
+    best, least, less = 0, _NEVER, _NEVER
+    for k in range(inst.ranks):
+        at = inst.ranks_at + k * RANK_WORDS
+        requests = s.arena[at + DECODES] + s.arena[at + PREFILLS]
+        kv = s.arena[at + OFFSETS] + s.arena[at + DECODES] * inst.decode_steps + s.arena[at + TARGETS]
+        first, second = kv, requests
+        if inst.rank_choice == RANK_OF_LEAST_REQUESTS:
+            first, second = requests, kv
+        if first < least or (first == least and second < less):
+            best, least, less = k, first, second
+    return best
+
+
+@kernel
+def put_on_rank(s: State, i: int, r: int) -> None:
+    """Let r, which comes to i, be on a rank from now on."""
+    inst = s.instances[i]
+    s.requests[r].rank = choose_rank(s, i)
+    inst.next_rank = (inst.next_rank + 1) % inst.ranks
+
+
+@kernel
+def count_decode(s: State, i: int, r: int, sign: int) -> None:
+    """r begins (1) or ceases (-1) to decode on its rank."""
+    at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
+    s.arena[at + DECODES] += sign
+    s.arena[at + OFFSETS] += sign * s.requests[r].offset
+
+
+@kernel
+def count_prefill(s: State, i: int, r: int, sign: int) -> None:
+    """r begins (1) or ceases (-1) to prefill on its rank."""
+    at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
+    s.arena[at + PREFILLS] += sign
+    s.arena[at + TARGETS] += sign * s.requests[r].target
+
+
+@kernel
+def lengthen(s: State, i: int, r: int, tokens: int) -> None:
+    """r, which decodes on its rank, has `tokens` more KV tokens than its steps gave it."""
+    at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
+    s.arena[at + OFFSETS] += tokens
+
+
+# --- chunks: each rank has its share of the token budget --------------------------------------------------------------
+
+
+@kernel
+def share_budget(s: State, i: int) -> None:
+    """Begin a step: each rank has its share of i's token budget, less its decodes."""
+    inst = s.instances[i]
+    for k in range(inst.ranks):
+        at = inst.ranks_at + k * RANK_WORDS
+        decode_tokens = s.arena[at + DECODES] * (1 + s.progress[i].depth)
+        s.arena[at + LEFT] = inst.token_budget // inst.ranks - decode_tokens
+
+
+@kernel
+def left_on(s: State, i: int, rank: int) -> int:
+    """Tokens of the step being formed that a rank's budget still has."""
+    return s.arena[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT]
+
+
+@kernel
+def spend(s: State, i: int, rank: int, tokens: int) -> None:
+    """Take a chunk off a rank's budget."""
+    s.arena[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT] -= tokens
+
+
+# --- time of a step ---------------------------------------------------------------------------------------------------
+
+
+@kernel
+def slowest_rank(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
+    """Seconds of the step being formed, by how much each further one takes longer, and for how many steps that holds.
+
+    Of the lines of the ranks the highest; it holds until another crosses it, or any of them bends.
+    """
+    inst = s.instances[i]
+    if decodes > 0 and s.timing_rows[inst.pool]["skew_s"] > 0.0:
+        _note_largest(s, i)
+    first_s, increment_s = -1.0, 0.0
+    for k in range(inst.ranks):
+        value_s, more_s, _ = _line_of_rank(s, i, k, decodes, prefill_tokens)
+        if value_s > first_s or (value_s == first_s and more_s > increment_s):
+            first_s, increment_s = value_s, more_s
+    if prefill_tokens > 0:
+        return first_s, increment_s, 1
+    most = _NEVER
+    for k in range(inst.ranks):
+        value_s, more_s, straight = _line_of_rank(s, i, k, decodes, 0)
+        most = min(most, straight)
+        if more_s > increment_s:
+            crossing = (first_s - value_s) / (more_s - increment_s)
+            if crossing < most:
+                most = int(crossing) + 1
+    return first_s, increment_s, most
+
+
+@kernel
+def _note_largest(s: State, i: int) -> None:
+    inst = s.instances[i]
+    for k in range(inst.ranks):
+        s.arena[inst.ranks_at + k * RANK_WORDS + LARGEST] = -_NEVER
+    for j in range(inst.running):
+        q = s.requests[s.arena[inst.running_at + j]]
+        at = inst.ranks_at + q.rank * RANK_WORDS
+        s.arena[at + LARGEST] = max(s.arena[at + LARGEST], q.offset)
+
+
+@kernel
+def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
+    """As `slowest_rank`, if all ranks were like number k; chunks have been noted in the arena."""
+    sim, inst, leap = s.sim[0], s.instances[i], s.progress[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    at = inst.ranks_at + k * RANK_WORDS
+    chunk_tokens, completing, chunks_s = 0, 0, 0.0
+    if prefill_tokens > 0 and s.arena[at + PREFILLS] > 0:
+        for j in range(inst.prefilling):
+            q = s.requests[s.arena[inst.prefilling_at + j]]
+            chunk = s.arena[inst.chunk_at + j]
+            if chunk > 0 and q.rank == k:
+                chunk_tokens += chunk
+                chunks_s += inst.ranks * chunk_s(tables, inst.pool, q.done, chunk)
+                if q.done + chunk == q.target and q.cut != q.target:
+                    completing += 1
+    running = s.arena[at + DECODES] if decodes > 0 else 0
+    tokens = running * (1 + leap.depth)
+    first_s = base_s(
+        tables, inst.pool, inst.ranks * chunk_tokens, inst.ranks * tokens, inst.ranks * (tokens + completing)
+    )
+    value_s, more_s, straight = 0.0, 0.0, _NEVER
+    if running > 0:
+        batch = inst.ranks * running
+        context = inst.ranks * (s.arena[at + OFFSETS] + running * inst.decode_steps + tokens)
+        value_s, slope_s, knot = decode_s(tables, inst.pool, batch, context)
+        more_s = slope_s * batch
+        if knot < np.inf:
+            straight = max(1, math.ceil((knot - context) / batch))
+        if s.timing_rows[inst.pool]["skew_s"] > 0.0:
+            longest = s.arena[at + LARGEST] + inst.decode_steps + 1 + leap.depth
+            value_s += uneven_s(tables, inst.pool, batch, context, longest)
+        if chunk_tokens > 0:
+            value_s = beside_chunks_s(s, i, batch, context, value_s)
+    first_s += chunks_s + value_s
+    if chunks_s > 0.0 and value_s > 0.0:
+        first_s -= sim.attention_overlap * min(chunks_s, value_s)
+    return first_s, more_s, straight

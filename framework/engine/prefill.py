@@ -1,0 +1,264 @@
+"""The prefills of one step: which prompts are admitted, how much of each is computed, who gives way for its blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.codes import PREFILLING, UNIFIED, WAITING
+from framework.compiler.decorators import kernel, unlikely
+from framework.engine.arrivals import load_prefix
+from framework.engine.ask import enter_queue
+from framework.engine.kv_cache import (
+    available,
+    cached_among,
+    held_blocks,
+    hold,
+    matched_blocks,
+    reference_prefix,
+    release,
+    take,
+    unreferenced_among,
+)
+from framework.engine.mechanisms.data_parallel import (
+    choose_rank,
+    count_prefill,
+    left_on,
+    put_on_rank,
+    share_budget,
+    spend,
+)
+from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
+from framework.engine.queues import queue_pop
+from framework.engine.requests import remove_prefilling
+from framework.engine.state import State
+from framework.engine.transfers import seats
+
+
+@kernel
+def form_chunks(s: State, i: int, budget: int) -> int:
+    """Prefilling requests in order, then new ones, each as much of its prompt as the budget still allows."""
+    inst = s.instances[i]
+    if unlikely(inst.ranks > 0):
+        return _form_chunks_on_ranks(s, i)
+    if unlikely(inst.stages > 0):
+        return _form_chunks_in_pipeline(s, i, budget)
+    left, j = budget, 0
+    while j < inst.prefilling:
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left)))
+        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+            break
+        s.arena[inst.chunk_at + j] = chunk
+        left -= chunk
+        j += 1
+    while left > 0:
+        chunk = _admit_head(s, i, left, False, False)
+        if chunk == 0:
+            break
+        left -= chunk
+    return max(0, budget) - max(0, left)
+
+
+@kernel
+def _form_chunks_on_ranks(s: State, i: int) -> int:
+    """The same where each rank has a budget of its own; the tokens of all chunks."""
+    inst = s.instances[i]
+    share_budget(s, i)
+    tokens, j = 0, 0
+    while j < inst.prefilling:
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left_on(s, i, q.rank))))
+        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+            break
+        s.arena[inst.chunk_at + j] = chunk
+        spend(s, i, q.rank, chunk)
+        tokens += chunk
+        j += 1
+    while True:
+        rank = choose_rank(s, i)
+        chunk = _admit_head(s, i, left_on(s, i, rank), False, False)
+        if chunk == 0:
+            break
+        spend(s, i, rank, chunk)
+        tokens += chunk
+    return tokens
+
+
+@kernel
+def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
+    """The same where each chunk is in one of several micro-batches, which have equal parts of the budget."""
+    inst = s.instances[i]
+    begin_step(s, i)
+    most = share(s, i, budget)
+    tokens, load, j = 0, 0, 0
+    while j < inst.prefilling:
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, most - load)))
+        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+            break
+        s.arena[inst.chunk_at + j] = chunk
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
+        j += 1
+    while load < most:
+        chunk = _admit_head(s, i, most - load, False, False)
+        if chunk == 0:
+            break
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
+    return tokens
+
+
+@kernel
+def _largest_chunk(s: State, i: int, done: int, left: int) -> int:
+    """Tokens that a request with `done` prefilled may add, by the schedule, where its step's budget has `left`."""
+    inst = s.instances[i]
+    if inst.chunk_stages == 0:
+        return left
+    stage = min(done // inst.stage_tokens, inst.chunk_stages - 1)
+    size = s.arena[inst.chunk_sizes_at + stage]
+    if unlikely(inst.stages > 0):
+        decodes = inst.running * (1 + s.progress[i].depth)
+        return min(left, share(s, i, size - decodes) - (share(s, i, inst.token_budget - decodes) - left))
+    return min(left, size - (inst.token_budget // max(1, inst.ranks) - left))
+
+
+@kernel
+def _extend(s: State, i: int, r: int, tokens: int) -> bool:
+    """Blocks for r's first `tokens` tokens, whoever prefills last giving way; False if that was r itself."""
+    inst, q = s.instances[i], s.requests[r]
+    if tokens <= q.kv:
+        return True
+    blocks = held_blocks(s, i, tokens) - held_blocks(s, i, q.kv)
+    while blocks > available(s, i):
+        last = s.arena[inst.prefilling_at + inst.prefilling - 1]
+        preempt_prefill(s, i, last)
+        if last == r:
+            return False
+    take(s, i, blocks)
+    hold(s, i, tokens - q.kv, s.sim[0].now_s)
+    q.kv = tokens
+    return True
+
+
+@kernel
+def form_whole_prompts(s: State, i: int, budget: int) -> int:
+    """Whole prompts within the budget; the first of a step may be longer than it."""
+    inst = s.instances[i]
+    begin_step(s, i)
+    tokens, load, j = 0, 0, 0
+    while j < inst.prefilling:  # left over from another plan
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        if not _extend(s, i, r, q.target):
+            break
+        s.arena[inst.chunk_at + j] = q.target - q.done
+        tokens += q.target - q.done
+        load = load_after(s, i, load, q.target - q.done)
+        j += 1
+    while True:
+        chunk = _admit_head(s, i, share(s, i, budget) - load, True, load == 0)
+        if chunk == 0:
+            break
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
+    return tokens
+
+
+@kernel
+def form_batch(s: State, i: int, budget: int) -> int:
+    """Whole prompts of the batch in order, within the budget or one; the batch is made here if there is none."""
+    inst = s.instances[i]
+    if inst.prefilling == 0:
+        while _admit_head(s, i, 0, True, True) > 0:
+            pass
+    begin_step(s, i)
+    most = share(s, i, budget)
+    tokens, load, j, full = 0, 0, 0, False
+    while j < inst.prefilling:
+        r = s.arena[inst.prefilling_at + j]
+        q = s.requests[r]
+        chunk = q.target - q.done
+        if full or (load > 0 and load + chunk > most):
+            full, chunk = True, 0
+        elif not _extend(s, i, r, q.target):
+            break
+        s.arena[inst.chunk_at + j] = chunk
+        tokens += chunk
+        load = load_after(s, i, load, chunk)
+        j += 1
+    return tokens
+
+
+@kernel
+def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
+    """Admit the first of i's queue if seats, blocks and budget allow; the tokens of its chunk, 0 if not admitted."""
+    inst, sim = s.instances[i], s.sim[0]
+    r = inst.waiting_root
+    if r >= 0 and inst.running > 0 and inst.decode_steps < inst.gate:
+        return 0
+    if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) >= inst.max_batch:
+        return 0
+    q = s.requests[r]
+    run = matched_blocks(s, i, r, q.target)
+    cached = run * sim.hash_blocks * sim.block_tokens
+    tokens = q.target - cached
+    if whole and tokens > budget and not first:
+        return 0
+    chunk = tokens if whole else min(tokens, _largest_chunk(s, i, cached, budget))
+    if chunk <= 0:
+        return 0
+    shared = cached_among(s, i, r, run) * sim.hash_blocks
+    if available(s, i) - unreferenced_among(s, i, r, run) - held_blocks(s, i, q.target) + shared < inst.watermark:
+        return 0
+    queue_pop(s, i)
+    reference_prefix(s, i, r, run)
+    q.kv = cached + chunk if inst.mode == UNIFIED else q.target
+    take(s, i, held_blocks(s, i, q.kv) - shared)
+    if unlikely(sim.tiers > 0):
+        load_prefix(s, i, r)
+    sim.admissions += 1
+    q.admission = sim.admissions
+    q.state = PREFILLING
+    q.done = cached
+    s.arena[inst.prefilling_at + inst.prefilling] = r
+    s.arena[inst.chunk_at + inst.prefilling] = chunk
+    inst.prefilling += 1
+    if unlikely(inst.ranks > 0):
+        put_on_rank(s, i, r)
+        count_prefill(s, i, r, 1)
+    inst.queued -= 1
+    inst.queued_tokens -= cached
+    hold(s, i, q.kv, sim.now_s)
+    if q.start_s != q.start_s:
+        q.start_s = sim.now_s
+        q.prefill_instance = i
+        q.cached_tokens = cached
+    return int(chunk)
+
+
+@kernel
+def preempt_prefill(s: State, i: int, r: int) -> None:
+    """Drop what r has prefilled here; it waits here again."""
+    inst = s.instances[i]
+    inst.preempted = True
+    inst.marked = True
+    s.requests[r].preemptions += 1
+    s.sim[0].preemptions += 1
+    remove_prefilling(s, i, r)
+    release(s, i, r)
+    queue_again(s, i, r)
+
+
+@kernel
+def queue_again(s: State, i: int, r: int) -> None:
+    """Let r, preempted, wait at i before all others."""
+    q = s.requests[r]
+    q.instance = i
+    q.state = WAITING
+    q.key = -np.inf
+    q.seq = -s.sim[0].preemptions
+    enter_queue(s, i, r)

@@ -1,0 +1,1 @@
+"""From a Result to numbers."""

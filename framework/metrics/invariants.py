@@ -1,0 +1,127 @@
+"""What must be true of every finished run, whatever the policy did; a breach is a bug of the engine."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.compiler.decorators import compiled
+from framework.engine.config import EngineConfig
+from framework.errors import InvariantError
+from framework.workload import Workload
+
+_FINISHED = 1
+_ROUNDING = 1e-9  # relative; leaps are summed in closed form
+
+
+class Finished(Protocol):
+    """What is looked at: the fields of a Result of these names."""
+
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def engine(self) -> EngineConfig: ...
+    @property
+    def reasons(self) -> tuple[str, ...]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def requests(self) -> NDArray[Any]: ...
+    @property
+    def instances(self) -> NDArray[Any]: ...
+    @property
+    def stores(self) -> NDArray[Any]: ...
+    @property
+    def leaps(self) -> NDArray[Any]: ...
+    @property
+    def memberships(self) -> NDArray[Any]: ...
+
+
+def check_result(result: Finished) -> None:
+    """Raise InvariantError, naming the first request or instance concerned, unless all invariants hold."""
+    _check_ends(result)
+    _check_times(result)
+    _check_memory(result)
+    if result.engine.log == "full":
+        _check_steps(result)
+        _check_tokens(result)
+
+
+def _fail_where(broken: np.ndarray, what: str) -> None:
+    if np.any(broken):
+        raise InvariantError(f"{what} (first at {int(np.flatnonzero(broken)[0])}, {int(np.sum(broken))} in all)")
+
+
+def _check_ends(result: Finished) -> None:
+    """Each request ended once, and those that finished emitted all their tokens."""
+    rows = result.requests
+    _fail_where((rows["state"] < 1) | (rows["state"] > 3), "request without an end")
+    _fail_where((rows["state"] != _FINISHED) & (rows["reason"] == 0), "request that did not finish, without a reason")
+    finished = rows["state"] == _FINISHED
+    _fail_where(finished & (rows["emitted"] != result.workload.output_tokens), "finished request with lost tokens")
+    _fail_where(rows["emitted"] > result.workload.output_tokens, "request with more tokens than it has")
+
+
+def _check_times(result: Finished) -> None:
+    """Time never goes back within a request; a missing time (NaN) is not compared."""
+    rows = result.requests
+    order = ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "end_s")
+    for before, after in itertools.pairwise(order):
+        _fail_where(rows[after] < rows[before], f"request whose {after} precedes its {before}")
+    started = rows["start_s"] == rows["start_s"]
+    _fail_where((rows["state"] == _FINISHED) & ~started, "finished request that never started")
+
+
+def _check_memory(result: Finished) -> None:
+    """At the end nothing is held: blocks are free or cached and unreferenced, and every list is empty."""
+    instances = result.instances
+    stalled = result.reasons.index("stalled") in result.requests["reason"]
+    held = instances["free_blocks"] + instances["evictable_blocks"] != instances["total_blocks"]
+    _fail_where(held & (not stalled), "instance whose blocks are not all released")
+    _fail_where(instances["free_blocks"] < 0, "instance with more blocks in use than it has")
+    for name in ("queued", "queued_tokens", "running", "prefilling", "joined", "reserved", "swapped", "incoming"):
+        _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+    waited = instances["bubble_s"] > np.maximum(instances["stages"] - 1, 0) * instances["busy_s"] * (1 + _ROUNDING)
+    _fail_where(waited | (instances["bubble_s"] < 0), "pipeline whose stages waited longer than it was busy")
+    stores = result.stores
+    _fail_where(stores["count"] > stores["capacity"], "store with more blocks than it has room for")
+    for name in ("kv_tokens", "decode_kv", "incoming_kv_tokens"):
+        _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+
+
+def _check_steps(result: Finished) -> None:
+    """No stream of an instance runs two steps at once, and the log counts every step."""
+    leaps = result.leaps
+    early = np.zeros(len(leaps), np.bool_)
+    _mark_early(leaps, np.full((len(result.instances), 2), -np.inf), early)
+    _fail_where(early, "step that starts before the last one ended")
+    if int(leaps["steps"].sum()) != result.steps:
+        raise InvariantError(f"the log holds {int(leaps['steps'].sum())} steps, the engine counted {result.steps}")
+
+
+def _check_tokens(result: Finished) -> None:
+    """Every token comes from the end of a prefill or from one decode step that its request was part of."""
+    rows, memberships = result.requests, result.memberships
+    steps = memberships["last_step"] - memberships["first_step"]
+    decoded = steps + memberships["accepted"]
+    recomputed = memberships["instance"] < 0
+    tokens = np.zeros(len(rows), np.int64)
+    np.add.at(tokens, memberships["request"], np.where(recomputed, 1, decoded))
+    tokens += rows["prefill_end_s"] == rows["prefill_end_s"]
+    _fail_where((rows["state"] == _FINISHED) & (tokens != rows["emitted"]), "request whose tokens do not add up")
+    batch_tokens = int((result.leaps["steps"].astype(np.int64) * result.leaps["batch"]).sum())
+    if batch_tokens < int(steps[~recomputed].sum()):
+        raise InvariantError("requests emitted more tokens than decode steps had room for")
+
+
+@compiled
+def _mark_early(leaps: NDArray[Any], end_s: NDArray[np.float64], early: NDArray[np.bool_]) -> None:
+    """Mark leaps that start before the last one of their stream ended; `end_s` (M, 2) moves on. The log is by ends."""
+    for k in range(len(leaps)):
+        leap = leaps[k]
+        i, stream, steps = leap["instance"], leap["stream"], leap["steps"]
+        early[k] = leap["start_s"] < end_s[i, stream] - _ROUNDING * abs(end_s[i, stream])
+        end_s[i, stream] = leap["start_s"] + steps * leap["first_s"] + leap["increment_s"] * (0.5 * steps * (steps - 1))

@@ -1,0 +1,110 @@
+"""What a good request keeps: the limits, and what they say of each request of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.errors import InputError, require_positive
+from framework.metrics.paper_scores import gaps_of, normalized_latency_s, slowest_tbt_s
+from framework.metrics.slowdown import Slowdown
+from framework.result import FINISHED
+
+if TYPE_CHECKING:
+    from framework.result import Result
+
+Floats = NDArray[np.float64]
+_TAIL = 0.1
+# Limits beyond TTFT and TPOT, and what of a request each is held against; NaN keeps it.
+_FURTHER = {
+    "tbt_p99_s": lambda result: gaps_of(result).request_p99_s,
+    "tbt_tail_s": lambda result: slowest_tbt_s(result, _TAIL),
+    "normalized_s": normalized_latency_s,
+}
+_LIMITS = ("ttft_s", "tpot_s", *_FURTHER)
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Limits that a good request keeps, in seconds; None: not in force.
+
+    `tbt_p99_s`: the 99th percentile of its gaps between tokens; `tbt_tail_s`: the mean of the slowest tenth of them;
+    `normalized_s`: its latency per output token. `classes` gives a request's `slo_class` limits of its own, as in
+    `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all. `slowdown`: limits of all
+    requests, relative to their times alone. Raises InputError for a limit that is not positive and for a name that is
+    none.
+    """
+
+    ttft_s: float | None = 2.0
+    tpot_s: float | None = 0.05
+    tbt_p99_s: float | None = None
+    tbt_tail_s: float | None = None
+    normalized_s: float | None = None
+    classes: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    slowdown: Slowdown | None = None
+
+    def __post_init__(self) -> None:
+        for where, limits in (("slo", {name: getattr(self, name) for name in _LIMITS}), *self._class_limits()):
+            for name, limit in limits.items():
+                if name not in _LIMITS:
+                    raise InputError(f"{where}.{name}: no such limit; choose from {', '.join(_LIMITS)}")
+                if limit is not None:
+                    require_positive(f"{where}.{name}", limit)
+
+    def _class_limits(self) -> list[tuple[str, Mapping[str, float | None]]]:
+        return [(f"slo.classes.{name}", limits) for name, limits in (self.classes or {}).items()]
+
+    def limits_s(self, name: str, slo_class: tuple[str, ...] | None, count: int) -> Floats:
+        """The limit `name` ("ttft_s", say) of each of `count` requests, (count,); inf where not in force."""
+        limits = np.full(count, _or_inf(getattr(self, name)))
+        if slo_class is not None:
+            classes = np.asarray(slo_class)
+            for own, values in (self.classes or {}).items():
+                if name in values:
+                    limits[classes == own] = _or_inf(values[name])
+        return limits
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Latencies of each request, NaN where undefined, and what the SLO says of them; arrays of shape (N,)."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    ttft_ok: NDArray[np.bool_]
+    tpot_ok: NDArray[np.bool_]
+    good: NDArray[np.bool_]
+
+
+def judge(result: Result, slo: Slo) -> Judged:
+    """What the SLO says of each request, defined as in `framework.metrics.summary.request_table`.
+
+    Raises InputError for a limit on what the run has not kept.
+    """
+    requests, workload = result.requests, result.workload
+    count = len(requests)
+    finished = requests["state"] == FINISHED
+    later_tokens = workload.output_tokens - 1
+
+    ttft_s = requests["first_token_s"] - requests["arrival_s"]
+    tpot_s = np.full(count, np.nan)
+    lasting_s = requests["end_s"] - requests["first_token_s"]
+    np.divide(lasting_s, later_tokens, out=tpot_s, where=finished & (later_tokens > 0))
+    ttft_ok = ~np.isnan(ttft_s) & (np.nan_to_num(ttft_s) <= slo.limits_s("ttft_s", workload.slo_class, count))
+    tpot_ok = finished & (np.nan_to_num(tpot_s) <= slo.limits_s("tpot_s", workload.slo_class, count))
+    good = finished & ttft_ok & tpot_ok
+    for name, score in _FURTHER.items():
+        limits = slo.limits_s(name, workload.slo_class, count)
+        if np.isfinite(limits).any():
+            good &= np.nan_to_num(score(result)) <= limits
+    if slo.slowdown is not None:
+        good &= slo.slowdown.kept(result)
+    return Judged(ttft_s, tpot_s, ttft_ok, tpot_ok, good)
+
+
+def _or_inf(limit: float | None) -> float:
+    return np.inf if limit is None else float(limit)

@@ -1,0 +1,86 @@
+"""How much longer requests take than they would alone on a machine of reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.compiler.decorators import compiled
+from framework.errors import require_positive
+from framework.result import FINISHED
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.table import StepTables, Timing, base_s, chunk_s, decode_s, stack
+
+if TYPE_CHECKING:
+    from framework.result import Result
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Limits on a request's TTFT, TPOT and latency (`e2e`) as multiples of what they are alone; None: not in force.
+
+    Alone is on an instance of `tp` GPUs, its prompt in one step and each further token in another. Raises InputError
+    for a limit that is not positive.
+    """
+
+    model: Model
+    timing: Timing
+    gpu: Gpu
+    tp: int = 1
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot", "e2e"):
+            if getattr(self, name) is not None:
+                require_positive(f"slo.slowdown.{name}", getattr(self, name))
+
+    def kept(self, result: Result) -> NDArray[np.bool_]:
+        """Which requests of a run keep all limits, (N,); those that did not finish do not."""
+        kept = np.asarray(result.requests["state"] == FINISHED)
+        for name, factors in self.factors(result).items():
+            limit = getattr(self, name)
+            if limit is not None:
+                kept &= np.nan_to_num(factors) <= limit
+        return kept
+
+    def factors(self, result: Result) -> dict[str, Floats]:
+        """Each request's `ttft`, `tpot` and `e2e` over those alone, (N,); NaN where it has none."""
+        rows, workload = result.requests, result.workload
+        ttft_s, later_s = self.alone_s(workload.input_tokens, workload.output_tokens)
+        end_s = np.where(rows["state"] == FINISHED, rows["end_s"], np.nan)
+        return {
+            "ttft": (rows["first_token_s"] - rows["arrival_s"]) / ttft_s,
+            "tpot": (end_s - rows["first_token_s"]) / np.where(later_s > 0, later_s, np.nan),  # over as many tokens
+            "e2e": (end_s - rows["arrival_s"]) / (ttft_s + later_s),
+        }
+
+    def alone_s(self, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
+        """Seconds to the first token, and from there to the last, of requests that are alone; both (N,)."""
+        tables = stack([self.timing.row(self.model, self.gpu, Parallelism(tp=self.tp))])
+        lengths, which = np.unique(prompts, return_inverse=True)
+        low, high = int(lengths[0]), int((prompts + outputs).max())
+        ttft_s, steps_s = _steps_s(tables, np.ascontiguousarray(lengths), low + 1, high)
+        until_s = np.concatenate([[0.0], np.cumsum(steps_s)])  # of the steps with contexts low + 1, low + 2, ...
+        return ttft_s[which], until_s[prompts + outputs - 1 - low] - until_s[prompts - low]
+
+
+@compiled
+def _steps_s(tables: StepTables, prompts: Integers, low: int, high: int) -> tuple[Floats, Floats]:
+    """Seconds of a step of each prompt, and of one of a decode with each context from `low` to `high` - 1."""
+    prompts_s, decodes_s = np.empty(len(prompts)), np.empty(max(high - low, 0))
+    for k in range(len(prompts)):
+        prompts_s[k] = base_s(tables, 0, prompts[k], 0, 1) + chunk_s(tables, 0, 0, prompts[k])
+    token_s = base_s(tables, 0, 0, 1, 1)
+    for context in range(low, high):
+        decodes_s[context - low] = token_s + decode_s(tables, 0, 1, context)[0]
+    return prompts_s, decodes_s

@@ -1,0 +1,234 @@
+"""From a Result to the numbers that are reported: a table of requests and a summary."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.metrics.paper_scores import gaps_of
+from framework.metrics.slo import Slo, judge
+from framework.metrics.usage import bubbles, drafted, loaded, pool_table, usage
+from framework.result import FINISHED, STATES, Gaps
+
+if TYPE_CHECKING:
+    from framework.result import Result
+
+Floats = NDArray[np.float64]
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is reported of one run: one row a request, the summary, one row a pool."""
+
+    requests: pl.DataFrame
+    summary: dict[str, Any]
+    pools: pl.DataFrame
+
+
+def evaluate(result: Result, slo: Slo) -> Evaluation:
+    """The request table, the summary and the pool table of a run, computed together."""
+    gaps = gaps_of(result)
+    requests = _request_table(result, slo, gaps)
+    summary = _summary(result, requests, gaps)
+    return Evaluation(requests, summary, pool_table(result, summary["duration"]))
+
+
+def request_table(result: Result, slo: Slo) -> pl.DataFrame:
+    """One row a request, in trace order; times in seconds, null where undefined.
+
+    TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
+    one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
+    request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
+    TPOT. `good`: finished and all limits kept.
+    """
+    return _request_table(result, slo, gaps_of(result))
+
+
+def summarize(result: Result, slo: Slo) -> dict[str, Any]:
+    """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
+
+    Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
+    runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
+    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill, with
+    stores below GPU memory also by tier (`framework.metrics.usage.loaded`). With
+    speculation `accepted_per_step` are drafts accepted / decodes of all steps (a step emits one token more), and
+    `speculation_acceptance` drafts accepted / drafts; with pipeline stages `bubble_share` is the share of the time in
+    steps that stages wait. Energy is per output token of completed requests, money per
+    million output tokens of good ones. None where undefined.
+    """
+    return evaluate(result, slo).summary
+
+
+def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
+    requests, workload = result.requests, result.workload
+    count = len(requests)
+    arrival_s = requests["arrival_s"]
+    finished = requests["state"] == FINISHED
+    judged = judge(result, slo)
+
+    columns = {
+        "request_id": np.arange(count),
+        "arrival_s": arrival_s,
+        "input_tokens": workload.input_tokens,
+        "output_tokens": workload.output_tokens,
+        "state": pl.Series(STATES).gather(requests["state"]),
+        "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
+        "prefill_instance": _null_below_zero(requests["prefill_instance"]),
+        "decode_instance": _null_below_zero(requests["decode_instance"]),
+        "queue_s": requests["start_s"] - arrival_s,
+        "prefill_s": requests["prefill_end_s"] - requests["start_s"],
+        "transfer_s": requests["transfer_end_s"] - requests["prefill_end_s"],
+        "ttft_s": judged.ttft_s,
+        "tpot_s": judged.tpot_s,
+        "tbt_p99_s": np.where(finished, gaps.request_p99_s, np.nan),
+        "tbt_max_s": np.where(finished, gaps.request_max_s, np.nan),
+        "e2e_s": np.where(finished, requests["end_s"] - arrival_s, np.nan),
+        "cached_tokens": requests["cached_tokens"],
+        "preemptions": requests["preemptions"],
+        "migrations": requests["migrations"],
+        "predicted_output_tokens": requests["predicted_tokens"],
+        "ttft_ok": judged.ttft_ok,
+        "tpot_ok": judged.tpot_ok,
+        "good": judged.good,
+    }
+    return pl.DataFrame([pl.Series(name, values, nan_to_null=True) for name, values in columns.items()])
+
+
+def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, Any]:
+    workload, state = result.workload, result.requests["state"]
+    finished = state == FINISHED
+    offered, good, completed = len(requests), int(requests["good"].sum()), int(finished.sum())
+    duration_s = _duration_s(result)
+    input_tokens, output_tokens = (
+        int(workload.input_tokens[finished].sum()),
+        int(workload.output_tokens[finished].sum()),
+    )
+    good_tokens = int(workload.output_tokens[requests["good"].to_numpy()].sum())
+    gpus = result.cluster.gpus
+    used = usage(result, duration_s)
+    return {
+        "duration": duration_s,
+        "completed": completed,
+        "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens,
+        "request_throughput": _rate(completed, duration_s),
+        "request_goodput": _rate(good, duration_s),
+        "output_throughput": _rate(output_tokens, duration_s),
+        "total_token_throughput": _rate(input_tokens + output_tokens, duration_s),
+        **_statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
+        **_statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
+        **_gap_statistics_ms(gaps),
+        **_statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
+        "offered": offered,
+        "rejected": int((state == STATES.index("rejected")).sum()),
+        "failed": int((state == STATES.index("failed")).sum()),
+        "preemptions": int(requests["preemptions"].sum()),
+        "migrations": int(requests["migrations"].sum()),
+        "slo_attainment": good / offered,
+        "goodput_per_gpu": _rate(good, duration_s) / gpus,
+        "gpus": gpus,
+        "mfu": used["mfu"],
+        "mbu": used["mbu"],
+        "kv_utilization": used["kv_utilization"],
+        "cache_hit_rate": _cache_hit_rate(result),
+        **loaded(result),
+        **drafted(result),
+        **bubbles(result),
+        "energy_j": used["energy_j"],
+        "cost_usd": used["cost_usd"],
+        "energy_per_token_j": _per(used["energy_j"], output_tokens),
+        "usd_per_million_good_tokens": _per(used["cost_usd"], good_tokens / 1e6),
+        **_provenance(result),
+    }
+
+
+def _provenance(result: Result) -> dict[str, Any]:
+    workload = result.workload
+    return {
+        "policy": result.policy,
+        "predictor": result.predictor,
+        "trace": workload.name,
+        "trace_source": workload.source,
+        "trace_sha256": workload.sha256 or None,
+        "timing_source": result.timing_source,
+        "extrapolated": result.extrapolated,
+        "extrapolation": result.extrapolation,
+        "load": result.load,
+        "seed": result.seed,
+        **_software(),
+    }
+
+
+@functools.cache  # what a process has loaded does not change
+def _software() -> dict[str, Any]:
+    packages = {name: version(name) for name in ("numpy", "polars", "numba")}
+    return {"versions": {"python": platform.python_version(), **packages}, "git_revision": git_revision(_ROOT)}
+
+
+def git_revision(root: Path) -> str | None:
+    """The commit checked out in `root`, "-dirty" appended if tracked files were changed; None outside a repository."""
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _duration_s(result: Result) -> float:
+    """First arrival to last completion; to the last end of any kind where nothing was completed."""
+    requests = result.requests
+    finished = requests["state"] == FINISHED
+    ends_s = requests["end_s"][finished] if finished.any() else requests["end_s"]
+    return float(np.nanmax(ends_s) - np.nanmin(requests["arrival_s"]))
+
+
+def _statistics_ms(name: str, values_s: Floats) -> dict[str, float | None]:
+    values_ms = values_s[~np.isnan(values_s)] * 1e3
+    if len(values_ms) == 0:
+        return _statistics(name, [np.nan] * 6)
+    centre = [values_ms.mean(), np.median(values_ms), values_ms.std()]
+    return _statistics(name, [*centre, *np.percentile(values_ms, [90, 95, 99])])
+
+
+def _gap_statistics_ms(gaps: Gaps) -> dict[str, float | None]:
+    values_s = (gaps.mean_s, gaps.median_s, gaps.std_s, gaps.p90_s, gaps.p95_s, gaps.p99_s)
+    return _statistics("itl", [value_s * 1e3 for value_s in values_s])
+
+
+def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:
+    statistics = ("mean", "median", "std", "p90", "p95", "p99")
+    return {
+        f"{statistic}_{name}_ms": None if np.isnan(value) else float(value)
+        for statistic, value in zip(statistics, values_ms, strict=True)
+    }
+
+
+def _cache_hit_rate(result: Result) -> float | None:
+    admitted = ~np.isnan(result.requests["start_s"])
+    held, asked = result.requests["cached_tokens"][admitted], result.workload.input_tokens[admitted]
+    return int(held.sum()) / int(asked.sum()) if len(asked) else None
+
+
+def _per(total: float | None, count: float) -> float | None:
+    return total / count if total is not None and count > 0 else None
+
+
+def _rate(count: float, duration_s: float) -> float:
+    return count / duration_s if duration_s > 0 else 0.0
+
+
+def _null_below_zero(values: NDArray[Any]) -> pl.Series:
+    series = pl.Series(np.ascontiguousarray(values))
+    return series.set(series < 0, None)

@@ -1,0 +1,228 @@
+"""Gaps between consecutive tokens (TBT), recovered from leaps and memberships without storing a token.
+
+All decodes of one step emit together, so the gap between two decode steps of an instance is the same for every request
+that took part in both; drafts that a step accepts come with its token, after gaps of 0. A request's tail is therefore a
+scan of the leaps that it spans which keeps the few largest gaps, and the distribution over all tokens is one over
+steps, each weighted by the requests that saw it. The times of steps are made from their leap where they are needed, and
+never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from framework.errors import InvariantError
+from framework.metrics.token_gaps_compiled import (
+    BINS,
+    LOWEST,
+    SHIFT,
+    STRETCH,
+    Floats,
+    Ints,
+    Records,
+    Stretches,
+    Tails,
+    count_steps,
+    count_values,
+    extend,
+    fold,
+    gather_steps,
+    gather_values,
+    lay_out,
+)
+from framework.result import Gaps
+
+_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_TAIL = 0.99
+
+
+def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances: int) -> Gaps:
+    """Exact statistics from a complete step log; percentiles as numpy's linear interpolation over all single gaps.
+
+    Args:
+        leaps, memberships: the engine's LEAP and MEMBERSHIP records, each instance's leaps in time order.
+        output_tokens: shape (N,), tokens that each request emits if it finishes.
+        instances: number of instances.
+
+    Raises:
+        InvariantError: leaps of an instance leave steps out, or memberships do not fit them.
+    """
+    tails = _tails(output_tokens, _tail_capacity(output_tokens))
+    stretches, first_gap_s = _fold_all(leaps, memberships, tails, instances)
+    counts, sums = np.zeros(BINS, np.int64), np.zeros(2)
+    count_steps(stretches, stretches.steps, counts, sums)
+    count_values(first_gap_s, counts, sums)
+    zeros = int(memberships["accepted"].sum())
+    seen = int(counts.sum()) + zeros
+    if seen == 0:
+        return _gaps(tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
+    mean_s = float(sums[0]) / seen
+    variance, quantiles_s = _exact(stretches, first_gap_s, counts, zeros, mean_s)
+    return _gaps(tails, seen, mean_s, variance**0.5, quantiles_s)
+
+
+def slowest_mean(leaps: Records, memberships: Records, output_tokens: Ints, instances: int, fraction: float) -> Floats:
+    """Mean of the slowest `fraction` (at least one) of each request's gaps, seconds, shape (N,); NaN as in `Gaps`."""
+    capacity = np.ceil(fraction * np.maximum(output_tokens - 1, 0)).astype(np.int64)
+    tails = _tails(output_tokens, capacity)
+    _fold_all(leaps, memberships, tails, instances)
+    mean_s: Floats = tails.total_s / np.maximum(capacity, 1)
+    return mean_s
+
+
+class GapReducer:
+    """The same statistics from a log that is handed over in pieces and then forgotten.
+
+    Per-request values are exact; percentiles over all gaps come from a histogram whose bins are 0.4 % wide.
+    """
+
+    def __init__(self, output_tokens: Ints, instances: int) -> None:
+        self._tails = _tails(output_tokens, _tail_capacity(output_tokens))
+        self._stretches = _none(instances)
+        self._counts = np.zeros(BINS, np.int64)
+        self._zeros = 0
+        self._sums = np.zeros(2)
+
+    def add(self, leaps: Records, memberships: Records, keep_from_step: Ints) -> None:
+        """Take the next rows, in the engine's order.
+
+        Args:
+            leaps, memberships: rows since the last call. The leaps that a membership spans come no later than it does.
+            keep_from_step: shape (M,), the first step of the oldest decode on each instance that is still open (its
+                membership has not been handed over); where there is none, the instance's decode steps so far.
+
+        Raises:
+            InvariantError: as `recover`; also where a membership needs steps that were not to be kept.
+        """
+        self._stretches = _extended(self._stretches, leaps)
+        count_values(_folded(memberships, self._stretches, self._tails), self._counts, self._sums)
+        self._zeros += int(memberships["accepted"].sum())
+        self._count_until(keep_from_step)
+
+    def finish(self) -> Gaps:
+        """The statistics of all rows. The reducer takes no more of them."""
+        self._count_until(self._stretches.steps)
+        self._counts[0] += self._zeros
+        seen = int(self._counts.sum())
+        if seen == 0:
+            return _gaps(self._tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
+        mean_s = self._sums[0] / seen
+        variance = max(self._sums[1] / seen - mean_s**2, 0.0)
+        quantiles = _interpolated(seen, lambda ranks: _histogram_order(self._counts, ranks))
+        return _gaps(self._tails, seen, float(mean_s), float(variance**0.5), quantiles)
+
+    def _count_until(self, keep_from_step: Ints) -> None:
+        """Count the steps that no open decode has seen, whose weights are final."""
+        counted, steps = self._stretches.counted, self._stretches.steps
+        until = np.clip(keep_from_step, counted, steps)
+        count_steps(self._stretches, until, self._counts, self._sums)
+        counted[:] = until
+
+
+def _tails(output_tokens: Ints, capacity: Ints) -> Tails:
+    count = len(output_tokens)
+    at = np.zeros(count + 1, np.int64)
+    np.cumsum(capacity, out=at[1:])
+    nans = [np.full(count, np.nan) for _ in range(4)]
+    scratch = np.empty(int(capacity.max(initial=0)))
+    return Tails(at, np.empty(at[-1]), scratch, output_tokens - 1, np.zeros(count, np.int64), *nans)
+
+
+def _tail_capacity(output_tokens: Ints) -> Ints:
+    """How many of the largest gaps decide a request's percentile."""
+    gaps = output_tokens - 1
+    return np.where(gaps > 0, gaps - np.floor((gaps - 1) * _TAIL).astype(np.int64), 0)
+
+
+def _gaps(tails: Tails, count: int, mean_s: float, std_s: float, quantiles_s: Floats) -> Gaps:
+    rank = (tails.expected - 1) * _TAIL
+    p99_s = _lerp(tails.smallest_s, tails.second_s, rank - np.floor(rank))
+    return Gaps(p99_s, tails.largest_s, count, mean_s, std_s, *(float(value) for value in quantiles_s))
+
+
+def _lerp(low: Floats, high: Floats, fraction: Floats) -> Floats:
+    """numpy's interpolation between two order statistics, to the bit."""
+    step = high - low
+    value: Floats = np.where(fraction >= 0.5, high - step * (1 - fraction), low + step * fraction)
+    return value
+
+
+def _interpolated(count: int, order_statistics: Callable[[Ints], Floats]) -> Floats:
+    ranks = (count - 1) * np.array(_QUANTILES)
+    values = order_statistics(_neighbours(count))
+    return _lerp(values[: len(ranks)], values[len(ranks) :], ranks - np.floor(ranks))
+
+
+def _neighbours(count: int) -> Ints:
+    """The ranks below and above each quantile, shape (2 * quantiles,)."""
+    low = np.floor((count - 1) * np.array(_QUANTILES)).astype(np.int64)
+    return np.concatenate([low, np.minimum(low + 1, count - 1)])
+
+
+def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, mean_s: float) -> tuple[float, Floats]:
+    """Variance and quantiles of all gaps: `zeros` of accepted drafts, and others, of which `counts`, their histogram,
+    says which need to be sorted.
+    """
+    seen, below = int(counts.sum()) + zeros, np.cumsum(counts) + zeros
+    bins = np.searchsorted(below, _neighbours(seen), side="right")
+    marked = np.zeros(BINS, np.bool_)
+    marked[bins] = True
+    room = int(counts[marked].sum()) + 1
+    found, weights = np.empty(room), np.empty(room, np.int64)
+    size, squares = gather_steps(stretches, marked, mean_s, found, weights)
+    size, more = gather_values(first_gap_s, marked, mean_s, found, weights, size)
+    found[size], weights[size] = 0.0, zeros
+    size += 1
+    order = np.argsort(found[:size], kind="stable")
+    found, running = found[order], np.cumsum(weights[order])
+    unmarked = np.cumsum(np.where(marked, 0, counts))
+
+    def order_statistics(ranks: Ints) -> Floats:
+        chosen = np.searchsorted(below, ranks, side="right")
+        values: Floats = found[np.searchsorted(running, ranks - unmarked[chosen], side="right")]
+        return values
+
+    return (squares + more + zeros * mean_s**2) / seen, _interpolated(seen, order_statistics)
+
+
+def _histogram_order(counts: Ints, ranks: Ints) -> Floats:
+    """Order statistics from a histogram, values taken as spread evenly over their bin."""
+    below = np.cumsum(counts)
+    chosen = np.searchsorted(below, ranks, side="right")
+    edges = ((np.stack([chosen, chosen + 1]) + LOWEST) << SHIFT).view(np.float64)
+    position = (ranks - below[chosen] + counts[chosen] + 0.5) / counts[chosen]
+    values: Floats = edges[0] + (edges[1] - edges[0]) * position
+    return values
+
+
+def _none(instances: int) -> Stretches:
+    begin = np.zeros(instances + 1, np.int64), np.zeros(instances, np.int64), np.zeros(instances, np.int64)
+    return Stretches(np.zeros(0, STRETCH), *begin, np.zeros(instances))
+
+
+def _extended(known: Stretches, leaps: Records) -> Stretches:
+    """What is still needed of `known`, followed by `leaps`."""
+    at = np.empty_like(known.at)
+    lay_out(known, leaps, at)
+    grown = Stretches(np.empty(at[-1], STRETCH), at, known.counted, known.steps.copy(), known.end_s.copy())
+    wrong = extend(known, leaps, grown, np.empty_like(known.steps))
+    if wrong >= 0:
+        raise InvariantError(f"leap {leaps[wrong]} does not follow the instance's leap before")
+    return grown
+
+
+def _fold_all(leaps: Records, memberships: Records, tails: Tails, instances: int) -> tuple[Stretches, Floats]:
+    stretches = _extended(_none(instances), leaps)
+    return stretches, _folded(memberships, stretches, tails)
+
+
+def _folded(memberships: Records, stretches: Stretches, tails: Tails) -> Floats:
+    """Put the gaps of `memberships` into `tails` and count who joined; returns the gaps before their first steps."""
+    first_gap_s = np.full(len(memberships), np.nan)
+    wrong = fold(memberships, stretches, tails, first_gap_s)
+    if wrong >= 0:
+        raise InvariantError(f"membership {memberships[wrong]} does not fit the step log or its request's length")
+    found: Floats = first_gap_s[~np.isnan(first_gap_s)]
+    return found

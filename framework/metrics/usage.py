@@ -1,0 +1,179 @@
+"""How much of the hardware a run used: FLOPs, bandwidth, KV memory, energy and money.
+
+All shares are of the whole run (`duration_s`), idle time included, and all work is counted, recomputation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from framework.system.cluster import PoolSpec
+from framework.system.gpu import DTYPE_BYTES
+from framework.system.model import Model
+
+if TYPE_CHECKING:
+    from framework.result import Result
+
+Floats = NDArray[np.float64]
+_HOUR_S = 3600.0
+
+
+def flops(model: Model, instances: NDArray[np.void]) -> Floats:
+    """Model FLOPs of each instance's work, shape (M,).
+
+    Two per token and weight that it passes (embeddings do not count), and two per multiply-add of causal attention
+    (scores and values): a chunk after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, each token
+    that a decode verifies to its context (Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv
+    2204.02311, appendix B). The work of drafting is not counted.
+    """
+    tokens = instances["prefill_tokens"] + _verified_tokens(instances)
+    attended = instances["prefill_square"] / 2 + instances["context_tokens"] * _queries(instances)
+    work: Floats = 2.0 * model.active_parameters * tokens + model.attention_flops_per_pair * attended
+    return work
+
+
+def memory_bytes(model: Model, instances: NDArray[np.void], kv_share: float = 1.0) -> Floats:
+    """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
+
+    Of the model's KV bytes memory holds `kv_share`.
+    Of experts, those that the tokens of a step choose, evenly and at random.
+    """
+    tokens = instances["prefill_tokens"] + _verified_tokens(instances)
+    kv_tokens = instances["context_tokens"] + tokens
+    expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
+    weights = (model.weight_bytes - expert_bytes) * instances["steps"] + expert_bytes * instances["expert_reads"]
+    moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
+    return moved
+
+
+def _verified_tokens(instances: NDArray[np.void]) -> NDArray[np.int64]:
+    """Tokens that decode steps passed through the model: drafts count, right or wrong."""
+    tokens: NDArray[np.int64] = instances["decode_tokens"] - instances["accepted_tokens"] + instances["drafted_tokens"]
+    return tokens
+
+
+def _queries(instances: NDArray[np.void]) -> Floats:
+    """Of these, those of one decode in one step, on average."""
+    decodes = instances["decode_tokens"] - instances["accepted_tokens"]
+    return _verified_tokens(instances) / np.maximum(decodes, 1)
+
+
+def usage(result: Result, duration_s: float) -> dict[str, float | None]:
+    """Use of the whole cluster over `duration_s`: mfu, mbu, kv_utilization (shares), energy_j, cost_usd.
+
+    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy, bubbles of a
+    pipeline apart; one that is off draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run
+    without duration, a GPU that states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells
+    how much of it holds tokens.
+    """
+    model, instances = result.model, result.instances
+    moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share)
+    gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
+    peak_flops = _of_instances(result, lambda pool: pool.parallelism.gpus * _peak_flops(pool, model))
+    peak_bytes_s = _of_instances(result, lambda pool: pool.parallelism.gpus * pool.gpu.bandwidth_bytes_s)
+    idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
+    tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
+    usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
+    off_s = np.minimum(instances["off_s"], duration_s)
+    busy_s = instances["busy_s"] - instances["bubble_s"] / _of_instances(result, lambda pool: pool.parallelism.pp)
+    energy_j = gpus @ (idle_w * (duration_s - off_s) + (tdp_w - idle_w) * busy_s)
+    cost_usd = (float(gpus @ usd_per_hour) * duration_s - float((gpus * off_s) @ usd_per_hour)) / _HOUR_S
+    return {
+        "mfu": _share(flops(model, instances).sum(), peak_flops.sum() * duration_s),
+        "mbu": _share(moved.sum(), peak_bytes_s.sum() * duration_s),
+        "kv_utilization": _share(instances["kv_block_s"].sum(), instances["total_blocks"].sum() * duration_s),
+        "energy_j": float(energy_j),
+        "cost_usd": cost_usd,
+    }
+
+
+def kv_fill(result: Result) -> float | None:
+    """Share of the KV blocks in use that holds tokens, over the run: the rest is reserved, or the end of a last block.
+
+    Prefixes that requests share count for each, so that a cache may take it above 1. None where nothing was held.
+    """
+    instances = result.instances
+    return _share(instances["kv_token_s"].sum(), instances["kv_block_s"].sum() * result.engine.block_tokens)
+
+
+def bubbles(result: Result) -> dict[str, float | None]:
+    """`bubble_share`: of the time that pipelines spend in steps, what stages wait in; nothing without pipelines."""
+    stages = _of_instances(result, lambda pool: pool.parallelism.pp)
+    piped = stages > 1
+    if not piped.any():
+        return {}
+    stage_s = float((stages * result.instances["busy_s"])[piped].sum())
+    return {"bubble_share": _share(result.instances["bubble_s"].sum(), stage_s)}
+
+
+def drafted(result: Result) -> dict[str, float]:
+    """Drafts accepted: `accepted_per_step` by a decode, `speculation_acceptance` of all; nothing if none were made."""
+    accepted, drafts = (int(result.instances[name].sum()) for name in ("accepted_tokens", "drafted_tokens"))
+    if drafts == 0:
+        return {}
+    decodes = int(result.instances["decode_tokens"].sum()) - accepted
+    return {"accepted_per_step": accepted / decodes, "speculation_acceptance": accepted / drafts}
+
+
+def loaded(result: Result) -> dict[str, float | None]:
+    """Where cached prompt tokens were found, as shares of those asked for: `cache_hit_rate_gpu` and one of each tier
+    of `engine.prefix_stores`; and `loaded_bytes` from each, recomputation included. Nothing without stores.
+    """
+    tiers = list(result.engine.prefix_stores.tiers)
+    if len(result.stores) == 0:
+        return {}
+    admitted = ~np.isnan(result.requests["start_s"])
+    asked = float(result.workload.input_tokens[admitted].sum())
+    rows = result.stores.reshape(-1, len(tiers))
+    found = rows["hit_tokens"].sum(axis=0)
+    in_gpu = float(result.requests["cached_tokens"][admitted].sum() - found.sum())
+    rates = {"gpu": in_gpu} | {name: float(tokens) for name, tokens in zip(tiers, found, strict=True)}
+    bytes_ = rows["loaded_bytes"].sum(axis=0)
+    return {f"cache_hit_rate_{name}": _share(tokens, asked) for name, tokens in rates.items()} | {
+        f"loaded_bytes_{name}": float(size) for name, size in zip(tiers, bytes_, strict=True)
+    }
+
+
+def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
+    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
+
+    `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
+    """
+    rows = []
+    for index, pool in enumerate(result.cluster.pools):
+        own = result.instances[result.instances["pool"] == index]
+        busy_s = float(own["busy_s"].sum())
+        rows.append(
+            {
+                "pool": pool.name,
+                "role": pool.role,
+                "instances": pool.instances,
+                "gpus": pool.gpus,
+                "utilization": _share(busy_s, pool.instances * duration_s),
+                "kv_utilization": _share(own["kv_block_s"].sum(), own["total_blocks"].sum() * duration_s),
+                "mean_batch": _share(own["batch_s"].sum(), busy_s),
+            }
+        )
+    numbers = ("utilization", "kv_utilization", "mean_batch")
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
+
+
+def _of_instances(result: Result, value: Callable[[PoolSpec], float]) -> Floats:
+    return np.array([value(pool) for pool in result.cluster.pools], np.float64)[result.instances["pool"]]
+
+
+def _peak_flops(pool: PoolSpec, model: Model) -> float:
+    try:
+        return pool.gpu.peak(model.dtype)
+    except InputError:
+        return float("nan")
+
+
+def _share(part: float, whole: float) -> float | None:
+    return float(part / whole) if whole > 0 else None

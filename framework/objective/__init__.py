@@ -1,0 +1,1 @@
+"""What a run is for, and how it is searched."""

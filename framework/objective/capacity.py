@@ -1,0 +1,274 @@
+"""The highest offered rate that a system sustains within the SLO: bisection over simulated runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+from scipy.special import stdtrit
+
+from framework.errors import InputError, require_count, require_positive, require_share, require_whole
+from framework.metrics.slo import judge
+from framework.objective.experiment import Experiment
+from framework.objective.goodput import Measurement, Objective, Progress, evaluated
+from framework.objective.probe import Criterion, Probe, probe
+from framework.objective.run_limits import require_known
+from framework.objective.stability import undisturbed_misses
+from framework.result import FINISHED, Result
+from framework.workload import at_rate, rate_rps, repeated
+
+_FAR, _NEAR = 2.0, 1.1  # ratio of the first two rates of a search: from any rate; from one that should be close
+_CHECKED = (0.5, 1.1)  # rates tried beside the bracket, as ratios to the capacity
+_LEAST = 1e-9  # of the first rate; below, the search gives up
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Capacity(Objective):
+    """The highest offered rate, requests/s, at which a share `attainment` of the requests keeps the SLO for good.
+
+    Every rate has the same requests and seed; arrivals are stretched, think times within sessions are not, and all
+    requests count for the rate. Each run is as long as it takes to tell whether the system keeps up
+    (`framework.objective.probe`), within `most_requests`; a rate of which that cannot be told counts as not sustained.
+    The search ends with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further searches
+    on other samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives an interval: how
+    far the capacity found on one trace of this length may be from that of all such traces. `run_limits`: figures of the
+    requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
+    (`framework.objective.run_limits`).
+    """
+
+    key: ClassVar[str] = "capacity"
+
+    attainment: float = 0.9
+    tolerance: float = 0.01
+    most_requests: int = 200_000
+    replicates: int = 0
+    resample_s: float = 300.0
+    run_limits: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        require_share("objective.attainment", self.attainment)
+        require_positive("objective.tolerance", self.tolerance)
+        require_count("objective.most_requests", self.most_requests)
+        require_whole("objective.replicates", self.replicates)
+        require_positive("objective.resample_s", self.resample_s)
+        if self.replicates == 1:
+            raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")
+        require_known("objective.run_limits", self.run_limits or {})
+
+    def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
+        """Search, then evaluate the run at capacity in full. Raises InputError for requests that have no rate."""
+        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
+        start_rps = _own_rate_rps(experiment)
+        search = Search(experiment, criterion, self._part(progress, 0))
+        search.find(start_rps, _FAR)
+        search.check()
+        others = []
+        for number in range(1, self.replicates + 1):
+            sample = experiment.on(experiment.sample(number, self.resample_s))
+            others.append(Search(sample, criterion, self._part(progress, number)))
+            others[-1].find(search.low_rps or start_rps, _NEAR)
+        shown = search.ends[0]
+        at_capacity = experiment.on(repeated(at_rate(experiment.workload, shown.rate_rps), shown.passes))
+        result = at_capacity.run()
+        evaluation = evaluated(at_capacity, result)
+        found = _found(self, experiment, search, others)
+        return Measurement(
+            value=search.low_rps,
+            result=result,
+            evaluation=replace(evaluation, summary=evaluation.summary | found),
+            slo=experiment.slo,
+            notes=_notes(self, experiment, search, result),
+            probes=_table([search, *others]),
+        )
+
+    def rate_rps(self, experiment: Experiment) -> float:
+        """The capacity alone, 0 where there is none. Raises InputError for requests that have no rate."""
+        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
+        search = Search(experiment, criterion, self._part(None, 0))
+        search.find(_own_rate_rps(experiment), _FAR)
+        return search.low_rps
+
+    def _part(self, progress: Progress | None, number: int) -> Progress:
+        """Reports of one search of several as of the whole."""
+
+        def report(done: int, total: int) -> None:
+            if progress is not None:
+                progress(number * total + done, (1 + self.replicates) * total)
+
+        return report
+
+
+class Search:
+    """The search on one workload: `low_rps` passed, or is 0 where no rate does; `high_rps` failed."""
+
+    def __init__(self, experiment: Experiment, criterion: Criterion, progress: Progress) -> None:
+        self._experiment, self._criterion, self._progress = experiment, criterion, progress
+        self.low_rps, self.high_rps = 0.0, math.inf
+        self.probes: list[Probe] = []
+        self._lost = 0.0  # share of requests for which no rate is low enough
+
+    def find(self, start_rps: float, step: float) -> None:
+        """Bracket the capacity from `start_rps`, in steps that begin with a ratio of `step`, and bisect."""
+        self._narrow(start_rps)
+        while self.high_rps == math.inf:
+            self._narrow(self.low_rps * step)
+            step *= step
+        while self.low_rps == 0:
+            if 1 - self._lost < self._criterion.attainment or self.high_rps < _LEAST * start_rps:
+                return
+            self._narrow(self.high_rps / step)
+            step *= step
+        while self.high_rps > self.low_rps * (1 + self._criterion.resolution):
+            self._narrow(math.sqrt(self.low_rps * self.high_rps))
+
+    def check(self) -> None:
+        """Try a rate on each side of the bracket too: attainment need not fall as the rate rises."""
+        for ratio in _CHECKED if self.low_rps else ():
+            self._probe(ratio * self.low_rps)
+
+    @property
+    def runs(self) -> int:
+        return sum(one.runs for one in self.probes)
+
+    @property
+    def ends(self) -> list[Probe]:
+        """The probes at the ends of the bracket, by rate; one where no rate passed."""
+        return sorted(self._at(self.low_rps) + self._at(self.high_rps), key=lambda one: one.rate_rps)
+
+    def _at(self, rate: float) -> list[Probe]:
+        return [one for one in self.probes if one.rate_rps == rate]
+
+    def _narrow(self, rate: float) -> None:
+        one, result = self._probe(rate)
+        if one.passed:
+            self.low_rps = rate
+            return
+        self.high_rps = rate
+        if self.low_rps == 0:
+            self._lost = undisturbed_misses(result, self._experiment.slo, one.requests)
+
+    def _probe(self, rate: float) -> tuple[Probe, Result]:
+        one, result = probe(self._experiment, rate, self._criterion)
+        self.probes.append(one)
+        self._progress(len(self.probes), len(self.probes) + self._expected())
+        return one, result
+
+    def _expected(self) -> int:
+        """How many probes are likely to follow."""
+        is_bracketed = self.low_rps > 0 and self.high_rps < math.inf
+        ratio = self.high_rps / self.low_rps if is_bracketed else _FAR
+        halvings = math.log2(max(1.0, math.log(ratio) / math.log1p(self._criterion.resolution)))
+        return math.ceil(halvings) + len(_CHECKED)
+
+
+def _own_rate_rps(experiment: Experiment) -> float:
+    if experiment.load.clients is not None:
+        raise InputError(
+            f"objective=capacity searches a rate of arrivals, which load {experiment.load.name} does not have;"
+            " set load=open"
+        )
+    rate = rate_rps(experiment.workload)
+    if math.isinf(rate):
+        raise InputError(
+            f"objective=capacity stretches arrival times, but the requests of {experiment.workload.name} all arrive at"
+            " once; use more of the trace, or trace.jitter_s"
+        )
+    return rate
+
+
+def _found(aim: Capacity, experiment: Experiment, search: Search, others: Sequence[Search]) -> dict[str, Any]:
+    """The keys of the summary beside those of the run."""
+    shown = search.ends[0]
+    return {
+        "capacity": search.low_rps,
+        "capacity_per_gpu": search.low_rps / experiment.cluster.gpus,
+        "capacity_low": search.low_rps,
+        "capacity_high": search.high_rps,
+        "capacity_half_width": _half_width(others),
+        "capacity_replicates": [other.low_rps for other in others],
+        "capacity_replicates_of": _kind(aim, experiment) if others else None,
+        "capacity_attainment": aim.attainment,
+        "capacity_runs": sum(one.runs for one in (search, *others)),
+        "capacity_requests": shown.requests,
+        "capacity_seconds": shown.simulated_s,
+        "capacity_settled": all(one.settled for one in search.ends),
+    }
+
+
+def _half_width(others: Sequence[Search]) -> float | None:
+    """Of Student's 95 % interval around one capacity, from the spread of those of other samples of the same length."""
+    if not others:
+        return None
+    quantile = float(stdtrit(len(others) - 1, (1 + _CONFIDENCE) / 2))
+    return quantile * float(np.std([other.low_rps for other in others], ddof=1))
+
+
+def _kind(aim: Capacity, experiment: Experiment) -> str:
+    source = experiment.workload.source
+    if source == "real":
+        return f"samples of blocks of {aim.resample_s:g} s"
+    return "samples of the twin" if source == "twin" else "samples"
+
+
+def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result) -> tuple[str, ...]:
+    """What is odd about the search that ended with `result`."""
+    notes = [] if search.low_rps else [_why_none(aim, experiment, search, result)]
+    for one in search.probes:
+        if not one.passed and one.rate_rps < search.low_rps:
+            notes.append(f"{one.rate_rps:.4g} req/s, less than the capacity, fails: {one.reading.verdict}")
+        if one.passed and one.rate_rps > search.high_rps:
+            notes.append(f"{one.rate_rps:.4g} req/s passes, although {search.high_rps:.4g} req/s fails")
+        if not one.settled and one in search.ends:
+            notes.append(
+                f"{one.rate_rps:.4g} req/s counts as too much, but {one.requests:,} requests do not tell;"
+                " raise objective.most_requests"
+            )
+    return tuple(notes)
+
+
+def _why_none(aim: Capacity, experiment: Experiment, search: Search, crowded: Result) -> str:
+    """How many requests miss the SLO with the whole system to themselves, which takes them less than `crowded`."""
+    gap_s = float(np.nanmax(crowded.requests["end_s"] - crowded.requests["arrival_s"]))
+    count = len(experiment.workload)
+    alone = replace(
+        experiment.workload, arrival_s=gap_s * np.arange(count, dtype=np.float64), previous=None, think_s=None
+    )
+    result = experiment.on(alone).run()
+    judged, served = judge(result, experiment.slo), result.requests["state"] == FINISHED
+    missed = int((~judged.good).sum())
+    reasons = {"TTFT": served & ~judged.ttft_ok, "TPOT": served & ~judged.tpot_ok, "not served": ~served}
+    found = f"no rate attains {100 * aim.attainment:.4g} %: even alone {missed:,} of {count:,} requests miss the SLO"
+    found += f" ({', '.join(f'{reason} {int(those.sum()):,}' for reason, those in reasons.items())})"
+    if 1 - missed / count >= aim.attainment and aim.run_limits:
+        found = f"no rate keeps {', '.join(f'{name} {limit:g}' for name, limit in aim.run_limits.items())}"
+    elif 1 - missed / count >= aim.attainment:
+        found += f", and more at {search.high_rps:.3g} req/s; trace.jitter_s spreads those of the same instant"
+    return found
+
+
+def _table(searches: Sequence[Search]) -> pl.DataFrame:
+    """One row a probe in the order of trial; `sample` 0 is the workload itself."""
+    rows = [
+        {
+            "sample": number,
+            "rate_rps": one.rate_rps,
+            "attainment_first_half": one.reading.attainments[0],
+            "attainment": one.reading.attainments[1],
+            "growth": one.reading.growth,
+            "growth_error": one.reading.growth_error,
+            "passes": one.passes,
+            "requests": one.requests,
+            "simulated_s": one.simulated_s,
+            "verdict": one.reading.verdict,
+            "settled": one.settled,
+            "passed": one.passed,
+        }
+        for number, search in enumerate(searches)
+        for one in search.probes
+    ]
+    return pl.DataFrame(rows)

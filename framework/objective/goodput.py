@@ -1,0 +1,108 @@
+"""What a run is measured for: one figure, and the run that stands behind it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import polars as pl
+
+from framework.bound.bound import any_plan, any_role, any_stream, bound
+from framework.metrics.by_length import by_length, require_edges
+from framework.metrics.slo import Slo
+from framework.metrics.summary import Evaluation, evaluate
+from framework.objective.experiment import Experiment
+from framework.policy.base import Policy, lay_out
+from framework.result import Result
+from framework.system.cluster import ClusterSpec
+
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an objective found: its figure, and the run that stands behind it.
+
+    The evaluation's summary has the objective's own keys too. `notes`: lines for a reader, in order. `probes`: one row
+    a setting that was tried on the way, in order; None where the one run is all.
+    """
+
+    value: float
+    result: Result
+    evaluation: Evaluation
+    slo: Slo
+    notes: tuple[str, ...] = ()
+    probes: pl.DataFrame | None = None
+
+
+class Objective(ABC):
+    """A figure of an experiment, and how it is found."""
+
+    key: ClassVar[str]  # of the summary
+
+    @abstractmethod
+    def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
+        """Run the experiment as often as it takes. Raises InputError where the figure cannot be had."""
+
+
+@dataclass(frozen=True)
+class Goodput(Objective):
+    """Good requests per second of one run at the rate of its trace.
+
+    The summary's `buckets` tell requests apart by the length of their prompts, at `prompt_edges_tokens`
+    (`framework.metrics.by_length.by_length`).
+    """
+
+    key: ClassVar[str] = "request_goodput"
+
+    prompt_edges_tokens: Sequence[int] = (512, 4096)
+
+    def __post_init__(self) -> None:
+        require_edges("objective.prompt_edges_tokens", self.prompt_edges_tokens)
+
+    def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
+        result = experiment.run(progress)
+        evaluation = evaluated(experiment, result)
+        buckets = by_length(evaluation.requests, self.prompt_edges_tokens, evaluation.summary["duration"])
+        evaluation = replace(evaluation, summary=evaluation.summary | {"buckets": buckets})
+        return Measurement(evaluation.summary[self.key], result, evaluation, experiment.slo)
+
+
+def evaluated(experiment: Experiment, result: Result) -> Evaluation:
+    """The evaluation of a run, its goodput beside what no schedule could beat (`framework.bound.bound`).
+
+    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
+    """
+    evaluation = evaluate(result, experiment.slo)
+    best = bound(
+        experiment.workload,
+        _as_planned(experiment.policy, experiment.cluster),
+        experiment.model,
+        experiment.timing,
+        experiment.engine,
+        experiment.slo,
+        experiment.load,
+    )
+    good = evaluation.summary["slo_attainment"] * evaluation.summary["offered"]
+    duration_s = max(evaluation.summary["duration"], best.duration_s)
+    beside = {
+        "goodput_bound": best.goodput,
+        "share_of_bound": best.share(good / duration_s) if best.goodput > 0 and duration_s > 0 else None,
+        "bound_limit": best.limit,
+    }
+    return replace(evaluation, summary=evaluation.summary | beside)
+
+
+def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster on which a bound holds for `policy`, which may plan the steps of instances itself."""
+    spec = lay_out(policy, cluster)
+    if policy.changes_roles:
+        spec = any_role(spec)
+    if policy.shares_gpus:
+        return any_stream(spec)
+    plans = any(
+        getattr(type(policy), hook) is not getattr(Policy, hook) for hook in ("batching", "on_tick", "split_at")
+    )
+    return any_plan(spec) if plans else spec

@@ -1,0 +1,231 @@
+"""What a policy is: a class whose methods are the decision points of a run, each with a sensible default.
+
+A hook is a method of plain Python or, where it is hot, a compiled function of (request, view, params, state) made with
+`@decision`. Views are read-only and hold no true output length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.codes import DECODE, PREFILL
+from framework.compiler.decorators import compiled
+from framework.engine.config import Batching, Phase
+from framework.engine.hooks import DECISION
+from framework.engine.state import View
+from framework.errors import InputError, PolicyError
+from framework.policy.predictor import given_name
+from framework.policy.view import Cluster, Request
+from framework.system.cluster import ClusterSpec, Role
+
+
+@dataclass(frozen=True)
+class Migrate:
+    """Move a decoding request to another instance while it goes on; ignored where that cannot be done now."""
+
+    request: int
+    instance: int
+
+
+@dataclass(frozen=True)
+class SetTokenBudget:
+    """From its next step on, the instance puts at most `tokens` tokens into a step."""
+
+    instance: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an instance forms its coming steps: tokens of one step, and what goes first.
+
+    `prefill_percent` of the SMs, from 1 to 99, are those of prefills where these run beside decodes ("concurrent": the
+    policy must say `shares_gpus`), each stream taking up its part at its own next step; None: as before.
+    """
+
+    token_budget: int
+    batching: Batching | Phase
+    prefill_percent: int | None = None
+
+
+@dataclass(frozen=True)
+class SetRole:
+    """From now on the instance takes no new work of a phase that `role` does not have; drained, it changes.
+
+    What waits for its prefill there is routed again; what runs ends there, and so does what is on its way. The role
+    takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and `plan` with it
+    (None: as before). Ignored if no other instance could prefill, or decode. The policy must say `changes_roles`.
+    """
+
+    instance: int
+    role: Role
+    plan: Plan | None = None
+
+
+Action = Migrate | SetTokenBudget | SetRole
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A compiled hook. `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks)."""
+
+    function: Callable[..., Any]
+    observes: bool
+
+
+def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
+    """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
+
+    `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, `params`
+    the policy's `compiled_params`, `state` 16 floats of the policy's own that start at 0.
+    """
+    return lambda function: Decision(compiled(DECISION)(function), observes)
+
+
+@decision(observes=False)
+def prefill_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """The prefill-capable instances in turn."""
+    i = int(state[0]) % len(view.instances)
+    while view.instances[i].role & PREFILL == 0:
+        i = (i + 1) % len(view.instances)
+    state[0] = i + 1
+    return i
+
+
+@decision(observes=False)
+def decode_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """The decode-capable instances in turn."""
+    i = int(state[1]) % len(view.instances)
+    while view.instances[i].role & DECODE == 0:
+        i = (i + 1) % len(view.instances)
+    state[1] = i + 1
+    return i
+
+
+@decision(observes=False)
+def prefill_least_queued(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """Where the fewest tokens lack prefill; among equals, where the fewest requests decode."""
+    best = -1
+    for i in range(len(view.instances)):
+        inst = view.instances[i]
+        if inst.role & PREFILL:
+            if best < 0:
+                best = i
+            else:
+                other = view.instances[best]
+                if inst.queued_tokens < other.queued_tokens or (
+                    inst.queued_tokens == other.queued_tokens and inst.running < other.running
+                ):
+                    best = i
+    return best
+
+
+@decision(observes=True)
+def decode_least_kv(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """Where the fewest KV tokens are held or on their way."""
+    best, least = -1, 0
+    for i in range(len(view.instances)):
+        inst = view.instances[i]
+        held = inst.kv_tokens + inst.incoming_kv_tokens
+        if inst.role & DECODE and (best < 0 or held < least):
+            best, least = i, held
+    return best
+
+
+class Policy:
+    """Base of all policies: override what is new. `self` holds the configured values and may keep counters."""
+
+    roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # of instances it can use
+    suggested_cluster: ClassVar[str] = "mixed"
+    batching_mode: ClassVar[Batching | None] = None  # of its pools, None: the engine's
+    tick_s: float | None = None  # period of on_tick, None: never
+    changes_roles: bool = False  # on_tick may return SetRole
+    shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
+    dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
+    compiled_params: tuple[float, ...] = ()  # read once the cluster is laid out
+
+    @property
+    def name(self) -> str:
+        """What results call it: its file in policies/, else its class."""
+        return given_name(type(self))
+
+    def layout(self, spec: ClusterSpec) -> ClusterSpec:
+        """The pools to run on, given those configured. Raises InputError if the policy cannot use them."""
+        unfit = sorted({pool.role for pool in spec.pools} - set(self.roles))
+        if unfit:
+            raise InputError(
+                f"policy {type(self).__name__} cannot use {' or '.join(unfit)} instances; "
+                f"choose cluster={self.suggested_cluster}{' cluster.spare=0' if 'off' in unfit else ''}"
+            )
+        pools = tuple(replace(pool, batching=pool.batching or self.batching_mode) for pool in spec.pools)
+        return replace(spec, pools=pools)
+
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        """Whether to serve an arriving request; a string rejects it for that reason."""
+        return True
+
+    def fetch_prefix(self, request: Request, cluster: Cluster) -> int:
+        """Instance to copy the request's prefix from, -1: none; asked right after `route_prefill` for an arrival.
+
+        The leading blocks that this one has and the chosen one lacks cross the network to the latter's first store
+        (`engine.prefix_stores`), and the request is queued after that. Not asked where there are no stores.
+        """
+        return -1
+
+    # Any: a subclass may put a method or another compiled rule here.
+    route_prefill: Any = prefill_least_queued  # (request, cluster) -> instance that prefills
+    # (request, cluster) -> instance that decodes, asked when the prefill has ended; a method may answer with a string,
+    # the reason for which the request is rejected then
+    route_decode: Any = decode_least_kv
+
+    def split_at(self, request: Request, cluster: Cluster) -> int:
+        """The token before which a request just routed is cut in two, 0: not at all.
+
+        Within the prompt, what lies behind is prefilled where `route_prefill`, asked again at the cut, says; in the
+        output (input_tokens + n: after n tokens of it), decoded where `route_decode` then says.
+        """
+        return 0
+
+    def prioritize(self, queue: NDArray[np.int64], cluster: Cluster) -> NDArray[np.float64] | float:
+        """Sort keys of queued requests (ids), smallest first; equal keys in the order of queueing."""
+        return 0.0
+
+    def batching(self, instance: int, cluster: Cluster) -> Plan:
+        """The plan of an instance's coming steps, asked whenever something changed there."""
+        raise NotImplementedError
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        """Called every `tick_s`; the actions are carried out in order."""
+        return ()
+
+
+def overrides(policy: Policy, hook: str) -> bool:
+    """Whether the policy has a hook of its own of that name."""
+    return getattr(type(policy), hook) is not getattr(Policy, hook) or hook in vars(policy)
+
+
+def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
+    """The policy's layout of the configured cluster. Raises InputError if it refuses it, or returns something else."""
+    spec = policy.layout(cluster)
+    if not isinstance(spec, ClusterSpec):
+        raise PolicyError(f"policy {policy.name}: layout returned {spec!r}; return a ClusterSpec")
+    return spec
+
+
+class Aggregated(Policy):
+    """Every instance prefills and decodes."""
+
+    roles: ClassVar[tuple[str, ...]] = ("mixed",)
+
+
+class Disaggregated(Policy):
+    """Some instances prefill, others decode; KV is moved between them."""
+
+    roles: ClassVar[tuple[str, ...]] = ("prefill", "decode")
+    suggested_cluster: ClassVar[str] = "disaggregated"
+    batching_mode: ClassVar[Batching | None] = "prefill_first"

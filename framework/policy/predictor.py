@@ -1,0 +1,102 @@
+"""Output-length prediction: the contract of a predictor and the memory that asks it as seldom as it may."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.workload import Workload
+
+_ONE_FILE_EACH = ("policies", "predictors")
+
+
+def given_name(kind: type) -> str:
+    """The module's name for a class that lives in a file of its own in policies/ or predictors/, else the class's."""
+    package, _, module = kind.__module__.rpartition(".")
+    return module if package in _ONE_FILE_EACH else kind.__name__
+
+
+# --- predictors -------------------------------------------------------------------------------------------------------
+
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Predictor:
+    """Expects how many output tokens a request still has before it.
+
+    An estimate is made as of the start of a stride and holds while the request generates `stride` tokens. Randomness
+    must be counter-based on (seed, request, generated // stride), so that it does not depend on who asks when.
+    """
+
+    stride: int = 20
+
+    @property
+    def name(self) -> str:
+        """What results call it: its file in predictors/, else its class."""
+        return given_name(type(self))
+
+    def prepare(self, workload: Workload, seed: int) -> None:
+        """Called once before a run. A simulated error model may look at the true lengths here; no policy can."""
+
+    def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
+        """Expected remaining tokens and their spread (one standard deviation) for k requests; shapes (k,)."""
+        raise NotImplementedError
+
+    def observe(self, request: int, output_tokens: int) -> None:
+        """A request has finished with this many output tokens."""
+
+
+class Predictions:
+    """The predictor's answers of one run, asked lazily and kept within a stride of generated tokens."""
+
+    def __init__(
+        self, predictor: Predictor | None, workload: Workload, finished: Integers, sim: NDArray[np.void]
+    ) -> None:
+        self._predictor = predictor
+        self._output_tokens = workload.output_tokens
+        self._finished = finished
+        self._sim = sim
+        self._observed = 0
+        self._strides = np.full(len(workload), -1, np.int64)
+        self._remaining = np.zeros(len(workload))
+        self._spread = np.zeros(len(workload))
+        self.first_total = np.full(len(workload), np.nan)  # the first prediction of each request's whole output
+
+    def remaining(self, ids: Integers, generated: Integers) -> Floats:
+        """Expected remaining tokens of each request; NaN without a predictor."""
+        if self._predictor is None:
+            return np.full(len(ids), np.nan)
+        self._ask(ids, generated)
+        return self._remaining[ids]
+
+    def spread(self, ids: Integers, generated: Integers) -> Floats:
+        """One standard deviation of `remaining`; NaN without a predictor."""
+        if self._predictor is None:
+            return np.full(len(ids), np.nan)
+        self._ask(ids, generated)
+        return self._spread[ids]
+
+    def _ask(self, ids: Integers, generated: Integers) -> None:
+        assert self._predictor is not None
+        strides = generated // self._predictor.stride
+        stale = np.flatnonzero(strides != self._strides[ids])
+        if len(stale) == 0:
+            return
+        self._observe_finished()
+        asked = ids[stale]
+        at = strides[stale] * self._predictor.stride  # not `generated`: the answer must not depend on who asked first
+        remaining, spread = self._predictor.predict(asked, at)
+        self._remaining[asked] = remaining
+        self._spread[asked] = spread
+        self._strides[asked] = strides[stale]
+        unknown = np.isnan(self.first_total[asked])
+        self.first_total[asked[unknown]] = (at + remaining)[unknown]
+
+    def _observe_finished(self) -> None:
+        finished = int(self._sim["finished"][0])
+        for request in self._finished[self._observed : finished].tolist():
+            assert self._predictor is not None
+            self._predictor.observe(request, int(self._output_tokens[request]))
+        self._observed = finished

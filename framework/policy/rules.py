@@ -1,0 +1,75 @@
+"""Placement rules and queue orders that several policies offer by name, and layouts that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from framework.policy.base import Policy, decode_least_kv, decode_round_robin, prefill_least_queued, prefill_round_robin
+from framework.policy.view import Cluster
+from framework.system.cluster import ClusterSpec
+
+T = TypeVar("T")
+Keys = Callable[[NDArray[np.int64], Cluster], Any]
+
+PREFILL_RULES = {"round_robin": prefill_round_robin, "least_queued": prefill_least_queued}
+DECODE_RULES = {"round_robin": decode_round_robin, "least_kv": decode_least_kv}
+
+AGING_TOKENS_PER_S = 15.0  # of prompt, as Nexus has it (arXiv 2507.06608, section on prefill scheduling)
+
+
+def shortest_prompt(queue: NDArray[np.int64], cluster: Cluster) -> Any:
+    """Shortest prompt first (SPF)."""
+    return cluster.requests.input_tokens[queue]
+
+
+def shortest_prompt_aged(queue: NDArray[np.int64], cluster: Cluster) -> Any:
+    """SPF with aging: prompt - gamma * age. All ages grow alike, so prompt + gamma * arrival gives the same order."""
+    return cluster.requests.input_tokens[queue] + AGING_TOKENS_PER_S * cluster.requests.arrival_s[queue]
+
+
+def shortest_predicted(queue: NDArray[np.int64], cluster: Cluster) -> Any:
+    """Shortest job first, by the output that the predictor expects. Raises InputError where there is no predictor."""
+    expected = cluster.remaining_tokens(queue)
+    if np.isnan(expected).any():
+        raise InputError("policy.order=shortest_predicted needs a predictor, such as predictor=oracle")
+    return expected
+
+
+def highest_priority(queue: NDArray[np.int64], cluster: Cluster) -> Any:
+    """The trace's priority column, the larger first."""
+    return -cluster.requests.priority[queue]
+
+
+ORDERS: dict[str, Keys | None] = {
+    "fcfs": None,
+    "shortest_prompt": shortest_prompt,
+    "shortest_prompt_aged": shortest_prompt_aged,
+    "shortest_predicted": shortest_predicted,
+    "highest_priority": highest_priority,
+}
+
+
+def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
+    """The rule of that name. Raises InputError, listing the names, if there is none."""
+    if name not in rules:
+        raise InputError(f"{parameter} must be one of {', '.join(rules)}; got {name!r}")
+    return rules[name]
+
+
+def reserving(spec: ClusterSpec, tokens: int) -> ClusterSpec:
+    """The same pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
+    pools = (replace(pool, reserve_tokens=pool.reserve_tokens or tokens) for pool in spec.pools)
+    return replace(spec, pools=tuple(pools))
+
+
+def set_order(policy: Policy, name: str) -> None:
+    """Let a policy's waiting queues be read in one of ORDERS; FCFS asks for no keys at all."""
+    keys = rule("policy.order", name, ORDERS)
+    if keys is not None:
+        vars(policy)["prioritize"] = keys

@@ -1,0 +1,296 @@
+"""What a policy sees: read-only views over the engine's arrays, with nothing that a real scheduler would not know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.codes import DECODE, PREFILL
+from framework.engine.allocate import Lists
+from framework.engine.inspect import (
+    cached_tokens,
+    decoding_on,
+    generated_tokens,
+    prefill_times_s,
+    step_times_s,
+    stream_times_s,
+)
+from framework.engine.state import State
+from framework.policy.predictor import Predictions
+from framework.system.cluster import ClusterSpec
+from framework.timing.estimate import StepTimes, estimates_s
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_INSTANCE_COLUMNS = (
+    *(
+        "pool",
+        "role",
+        "next_role",
+        "settled_role",
+        "queued",
+        "queued_tokens",
+        "running",
+        "prefilling",
+        "kv_tokens",
+        "incoming",
+        "incoming_kv_tokens",
+    ),
+    *("swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget", "max_batch", "bandwidth_bytes_s"),
+    "prefill_percent",
+)
+_REQUEST_COLUMNS = (
+    *("arrival_s", "input_tokens", "priority", "slo_class", "session", "turn", "instance", "destination"),
+    *("prefill_instance", "decode_instance", "preemptions", "migrations", "first_token_s"),
+)
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class Instances:
+    """Some instances as columns, each an array of shape (len(self),) in the order of `ids`, as of the present event.
+
+    `queued` requests wait to be prefilled and `queued_tokens` tokens lack prefill; `running` requests decode,
+    `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
+    engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
+    new work of: the bits PREFILL and DECODE of `framework.engine.state`. A change is under way where `next_role`, which
+    it will have, is not `settled_role`, which it had. `step_times`: for a policy's own compiled functions, which ask
+    `framework.timing.estimate`.
+    """
+
+    pool: Integers
+    role: Integers
+    next_role: Integers
+    settled_role: Integers
+    queued: Integers
+    queued_tokens: Integers
+    running: Integers
+    prefilling: Integers
+    kv_tokens: Integers
+    incoming: Integers
+    incoming_kv_tokens: Integers
+    swapped: Integers
+    total_blocks: Integers
+    free_blocks: Integers
+    evictable_blocks: Integers
+    token_budget: Integers
+    prefill_percent: Integers
+    max_batch: Integers
+    bandwidth_bytes_s: Floats
+
+    def __init__(self, state: State, ids: Integers) -> None:
+        self.ids = ids
+        self._state = state
+        tables = _read_only(state.timing_rows), _read_only(state.timing_data)
+        pools, stages = (_read_only(state.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
+        self.step_times = StepTimes(*tables, pools, _read_only(np.maximum(stages, 1)))
+        self._first = int(ids[0])
+        self._consecutive = bool(np.all(np.diff(ids) == 1))
+        if self._consecutive:
+            rows = state.instances[self._first : self._first + len(ids)]
+            for name in _INSTANCE_COLUMNS:
+                setattr(self, name, _read_only(rows[name]))
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
+            return self._state.instances[name][self.ids]
+        raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def argmin(self, values: NDArray[Any]) -> int:
+        """The instance with the smallest value (the first of equal ones), as its number in the cluster."""
+        position = int(values.argmin())
+        return self._first + position if self._consecutive else int(self.ids[position])
+
+    def cached_tokens(self, request: Request) -> Integers:
+        """Tokens of the request's prompt that each instance has in its prefix cache and its stores."""
+        return cached_tokens(self._state, self.ids, request.id)
+
+    def prefill_s(
+        self, request: Request, cached_tokens: Integers | None = None, chunk_tokens: int | None = None
+    ) -> Floats:
+        """Seconds to prefill what the request lacks on each instance, alone; queues not counted.
+
+        `cached_tokens`, if given, are taken to be there already instead of those that are. It is prefilled in one piece
+        or else in chunks of `chunk_tokens`.
+        """
+        cached = self.cached_tokens(request) if cached_tokens is None else np.asarray(cached_tokens, np.int64)
+        most = np.iinfo(np.int64).max if chunk_tokens is None else chunk_tokens
+        return prefill_times_s(self._state, self.ids, request.id, cached, most)
+
+    def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
+        """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""
+        return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens)
+
+    def changing(self) -> NDArray[np.bool_]:
+        """Where a change of role is under way."""
+        return np.asarray(self.settled_role != self.next_role)
+
+    def step_s(self) -> Floats:
+        """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
+        return step_times_s(self._state, self.ids)
+
+
+class Requests:
+    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive."""
+
+    arrival_s: Floats
+    input_tokens: Integers
+    priority: Integers
+    slo_class: Integers
+    session: Integers
+    turn: Integers
+    instance: Integers
+    destination: Integers
+    prefill_instance: Integers
+    decode_instance: Integers
+    preemptions: Integers
+    migrations: Integers
+    first_token_s: Floats
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        for name in _REQUEST_COLUMNS:
+            setattr(self, name, _read_only(state.requests[name]))
+
+    def generated(self, ids: Integers) -> Integers:
+        """Tokens emitted so far."""
+        return generated_tokens(self._state.requests, self._state.instances, np.asarray(ids, np.int64))
+
+    def kv_tokens(self, ids: Integers) -> Integers:
+        """KV tokens of decoding requests."""
+        requests, steps = self._state.requests, self._state.instances["decode_steps"]
+        return requests["offset"][ids] + steps[requests["instance"][ids]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Requests that have finished, as columns in the order of their ends. `tpot_s` is NaN for a single token."""
+
+    ids: Integers
+    input_tokens: Integers
+    output_tokens: Integers
+    ttft_s: Floats
+    tpot_s: Floats
+
+
+class Request:
+    """One request, as it is known at the present event."""
+
+    __slots__ = ("_requests", "id")
+
+    def __init__(self, id: int, requests: Requests) -> None:
+        self.id = id
+        self._requests = requests
+
+    @property
+    def arrival_s(self) -> float:
+        return float(self._requests.arrival_s[self.id])
+
+    @property
+    def input_tokens(self) -> int:
+        return int(self._requests.input_tokens[self.id])
+
+    @property
+    def generated(self) -> int:
+        return int(self._requests.generated(np.asarray([self.id]))[0])
+
+    @property
+    def priority(self) -> int:
+        return int(self._requests.priority[self.id])
+
+    @property
+    def slo_class(self) -> int:
+        return int(self._requests.slo_class[self.id])
+
+    @property
+    def session(self) -> int:
+        return int(self._requests.session[self.id])
+
+    @property
+    def turn(self) -> int:
+        return int(self._requests.turn[self.id])
+
+    @property
+    def prefill_instance(self) -> int:
+        return int(self._requests.prefill_instance[self.id])
+
+    @property
+    def preemptions(self) -> int:
+        return int(self._requests.preemptions[self.id])
+
+
+class Cluster:
+    """The cluster as of the present event. `prefill` and `decode` are those that take such work, `instances` all."""
+
+    def __init__(self, state: State, lists: Lists, spec: ClusterSpec, predictions: Predictions) -> None:
+        self._state = state
+        self._lists = lists
+        self.spec = spec
+        self.instances = Instances(state, np.arange(len(state.instances)))
+        self._role_changes = -1
+        self.follow_roles()
+        self.requests = Requests(state)
+        self.predictions = predictions
+        self.block_tokens = int(state.sim["block_tokens"][0])
+        self.kv_bytes_per_token = float(state.sim["copy_bytes_per_token"][0])  # of a copy between instances
+
+    def follow_roles(self) -> None:
+        """Let `prefill` and `decode` be those that take such work now."""
+        changes = int(self._state.sim["role_changes"][0])
+        if changes != self._role_changes:
+            roles = self._state.instances["role"]
+            self._role_changes = changes
+            self.prefill = Instances(self._state, np.flatnonzero(roles & PREFILL))
+            self.decode = Instances(self._state, np.flatnonzero(roles & DECODE))
+
+    def finished(self, after: int) -> Finished:
+        """Those that have finished, but for the `after` first ones."""
+        ids = self._lists.finished[after : int(self._state.sim["finished"][0])].copy()
+        requests = self._state.requests
+        emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]
+        tpot_s, later = np.full(len(ids), np.nan), emitted - 1
+        np.divide(requests["end_s"][ids] - first_token_s, later, out=tpot_s, where=later > 0)
+        ttft_s = first_token_s - requests["arrival_s"][ids]
+        return Finished(ids, requests["input_tokens"][ids], emitted, ttft_s, tpot_s)
+
+    @property
+    def now_s(self) -> float:
+        return float(self._state.sim["now_s"][0])
+
+    def streams_s(self, instance: int) -> tuple[Floats, Floats]:
+        """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs
+        that it has, shape (101,); 0 where there is nothing to do, else inf for no SMs.
+        """
+        return stream_times_s(self._state, instance)
+
+    def decoding(self, instance: int) -> Integers:
+        """Ids of the requests that decode on an instance, in running order; shape (running,)."""
+        return self._lists.running[instance, : self._state.instances["running"][instance]].copy()
+
+    def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
+        """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
+        return decoding_on(self._state, self._lists.running, pool.ids)
+
+    def migrating(self, ids: Integers) -> NDArray[np.bool_]:
+        """Which of these decoding requests are being migrated already."""
+        return self._state.requests["migration"][ids] != 0
+
+    def remaining_tokens(self, ids: Integers) -> Floats:
+        """Output tokens that the run's predictor still expects of these requests."""
+        return self.predictions.remaining(ids, self.requests.generated(ids))
+
+    def pool(self, name: str) -> Instances:
+        """The instances of a named pool of the cluster's layout."""
+        names = [pool.name for pool in self.spec.pools]
+        return Instances(self._state, np.flatnonzero(self._state.instances["pool"] == names.index(name)))

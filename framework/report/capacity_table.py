@@ -1,0 +1,75 @@
+"""Terminal table of a capacity search: the figure, then every rate that was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from framework.objective.stability import MISSED, SUSTAINED
+
+_STYLES = {SUSTAINED: "green", MISSED: "red"}
+_HEADINGS = ("req/s", "1st half\nmet %", "2nd half\nmet %", "queue\ngrows %", "requests", "simulated\ns")
+
+
+def capacity_table(summary: Mapping[str, Any], probes: pl.DataFrame) -> RenderableType:
+    """The capacity and how it was found, for `rich.console.Console.print`; rates from low to high."""
+    return Group(Text(), _figure(summary), *_interval(summary), Text(), _rates(summary, probes))
+
+
+def _figure(summary: Mapping[str, Any]) -> Text:
+    return Text.assemble(
+        (f"capacity  {_rate(summary['capacity'])} req/s", "bold"),
+        (f" ({_rate(summary['capacity_per_gpu'])} per GPU)", "dim"),
+        f", {100 * summary['capacity_attainment']:.4g} % of requests meeting the SLO",
+    )
+
+
+def _interval(summary: Mapping[str, Any]) -> list[Text]:
+    """A bracket is no confidence interval, and is not to be taken for one."""
+    bracket = f"search ended between {_rate(summary['capacity_low'])} and {_rate(summary['capacity_high'])} req/s"
+    replicates = summary["capacity_replicates"]
+    if not replicates and not summary["capacity"]:
+        return []
+    if not replicates:
+        return [Text(f"{bracket}; objective.replicates=8 adds an interval", style="dim")]
+    half_width = float(f"{summary['capacity_half_width']:.2g}")
+    kind = f"{len(replicates)} {summary['capacity_replicates_of']}"
+    mean = _rate(sum(replicates) / len(replicates))
+    return [
+        Text(f"95 % interval ± {half_width:g} req/s, by the spread of {kind} (mean {mean})"),
+        Text(bracket, style="dim"),
+    ]
+
+
+def _rates(summary: Mapping[str, Any], probes: pl.DataFrame) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for one in probes.filter(pl.col("sample") == 0).sort("rate_rps").iter_rows(named=True):
+        is_capacity = one["rate_rps"] == summary["capacity"]
+        shares = (f"{100 * one[name]:.1f}" for name in ("attainment_first_half", "attainment"))
+        table.add_row(
+            *("▸" if is_capacity else "", _rate(one["rate_rps"]), *shares, _growth(one)),
+            *(f"{one['passes']} × {one['requests'] // one['passes']:,}", f"{one['simulated_s']:,.0f}"),
+            Text(one["verdict"], style=_STYLES.get(one["verdict"], "yellow")),
+            style="bold" if is_capacity else "",
+        )
+    return table
+
+
+def _growth(probe: Mapping[str, Any]) -> str:
+    percent, error = (round(100 * probe[name], 2) + 0.0 for name in ("growth", "growth_error"))
+    return f"{percent:.2f} ±{error:.2f}"
+
+
+def _rate(value: float) -> str:
+    """Four significant digits, enough to tell the ends of a bracket apart."""
+    return f"{value:#.4g}".rstrip(".") if value else "0"

@@ -1,0 +1,261 @@
+"""Terminal tables: one run, and several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from framework.metrics.slo import Slo
+from framework.metrics.summary import Evaluation
+
+Summary = Mapping[str, Any]
+_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
+_WARNING = "bold black on yellow"
+_SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
+_KWH_J = 3.6e6
+_S, _MS = 1e3, 1.0  # units in ms
+_COMPARED = {
+    "TTFT s\nP50": ("median_ttft_ms", _S),
+    "\nP99": ("p99_ttft_ms", _S),
+    "TPOT ms\nP50": ("median_tpot_ms", _MS),
+    " \nP99": ("p99_tpot_ms", _MS),
+    "TBT ms\nP99": ("p99_itl_ms", _MS),
+    "E2E s\nP99": ("p99_e2el_ms", _S),
+}
+_COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
+_GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
+_NONE = "–"
+_TIER = "cache_hit_rate_"
+_WIDE = 96  # columns that a full comparison needs
+
+
+def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
+    """What a run came to, for `rich.console.Console.print`."""
+    beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
+    return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
+
+
+def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None = None) -> RenderableType:
+    """Runs below each other, for `rich.console.Console.print`; the best goodput is bold and marked.
+
+    Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
+    goodput per GPU, and runs at capacity by that. A narrow terminal gets fewer columns.
+    """
+    return _Comparison(summaries, [Text(label) for label in labels] if labels else _distinguishing(summaries))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    summaries: Sequence[Summary]
+    labels: Sequence[Text]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _common_lines(self.summaries)
+        yield self._runs(with_counts=options.max_width >= _WIDE)
+
+    def _runs(self, with_counts: bool) -> Table:
+        figure, heading = _figure(self.summaries)
+        best = max(summary[figure] for summary in self.summaries)
+        table = _table("", "run", between=0)
+        for column in (heading, "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
+            table.add_column(column, justify="right", no_wrap=True)
+        for label, summary in zip(self.labels, self.summaries, strict=True):
+            is_best = len(self.summaries) > 1 and best > 0 and summary[figure] == best
+            counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
+            table.add_row(
+                *("▸" if is_best else "", label),
+                *(_number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
+                *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
+                *(f"{count:,}" for count in counts[: len(_COUNTED) if with_counts else 0]),
+                style="bold" if is_best else "",
+            )
+        return table
+
+
+def _figure(summaries: Sequence[Summary]) -> tuple[str, str]:
+    """The key by which runs are compared, and the heading of its column."""
+    several_sizes = len({summary["gpus"] for summary in summaries}) > 1
+    if all("capacity" in summary for summary in summaries):
+        return ("capacity_per_gpu", "capacity\n/s/GPU") if several_sizes else ("capacity", "capacity\nreq/s")
+    return ("goodput_per_gpu", "goodput\n/s/GPU") if several_sizes else ("request_goodput", "goodput\nreq/s")
+
+
+def _headline(summary: Summary) -> list[Text]:
+    first = Text.assemble(
+        (str(summary["policy"]), "bold"), " on ", (str(summary["trace"]), "bold"), " ", _source(summary)
+    )
+    first.append(f"  {summary['offered']:,} requests, {_number(summary['duration'])} s, {_gpus(summary)}")
+    second = Text(style="dim")
+    if summary["predictor"] not in ("", "none", None):
+        second.append(f"predictor {summary['predictor']}, ")
+    second.append(f"timing {summary['timing_source']}, ")
+    second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
+    return [first, second, *_extrapolated(summary)]
+
+
+def _extrapolated(*summaries: Summary) -> list[Text]:
+    """How much of the time rests on step times past the end of measurement, if any does: the most of several runs."""
+    share, ratio = (max(summary[key] for summary in summaries) for key in ("extrapolated", "extrapolation"))
+    if not share:
+        return []
+    most = "up to " if len(summaries) > 1 else ""
+    part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{_share(share)}"
+    return [Text(f" {part} of busy time extrapolated, to {ratio:.2g} times the measured size ", _WARNING)]
+
+
+def _source(summary: Summary) -> Text:
+    """Where the requests come from; one that only resembles a real trace must be seen at once."""
+    if summary["trace_source"] == "twin":
+        return Text(" TWIN, not the real trace ", style=_WARNING)
+    return Text(f"({summary['trace_source']})", style="dim")
+
+
+def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
+    summary, requests = evaluation.summary, evaluation.requests
+    table = _table("", "")
+    for heading in ("P50", "P90", "P99", "SLO", "met"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    limits = {"ttft": (slo.ttft_s, "ttft_ok"), "tpot": (slo.tpot_s, "tpot_ok")}
+    for name, key in _LATENCIES.items():
+        values_ms = [summary[f"{statistic}_{key}_ms"] for statistic in ("median", "p90", "p99")]
+        unit, unit_ms = ("s", _S) if (values_ms[-1] or 0) >= _S else ("ms", _MS)
+        limit_s, ok = limits.get(key, (None, ""))
+        judged: list[str | Text] = []
+        if limit_s is not None:
+            judged = [_scaled(limit_s * _S, unit_ms), _attainment(int(requests[ok].sum()) / len(requests))]
+        table.add_row(Text(name, "bold"), unit, *(_scaled(value_ms, unit_ms) for value_ms in values_ms), *judged)
+    return table
+
+
+def _outcome(evaluation: Evaluation) -> Table:
+    summary, requests = evaluation.summary, evaluation.requests
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    per_gpu = f" ({_number(summary['goodput_per_gpu'])} per GPU)"
+    grid.add_row("goodput", Text.assemble((f"{_number(summary['request_goodput'])} req/s", "bold"), (per_gpu, "dim")))
+    share = f" {int(requests['good'].sum()):,} of {summary['offered']:,}"
+    grid.add_row("attainment", Text.assemble(_attainment(summary["slo_attainment"]), (share, "dim")))
+    if summary.get("share_of_bound") is not None:
+        limit = f" ({summary['bound_limit']})"
+        grid.add_row("of bound", Text.assemble(_share(summary["share_of_bound"]), (limit, "dim")))
+    throughput = f"{_number(summary['request_throughput'])} req/s, {_number(summary['output_throughput'])} tok/s"
+    grid.add_row("throughput", throughput)
+    for state in ("completed", "rejected", "failed"):
+        style = "red" if state != "completed" and summary[state] else ""
+        grid.add_row(state, Text.assemble((f"{summary[state]:,}", style), (_reasons(requests, state), "dim")))
+    grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
+    grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
+    if summary.get("bubble_share") is not None:
+        grid.add_row("bubbles", f"{_share(summary['bubble_share'])} of the time in steps")
+    if summary["cache_hit_rate"]:
+        grid.add_row("cache hits", Text.assemble(_share(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
+    per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]
+    energy = f" ({_number(per_token)} J per token)" if per_token is not None else ""
+    cost = f" (${_number(per_million)} per million good tokens)" if per_million is not None else ""
+    grid.add_row("energy", Text.assemble(f"{_number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
+    grid.add_row("cost", Text.assemble(f"${_number(summary['cost_usd'])}", (cost, "dim")))
+    return grid
+
+
+def _tiers(summary: Summary) -> str:
+    """Which memory the hits were in, where there is more than one."""
+    rates = {key.removeprefix(_TIER): rate for key, rate in summary.items() if key.startswith(_TIER)}
+    return f" ({', '.join(f'{name} {_share(rate)}' for name, rate in rates.items())})" if rates else ""
+
+
+def _pools(pools: pl.DataFrame) -> Table:
+    table = _table("pool", "role")
+    for heading in ("instances", "GPUs", "utilisation", "KV in use", "mean batch"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for pool in pools.iter_rows(named=True):
+        shares = (_share(pool["utilization"]), _share(pool["kv_utilization"]))
+        batch = _number(pool["mean_batch"]) if pool["mean_batch"] else _NONE
+        table.add_row(Text(pool["pool"]), pool["role"], f"{pool['instances']:,}", f"{pool['gpus']:,}", *shares, batch)
+    return table
+
+
+def _table(first: str, second: str, between: int = 1) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, between, 0, 0))
+    table.add_column(first, style="bold" if first else "", no_wrap=True)
+    table.add_column(second, no_wrap=not second or bool(first), overflow="fold")
+    return table
+
+
+def _reasons(requests: pl.DataFrame, state: str) -> str:
+    counts = requests.filter(pl.col("state") == state)["reason"].drop_nulls().value_counts()
+    ordered = sorted(counts.iter_rows(), key=lambda row: (-row[1], row[0]))
+    return f" ({', '.join(f'{reason} {count:,}' for reason, count in ordered)})" if ordered else ""
+
+
+def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
+    """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
+
+    def agrees(*keys: str) -> bool:
+        return len({tuple(summary[key] for key in keys) for summary in summaries}) == 1
+
+    only = summaries[0]
+    lines = []
+    if agrees("trace", "trace_source"):
+        line = Text.assemble((str(only["trace"]), "bold"), " ", _source(only))
+        line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
+        lines.append(line.append(f"  {_gpus(only)}" if agrees("gpus") else ""))
+    if agrees("timing_source"):
+        lines.append(Text(f"timing {only['timing_source']}", style="dim"))
+    return [*lines, *_extrapolated(*summaries), Text()]
+
+
+def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
+    def differs(key: str) -> bool:
+        return len({summary[key] for summary in summaries}) > 1
+
+    names = []
+    for summary in summaries:
+        name = Text(str(summary["policy"]))
+        if differs("predictor") and summary["predictor"] != "none":
+            name.append(f" {summary['predictor']}")
+        if differs("trace") or differs("trace_source"):
+            style = _WARNING if summary["trace_source"] == "twin" else "dim"
+            name.append(f" {summary['trace']} ").append(summary["trace_source"], style=style)
+        for key, label in (
+            ("offered", "{:,} requests"),
+            ("timing_source", "{}"),
+            ("load", "{}"),
+            ("gpus", "{} GPUs"),
+            ("seed", "seed {}"),
+        ):
+            name.append(" " + label.format(summary[key]) if differs(key) else "")
+        names.append(name)
+    return names
+
+
+def _gpus(summary: Summary) -> str:
+    return f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
+
+
+def _attainment(share: float, unit: str = " %") -> Text:
+    style = "green" if share >= _GOOD_SHARE else "yellow" if share >= _POOR_SHARE else "red"
+    return Text(f"{100 * share:.1f}{unit}", style=style)
+
+
+def _share(share: float | None) -> str:
+    return _NONE if share is None else f"{100 * share:.1f} %"
+
+
+def _scaled(value_ms: float | None, unit_ms: float) -> str:
+    return _NONE if value_ms is None else _number(value_ms / unit_ms)
+
+
+def _number(value: float) -> str:
+    """Three significant digits, more only before the point."""
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"

@@ -1,0 +1,189 @@
+"""One step on a terminal: its time, the parts of it, and its place under the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from framework.report.show_step import Shown
+
+_WARNING = "bold black on yellow"
+_FILL = "grey37"
+_BAR_COLUMNS = 30
+_LEAST_SHOWN_MS = 0.005  # what two decimals show
+_TERA = 1e12
+
+
+def step_table(shown: Shown) -> RenderableType:
+    """A step for `rich.console.Console.print`."""
+    return Group(*_headline(shown), Text(), _parts(shown), Text(), *_use(shown), Text(), *_Roofline(shown).lines())
+
+
+def _headline(shown: Shown) -> Iterator[Text]:
+    experts = f", {shown.expert_dtype} experts" if shown.expert_dtype != shown.dtype else ""
+    types = f"{shown.dtype} weights{experts}, {shown.kv_dtype} KV"
+    yield Text.assemble((shown.model, "bold"), " on ", (shown.gpu, "bold"), f" {shown.parallelism}, {types}")
+    yield Text(_work(shown))
+    yield Text(f"{shown.source}{_compared(shown)}", style="dim")
+    if shown.scaled_from:
+        where = (
+            f"{shown.gpu}: scaled from {shown.scaled_from}"
+            if shown.scaled_from != shown.gpu
+            else "this datasheet: scaled"
+        )
+        text = f" not measured on {where} by the roofline of each part "
+        yield Text(text, style=_WARNING)
+    if shown.extrapolated:
+        text = f" extrapolated: {shown.beyond_what}, {shown.extrapolation:.2f} x what was measured "
+        yield Text(text, style=_WARNING)
+
+
+def _work(shown: Shown) -> str:
+    chunks = shown.step.chunks
+    words = []
+    if chunks:
+        count = f"{len(chunks):,} chunks of " if len(chunks) > 1 else ""
+        after = f" after {chunks[0].prefix:,} cached" if chunks[0].prefix else ""
+        words.append(f"prefill of {count}{chunks[0].tokens:,} token{_plural(chunks[0].tokens)}{after}")
+    if shown.step.batch:
+        batch, context = shown.step.batch, shown.step.context
+        words.append(f"decode of {batch:,} sequence{_plural(batch)} at context {context:,}")
+    return ", ".join(words)
+
+
+def _plural(count: int) -> str:
+    return "s" if count > 1 else ""
+
+
+def _parts(shown: Shown) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("step", style="bold", no_wrap=True)
+    table.add_column(f"{_decimals(shown.step_ms)} ms", justify="right", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for name, part_ms in shown.parts_ms.items():
+        if part_ms > _LEAST_SHOWN_MS:
+            share = part_ms / shown.step_ms
+            bar = Text("█" * round(_BAR_COLUMNS * share) or "▏", style="cyan")
+            table.add_row(name.replace("_", " "), f"{_decimals(part_ms)} ms", f"{100 * share:.1f} %", bar)
+    return table
+
+
+def _compared(shown: Shown) -> str:
+    """The same step without, or with, what was fitted."""
+    if shown.calibrated_ms is None:
+        return ""
+    if shown.step_ms == shown.calibrated_ms:
+        return f"; kernels alone {_number(shown.kernels_ms)} ms"
+    return f", kernels alone; calibrated {_number(shown.calibrated_ms)} ms"
+
+
+def _use(shown: Shown) -> Iterator[Text]:
+    achieved = shown.flops / (shown.step_ms / 1e3)
+    peak, bandwidth = _number(shown.peak_flops / _TERA), _number(shown.bandwidth_bytes_s / _TERA)
+    yield Text.assemble(("MFU ", "bold"), f"{100 * shown.mfu:5.1f} %", (f"  of {peak} TFLOP/s", "dim"))
+    yield Text.assemble(("MBU ", "bold"), f"{100 * shown.mbu:5.1f} %", (f"  of {bandwidth} TB/s", "dim"))
+    yield Text.assemble(
+        (f"{shown.bound}-bound", "bold"),
+        f": {_number(shown.intensity)} FLOP/byte",
+        (f" (ridge at {_number(shown.ridge)})", "dim"),
+        f", {_number(achieved / _TERA)} of {_number(shown.attainable_flops / _TERA)} attainable TFLOP/s",
+    )
+
+
+class _Roofline:
+    """Attainable FLOP/s over arithmetic intensity, both logarithmic, and the step below it."""
+
+    _columns, _rows = 56, 8
+    _heights = " ▁▂▃▄▅▆▇█"
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._achieved = shown.flops / (shown.step_ms / 1e3)
+        self._left = math.floor(math.log10(min(shown.intensity, shown.ridge) / 3))
+        self._right = math.ceil(math.log10(max(shown.intensity, shown.ridge) * 3))
+        self._top = math.log10(shown.peak_flops * 1.3)
+        self._bottom = math.log10(min(self._achieved / 2, self._roof(self._left + 0.7)))
+
+    def lines(self) -> Iterator[Text]:
+        column, row = self._at()
+        for line, cells in enumerate(self._cells()):
+            text = Text(f"{self._label(line):>7} ┤", style="dim")
+            if line != row:
+                yield text.append(cells, style=_FILL)
+                continue
+            point = f"bold yellow on {_FILL}" if cells[column] == "█" else "bold yellow"
+            yield (
+                text.append(cells[:column], style=_FILL)
+                .append("●", style=point)
+                .append(cells[column + 1 :], style=_FILL)
+            )
+        yield from self._axis()
+
+    def _roof(self, x: float) -> float:
+        return min(self._shown.peak_flops, self._shown.bandwidth_bytes_s * 10**x)
+
+    def _height(self, flops: float) -> float:
+        """Share of the drawing's height, 0 at the bottom."""
+        return (math.log10(flops) - self._bottom) / (self._top - self._bottom)
+
+    def _row_of(self, flops: float) -> int:
+        return min(max(int((1 - self._height(flops)) * self._rows), 0), self._rows - 1)
+
+    def _x(self, column: float) -> float:
+        return self._left + (self._right - self._left) * column / self._columns
+
+    def _at(self) -> tuple[int, int]:
+        """Column and row of the step."""
+        share = (math.log10(self._shown.intensity) - self._left) / (self._right - self._left)
+        return int(share * self._columns), self._row_of(self._achieved)
+
+    def _cells(self) -> list[str]:
+        """All that is attainable, filled: in eighths of a row."""
+        eighths = len(self._heights) - 1
+        lines = []
+        for line in range(self._rows):
+            floor = eighths * (self._rows - 1 - line)
+            tops = (eighths * self._rows * self._height(self._roof(self._x(x + 0.5))) for x in range(self._columns))
+            lines.append("".join(self._heights[min(max(round(top - floor), 0), eighths)] for top in tops))
+        return lines
+
+    def _label(self, line: int) -> str:
+        """TFLOP/s of that row: the peak, or a round number that lies there."""
+        if line == self._row_of(self._shown.peak_flops):
+            return _number(self._shown.peak_flops / _TERA)
+        for power in range(math.ceil(self._bottom), math.ceil(math.log10(self._shown.peak_flops))):
+            if self._row_of(10.0**power) == line:
+                return f"{10.0**power / _TERA:,.6g}"
+        return ""
+
+    def _axis(self) -> Iterator[Text]:
+        ticks = [" "] * (self._columns + 8)
+        marks = ["─"] * self._columns
+        for power in range(self._left, self._right):
+            column = round((power - self._left) / (self._right - self._left) * self._columns)
+            marks[column] = "┬"
+            label = f"{10.0**power:,.6g}"
+            if column == 0 or ticks[column - 1] == " ":  # else the label before reaches here
+                ticks[column : column + len(label)] = label
+        yield Text(f"{'TFLOP/s':>7} └{''.join(marks)}", style="dim")
+        yield Text(f"{'':>7}  {''.join(ticks).rstrip()}  FLOP/byte", style="dim")
+
+
+def _decimals(value_ms: float) -> str:
+    """As many decimals as tell a part of a step from nothing, two at most."""
+    return f"{value_ms:,.{2 if value_ms < 10 else 1 if value_ms < 100 else 0}f}"
+
+
+def _number(value: float) -> str:
+    """Three significant digits, more only before the point."""
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"

@@ -1,0 +1,102 @@
+"""What a run leaves behind, as arrays: the one thing that metrics, reports and bounds read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.config import EngineConfig
+from framework.engine.state import STORE
+from framework.system.cluster import ClusterSpec
+from framework.system.model import Model
+from framework.workload import Workload
+
+Floats = NDArray[np.float64]
+
+# How a request ended, as results number it.
+STATES = ("pending", "finished", "rejected", "failed")
+FINISHED = STATES.index("finished")
+
+OUTCOME = np.dtype(
+    [
+        ("state", "i1"),  # 0 pending, 1 finished, 2 rejected, 3 failed
+        ("reason", "i2"),
+        ("prefill_instance", "i4"),
+        ("decode_instance", "i4"),
+        ("arrival_s", "f8"),
+        ("start_s", "f8"),
+        ("prefill_end_s", "f8"),
+        ("first_token_s", "f8"),
+        ("transfer_end_s", "f8"),
+        ("end_s", "f8"),
+        ("emitted", "i8"),
+        ("cached_tokens", "i8"),
+        ("preemptions", "i4"),
+        ("migrations", "i4"),
+        ("predicted_tokens", "f8"),
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Token gaps of a run. NaN where undefined.
+
+    `request_p99_s`, `request_max_s`: shape (N,), over the output_tokens - 1 gaps of a request, by linear interpolation;
+    NaN for a request of one token and for one that did not emit all its tokens. The others: over the `count`
+    gaps of all requests.
+    """
+
+    request_p99_s: Floats
+    request_max_s: Floats
+    count: int
+    mean_s: float
+    std_s: float
+    median_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind, as arrays; `framework.metrics.summary` turns it into numbers.
+
+    `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
+    (M,): totals. `leaps`: runs of equal steps, in the order of their ends. `memberships`: which decode steps of which
+    instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds.
+    """
+
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    engine: EngineConfig
+    policy: str
+    predictor: str
+    timing_source: str
+    load: str
+    seed: int
+    reasons: tuple[str, ...]
+    events: int
+    steps: int
+    requests: NDArray[Any]
+    instances: NDArray[Any]
+    leaps: NDArray[Any]
+    memberships: NDArray[Any]
+    gaps: Gaps | None = None  # in place of the log where that is reduced
+    stores: NDArray[Any] = field(default_factory=lambda: np.zeros(0, STORE))  # (M * tiers,): totals
+
+    @property
+    def extrapolated(self) -> float:
+        """Share of all busy time that was spent in steps past what the timing source has measured."""
+        busy_s = self.instances["busy_s"].sum()
+        return float(self.instances["extrapolated_s"].sum() / busy_s) if busy_s > 0 else 0.0
+
+    @property
+    def extrapolation(self) -> float:
+        """The farthest of these steps, as a ratio to the end of measurement; 1: none."""
+        return max(1.0, float(self.instances["extrapolation"].max()))

@@ -1,0 +1,1 @@
+"""From a configuration to files, and from many to a store."""

@@ -1,0 +1,212 @@
+"""What happens around a run: a refused one is cleared away, and a sweep ends in one table."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import format_exception
+from typing import Any
+
+import yaml
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.cli.files import write_whole
+from framework.cli.launch import USER_ERROR, explain, report_error
+
+_MOST = 40  # runs that a table at the end of a sweep shows all of
+_BEST = 20  # of more than that
+
+
+class Runs(Callback):
+    """Hydra's hooks. One instance sees a whole run or sweep; copies of it see the jobs that run in other processes.
+
+    A run refused for a mistake of its user leaves one line on stderr, no directory, and exit code 2. In a sweep the
+    others go on, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
+    and leaves a traceback beside it; once the others have ended, the bug ends the command.
+    """
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._started_ns = 0
+        self._refusals: Refusals | None = None
+        self._told: set[str] = set()
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        self._start(config, "hydra.run.dir")
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        directory = self._start(config, "hydra.sweep.dir")
+        if directory is not None:
+            self._refusals = Refusals(directory / "refused")
+            self._refusals.clear()
+            atexit.register(self._tell)  # also when a bug ends the sweep
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        if job_return.status != JobStatus.FAILED:
+            return
+        error = job_return._return_value  # the public property would print and raise
+        output = OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False)
+        line = explain(error)
+        if line is None:
+            if output is not None:
+                Path(output, "traceback.txt").write_text("".join(format_exception(error)))
+            return
+        if self._refusals is None:
+            report_error(line)
+            self._told.add(line)
+        else:
+            self._refusals.add(config.hydra.job.num, line, " ".join(job_return.overrides or ()))
+            if output is not None:
+                FreshDirectory(Path(output), frozenset(), (Path(output),)).discard()
+            if os.getpid() == self._process:
+                self._tell()
+        job_return.return_value = float("nan")
+        job_return.status = JobStatus.COMPLETED
+
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        self._exit_if_refused()
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        try:
+            self._tell()
+            print_comparison(Path(config.hydra.sweep.dir), self._started_ns, config.objective)
+        finally:  # Hydra makes a warning of what breaks here
+            self._exit_if_refused()
+
+    def _start(self, config: DictConfig, key: str) -> Path | None:
+        self._process, self._started_ns = os.getpid(), time.time_ns()
+        try:
+            directory = Path(OmegaConf.select(config, key))
+        except OmegaConfBaseException:  # built from what is known within a job only
+            return None
+        fresh = FreshDirectory.watch(directory)
+        atexit.register(fresh.discard)  # also after an interrupt, or when Hydra itself refuses the sweep
+        return fresh.path
+
+    def _tell(self) -> None:
+        """Print the lines that have not been printed; those of other processes are found in files."""
+        for line, overrides in self._refusals.read() if self._refusals is not None else ():
+            if line not in self._told:
+                report_error(f"{line} [{overrides}]" if overrides else line)
+            self._told.add(line)
+
+    def _exit_if_refused(self) -> None:
+        if self._told:
+            sys.exit(USER_ERROR)
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Why runs of a sweep were refused, one file each: whatever process or machine a run is in, it can say so here."""
+
+    directory: Path
+
+    def clear(self) -> None:
+        """Forget those of an earlier sweep."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def add(self, job: int, line: str, overrides: str) -> None:
+        write_whole(self.directory / f"{job}.log", f"{line}\n{overrides}\n".encode())
+
+    def read(self) -> list[tuple[str, str]]:
+        """(line, overrides) of each, in the order of the jobs."""
+        files = sorted(self.directory.glob("[!.]*.log"), key=lambda file: int(file.stem))
+        texts = (file.read_text().splitlines() for file in files)
+        return [(line, overrides) for line, overrides in texts]
+
+
+@dataclass(frozen=True)
+class FreshDirectory:
+    """A directory for results as it was before a run: what it held, and the folders to be made, deepest first."""
+
+    path: Path
+    held: frozenset[str]
+    missing: tuple[Path, ...]
+
+    @classmethod
+    def watch(cls, path: Path) -> FreshDirectory:
+        path = path.absolute()
+        held = frozenset(os.listdir(path)) if path.is_dir() else frozenset[str]()
+        return cls(path, held, tuple(folder for folder in (path, *path.parents) if not folder.exists()))
+
+    def discard(self) -> None:
+        """Remove what Hydra put here if nothing else came, then the folders that were made for it."""
+        if not self.path.is_dir():
+            return
+        new = [entry for entry in self.path.iterdir() if entry.name not in self.held]
+        if any(not _is_hydras(entry) for entry in new):
+            return
+        for entry in new:
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        for folder in self.missing:
+            try:
+                folder.rmdir()
+            except OSError:  # another run lives there
+                return
+
+
+def _is_hydras(entry: Path) -> bool:
+    """Whether Hydra made it: its records, its log, and the folders of a sweep's runs while they hold no more."""
+    if entry.is_dir():
+        return entry.name == ".hydra" or all(_is_hydras(inner) for inner in entry.iterdir())
+    return entry.name == "multirun.yaml" or entry.suffix == ".log"
+
+
+def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
+    """Print one table of the runs below directory `sweep`, as far as they were written since `since_ns` (Unix time).
+
+    Of many runs it shows the best by `objective`, the default one where several were swept over.
+    """
+    from framework.cli.terminal import results_console
+    from framework.report.run_table import comparison_table
+
+    runs = read_runs(sweep, since_ns)
+    if not runs:
+        return
+    shown, rest = runs, ""
+    if len(runs) > _MOST:
+        key = get_class(objective._target_).key  # type: ignore[attr-defined]
+        shown = sorted(runs, key=lambda run: run[1].get(key) or 0.0, reverse=True)[:_BEST]
+        rest = f"the best {_BEST} of {len(runs):,} runs by {key}; all are in {sweep}"
+    labels, summaries = zip(*shown, strict=True)
+    console = results_console()
+    console.print(comparison_table(summaries, labels))
+    if rest:
+        console.print(f"{rest}; python -m experiments.table makes tables of them", markup=False, highlight=False)
+
+
+def read_runs(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
+    """(label, summary) of each run below `sweep`, in the order of the jobs. Labels name the overrides that differ."""
+    found = []
+    for file in sorted(sweep.rglob("summary.json"), key=lambda file: _natural(file.parent)):
+        if file.stat().st_mtime_ns >= since_ns:
+            entries = yaml.safe_load((file.parent / ".hydra" / "overrides.yaml").read_text())
+            found.append(([str(entry) for entry in entries], json.loads(file.read_bytes())))
+    shared = set.intersection(*(set(overrides) for overrides, _ in found)) if len(found) > 1 else set()
+    traces = {(summary["trace"], summary["trace_source"]) for _, summary in found}
+    runs = []
+    for overrides, summary in found:
+        own = [entry for entry in overrides if entry not in shared]
+        if len(traces) > 1 and summary["trace_source"] == "twin":
+            own.append("(twin)")
+        runs.append((" ".join(own) or summary["policy"], summary))
+    return runs
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """To sort by: numbers within names by size, as the jobs of a sweep are called by number."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]

@@ -1,0 +1,110 @@
+"""From a configuration to the objects of one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from framework.engine.config import EngineConfig
+from framework.errors import InputError
+from framework.metrics.slo import Slo
+from framework.objective.experiment import Experiment
+from framework.policy.base import Policy, lay_out, overrides
+from framework.policy.predictor import Predictor
+from framework.system.cluster import ClusterSpec, PoolSpec
+from framework.system.model import Model, kv_capacity_tokens
+from framework.workload import Load, Workload
+
+_KINDS: tuple[tuple[str, type | None], ...] = (
+    ("model", Model),
+    ("timing", None),
+    ("engine", EngineConfig),
+    ("load", Load),
+    ("slo", Slo),
+    ("cluster", ClusterSpec),
+    ("policy", Policy),
+    ("predictor", None),
+)
+
+
+def compose(config: DictConfig) -> Experiment:
+    """Build each part that `config` names by `_target_`.
+
+    Raises InputError for a seed or an output that cannot be, and Hydra's InstantiationException around whatever a part
+    refuses.
+    """
+    if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
+        raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
+    for name, value in config.output.items():
+        if not isinstance(value, bool):
+            raise InputError(f"output.{name} must be true or false, got {value!r}")
+        if value and config.engine.get("log") == "reduced":
+            raise InputError(
+                f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
+            )
+    parts = fitting_parts(config)
+    # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
+    workload = _build(config, "trace", Workload)
+    return Experiment(
+        workload=workload,
+        seed=config.seed,
+        renew=partial(_deciders, config),
+        sample=partial(_sample, config, workload.source),
+        **parts,
+    )
+
+
+def fitting_parts(config: DictConfig) -> dict[str, Any]:
+    """All parts of an experiment but its requests, by name: each is built, and the model fits every instance.
+
+    Raises what `compose` raises for them.
+    """
+    parts = {name: _build(config, name, kind) for name, kind in _KINDS}
+    model, engine = parts["model"], parts["engine"]
+    pools = lay_out(parts["policy"], parts["cluster"]).pools  # refuses a cluster that it cannot use
+    _require_batching(parts["policy"], engine, pools)
+    for pool in pools:
+        fitting = engine.kv_fraction, engine.kv_compression.memory_share
+        kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
+        parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
+    if overrides(parts["policy"], "fetch_prefix") and not engine.prefix_stores.tiers:
+        raise InputError(
+            f"policy {parts['policy'].name}: fetch_prefix copies prefixes to the first of engine.prefix_stores, and "
+            "there are none; choose engine.prefix_stores=dram"
+        )
+    return parts
+
+
+def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[PoolSpec]) -> None:
+    """InputError for a batching that was asked for and that no pool has."""
+    modes = sorted({pool.batching or engine.batching for pool in pools})
+    if engine.batching not in (*modes, EngineConfig().batching):
+        raise InputError(
+            f"engine.batching={engine.batching} has no effect: policy {policy.name} batches {' and '.join(modes)}; "
+            "leave it out"
+        )
+
+
+def _deciders(config: DictConfig) -> tuple[Policy, Predictor | None]:
+    return _build(config, "policy", Policy), _build(config, "predictor", None)
+
+
+def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Workload:
+    trace = config.trace.copy()
+    if not isinstance(trace.get("seed"), int):
+        raise InputError("trace.seed must be a whole number where other samples of the trace are to be drawn")
+    trace.seed += number
+    if source == "real":
+        trace.resample_s = block_s
+    return _build(OmegaConf.create({"trace": trace}), "trace", Workload)
+
+
+def _build(config: DictConfig, name: str, kind: type | None) -> Any:
+    part = instantiate(config[name], _convert_="all")
+    if kind is not None and not isinstance(part, kind):
+        raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}")
+    return part

@@ -1,0 +1,110 @@
+"""What one configuration leads to: its measurement and files, and, as a job of a sweep, its record in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from framework.cli.files import write_whole
+from framework.errors import InputError
+from framework.objective.experiment import Experiment
+from framework.objective.goodput import Measurement, Objective, Progress
+from framework.run.compose import compose
+from framework.run.output import write, write_summary
+from framework.run.run_key import run_key
+from framework.run.store import Record, Store
+
+_NOT_OF_THE_RUN = ("output", "store", "force")  # where results go changes none of them
+
+
+def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
+    """Measure what `config` describes and write the files of the run into `directory`."""
+    objective, experiment = _parts(config)
+    return _measured(config, objective, experiment, directory, progress)
+
+
+def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directory: Path | None = None) -> Record:
+    """The record of `config` in `store`, put there by running it if it is not there, or if `config.force` is set.
+
+    The files of the run go to `directory`, if any; of a run that is not repeated that is its summary alone. A run that
+    is to leave more than that (`output`) is repeated.
+    """
+    objective, experiment = _parts(config)
+    settings = flattened(config)
+    key = run_key(settings, experiment)
+    record = None if config.force or any(config.output.values()) else store.get(key)
+    if record is None:
+        measurement = _measured(config, objective, experiment, directory)
+        record = Record(key, settings, dict(choices), measurement.evaluation.summary, measurement.value)
+        store.put(record)
+    elif directory is not None:
+        write_summary(directory, record.summary)
+    return record
+
+
+def sweep_job(config: DictConfig) -> Record:
+    """`stored`, as the task of a Hydra launcher: the store and the run's directory are those of the Hydra config."""
+    hydra = HydraConfig.get()
+    store = Store(Path(hydra.runtime.cwd) / config.store)
+    return stored(config, chosen(hydra.runtime.choices), store, Path(hydra.runtime.output_dir))
+
+
+def study_job(config: DictConfig) -> Record:
+    """`stored` without files of its own, as the task of a Hydra launcher."""
+    hydra = HydraConfig.get()
+    return stored(config, chosen(hydra.runtime.choices), Store(Path(hydra.runtime.cwd) / config.store))
+
+
+def flattened(config: DictConfig) -> dict[str, Any]:
+    """The settings that make a run what it is, resolved: {"cluster.prefill": 4, ...}."""
+    settings = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(settings, dict)
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in _NOT_OF_THE_RUN:
+            _flatten(str(name), value, flat)
+    return flat
+
+
+def chosen(choices: Mapping[str, Any]) -> dict[str, str]:
+    """The option of each config group, Hydra's own groups apart; groups within groups are named like settings: a.b."""
+    kept = {str(group): str(choice) for group, choice in choices.items() if not str(group).startswith("hydra/")}
+    return {group.replace("/", "."): choice for group, choice in kept.items()}
+
+
+def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            _flatten(f"{name}.{key}", inner, flat)
+    else:
+        flat[name] = value
+
+
+def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
+    if not isinstance(config.force, bool):
+        raise InputError(f"force must be true or false, got {config.force!r}")
+    objective = instantiate(config.objective, _convert_="all")
+    if not isinstance(objective, Objective):
+        raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
+    return objective, compose(config)
+
+
+def _measured(
+    config: DictConfig,
+    objective: Objective,
+    experiment: Experiment,
+    directory: Path | None,
+    progress: Progress | None = None,
+) -> Measurement:
+    measurement = objective.measure(experiment, progress)
+    if directory is not None:
+        result, evaluation = measurement.result, measurement.evaluation
+        write(directory, result, evaluation, steps=config.output.steps, timeline=config.output.timeline)
+        if measurement.probes is not None:
+            write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
+    return measurement

@@ -1,0 +1,119 @@
+"""Jobs on all cores of this machine, whatever becomes of the processes that they run in."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+
+from hydra.core.utils import JobReturn
+from joblib import effective_n_jobs
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from framework.cli.terminal import progress_bar
+from framework.errors import InputError
+from framework.run.launchers.jobs import SINGLE_THREADED, Overrides, Shared, perform, result_of
+
+log = logging.getLogger(__name__)
+
+_AHEAD = 2  # jobs given out per worker, so that none waits for its next
+_IDLE_S = 300.0  # until a worker that nobody uses ends
+_LOOK_S = 0.5  # between looks at whether the process that gives out the jobs is still there
+_GRACE_S = 2.0  # for the job at hand when it is not
+_KILLED = "its worker was killed three times, the last time with no other job; most likely memory ran out"
+
+
+def launch(shared: Shared, n_jobs: int, job_overrides: Sequence[Overrides], first: int) -> list[JobReturn]:
+    """Run jobs `first`, `first` + 1, ...; what they return, in order.
+
+    A job that is under way when a worker is killed starts again, the third time alone. If it is killed then too, what
+    it returns is an InputError. Workers outlive the call.
+    """
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+        raise InputError(f"hydra.launcher.n_jobs must be a whole number other than 0, -1 for all cores, got {n_jobs!r}")
+    directory = shared.begin()
+    workers = effective_n_jobs(n_jobs)
+    log.info(f"{len(job_overrides):,} runs, {workers} at a time, in {directory}")
+    jobs = dict(enumerate(job_overrides, first))
+    with progress_bar("runs") as report:
+        pool = _Pool(shared.pack(), jobs, workers, report)
+        for number in pool.run_all():
+            pool.returned[number] = shared.failed(number, jobs[number], _KILLED)
+    return [pool.returned[number] for number in jobs]
+
+
+@dataclass
+class _Pool:
+    packed: bytes
+    jobs: Mapping[int, Overrides]
+    workers: int
+    report: Callable[[int, int], None] | None
+    returned: dict[int, JobReturn] = field(default_factory=dict)
+
+    def run_all(self) -> list[int]:
+        """Fill `returned`; the jobs that were killed three times, the third time alone."""
+        self._tell()
+        lost = self._run_in_company(self._run_in_company(self.jobs))
+        return [number for number in lost if self._attempt([number], workers=1)]
+
+    def _run_in_company(self, numbers: Iterable[int]) -> list[int]:
+        """Run each once; those that were under way when a worker was killed, which any of them may have caused."""
+        waiting, lost = list(numbers), set[int]()
+        while waiting:
+            lost |= self._attempt(waiting, self.workers)
+            waiting = [number for number in waiting if number not in self.returned and number not in lost]
+        return sorted(lost)
+
+    def _attempt(self, numbers: Iterable[int], workers: int) -> set[int]:
+        """Run jobs until all have ended or a worker is killed; those that were given out and lost."""
+        executor = get_reusable_executor(
+            workers, timeout=_IDLE_S, initializer=_start_worker, initargs=(os.getpid(),), env=SINGLE_THREADED
+        )
+        waiting, given, begun = iter(numbers), dict[Future[JobReturn | Exception], int](), set[int]()
+        try:
+            while True:
+                while len(given) < _AHEAD * workers and (number := next(waiting, None)) is not None:
+                    begun.add(number)
+                    given[executor.submit(perform, self.packed, number, self.jobs[number])] = number
+                if not given:
+                    return set()
+                for future in wait(given, return_when=FIRST_COMPLETED).done:
+                    self._keep(given[future], future.result())
+                    del given[future]
+        except TerminatedWorkerError:
+            for future, number in given.items():
+                if future.done() and future.exception() is None:
+                    self._keep(number, future.result())
+            lost = begun - self.returned.keys()
+            log.warning(f"a worker was killed; {len(lost)} runs that were under way or next start again")
+            return lost
+        except BaseException:
+            executor.shutdown(kill_workers=True)
+            raise
+
+    def _keep(self, number: int, performed: JobReturn | Exception) -> None:
+        self.returned[number] = result_of(performed)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.report is not None:
+            self.report(len(self.returned), len(self.jobs))
+
+
+def _start_worker(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that gives out the jobs hears it too, and ends this one
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this worker soon after the process `parent`, which may have had no chance to end it."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    time.sleep(_GRACE_S)
+    os._exit(1)

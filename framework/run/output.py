@@ -1,0 +1,99 @@
+"""The files of a run, each written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from framework.cli.files import write_whole
+from framework.errors import InputError
+from framework.metrics.summary import Evaluation
+from framework.report.perfetto import write_timeline
+
+if TYPE_CHECKING:
+    from framework.result import Result
+
+
+def write(
+    directory: Path, result: Result, evaluation: Evaluation, steps: bool = False, timeline: bool = False
+) -> list[Path]:
+    """Write summary.json and requests.parquet, with `steps` steps.parquet, with `timeline` timeline.json.gz.
+
+    Returns the files. Raises InputError if one cannot be written, or needs a step log that the run did not keep; then
+    none of them is left behind, and those of an earlier run in `directory` stay as they were.
+    """
+    if (steps or timeline) and result.engine.log == "reduced":
+        asked = "output.steps" if steps else "output.timeline"
+        raise InputError(f"{asked} needs the step log, which this run reduced as it was made: set engine.log=full")
+    writers: dict[str, Callable[[IO[bytes]], object]] = {
+        "requests.parquet": lambda file: evaluation.requests.write_parquet(file),
+        "summary.json": lambda file: file.write(_json(evaluation.summary)),
+    }
+    if steps:
+        writers["steps.parquet"] = lambda file: step_table(result).write_parquet(file)
+    if timeline:
+        writers["timeline.json.gz"] = lambda file: write_timeline(result, file)
+    return _write_all(directory, writers)
+
+
+def write_summary(directory: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json alone, of a run whose other files are elsewhere."""
+    write_whole(directory / "summary.json", _json(summary))
+
+
+def step_table(result: Result) -> pl.DataFrame:
+    """The leaps, one row each in the order of their ends, with the columns of the engine's LEAP record.
+
+    Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV. With
+    speculation `depth` tokens were drafted for each of its decodes. Where GPUs were shared, `stream` is 1 for a prefill
+    step beside the decodes.
+    """
+    leaps = result.leaps
+    order = ("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")
+    names = order if result.engine.speculation.most == 0 else (*order, "depth")
+    if leaps["stream"].any():
+        names = (*names, "stream")
+    return pl.DataFrame({name: np.ascontiguousarray(leaps[name]) for name in names})
+
+
+def _json(summary: dict[str, Any]) -> bytes:
+    return (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _write_all(directory: Path, writers: dict[str, Callable[[IO[bytes]], object]]) -> list[Path]:
+    """Write each file under a temporary name; rename them once all are complete."""
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    temporary = {directory / name: directory / f".{name}.{os.getpid()}.tmp" for name in writers}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for target, unfinished in temporary.items():
+            with open(unfinished, "wb") as file:
+                writers[target.name](file)
+        for target, unfinished in temporary.items():
+            os.replace(unfinished, target)
+    except BaseException as error:
+        _remove(list(temporary.values()), made)
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            raise InputError(f"{directory}: results cannot be written ({reason}); choose another directory") from error
+        raise
+    return list(temporary)
+
+
+def _remove(files: list[Path], folders: list[Path]) -> None:
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError:  # its directory is no directory, or cannot be written: nothing was made
+            return
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return

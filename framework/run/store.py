@@ -1,0 +1,135 @@
+"""Where the runs of sweeps and studies are kept: one record each, safe with many writers and with any of them killed.
+
+A record appears whole under a file name made of its key. Reading gathers loose records into segments, whose names are
+made of their contents; a record is removed from where it was only after it can be found elsewhere. So whoever is
+killed at any moment loses nothing, and whoever reads meanwhile finds every record at least once; keys make it once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from framework.cli.files import write_whole
+from framework.errors import InputError
+
+_LOOSE = 64  # records that are left lying
+_SEGMENTS = 8  # files that are left unmerged
+_COLUMNS = {"key": pl.String, "config": pl.String, "choices": pl.String, "summary": pl.String, "value": pl.Float64}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: its settings, flat, the option that it has of each config group, its summary, its objective's value."""
+
+    key: str
+    config: dict[str, Any]
+    choices: dict[str, str]
+    summary: dict[str, Any]
+    value: float
+
+
+class Store:
+    """The records below a directory, which need not exist yet. Raises InputError for what cannot be read or written."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def get(self, key: str) -> Record | None:
+        """The record of that key, None if there is none."""
+        loose = self._loose_path(key)
+        if loose.exists():
+            try:
+                return _read_loose(loose)
+            except FileNotFoundError:  # gathered meanwhile
+                return self.get(key)
+        for segment in self._segments():
+            try:
+                rows = _frame(segment).filter(pl.col("key") == key)
+            except FileNotFoundError:  # merged meanwhile
+                return self.get(key)
+            if len(rows):
+                return _records(rows)[0]
+        return None
+
+    def put(self, record: Record) -> None:
+        """Keep a record; one of the same key gives way."""
+        write_whole(self._loose_path(record.key), (json.dumps(asdict(record)) + "\n").encode())
+
+    def read(self) -> list[Record]:
+        """All records, by key, each once; loose ones are gathered into a segment when there are many."""
+        while True:
+            try:
+                loose = {path: _read_loose(path) for path in self._loose()}
+                segments = {path: _frame(path) for path in self._segments()}
+            except FileNotFoundError:  # somebody gathered what was listed: it is in a new segment now
+                continue
+            if list(segments) == self._segments():
+                break
+        kept = [record for frame in segments.values() for record in _records(frame)]
+        if len(loose) > _LOOSE:
+            self._gather(list(loose.values()), list(loose))
+        if len(segments) > _SEGMENTS:
+            self._gather(kept, list(segments))
+        found = {record.key: record for record in (*kept, *loose.values())}
+        return [found[key] for key in sorted(found)]
+
+    def _gather(self, records: Sequence[Record], sources: Sequence[Path]) -> None:
+        """Write a segment of `records`, then remove the files that they came from."""
+        rows = {record.key: [_cell(getattr(record, name)) for name in _COLUMNS] for record in records}
+        frame = pl.DataFrame(list(rows.values()), schema=_COLUMNS, orient="row").sort("key")
+        content = io.BytesIO()
+        frame.write_parquet(content)
+        name = hashlib.sha256(content.getvalue()).hexdigest()[:32]
+        target = self.directory / "segments" / f"{name}.parquet"
+        write_whole(target, content.getvalue())
+        for source in sources:
+            if source != target:
+                source.unlink(missing_ok=True)
+
+    def _loose_path(self, key: str) -> Path:
+        return self.directory / "records" / f"{key}.json"
+
+    def _loose(self) -> list[Path]:
+        return sorted((self.directory / "records").glob("[!.]*.json"))
+
+    def _segments(self) -> list[Path]:
+        return sorted((self.directory / "segments").glob("[!.]*.parquet"))
+
+
+def _read_loose(path: Path) -> Record:
+    try:
+        return Record(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+@functools.lru_cache(maxsize=2 * _SEGMENTS)  # named by its contents: it never changes
+def _frame(segment: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(segment).select(*_COLUMNS)
+    except pl.exceptions.PolarsError as error:
+        raise _damaged(segment, error) from error
+
+
+def _records(frame: pl.DataFrame) -> list[Record]:
+    return [
+        Record(key, json.loads(config), json.loads(choices), json.loads(summary), value)
+        for key, config, choices, summary, value in frame.iter_rows()
+    ]
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: not a record of runs ({' '.join(str(error).split())}); remove it")

@@ -1,0 +1,77 @@
+"""Many configurations through one of Hydra's launchers, each run at most once (`framework.run.store`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext, RunMode
+
+from framework.cli.arguments import name_files
+from framework.cli.launch import explain
+from framework.run.job import study_job
+from framework.run.store import Record
+
+_CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one configuration: its record, or the one line that says why there is none."""
+
+    overrides: tuple[str, ...]
+    record: Record | None
+    refusal: str | None
+
+
+class Sweep:
+    """Runs configurations that share `overrides`, among them perhaps a launcher (hydra/launcher=joblib).
+
+    Workers persist between calls where the launcher keeps them. Files of the launcher's own go below `directory`.
+    Raises Hydra's errors for overrides that do not compose.
+    """
+
+    def __init__(self, overrides: Sequence[str], directory: Path) -> None:
+        own = (
+            f"hydra.sweep.dir='{directory.absolute()}'",
+            "hydra.sweep.subdir=.",
+            "hydra.output_subdir=null",
+            "hydra/job_logging=none",
+            "hydra/hydra_logging=none",
+        )
+        with initialize_config_dir(str(_CONF), job_name="study", version_base="1.3"):
+            loader = GlobalHydra.instance().config_loader()
+            config = loader.load_configuration("config", [*name_files(overrides), *own], RunMode.MULTIRUN)
+        context = HydraContext(config_loader=loader, callbacks=Callbacks())
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=study_job, config=config
+        )
+        self._shared = list(config.hydra.overrides.task)  # a launcher composes each job from what it is given
+        self._launched = 0
+
+    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
+        """Run each of `jobs`, lists of further overrides, and wait for them; outcomes in the same order.
+
+        A job that its user, or a space of settings, got wrong is refused; whatever else goes wrong is raised.
+        """
+        returned = self._launcher.launch(
+            [[*self._shared, *name_files(job)] for job in jobs], initial_job_idx=self._launched
+        )
+        self._launched += len(jobs)
+        return [_outcome(tuple(job), one) for job, one in zip(jobs, returned, strict=True)]
+
+
+def _outcome(job: tuple[str, ...], returned: JobReturn) -> Outcome:
+    value = returned._return_value  # the public property would print and raise
+    if returned.status == JobStatus.COMPLETED:
+        return Outcome(job, value, None)
+    line = explain(value)
+    if line is None:
+        raise value
+    return Outcome(job, None, line)

@@ -1,0 +1,1 @@
+"""What is simulated: GPUs, models, parallelism, clusters."""

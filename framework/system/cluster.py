@@ -1,0 +1,249 @@
+"""What a cluster consists of: pools of like instances and the links between instances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.config import BATCHINGS, Batching
+from framework.errors import (
+    InputError,
+    require_at_least,
+    require_choice,
+    require_count,
+    require_positive,
+    require_whole,
+)
+from framework.system.gpu import Gpu
+from framework.system.parallelism import Parallelism
+
+Role = Literal["mixed", "prefill", "decode", "off"]
+ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
+RankChoice = Literal["even", "kv", "requests", "round_robin"]
+RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin")
+
+
+@dataclass(frozen=True)
+class ChunkSchedule:
+    """Tokens that a step may hold for a chunk to be added, `sizes`, by the stage of the chunk's own prompt.
+
+    A stage is `stage_tokens` tokens; the last size holds for all that follow.
+    """
+
+    sizes: tuple[int, ...]
+    stage_tokens: int
+
+    def __post_init__(self) -> None:
+        require_count("chunk_schedule.stage_tokens", self.stage_tokens)
+        if not self.sizes:
+            raise InputError("chunk_schedule.sizes must name at least one size")
+        for size in self.sizes:
+            require_count("chunk_schedule.sizes", size)
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """`instances` like instances, each of `parallelism` on GPUs of one kind, that begin in one role.
+
+    An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
+    reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
+    `rank_choice`: on which of the dp ranks of an instance a request is put: those with the least `kv` or the fewest
+    `requests`, or each in turn; `even`: ranks are not told apart, all have an equal share.
+    """
+
+    name: str
+    role: Role
+    instances: int
+    gpu: Gpu
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    token_budget: int | None = None
+    max_batch: int | None = None
+    batching: Batching | None = None
+    link_bytes_s: float | None = None  # of an instance, each direction
+    reserve_tokens: int | None = None
+    chunk_schedule: ChunkSchedule | None = None
+    rank_choice: RankChoice = "even"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gpu, Gpu):
+            raise InputError(f"pool {self.name}: gpu must be one of conf/gpu, got {self.gpu!r}")
+        require_choice(f"pool {self.name}: role", self.role, ROLES)
+        require_count(f"pool {self.name}: instances", self.instances)
+        if not isinstance(self.parallelism, Parallelism):
+            raise InputError(f"pool {self.name}: parallelism must be a Parallelism, got {self.parallelism!r}")
+        for option in ("token_budget", "max_batch", "reserve_tokens"):
+            if getattr(self, option) is not None:
+                require_count(f"pool {self.name}: {option}", getattr(self, option))
+        if self.batching is not None:
+            require_choice(f"pool {self.name}: batching", self.batching, BATCHINGS)
+        require_choice(f"pool {self.name}: rank_choice", self.rank_choice, RANK_CHOICES)
+        if self.link_bytes_s is not None:
+            require_positive(f"pool {self.name}: link_bytes_s", self.link_bytes_s)
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether its data-parallel ranks have requests of their own."""
+        return self.rank_choice != "even" and self.parallelism.dp > 1
+
+    @property
+    def gpus(self) -> int:
+        return self.instances * self.parallelism.gpus
+
+    @property
+    def host_bytes_s(self) -> float:
+        """Bandwidth between an instance and its hosts' memory: the PCIe links of its GPUs together."""
+        return self.gpu.pcie_bytes_s * self.parallelism.gpus
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """The network interface of an instance: bytes/s in each direction, and the latency of a transfer."""
+
+    bandwidth_bytes_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive("link.bandwidth_bytes_s", self.bandwidth_bytes_s)
+        require_at_least("link.latency_s", self.latency_s, 0)
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Pools in order; instances are numbered pool after pool.
+
+    Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
+    one name.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    link: LinkSpec
+
+    def __post_init__(self) -> None:
+        roles = {pool.role for pool in self.pools}
+        for phase in ("prefill", "decode"):
+            if not roles & {"mixed", phase}:
+                raise InputError(f"cluster: no pool can {phase}; add a {phase} or a mixed pool")
+        if len({pool.name for pool in self.pools}) != len(self.pools):
+            raise InputError("cluster: pool names must differ, got " + ", ".join(pool.name for pool in self.pools))
+
+    @property
+    def instances(self) -> int:
+        return sum(pool.instances for pool in self.pools)
+
+    @property
+    def gpus(self) -> int:
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def entrance(self) -> int:
+        """Index of the pool at which requests arrive: the first that prefills."""
+        return next(k for k, pool in enumerate(self.pools) if pool.role in ("mixed", "prefill"))
+
+    @property
+    def pool_of_instance(self) -> NDArray[np.int64]:
+        """Index of each instance's pool, shape (instances,)."""
+        return np.repeat(np.arange(len(self.pools)), [pool.instances for pool in self.pools])
+
+    @property
+    def link_bytes_s(self) -> NDArray[np.float64]:
+        """Network bandwidth of each instance in each direction, shape (instances,)."""
+        own = [self.link.bandwidth_bytes_s if pool.link_bytes_s is None else pool.link_bytes_s for pool in self.pools]
+        return np.asarray(own, np.float64)[self.pool_of_instance]
+
+
+def mixed(
+    instances: int,
+    gpu: Gpu,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    link_bandwidth_bytes_s: float | None = None,
+    link_latency_s: float = 0.0,
+    spare: int = 0,
+    rank_choice: RankChoice = "even",
+) -> ClusterSpec:
+    """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
+
+    `rank_choice` is as in `PoolSpec`. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs.
+    """
+    require_count("cluster.instances", instances)
+    parallelism = _parallelism("", tp, pp, ep, dp)
+    pools = (PoolSpec("mixed", "mixed", instances, gpu, parallelism), *_spare(spare, gpu, parallelism))
+    return _linked(_ranked(pools, rank_choice), link_bandwidth_bytes_s, link_latency_s)
+
+
+def disaggregated(
+    prefill: int,
+    decode: int,
+    gpu: Gpu,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    prefill_gpu: Gpu | None = None,
+    decode_gpu: Gpu | None = None,
+    prefill_tp: int | None = None,
+    decode_tp: int | None = None,
+    link_bandwidth_bytes_s: float | None = None,
+    link_latency_s: float = 0.0,
+    spare: int = 0,
+    rank_choice: RankChoice = "even",
+    prefill_pp: int | None = None,
+    decode_pp: int | None = None,
+    prefill_ep: int | None = None,
+    decode_ep: int | None = None,
+    prefill_dp: int | None = None,
+    decode_dp: int | None = None,
+) -> ClusterSpec:
+    """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
+
+    Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, and `rank_choice`, are as
+    for `mixed`.
+    """
+    require_count("cluster.prefill", prefill)
+    require_count("cluster.decode", decode)
+    prefilling = _parallelism(
+        "prefill_", _own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp)
+    )
+    decoding = _parallelism(
+        "decode_", _own(decode_tp, tp), _own(decode_pp, pp), _own(decode_ep, ep), _own(decode_dp, dp)
+    )
+    pools = (
+        PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
+        PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
+        *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
+    )
+    return _linked(_ranked(pools, rank_choice), link_bandwidth_bytes_s, link_latency_s)
+
+
+def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolSpec, ...]:
+    return tuple(replace(pool, rank_choice=rank_choice) for pool in pools)
+
+
+def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
+    require_whole("cluster.spare", instances)
+    return (PoolSpec("spare", "off", instances, gpu, parallelism),) if instances else ()
+
+
+def _own(size: int | None, shared: int) -> int:
+    return shared if size is None else size
+
+
+def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
+    for name, value in {"tp": tp, "pp": pp, "ep": ep, "dp": dp}.items():
+        require_count(f"cluster.{pool}{name}", value)
+    return Parallelism(tp, pp, ep, dp)
+
+
+def _linked(pools: tuple[PoolSpec, ...], bandwidth_bytes_s: float | None, latency_s: float) -> ClusterSpec:
+    require_at_least("cluster.link_latency_s", latency_s, 0)
+    if bandwidth_bytes_s is not None:
+        require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)
+        return ClusterSpec(pools, LinkSpec(bandwidth_bytes_s, latency_s))
+    own = [pool.gpu.nic_bytes_s * pool.parallelism.gpus for pool in pools]
+    pools = tuple(replace(pool, link_bytes_s=bandwidth) for pool, bandwidth in zip(pools, own, strict=True))
+    return ClusterSpec(pools, LinkSpec(min(own), latency_s))

@@ -1,0 +1,260 @@
+"""Models: the numbers that step times and KV capacity are made of, and the KV tokens that an instance has room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framework.errors import (
+    InputError,
+    require_choice,
+    require_count,
+    require_whole,
+)
+from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.system.parallelism import Parallelism
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The MLP of a mixture of experts.
+
+    A token passes `per_token` of `count` experts of size `intermediate`, and all of `shared_intermediate`. The first
+    `dense_layers` layers have a plain MLP of the model's `intermediate` instead. `dtype`: of the experts' weights,
+    None: the model's.
+    """
+
+    count: int
+    per_token: int
+    intermediate: int
+    shared_intermediate: int = 0
+    dense_layers: int = 0
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("count", "per_token", "intermediate"):
+            require_count(f"model.experts.{name}", getattr(self, name))
+        for name in ("shared_intermediate", "dense_layers"):
+            require_whole(f"model.experts.{name}", getattr(self, name))
+        if self.per_token > self.count:
+            raise InputError(f"model.experts.per_token = {self.per_token} of model.experts.count = {self.count}")
+        if self.dtype is not None:
+            require_choice("model.experts.dtype", self.dtype, tuple(DTYPE_BYTES))
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1), sizes per head or rank.
+
+    A cached token is `kv_rank` + `rope_dim` values in each layer, whatever the number of heads.
+    """
+
+    query_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
+            require_count(f"model.latent.{name}", getattr(self, name))
+
+    def parameters(self, hidden: int, heads: int) -> int:
+        """Weights of one attention layer."""
+        queries = hidden * self.query_rank + self.query_rank * heads * (self.nope_dim + self.rope_dim)
+        keys_values = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank * heads * (self.nope_dim + self.value_dim)
+        return queries + keys_values + heads * self.value_dim * hidden
+
+
+@dataclass(frozen=True)
+class Model:
+    """A transformer decoder.
+
+    `kv_heads` < `heads`: grouped-query attention; `latent`: multi-head latent attention instead. `mlp_matrices`: 3 for
+    a gated MLP, 2 for a plain one; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers attend
+    to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all heads together, so that
+    the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached keys and values, names
+    of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    max_context: int
+    tied_embeddings: bool = False
+    mlp_matrices: int = 3
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    window: int = 0
+    windowed_layers: int = 0
+    norm_across_heads: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_context"),
+            "mlp_matrices",
+        ):
+            require_count(f"model.{name}", getattr(self, name))
+        for name in ("window", "windowed_layers"):
+            require_whole(f"model.{name}", getattr(self, name))
+        for name in ("dtype", "kv_dtype"):
+            require_choice(f"model.{name}", getattr(self, name), tuple(DTYPE_BYTES))
+        if self.heads % self.kv_heads:
+            raise InputError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
+        if self.windowed_layers > self.layers or (self.windowed_layers > 0) != (self.window > 0):
+            raise InputError(
+                f"model.windowed_layers = {self.windowed_layers} of {self.layers} layers with model.window ="
+                f" {self.window}: give both or neither"
+            )
+        for name, kind in (("experts", Experts), ("latent", LatentAttention)):
+            if not isinstance(getattr(self, name), kind | None):
+                raise InputError(f"model.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if self.experts is not None and self.experts.dense_layers > self.layers:
+            raise InputError(f"model.experts.dense_layers = {self.experts.dense_layers} of {self.layers} layers")
+
+    @property
+    def dtype_bytes(self) -> float:
+        """Bytes of a weight outside the experts."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def expert_dtype(self) -> str:
+        """Type of the experts' weights."""
+        return self.dtype if self.experts is None or self.experts.dtype is None else self.experts.dtype
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with a mixture of experts."""
+        return 0 if self.experts is None else self.layers - self.experts.dense_layers
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of one layer's attention projections."""
+        if self.latent is not None:
+            return self.latent.parameters(self.hidden, self.heads)
+        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of all experts of all layers, shared ones apart."""
+        if self.experts is None:
+            return 0
+        return self.expert_layers * self.experts.count * self._mlp(self.experts.intermediate)
+
+    @property
+    def shared_parameters(self) -> int:
+        """Weights that every token passes: all but experts, embedding and output projection."""
+        mlps = (self.layers - self.expert_layers) * self._mlp(self.intermediate)
+        if self.experts is not None:
+            router = self.hidden * self.experts.count
+            mlps += self.expert_layers * (self._mlp(self.experts.shared_intermediate) + router)
+        return self.layers * (self.attention_parameters + 2 * self.hidden) + mlps + self.hidden
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token passes, embedding and output projection apart."""
+        if self.experts is None:
+            return self.shared_parameters
+        return self.shared_parameters + self.expert_parameters * self.experts.per_token // self.experts.count
+
+    @property
+    def output_parameters(self) -> int:
+        """Weights of the projection to the vocabulary."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All weights; a tied embedding counts once."""
+        embeddings = self.output_parameters * (1 if self.tied_embeddings else 2)
+        return self.shared_parameters + self.expert_parameters + embeddings
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all weights. Embedding and output projection stay in bf16 where the rest is quantised."""
+        embeddings = self.parameters - self.shared_parameters - self.expert_parameters
+        return (
+            self.shared_parameters * self.dtype_bytes
+            + self.expert_parameters * DTYPE_BYTES[self.expert_dtype]
+            + embeddings * max(self.dtype_bytes, DTYPE_BYTES["bf16"])
+        )
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Bytes of one token's keys and values in all layers that keep them: 2 L n_kv d_h b; see `latent`.
+
+        Layers with a window keep no more than it: they do not grow with the context and are not counted.
+        """
+        values = 2 * self.kv_heads * self.head_dim
+        if self.latent is not None:
+            values = self.latent.kv_rank + self.latent.rope_dim
+        return (self.layers - self.windowed_layers) * values * DTYPE_BYTES[self.kv_dtype]
+
+    @property
+    def attention_flops_per_pair(self) -> float:
+        """FLOPs of attention for each pair of a query and a key, layers with a window apart: scores, weighted sum."""
+        if self.latent is None:
+            per_head = 2 * self.head_dim
+        else:
+            per_head = self.latent.nope_dim + self.latent.rope_dim + self.latent.value_dim
+        return 2.0 * (self.layers - self.windowed_layers) * self.heads * per_head
+
+    def heads_on(self, tp: int) -> tuple[int, int]:
+        """Query and KV heads on each of `tp` GPUs, of which those beyond the KV heads hold copies of one.
+
+        Raises InputError for tp that does not divide the query heads.
+        """
+        if self.heads % tp:
+            raise InputError(f"tp = {tp} does not divide the {self.heads} heads of {self.name}")
+        return self.heads // tp, -(-self.kv_heads // tp)
+
+    def kv_share(self, tp: int) -> float:
+        """Share of a token's KV that each of `tp` GPUs holds: whole heads; latent KV is copied to all."""
+        return 1.0 if self.latent is not None else -(-self.kv_heads // tp) / self.kv_heads
+
+    def _mlp(self, intermediate: int) -> int:
+        return self.mlp_matrices * self.hidden * intermediate
+
+
+_GB = 1e9
+
+
+class TooLargeError(InputError):
+    """A model that does not fit its GPUs. `lacking`: how much memory is missing, as a share of what is usable."""
+
+    def __init__(self, message: str, lacking: float = 0.0) -> None:  # the default is for pickle
+        super().__init__(message)
+        self.lacking = lacking
+
+
+def kv_capacity_tokens(
+    model: Model, gpu: Gpu, parallelism: Parallelism, kv_fraction: float, memory_share: float = 1.0
+) -> int:
+    """KV tokens that an instance holds beside the weights, using `kv_fraction` of the memory for both.
+
+    A token takes `memory_share` of the model's KV bytes.
+
+    Weights outside the experts are split over tp and pp and copied over dp, experts are split over all GPUs; KV heads
+    are split over tp (with more GPUs than KV heads each holds a copy of one head, latent KV is copied to all), and each
+    of the dp groups holds sequences of its own. Raises TooLargeError, with the arithmetic, if not one token fits.
+    """
+    tp, pp, dp = parallelism.tp, parallelism.pp, parallelism.dp
+    usable = gpu.memory_bytes * kv_fraction
+    expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
+    weights = (model.weight_bytes - expert_bytes) / (tp * pp) + expert_bytes / parallelism.gpus
+    per_token = model.kv_bytes_per_token * memory_share * model.kv_share(tp) / pp
+    tokens = dp * int((usable - weights) // per_token)
+    if tokens < 1:
+        raise TooLargeError(
+            f"model {model.name} does not fit gpu {gpu.name}: weights {model.weight_bytes / _GB:.1f} GB on"
+            f" {parallelism.gpus} GPU{'s' if parallelism.gpus > 1 else ''} ({parallelism})"
+            f" = {weights / _GB:.1f} GB per GPU, usable {gpu.memory_bytes / _GB:.1f} GB x kv_fraction {kv_fraction:g}"
+            f" = {usable / _GB:.1f} GB; use more GPUs per instance (cluster.tp) or a larger gpu",
+            (weights + per_token - usable) / usable,
+        )
+    return tokens

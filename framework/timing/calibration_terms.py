@@ -1,0 +1,178 @@
+"""The few terms that kernel times lack and that are fitted to measured deployments, and the file that holds them.
+
+`<directory>/<gpu>/<backend>/calibration.json`, beside the profiles of that GPU and backend, holds a list of fits; each
+says which models and data types it is for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from framework.cli.files import write_whole
+from framework.errors import InputError, require_at_least, require_choice, require_positive
+from framework.system.gpu import DTYPE_BYTES
+from framework.system.model import Model
+
+_FORMAT = "servelab calibrations 1"
+_KINDS = ("dense", "moe")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is laid over the kernel times of one GPU and backend; the default changes nothing.
+
+    `kernel` multiplies all times of kernels but communication, which `communication` multiplies. Seconds: `step_s` of
+    every step, `prefill_step_s` of every step with a chunk (its kernels are launched one by one where decodes replay a
+    CUDA graph), `sequence_s` of every decoding sequence in a step, `request_s` of every request before the scheduler
+    sees it (client, HTTP, tokenizer). Raises InputError for values that no fit can give.
+    """
+
+    kernel: float = 1.0
+    communication: float = 1.0
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    request_s: float = 0.0
+    prefill_step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("kernel", "communication"):
+            require_positive(f"calibration: {name}", getattr(self, name))
+        for name in ("step_s", "prefill_step_s", "sequence_s", "request_s"):
+            require_at_least(f"calibration: {name}", getattr(self, name), 0)
+
+
+_TERMS = tuple(field.name for field in fields(Calibration))
+
+
+@dataclass(frozen=True)
+class Selector:
+    """The models that a calibration is for: one, or all "dense" or "moe" ones, with weights of `dtype`; "" is any.
+
+    Raises InputError for a kind or a data type that there is not, and where both model and kind are given.
+    """
+
+    model: str = ""
+    kind: str = ""
+    dtype: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise InputError(f"calibration: model must be a name, got {self.model!r}")
+        for name, choices in (("kind", _KINDS), ("dtype", tuple(DTYPE_BYTES))):
+            if getattr(self, name) != "":
+                require_choice(f"calibration: {name}", getattr(self, name), choices)
+        if self.model and self.kind:
+            raise InputError(f"calibration: either model or kind, got {self.model} and {self.kind}")
+
+    @classmethod
+    def of(cls, model: Model) -> Selector:
+        """Of this model in its data type, the most specific."""
+        return cls(model=model.name, dtype=model.dtype)
+
+    def fits(self, model: Model) -> bool:
+        """Whether it is for that model."""
+        own = {"model": model.name, "kind": "dense" if model.experts is None else "moe", "dtype": model.dtype}
+        return all(asked in ("", own[name]) for name, asked in asdict(self).items())
+
+    @property
+    def specificity(self) -> tuple[bool, bool, bool]:
+        """The larger the more specific: a model before a kind before a data type."""
+        return self.model != "", self.kind != "", self.dtype != ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.model, self.kind, self.dtype))) or "any model"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A calibration, the models it is for, and where it comes from.
+
+    `rows`: keys of the deployments it was fitted to; `note`: how; `source`, `licence`: of their measurements.
+    """
+
+    calibration: Calibration
+    selector: Selector = Selector()
+    rows: tuple[str, ...] = ()
+    note: str = ""
+    source: str = ""
+    licence: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, *self.rows)):
+            raise InputError("calibration: rows, note, source and licence must be text")
+
+
+def calibration_path(directory: Path, gpu: str, backend: str) -> Path:
+    """Where the calibrations of that GPU and backend lie in a directory of profiles."""
+    return directory / gpu / backend / "calibration.json"
+
+
+def write_calibrations(path: Path, entries: Iterable[Fit]) -> None:
+    """Write `entries` as JSON, whole or not at all. InputError if two are for the same, or the file cannot be."""
+    ordered = sorted(entries, key=lambda fit: (fit.selector.specificity, str(fit.selector)))
+    _require_distinct(ordered)
+    content = {"format": _FORMAT, "entries": [_encoded(fit) for fit in ordered]}
+    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def replace_calibration(path: Path, fit: Fit) -> bool:
+    """Put `fit` into the file at `path`, which need not exist, in place of the one for the same; True if it had one."""
+    there = read_calibrations(path) if path.is_file() else ()
+    others = [entry for entry in there if entry.selector != fit.selector]
+    write_calibrations(path, [*others, fit])
+    return len(others) < len(there)
+
+
+def read_calibrations(path: Path) -> tuple[Fit, ...]:
+    """Read what `write_calibrations` wrote, or somebody wrote by hand; InputError where it is something else."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError("another format")
+        entries = tuple(map(_decoded, content["entries"]))
+        _require_distinct(entries)
+        return entries
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        names = ", ".join(_encoded(Fit(Calibration())))
+        raise InputError(f"{path}: no calibrations, which are format {_FORMAT!r} and entries of {names}") from error
+
+
+def find_calibration(directories: Iterable[Path], gpu: str, backend: str, model: Model) -> Fit | None:
+    """The most specific fit for `model` of the first directory that has one; None where there is none."""
+    for directory in directories:
+        path = calibration_path(directory, gpu, backend)
+        fits = [fit for fit in read_calibrations(path) if fit.selector.fits(model)] if path.is_file() else []
+        if fits:
+            return max(fits, key=lambda fit: fit.selector.specificity)
+    return None
+
+
+def _require_distinct(entries: Iterable[Fit]) -> None:
+    selector, count = next(iter(Counter(fit.selector for fit in entries).most_common(1)), (None, 0))
+    if count > 1:
+        raise InputError(f"calibration: {count} entries for {selector}")
+
+
+def _encoded(fit: Fit) -> dict[str, Any]:
+    """One flat object: whom it is for, the terms, where they come from."""
+    known = asdict(fit)
+    return known.pop("selector") | known.pop("calibration") | known
+
+
+def _decoded(entry: Mapping[str, Any]) -> Fit:
+    known = dict(entry)
+    terms = {name: known.pop(name) for name in _TERMS if name in known}
+    chosen = {field.name: known.pop(field.name) for field in fields(Selector) if field.name in known}
+    rows = known.pop("rows", [])
+    if not isinstance(rows, list):
+        raise TypeError("rows are no list")
+    return Fit(Calibration(**terms), Selector(**chosen), tuple(rows), **known)

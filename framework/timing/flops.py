@@ -1,0 +1,93 @@
+"""What a step has to compute and to move, whatever it takes: for MFU, MBU and its place under the roofline.
+
+FLOPs: two for each token and weight that it passes, embedding and output projection apart, and the attention of each
+pair of a query and a key in layers without a window, causal (as `metrics.usage` counts them). Bytes, over all GPUs of
+an instance: weights once, of experts the share that is expected to be chosen by tokens which choose evenly and at
+random, the output projection once; copies count where attention is data parallel, and with pp stages the weights are
+read for each of the pp micro-batches; of KV, what decodes and chunks read and what all tokens write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from framework.errors import InputError
+from framework.system.gpu import DTYPE_BYTES
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`tokens` of a prompt are prefilled after `prefix` tokens that are already cached."""
+
+    tokens: int
+    prefix: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Chunks of prompts, and `batch` decodes of `context` tokens each, the one that is computed included."""
+
+    chunks: Sequence[Chunk] = ()
+    batch: int = 0
+    context: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.chunks and self.batch < 1:
+            raise InputError("a step needs a chunk or a decode")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are computed."""
+        return sum(chunk.tokens for chunk in self.chunks) + self.batch
+
+    @property
+    def sampled(self) -> int:
+        """Sequences that emit a token: each chunk is taken for its prompt's last."""
+        return len(self.chunks) + self.batch
+
+    @property
+    def decode_context(self) -> int:
+        """Context summed over the decodes."""
+        return self.batch * self.context
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt, its prefix included; 0 without chunks."""
+        return max((chunk.prefix + chunk.tokens for chunk in self.chunks), default=0)
+
+
+def flops(model: Model, step: Step) -> float:
+    """FLOPs of a step, see the module."""
+    pairs = step.decode_context + sum(
+        ((chunk.prefix + chunk.tokens) ** 2 - chunk.prefix**2) / 2 for chunk in step.chunks
+    )
+    return 2.0 * model.active_parameters * step.tokens + model.attention_flops_per_pair * pairs
+
+
+def moved_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
+    """Bytes that the GPUs of one instance must read and write for a step, see the module."""
+    return _weight_bytes(model, parallelism, step) + _kv_bytes(model, step)
+
+
+def _weight_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
+    shared = model.shared_parameters * model.dtype_bytes
+    output = model.output_parameters * max(model.dtype_bytes, DTYPE_BYTES["bf16"])
+    copies = parallelism.dp * parallelism.pp
+    read = (shared + output) * copies
+    if model.experts is not None:
+        missed = (1 - model.experts.per_token / model.experts.count) ** (step.tokens / parallelism.pp)
+        read += model.expert_parameters * DTYPE_BYTES[model.expert_dtype] * (1 - missed) * parallelism.pp
+    return read
+
+
+def _kv_bytes(model: Model, step: Step) -> float:
+    """Layers with a window read no more than it, all write each token once."""
+    full = model.layers - model.windowed_layers
+    per_layer = model.kv_bytes_per_token / full if full else 0.0
+    read = full * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))
+    near = step.batch * min(step.context, model.window + 1)
+    near += sum(min(chunk.prefix + chunk.tokens, model.window + chunk.tokens) for chunk in step.chunks)
+    return per_layer * (read + model.windowed_layers * near + model.layers * step.tokens)

@@ -1,0 +1,1 @@
+"""From kernel measurements to the profile of a model on a GPU."""

@@ -1,0 +1,235 @@
+"""Which columns of which files of aiconfigurator-core make the rows of each operation (facts about a format)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from framework.errors import InputError
+from framework.timing.kernels.table import NAMES
+
+# Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.hardware has
+# no such types.
+_DTYPES = {
+    "bfloat16": "bf16",
+    "half": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
+    "int4_wo": "int4",
+}
+_US = 1e-6
+_BF16_BYTES = 2
+_NODE_GPUS = 8
+
+
+@dataclass(frozen=True)
+class File:
+    """One kind of file: where it lies, the column or expression of each key, which rows count and in which unit."""
+
+    family: str
+    name: str
+    columns: Mapping[str, str | pl.Expr]
+    keep: pl.Expr | None = None
+    folder: str | None = None  # instead of the backend
+    fills: Sequence[str] = ()  # rows count where no row before has the same values of these columns ...
+    unless: str = ""  # ... and a kernel whose name matches this
+    latency_s: pl.Expr = pl.col("latency") * 1e-3
+
+    def rows(self, raw: pl.DataFrame, where: str) -> pl.DataFrame:
+        """The file's rows that count, under the names of the schema; null for a type without a name there.
+
+        `raw` has the columns of the file `where` and `gpus_per_node`. `row` counts from 1. Raises InputError for a
+        missing column.
+        """
+        if self.family == "attention" and "window_size" not in raw.columns:  # files older than windows
+            raw = raw.with_columns(window_size=pl.lit(0, pl.Int64))
+        missing = [name for name in self._needed() if name not in raw.columns]
+        if missing:
+            raise InputError(f"{where}: no column {missing[0]}; needed are {', '.join(self._needed())}")
+        raw = raw.with_row_index("row", offset=1)
+        if self.keep is not None:
+            raw = raw.filter(self.keep)
+        return raw.select(
+            *(_key(name, column) for name, column in self.columns.items()),
+            pl.col("row").cast(pl.Int64),
+            kernel=pl.col("kernel_source"),
+            latency_s=self.latency_s.cast(pl.Float64),
+        )
+
+    def _needed(self) -> list[str]:
+        read = [*self.columns.values(), "kernel_source", self.latency_s, *([] if self.keep is None else [self.keep])]
+        names = [[source] if isinstance(source, str) else source.meta.root_names() for source in read]
+        return list(dict.fromkeys(name for several in names for name in several))
+
+
+_HEADS = {
+    "kv_dtype": "kv_cache_dtype",
+    "heads": "num_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "window": "window_size",
+    "batch": "batch_size",
+}
+_ELEMENTS = pl.col("message_size") * _BF16_BYTES
+_EXPERTS: Mapping[str, str | pl.Expr] = {
+    "dtype": "moe_dtype",
+    "tokens": "num_tokens",
+    "hidden": "hidden_size",
+    "intermediate": "inter_size",
+    "experts": "num_experts",
+    "per_token": "topk",
+    "tp": "moe_tp_size",
+    "ep": "moe_ep_size",
+    "distribution": "distribution",
+}
+# TensorRT-LLM's own kernels for experts on Blackwell, which FlashInfer packs for the other backends: where two tables
+# measured them for one shape, they agree within a few per cent.
+_SHARED_TYPES = ("fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8")
+_SHARED_KERNELS = "flashinfer_trtllm|min_latency|^moe_torch_flow$"
+
+
+def _nccl(name: str) -> File:
+    columns: dict[str, str | pl.Expr] = {"dtype": "nccl_dtype", "gpus": "num_gpus", "bytes": _ELEMENTS}
+    keep = (pl.col("op_name") == name) & (pl.col("nccl_dtype") == "half")
+    return File("comm", "nccl", columns, keep, folder="nccl")
+
+
+def _latent(name: str, tokens: Mapping[str, str | pl.Expr], module: int) -> File:
+    """Latent attention: bare kernels have one type, modules that of their projections."""
+    dtype = "gemm_type" if module else "mla_dtype"
+    sizes: dict[str, str | pl.Expr] = {"heads": "num_heads", "batch": "batch_size", **tokens}
+    return File("mla", name, {"kv_dtype": "kv_cache_dtype", "dtype": dtype, **sizes, "module": pl.lit(module)})
+
+
+def _quantize(name: str, phase: str) -> File:
+    columns: dict[str, str | pl.Expr] = {"dtype": "quant_dtype", "m": "m", "k": "k", "phase": pl.lit(phase)}
+    return File("quantize", name, columns)
+
+
+def _deepep(name: str, comm: str, phase: str, latency_us: pl.Expr, keep: pl.Expr | None = None) -> File:
+    """Older files of the library DeepEP: dispatch and combine side by side, all GPUs of the nodes take part."""
+    columns: dict[str, str | pl.Expr] = {
+        "phase": pl.lit(phase),
+        "comm": pl.lit(comm),
+        "tokens": "num_token",
+        "hidden": "hidden_size",
+        "per_token": "num_topk",
+        "experts": "num_experts",
+        "ep": pl.col("node_num") * pl.col("gpus_per_node"),
+        "nodes": "node_num",
+    }
+    return File("comm", name, columns, keep, latency_s=latency_us * _US)
+
+
+def _deepep_files() -> list[File]:
+    files = []
+    for phase in ("dispatch", "combine"):
+        # DeepEP communicates with 20 SMs unless told otherwise (deepseek-ai/DeepEP, README, "Buffer.set_num_sms").
+        normal_us = pl.col(f"{phase}_transmit_us") + pl.col(f"{phase}_notify_us")
+        files.append(_deepep("wideep_deepep_normal", "deepep_ht", phase, normal_us, keep=pl.col(f"{phase}_sms") == 20))
+        files.append(_deepep("wideep_deepep_ll", "deepep_ll", phase, pl.col(f"{phase}_avg_t_us")))
+    return files
+
+
+def _spread_experts(name: str) -> File:
+    """Kernels behind DeepEP, whole experts on each GPU; routing is even, as copies of the popular ones make it."""
+    columns = {**_EXPERTS, "distribution": pl.lit("balanced")}
+    keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > _NODE_GPUS)
+    return File("moe", name, columns, keep)
+
+
+# The type of what is sent is part of the library's name where it is not its default.
+_COMM = pl.col("comm_backend").str.strip_prefix("trtllm_") + pl.when(
+    pl.col("comm_dtype").is_in(["default", "bfloat16"])
+).then(pl.lit("")).otherwise("_" + pl.col("comm_dtype"))
+_PREFILL: Mapping[str, str | pl.Expr] = {"tokens": "isl", "prefix": "step"}
+_DECODE: Mapping[str, str | pl.Expr] = {"context": pl.col("isl") + pl.col("step")}
+# Operations that no version measured in full: what one lacks, by these columns, is taken from the next.
+FILLED = {
+    "all_reduce": ["gpus"],
+    "all_gather": ["gpus"],
+    "reduce_scatter": ["gpus"],
+    "all_to_all": ["gpus"],
+    "dispatch": ["phase", "comm", "hidden", "per_token", "experts", "ep", "nodes"],
+}
+FILES: Mapping[str, Sequence[File]] = {
+    "gemm": [File("gemm", "gemm", {"dtype": "gemm_dtype", "m": "m", "n": "n", "k": "k"})],
+    "prefill_attention": [
+        File("attention", "context_attention", {**_HEADS, **_PREFILL}),
+    ],
+    "decode_attention": [
+        File("attention", "generation_attention", {**_HEADS, **_DECODE}),
+    ],
+    "experts": [
+        # Experts without a gate do two thirds of the work: they are no faster kernel of the same operation.
+        File("moe", "moe", _EXPERTS, keep=~pl.col("kernel_source").str.contains("nongated")),
+        File(
+            "moe",
+            "moe",
+            _EXPERTS,
+            keep=(pl.col("kernel_source") == "sglang_flashinfer_trtllm_moe") & pl.col("moe_dtype").is_in(_SHARED_TYPES),
+            folder="sglang",
+            fills=[name for name in _EXPERTS if name not in ("tokens", "distribution")],
+            unless=_SHARED_KERNELS,
+        ),
+    ],
+    # For a few tokens of each expert, and for many: of what both measured the faster counts.
+    "spread_experts": [_spread_experts("wideep_generation_moe"), _spread_experts("wideep_context_moe")],
+    "all_reduce": [
+        File(
+            "comm",
+            "custom_allreduce",
+            {"dtype": "allreduce_dtype", "gpus": "num_gpus", "bytes": _ELEMENTS},
+            keep=~pl.col("kernel_source").str.ends_with("_eager"),
+        ),
+        _nccl("all_reduce"),
+    ],
+    "all_gather": [_nccl("all_gather")],
+    "reduce_scatter": [_nccl("reduce_scatter")],
+    "all_to_all": [_nccl("alltoall")],
+    "dispatch": [
+        File(
+            "comm",
+            "moe_a2a",
+            {
+                "phase": "phase",
+                "comm": _COMM,
+                "tokens": "num_tokens",
+                "hidden": "hidden_size",
+                "per_token": "topk",
+                "experts": "num_experts",
+                "ep": "ep_size",
+                "nodes": "node_num",
+            },
+            latency_s=pl.col("latency") * _US,
+        ),
+        *_deepep_files(),
+    ],
+    "latent_prefill": [_latent("context_mla", _PREFILL, 0), _latent("mla_context_module", _PREFILL, 1)],
+    "latent_decode": [_latent("generation_mla", _DECODE, 0), _latent("mla_generation_module", _DECODE, 1)],
+    "latent_bmm": [
+        File(
+            "mla_bmm",
+            "mla_bmm",
+            {
+                "dtype": "bmm_dtype",
+                "heads": "num_heads",
+                "tokens": "num_tokens",
+                "phase": pl.col("op_name").str.strip_prefix("mla_gen_"),
+            },
+        )
+    ],
+    "quantize": [_quantize("computescale", "scale"), _quantize("scale_matrix", "apply")],
+}
+
+
+def _key(name: str, column: str | pl.Expr) -> pl.Expr:
+    source = pl.col(column) if isinstance(column, str) else column
+    if name.endswith("dtype"):
+        source = source.replace_strict(_DTYPES, default=None, return_dtype=pl.String)
+    return source.cast(pl.String if name in NAMES else pl.Int64).alias(name)

@@ -1,0 +1,108 @@
+"""What attention costs one GPU: projections over the tokens of a step, attention itself over prompts and decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from framework.system.model import Model
+from framework.timing.kernels.interpolate import FloatArray, Interpolated
+from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations, Shard
+
+
+class Attention(Protocol):
+    """Attention of all layers on one of `tp` GPUs; arguments broadcast, all times in seconds.
+
+    `copied_bytes`: moved for each token by elementwise kernels (rotary embedding, writing the cache); `copies`: such
+    kernels in a step with a prefill. A decode's measured time includes their launch.
+    """
+
+    @property
+    def copied_bytes(self) -> float: ...
+
+    @property
+    def copies(self) -> int: ...
+
+    def projections_s(self, tokens: FloatArray) -> FloatArray:
+        """Matrices before and after attention."""
+        ...
+
+    def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
+        """`batch` prompts of `tokens` tokens each."""
+        ...
+
+    def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        """One token for each of `batch` sequences of `context` tokens each."""
+        ...
+
+    def length_limit(self) -> float:
+        """Longest prompt that was measured."""
+        ...
+
+    def context_limit(self, batch: FloatArray) -> FloatArray:
+        """Longest context that was measured for a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """`count` layers of one kind."""
+
+    count: int
+    prefill: Interpolated
+    decode: Interpolated
+
+
+@dataclass(frozen=True)
+class GroupedQuery:
+    """Grouped-query attention, in some layers to a window only; raises InputError where heads cannot be split."""
+
+    operations: Operations
+    model: Model
+    tp: int
+
+    def __post_init__(self) -> None:
+        self.model.heads_on(self.tp)
+
+    @property
+    def copied_bytes(self) -> float:
+        heads, kv_heads = self._heads()
+        rotated, cached = heads + kv_heads, 2 * kv_heads
+        return self.model.layers * 2.0 * (rotated + cached) * self.model.head_dim * ACTIVATION_BYTES
+
+    @property
+    def copies(self) -> int:
+        return 2 * self.model.layers
+
+    def projections_s(self, tokens: FloatArray) -> FloatArray:
+        heads, kv_heads = self._heads()
+        gemm, hidden, dim = self.operations.gemm(self.model.dtype), self.model.hidden, self.model.head_dim
+        first_s = gemm.seconds((heads + 2 * kv_heads) * dim, hidden, tokens)
+        return self.model.layers * (first_s + gemm.seconds(hidden, heads * dim, tokens))
+
+    def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
+        return np.add.reduce([layers.count * layers.prefill.seconds(batch, tokens) for layers in self._layers()])
+
+    def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        return np.add.reduce([layers.count * layers.decode.seconds(batch, context) for layers in self._layers()])
+
+    def length_limit(self) -> float:
+        return min(float(layers.prefill.limit(1.0)) for layers in self._layers())
+
+    def context_limit(self, batch: FloatArray) -> FloatArray:
+        return np.minimum.reduce([layers.decode.limit(batch) for layers in self._layers()])
+
+    def _heads(self) -> tuple[int, int]:
+        return self.model.heads_on(self.tp)
+
+    def _layers(self) -> Sequence[_Layers]:
+        model = self.model
+        kinds = [(model.layers - model.windowed_layers, 0), (model.windowed_layers, model.window)]
+        return [self._kind(count, window) for count, window in kinds if count]
+
+    def _kind(self, count: int, window: int) -> _Layers:
+        shard = Shard(*self._heads(), self.model.head_dim, self.model.kv_dtype, window)
+        return _Layers(count, self.operations.prefill_attention(shard), self.operations.decode_attention(shard))

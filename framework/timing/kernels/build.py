@@ -1,0 +1,237 @@
+"""Makes profiles from measured kernel times.
+
+    python -m framework.timing.kernels.build
+    python -m framework.timing.kernels.build model=llama3_8b gpu=h100 backend=vllm tp=16 dtype=fp8 kv_dtype=fp8
+
+Without arguments: all that ship, into the package. model=, gpu=, backend= (names, several separated by commas), tp= pp=
+dp= ep= (one instance; those that people use if none is given), dtype= expert_dtype= kv_dtype= (those that ship, or the
+model's own) pick what to make, into the user's cache, where timing=measured finds it; out=DIR: elsewhere. Entries that
+a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of conf/.
+
+Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
+kernels=FILE, from a CSV of one's own or the profiles of the simulator Vidur (framework/timing/kernels/read.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from framework.cli.arguments import configured, split_arguments, whole
+from framework.cli.launch import launch
+from framework.cli.terminal import progress_bar, results_console
+from framework.errors import InputError
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing import profile_files
+from framework.timing.kernels.read import load
+from framework.timing.kernels.table import Kernels, Provenance
+from framework.timing.kernels.tabulate import compose
+from framework.timing.profile import Parts, Setup
+from framework.timing.profile_files import Origin, Profile
+from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
+
+_SIZES = ("tp", "pp", "dp", "ep")
+_TYPES = ("dtype", "expert_dtype", "kv_dtype")
+_OWN = ("model", "gpu", "backend", *_SIZES, *_TYPES, "kernels", "out")
+_PACKAGE = "package"
+_CITATIONS = {
+    "aiconfigurator-core": "NVIDIA, aiconfigurator-core {version}, github.com/ai-dynamo/aiconfigurator: kernel times"
+    " measured on {gpu} with {backend} {backend_version}",
+}
+_CITATION = "{source}: kernel times measured on {gpu} with {backend} {backend_version}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make. `parallelisms`, `types`: None where those that ship are to be made.
+
+    `kernels`: "package" or a file, as for `framework.timing.kernels.read.load`. `keep`: entries that are at `out`.
+    """
+
+    models: tuple[Model, ...]
+    gpus: tuple[Gpu, ...]
+    backends: tuple[str, ...]
+    parallelisms: tuple[Parallelism, ...] | None
+    types: Types | None
+    kernels: str
+    keep: bool
+    out: Path
+    command: str
+
+
+@dataclass
+class Made:
+    """What came of a request: the files, how many entries in all, and what could not be made, with the reason."""
+
+    paths: list[Path] = field(default_factory=list)
+    entries: int = 0
+    missing: dict[str, list[str]] = field(default_factory=dict)
+
+    def miss(self, reason: str, what: str) -> None:
+        self.missing.setdefault(reason, []).append(what)
+
+
+def build(request: Request, progress: Callable[[int, int], None] | None = None) -> Made:
+    """Make the profiles of a request; kernels that were not measured are listed, not refused.
+
+    `progress(done, total)` counts profiles. InputError where the tables cannot be had at all, or a file not written.
+    """
+    made = Made()
+    platforms = [(gpu, backend) for gpu in request.gpus for backend in request.backends]
+    total = len(platforms) * len(request.models)
+    for at, (gpu, backend) in enumerate(platforms):
+        try:
+            kernels = load(request.kernels, gpu, backend)
+        except InputError as error:
+            made.miss(str(error), f"{gpu.name} {backend}")
+            continue
+        for done, model in enumerate(request.models):
+            profile = _profile(request, kernels, model, gpu, made)
+            if profile is not None:
+                made.paths.append(profile_files.write_profile(request.out, profile))
+            if progress is not None:
+                progress(at * len(request.models) + done + 1, total)
+    return made
+
+
+def _profile(request: Request, kernels: Kernels, model: Model, gpu: Gpu, made: Made) -> Profile | None:
+    entries: dict[Setup, Parts] = {}
+    for candidate, setup in _candidates(request, model, gpu):
+        try:
+            entries[setup] = compose(kernels, candidate, gpu, setup.parallelism)
+        except InputError as error:
+            made.miss(str(error), f"{model.name} {gpu.name} {kernels.provenance.backend} {setup}")
+    if not entries:
+        return None
+    made.entries += len(entries)
+    origin = _origin(kernels.provenance, model, gpu, request.command)
+    kept = _kept(request.out, origin) if request.keep else {}
+    return Profile(origin, tuple((kept | entries).values()))
+
+
+def _candidates(request: Request, model: Model, gpu: Gpu) -> Iterator[tuple[Model, Setup]]:
+    types, parallelisms = plan_of(model)
+    if request.types is not None:
+        types = (request.types,)
+    if request.parallelisms is not None:
+        parallelisms = request.parallelisms
+    return fitting(model, gpu, types, parallelisms, anyway=request.parallelisms is not None)
+
+
+def _kept(out: Path, origin: Origin) -> dict[Setup, Parts]:
+    """The entries that a profile at `out` already has from the same tables."""
+    path = profile_files.profile_path(out, origin.model, origin.device.name, origin.backend)
+    if not path.is_file():
+        return {}
+    there = profile_files.read_profile(path)
+    if replace(there.origin, command=origin.command, project=origin.project) != origin:
+        return {}
+    return {parts.setup: parts for parts in there.entries}
+
+
+def _origin(provenance: Provenance, model: Model, gpu: Gpu, command: str) -> Origin:
+    package = _version(provenance.source)
+    citation = _CITATIONS.get(provenance.source, _CITATION).format(
+        source=provenance.source,
+        version=package,
+        gpu=gpu.name,
+        backend=provenance.backend,
+        backend_version=provenance.version,
+    )
+    return Origin(
+        model=model.name,
+        backend=provenance.backend,
+        version=provenance.version,
+        versions=dict(provenance.versions),
+        device=gpu,
+        shape=profile_files.shape_of(model),
+        source=f"{provenance.source} {package}".strip(),
+        licence=provenance.licence,
+        citation=citation,
+        command=command,
+        project=_project_version(),
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # tables from a file
+        return ""
+
+
+def _project_version() -> str:
+    """This project's version, installed or run from a checkout."""
+    declared = Path(__file__).resolve().parents[3] / "pyproject.toml"
+    if declared.is_file():
+        return str(tomllib.loads(declared.read_text("utf-8"))["project"]["version"])
+    return _version("servelab")
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def parse(words: Sequence[str]) -> Request:
+    """The request of a command line; InputError, or one of Hydra's, for what cannot be."""
+    own, overrides = split_arguments(words, _OWN, ("model", "gpu"))
+    models = _chosen("model", own, PLANS, overrides)
+    sizes = {name: whole(name, own[name]) for name in _SIZES if name in own}
+    if set(own) & {"expert_dtype", "kv_dtype"} and "dtype" not in own:
+        raise InputError("give dtype= with expert_dtype= and kv_dtype=")
+    types = Types(own["dtype"], own.get("kv_dtype", "bf16"), own.get("expert_dtype")) if "dtype" in own else None
+    out = Path(own["out"]).expanduser() if "out" in own else None
+    if out is None:
+        out = profile_files.cache_directory() if set(words) else profile_files.shipped_directory()
+    return Request(
+        models=models,
+        gpus=_chosen("gpu", own, GPUS, overrides),
+        backends=tuple(dict.fromkeys(own["backend"].split(","))) if "backend" in own else BACKENDS,
+        parallelisms=(Parallelism(**sizes),) if sizes else None,
+        types=types,
+        kernels=own.get("kernels", _PACKAGE),
+        keep=bool(set(own) - {"out"}),
+        out=out,
+        command=" ".join(
+            ("python -m framework.timing.kernels.build", *(word for word in words if not word.startswith("out=")))
+        ),
+    )
+
+
+def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], overrides: Sequence[str]) -> Any:
+    """What conf/ has under the names of a group that were given, or under all that ship."""
+    names = dict.fromkeys(own[group].split(",") if group in own else default)
+    further = [word for word in overrides if word.startswith(f"{group}.")]
+    return tuple(configured([f"{group}={name}", *further], [group])[group] for name in names)
+
+
+def main(words: Sequence[str]) -> None:
+    """Make what the command line asks for and print what came of it; InputError if nothing could be made."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    request = parse(words)
+    with progress_bar("profiles") as progress:
+        made = build(request, progress)
+    if not made.paths:
+        reasons = "; ".join(made.missing) or "no such instance has room for weights and KV, or computes in such types"
+        raise InputError(f"nothing to write: {reasons}")
+    results_console().print(_summary(request, made), highlight=False, soft_wrap=True)
+
+
+def _summary(request: Request, made: Made) -> str:
+    size = sum(path.stat().st_size for path in made.paths)
+    lines = [f"{made.entries:,} entries in {len(made.paths):,} profiles, {size / 1e6:.2f} MB, in {request.out}"]
+    for reason, what in sorted(made.missing.items()):
+        lines.append(f"not made ({len(what)}, such as {what[0]}): {reason}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    launch(lambda: main(sys.argv[1:]))

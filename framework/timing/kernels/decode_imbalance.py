@@ -1,0 +1,119 @@
+"""What decodes of unequal context cost on top of equal ones, from measured kernels.
+
+A decode kernel ends with its longest sequence. Against a batch of the same summed context c in which all b sequences
+are alike, an uneven one takes
+
+    skew_s * (b * longest - c)
+
+seconds more: the term of the step time that framework.timing.table calls `uneven_s`. The difference of two measurements
+is noisy, and its noise grows with their length, so residuals are taken relative to the even batch's time. Outliers are
+down-weighted (Cauchy loss, tuned to 95 % efficiency on normal noise: Holland, Welsch, "Robust regression using
+iteratively reweighted least-squares", 1977).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from framework.errors import InputError
+from framework.system.model import Model
+from framework.timing.kernels.table import OPERATIONS, Kernels
+
+_KEYS = OPERATIONS["decode_attention"]
+_LAYER = tuple(name for name in _KEYS if name not in ("batch", "context"))
+_LEAST_CASES = 4
+_RESAMPLES = 200
+_LEAST_NOISE = 1e-3  # of a measurement, relative: beyond its noise a residual counts less
+_SIGMAS_PER_MEDIAN = 1.4826  # of the absolute value of a normal variable
+_CAUCHY_SCALE = 2.385  # in standard deviations of the noise
+
+
+@dataclass(frozen=True)
+class Skew:
+    """`per_token_s`: seconds of one layer per context token of (batch x longest - summed context).
+
+    `error_s`: its standard error (bootstrap over the cases); `cases`: uneven batches it rests on; `residual`: median
+    over these of the relative difference between measured and fitted time; `residual_without`: the same without the
+    term.
+    """
+
+    per_token_s: float
+    error_s: float
+    cases: int
+    residual: float
+    residual_without: float
+
+    def step_s(self, layers: int) -> float:
+        """`Parts.skew_s` of a model with so many layers of this kind; 0 where it cannot be told from 0 (2 errors)."""
+        return layers * self.per_token_s if self.per_token_s > 2 * self.error_s else 0.0
+
+
+def fit_skew(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> Skew:
+    """Fit the term to the rows of `decode_attention` and `uneven_decode` of one layer: the same heads and types.
+
+    Each uneven row counts for which there is an even one of the same batch and (mean) context. `seed`: of the
+    bootstrap. Raises InputError for rows of several layers, and for fewer than 4 such pairs.
+    """
+    pairs = _pairs(even, uneven)
+    if pairs.height < _LEAST_CASES:
+        raise InputError(
+            f"skew: {pairs.height} uneven decode batches with an even one of the same batch and context, it takes"
+            f" {_LEAST_CASES}; measure more of them"
+        )
+    even_s = pairs["latency_s"].to_numpy()
+    uneven_s = pairs["uneven_s"].to_numpy()
+    spare = (pairs["batch"] * (pairs["longest"] - pairs["context"])).to_numpy().astype(np.float64)
+    slowdown = uneven_s / even_s - 1.0
+    per_token_s = _robust_slope(spare / even_s, slowdown)
+    draws = np.random.default_rng(seed).integers(0, pairs.height, (_RESAMPLES, pairs.height))
+    slopes = [_robust_slope((spare / even_s)[draw], slowdown[draw]) for draw in draws]
+    return Skew(
+        per_token_s=per_token_s,
+        error_s=float(np.std(slopes, ddof=1)),
+        cases=pairs.height,
+        residual=float(np.median(np.abs(even_s + per_token_s * spare - uneven_s) / uneven_s)),
+        residual_without=float(np.median(np.abs(even_s - uneven_s) / uneven_s)),
+    )
+
+
+def skew_step_s(kernels: Kernels, model: Model, tp: int) -> float:
+    """`Parts.skew_s` of one GPU's share of a model: 0 where its heads have too few uneven batches, or no effect.
+
+    Layers with a window read no more than it, and are not counted.
+    """
+    if "uneven_decode" not in kernels.tables or model.latent is not None:
+        return 0.0
+    heads, kv_heads = model.heads_on(tp)
+    layer = {"kv_dtype": model.kv_dtype, "heads": heads, "kv_heads": kv_heads, "head_dim": model.head_dim}
+    own = [pl.col(name) == value for name, value in (layer | {"window": 0}).items()]
+    even, uneven = (kernels.table(name).filter(own) for name in ("decode_attention", "uneven_decode"))
+    if _pairs(even, uneven).height < _LEAST_CASES:
+        return 0.0
+    return fit_skew(even, uneven).step_s(model.layers - model.windowed_layers)
+
+
+def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:
+    """Even rows joined with `uneven_s` and `longest` of the uneven ones of the same batch and context."""
+    layers = pl.concat([even.select(_LAYER), uneven.select(_LAYER)]).unique(maintain_order=True)
+    if layers.height > 1:
+        described = "; ".join(" ".join(map(str, row)) for row in layers.head(3).iter_rows())
+        raise InputError(f"skew: rows of {layers.height} layers ({' '.join(_LAYER)}: {described}), give one layer's")
+    return even.select("batch", "context", "latency_s").join(
+        uneven.select("batch", "context", "longest", uneven_s="latency_s"), on=["batch", "context"]
+    )
+
+
+def _robust_slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Slope through the origin that minimises the Cauchy loss of y - slope * x."""
+    scale = float(np.median(np.abs(x)))  # the solver wants numbers near 1
+    start = float(np.median(y / x)) * scale
+    noise = _CAUCHY_SCALE * _SIGMAS_PER_MEDIAN * float(np.median(np.abs(start * x / scale - y)))
+    fit = least_squares(
+        lambda slope: slope[0] * x / scale - y, [start], loss="cauchy", f_scale=max(noise, _LEAST_NOISE)
+    )
+    return float(fit.x[0]) / scale

@@ -1,0 +1,272 @@
+"""Seconds of the operations that a decoder's layers are made of, on one GPU, from measured kernel times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from framework.errors import InputError
+from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.system.model import Experts
+from framework.timing.kernels.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
+from framework.timing.kernels.table import Kernels
+
+ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
+# A kernel that only moves data reaches 80 % of the bandwidth after a launch of 3 us: the values that
+# aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
+_COPY_BANDWIDTH = 0.8
+LAUNCH_S = 3e-6
+# Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
+_UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
+_EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
+NODE_GPUS = 8
+_NETWORK_S = 15e-6  # of a round between nodes; estimate
+_LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
+_LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
+_LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one GPU holds of a layer's attention: its heads, and the type of cached keys and values."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    kv_dtype: str
+    window: int = 0
+
+    def seen(self, context: FloatArray) -> FloatArray:
+        """Tokens that the last one attends to."""
+        return np.minimum(context, self.window) if self.window else context
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Measured operations of one GPU and backend, between shapes interpolated. Sizes broadcast; all times in seconds.
+
+    Methods raise InputError, naming operation and shape, where the tables hold nothing to go by.
+    """
+
+    kernels: Kernels
+    gpu: Gpu
+    _fits: dict[tuple[Any, ...], Interpolated] = field(default_factory=dict, repr=False)
+
+    def copy_s(self, moved_bytes: FloatArray) -> FloatArray:
+        """An elementwise kernel that reads and writes so many bytes, launch apart."""
+        return np.asarray(moved_bytes / (_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s))
+
+    def gemm(self, dtype: str) -> Interpolated:
+        """(m, k) activations times (k, n) weights of `dtype`, over (n, k, m); scaling of activations included."""
+        key = ("gemm", dtype)
+        if key not in self._fits:
+            rows = self._gemm_rows(dtype)
+            flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
+
+            def ideal(n: FloatArray, k: FloatArray, m: FloatArray) -> FloatArray:
+                moved = n * k * weight_bytes + (n + k) * m * ACTIVATION_BYTES
+                return self.ideal_s(2.0 * m * n * k, moved, flops)
+
+            self._fits[key] = interpolate(rows, ("n", "k", "m"), ideal)
+        return self._fits[key]
+
+    def experts(self, dtype: str, hidden: int, experts: Experts, tp: int, ep: int) -> Interpolated:
+        """A layer's routed experts over the tokens that enter it on all GPUs that share it.
+
+        Among the GPUs of several nodes, kernels made for that count where they were measured, under even routing.
+        """
+        key = ("experts", dtype, hidden, experts, tp, ep)
+        if key not in self._fits:
+            intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
+            dtype = self._multiplied_as(dtype)
+            shape = {
+                "dtype": dtype,
+                "hidden": hidden,
+                "intermediate": intermediate,
+                "experts": count,
+                "per_token": per_token,
+            }
+            preferred = _EVEN if experts.shared_intermediate else _UNEVEN
+            spread = ep > NODE_GPUS and tp == 1 and self._has("spread_experts", shape)
+            rows = self.rows("spread_experts" if spread else "experts", shape)
+            rows = nearest(_distribution(rows, preferred), {"ep": ep, "tp": tp})
+            flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
+
+            def ideal(shards: float) -> Ideal:
+                def seconds(tokens: FloatArray) -> FloatArray:
+                    matrices = 3.0 * hidden * intermediate * count / shards
+                    read = matrices * (1.0 - (1.0 - per_token / count) ** tokens) * weight_bytes
+                    moved = read + 2.0 * tokens * per_token * hidden / shards * ACTIVATION_BYTES
+                    return self.ideal_s(2.0 * matrices * per_token / count * tokens, moved, flops)
+
+                return seconds
+
+            measured = ideal(float(rows["tp"][0] * rows["ep"][0]))
+            self._fits[key] = interpolate(rows, ("tokens",), measured, ideal(float(tp * ep)), capped=False)
+        return self._fits[key]
+
+    def collective_s(self, operation: str, gpus: int, message_bytes: FloatArray) -> FloatArray:
+        """all_reduce, all_gather or reduce_scatter of a message (the gathered one) among `gpus`; none among one.
+
+        Across nodes the parts of a message that the GPUs of a node hold after their own exchange travel side by side,
+        each over the network port of its GPU.
+        """
+        if gpus == 1:
+            return np.zeros(np.shape(message_bytes))
+        rounds = 2.0 if operation == "all_reduce" else 1.0
+        node = _LINKED.get(self.gpu.name, NODE_GPUS)
+        if gpus > node:
+            nodes = -(-gpus // node)
+            across_s = np.asarray(message_bytes) / node * (nodes - 1) / nodes / self.gpu.nic_bytes_s + _NETWORK_S
+            return self.collective_s(operation, node, message_bytes) + rounds * across_s
+        key = (operation, gpus)
+        if key not in self._fits:
+            rows = nearest(self.rows(operation, {}), {"gpus": gpus})
+            measured = int(rows["gpus"][0])
+
+            def ideal(among: int) -> Ideal:
+                link = self.link_bytes_s(among, measured)
+                return lambda sent: np.asarray(rounds * (among - 1) / among * sent / link)
+
+            self._fits[key] = interpolate(rows, ("bytes",), ideal(measured), ideal(gpus), capped=False)
+        return self._fits[key].seconds(message_bytes)
+
+    def prefill_attention(self, shard: Shard) -> Interpolated:
+        """Attention of one layer over (sequences, tokens of each), nothing cached before."""
+        key = ("prefill_attention", shard)
+        if key not in self._fits:
+            rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
+
+            def ideal(of: Shard) -> Ideal:
+                wide = 2.0 * (of.heads + of.kv_heads) * of.head_dim * ACTIVATION_BYTES
+
+                def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
+                    seen = of.seen(tokens)
+                    flops = 4.0 * batch * of.heads * of.head_dim * (tokens * seen - seen * seen / 2.0)
+                    return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
+
+                return seconds
+
+            measured = _measured(rows)
+            fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard))
+            self._fits[key] = replace(fit, stretch=shard.heads / measured.heads)
+        return self._fits[key]
+
+    def decode_attention(self, shard: Shard) -> Interpolated:
+        """Attention of one layer over (sequences, context of each): one new token a sequence."""
+        key = ("decode_attention", shard)
+        if key not in self._fits:
+            rows = self._attention_rows("decode_attention", shard)
+
+            def ideal(of: Shard) -> Ideal:
+                cached = 2.0 * of.kv_heads * of.head_dim * DTYPE_BYTES[of.kv_dtype]
+                flat = 2.0 * of.heads * of.head_dim * ACTIVATION_BYTES
+
+                def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
+                    seen = of.seen(context)
+                    flops = 4.0 * batch * of.heads * of.head_dim * seen
+                    return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
+
+                return seconds
+
+            measured = _measured(rows)
+            fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard))
+            self._fits[key] = replace(fit, stretch=shard.kv_heads / measured.kv_heads)
+        return self._fits[key]
+
+    def link_bytes_s(self, gpus: int, measured: int) -> float:
+        """Bytes a second from one of so many GPUs to the others, of which `measured` were seen to be of one node."""
+        near = max(measured, _LINKED.get(self.gpu.name, NODE_GPUS))
+        return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
+
+    def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
+        """Any other interpolation, made once for a key."""
+        if key not in self._fits:
+            self._fits[key] = make()
+        return self._fits[key]
+
+    def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
+        """The rows of a table in which the columns have the wanted values; InputError where there are none."""
+        table = self.kernels.table(operation)
+        rows = table.filter(*(pl.col(name) == value for name, value in wanted.items()))
+        if rows.is_empty():
+            shape = ", ".join(f"{name} {value}" for name, value in wanted.items())
+            origin = self.kernels.provenance
+            raise InputError(
+                f"no {operation} times with {shape} for gpu {origin.gpu}, backend {origin.backend} in {origin.source}"
+            )
+        return rows
+
+    def _has(self, operation: str, wanted: dict[str, Any]) -> bool:
+        """Whether a table holds rows in which the columns have the wanted values."""
+        table = self.kernels.tables.get(operation)
+        return (
+            table is not None
+            and not table.filter(*(pl.col(name) == value for name, value in wanted.items())).is_empty()
+        )
+
+    def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
+        """Seconds at the speed of light: the longer of computing and of moving."""
+        return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
+
+    def _multiplied_as(self, dtype: str) -> str:
+        """The type of weights, by what the backend multiplies them where that is faster and was measured."""
+        faster = self.kernels.multiplied_as.get(dtype, dtype)
+        return faster if faster in self.kernels.table("experts")["dtype"].unique() else dtype
+
+    def _gemm_rows(self, dtype: str) -> pl.DataFrame:
+        """Rows of a data type as a server runs it.
+
+        Rows of fp8 contain the search for the scale of the activations: it is taken off where scales are fixed. Where
+        fp8_block rows measured the host's launches instead of the kernel, those of fp8 stand in: a product of 32 x 32
+        matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do; up to twice that
+        time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
+        """
+        rows = self.rows("gemm", {"dtype": "fp8" if dtype == "fp8_dynamic" else dtype})
+        if dtype == "fp8":
+            return self._with_fixed_scales(rows)
+        if dtype != "fp8_block" or "fp8" not in self.kernels.table("gemm")["dtype"].unique():
+            return rows
+        by_kernel = "kernel" if "kernel" in rows.columns else "dtype"
+        launch = pl.col("latency_s").min().over(by_kernel)
+        plain = self.rows("gemm", {"dtype": "fp8"}).select("m", "n", "k", plain_s="latency_s")
+        bound = (launch > _LAUNCH_BOUND_S) & (pl.col("latency_s") < 2 * launch)
+        corrected = pl.when(bound).then(pl.min_horizontal("latency_s", "plain_s")).otherwise("latency_s")
+        return rows.join(plain, on=("m", "n", "k"), how="left").with_columns(latency_s=corrected)
+
+    def _with_fixed_scales(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Times of products without the search for the scale of their activations, where that was measured apart."""
+        if "quantize" not in self.kernels.tables:
+            return rows
+        searches = self.rows("quantize", {}).filter((pl.col("phase") == "scale") & (pl.col("dtype") == "fp8"))
+        search = searches.select("m", "k", search_s="latency_s")
+        rest = pl.max_horizontal(pl.col("latency_s") - pl.col("search_s"), _LEAST_PRODUCT * pl.col("latency_s"))
+        return rows.join(search, on=("m", "k"), how="left").with_columns(latency_s=rest.fill_null(pl.col("latency_s")))
+
+    def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
+        """Rows of the heads, or of the most similar ones: a batch of n sequences keeps the GPU as busy with h heads as
+        one of n / 2 with 2 h.
+        """
+        rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
+        windowed = rows.filter(pl.col("window") == 0 if shard.window == 0 else pl.col("window") > 0)
+        if windowed.is_empty():
+            self.rows(operation, {"kv_dtype": shard.kv_dtype, "window": shard.window})  # says what is missing
+        wanted: dict[str, float] = {"head_dim": shard.head_dim, "kv_heads": shard.kv_heads, "heads": shard.heads}
+        return nearest(windowed, wanted | ({"window": shard.window} if shard.window else {}))
+
+
+def _measured(rows: pl.DataFrame) -> Shard:
+    """The shard that rows of one shard are of."""
+    first = rows.row(0, named=True)
+    return Shard(first["heads"], first["kv_heads"], first["head_dim"], first["kv_dtype"], first["window"])
+
+
+def _distribution(rows: pl.DataFrame, preferred: Sequence[str]) -> pl.DataFrame:
+    """Rows of the most likely distribution of tokens over experts that was measured."""
+    measured = set(rows["distribution"].unique())
+    chosen = next((name for name in preferred if name in measured), rows["distribution"][0])
+    return rows.filter(pl.col("distribution") == chosen)

@@ -1,0 +1,128 @@
+"""Kernel tables from files of one's own: a CSV of measured kernels, or the profiles of the simulator Vidur.
+
+The CSV, one for all operations, is what `python -m framework.timing.microbench` writes. Its columns:
+
+- `op`: an operation of framework.timing.kernels.table.OPERATIONS, such as gemm or decode_attention;
+- the key columns of the operations in it, named as there (empty where an operation has no such key; `window` and
+  `prefix` may be missing: 0);
+- the time of one call, as exactly one of `latency_us`, `latency_ms` and `latency_s`;
+- optional: `longest`, in rows of decode_attention with sequences of unequal length (`context` is then their mean): such
+  rows go to the table uneven_decode;
+- optional: `spread_us`, `spread_ms` or `spread_s`, the interquartile range of repeats in the unit of the time;
+  `kernel`, the kernel's name, of which the fastest counts where several were measured;
+- optional, the same in every row: `gpu`, `backend`, `version`, `licence`.
+
+For example `op,dtype,m,n,k,latency_us` and `gemm,bf16,16,4096,4096,14.8`. Rows are numbered as an editor does: the
+header is row 1. Give at least two values of m, tokens or batch, so that there is something to interpolate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from framework.errors import InputError
+from framework.system.gpu import Gpu
+from framework.timing.kernels.checks import checked, require_consistent, require_even, require_plausible, require_range
+from framework.timing.kernels.csv_text import read_text
+from framework.timing.kernels.read_aiconfigurator import load_package
+from framework.timing.kernels.read_vidur import is_vidur, load_vidur
+from framework.timing.kernels.table import OPERATIONS, Kernels, Provenance, fastest
+
+_UNITS_S = {"latency_us": 1e-6, "latency_ms": 1e-3, "latency_s": 1.0}
+_DEFAULTS = {"window": "0", "prefix": "0"}
+
+
+def load(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
+    """Kernel tables from `source`: "package" (aiconfigurator-core), a CSV of one's own, or Vidur's profiles.
+
+    Vidur's are a directory, or a file recognised by its columns. `backend` may be None for a CSV that states it. Raises
+    InputError for what cannot be used.
+    """
+    path = Path(source)
+    if source != "package" and not path.is_dir() and not is_vidur(read_text(path)):
+        return load_csv(path, gpu, backend)
+    if backend is None:
+        raise InputError(f"kernel times from {source} need a backend")
+    return load_package(gpu.name, backend) if source == "package" else load_vidur(path, gpu, backend)
+
+
+def load_csv(path: Path, gpu: Gpu, backend: str | None = None) -> Kernels:
+    """The tables of a CSV as the module describes it. Raises InputError naming file, operation, row and what is wrong.
+
+    `gpu` tells what is possible: times that it cannot reach, or far slower than it could be, are refused as mistakes.
+    `backend`: what the file must state, where it states one; None: whatever it states.
+    """
+    rows = read_text(path)
+    where = str(path)
+    if "op" not in rows.columns:
+        raise InputError(f"{where}: no column op; needed are op, its key columns and one of {', '.join(_UNITS_S)}")
+    rows = rows.with_columns(pl.col("op").str.strip_chars())
+    unknown = rows.filter(~pl.col("op").is_in(list(OPERATIONS)).fill_null(False))
+    if unknown.height:
+        first = unknown.row(0, named=True)
+        found = "op is empty" if first["op"] is None else f"op = {first['op']!r}"
+        raise InputError(f"{where}, row {first['row']}: {found}; choose one of {', '.join(OPERATIONS)}")
+    if "longest" in rows.columns:
+        uneven = (pl.col("op") == "decode_attention") & (pl.col("longest") != pl.col("context"))
+        rows = rows.with_columns(op=pl.when(uneven).then(pl.lit("uneven_decode")).otherwise("op"))
+    named = {
+        "gpu": _stated(rows, where, "gpu", gpu.name),
+        "backend": _stated(rows, where, "backend", backend),
+        "version": _stated(rows, where, "version"),
+        "licence": _stated(rows, where, "licence"),
+    }
+    tables = {
+        operation: _table(operation, rows.filter(pl.col("op") == operation), where, gpu)
+        for operation in OPERATIONS
+        if operation in set(rows["op"])
+    }
+    versions = dict.fromkeys(tables, named["version"])
+    return Kernels(Provenance(**named, source=path.name, versions=versions), tables)
+
+
+def _table(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> pl.DataFrame:
+    rows = _with_defaults(operation, rows)
+    units = [name for name in _UNITS_S if name in rows.columns]
+    missing = [name for name in OPERATIONS[operation] if name not in rows.columns]
+    if missing or len(units) != 1:
+        wrong = f"no column {missing[0]}" if missing else f"{len(units) or 'no'} columns with a time"
+        raise InputError(
+            f"{where}, {operation}, row {rows['row'][0]}: {wrong}; it needs {', '.join(OPERATIONS[operation])} and"
+            f" one of {', '.join(_UNITS_S)}"
+        )
+    (unit,) = units
+    typed = checked(operation, rows, where, latency=unit, unit_s=_UNITS_S[unit])
+    require_consistent(operation, typed, where)
+    require_plausible(operation, typed, where, gpu)
+    require_even(operation, typed, where, gpu)
+    require_range(operation, typed, where)
+    columns = [*OPERATIONS[operation], "kernel", "latency_s"]
+    spread = unit.replace("latency", "spread")
+    if spread in typed.columns:
+        typed = typed.with_columns(spread_s=pl.col(spread).cast(pl.Float64, strict=False) * _UNITS_S[unit])
+        columns.append("spread_s")
+    return fastest(operation, typed.select(columns))
+
+
+def _with_defaults(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `kernel`, and with the keys that may be left out."""
+    given = [name for name in ("kernel", *_DEFAULTS) if name in rows.columns]
+    absent = {name: pl.lit(None, pl.String) for name in ("kernel", *_DEFAULTS) if name not in given}
+    return rows.with_columns(**absent).with_columns(
+        pl.col("kernel").fill_null(""), *(pl.col(name).fill_null(value) for name, value in _DEFAULTS.items())
+    )
+
+
+def _stated(rows: pl.DataFrame, where: str, name: str, expected: str | None = None) -> str:
+    """What the column says in all rows, or else `expected`; InputError if it says something else."""
+    values = rows[name].drop_nulls().unique(maintain_order=True).to_list() if name in rows.columns else []
+    if expected is None and len(values) < 2:
+        return str(values[0]) if values else "unstated"
+    for value in values:
+        if value != (values[0] if expected is None else expected):
+            row = rows.filter(pl.col(name) == value)["row"][0]
+            wanted = f"{expected} is asked for" if expected else f"the first row says {values[0]!r}"
+            raise InputError(f"{where}, row {row}: {name} = {value!r}, but {wanted}; one file holds one {name}")
+    return str(expected)

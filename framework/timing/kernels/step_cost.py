@@ -1,0 +1,225 @@
+"""Step times of a model from measured kernel times: what each part of a step calls, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from framework.errors import InputError
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.kernels.all_to_all import exchange_s
+from framework.timing.kernels.attention_gqa import Attention, GroupedQuery
+from framework.timing.kernels.attention_mla import latent_attention
+from framework.timing.kernels.interpolate import FloatArray, Interpolated
+from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, NODE_GPUS, Operations
+from framework.timing.kernels.table import Kernels
+
+_SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
+_SUM_BYTES = 4.0  # fp32
+_OVERLAPPED_TOKENS = 256  # up to here servers are assumed to run shared experts on a stream of their own
+
+
+@dataclass(frozen=True)
+class ExactTimes:
+    """Times of the parts of a step, evaluated in the full tables. Sizes are those of the whole instance and broadcast.
+
+    Tokens and sequences are spread evenly over the dp groups; with pp stages, pp micro-batches of equal size are in
+    flight and each passes all stages, so that a step takes as long as one of them through the whole depth.
+    """
+
+    operations: Operations
+    model: Model
+    parallelism: Parallelism
+    attention: Attention
+
+    def gemm_s(self, tokens: FloatArray) -> FloatArray:
+        """Matrices of attention and MLPs, router included, over the tokens of a step."""
+        model, tp = self.model, self.parallelism.tp
+        own = self._own(tokens)
+        time_s = self.attention.projections_s(own)
+        dense_layers = model.layers - model.expert_layers
+        if dense_layers:
+            time_s = time_s + dense_layers * self._mlp_s(model.intermediate / tp, own)
+        if model.experts is not None:
+            router = self.operations.gemm("bf16").seconds(model.experts.count, model.hidden, own)
+            time_s = time_s + model.expert_layers * router
+        return time_s
+
+    def experts_s(self, tokens: FloatArray) -> FloatArray:
+        """Experts over the tokens of a step; few tokens pass the shared ones beside the routed ones."""
+        if self.model.experts is None:
+            return np.zeros(np.shape(tokens))
+        time_s = self._expert_layer().seconds(self._in_flight(tokens))
+        if self.model.experts.shared_intermediate:
+            own = self._own(tokens)
+            shared_s = self._mlp_s(self.model.experts.shared_intermediate / self.parallelism.tp, own)
+            time_s = np.where(own <= _OVERLAPPED_TOKENS, np.maximum(time_s, shared_s), time_s + shared_s)
+        return self.model.expert_layers * time_s
+
+    def elementwise_s(self, tokens: FloatArray) -> FloatArray:
+        """Norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
+        model = self.model
+        norms = 2 * 4 * model.layers * model.hidden  # each reads and writes the tokens and the residual
+        dense_layers = model.layers - model.expert_layers
+        activated = dense_layers * model.intermediate
+        launches = 2 * model.layers + dense_layers
+        if model.experts is not None and model.experts.shared_intermediate:
+            activated += model.expert_layers * model.experts.shared_intermediate
+            launches += model.expert_layers
+        values = norms + model.mlp_matrices * activated / self.parallelism.tp + 2 * model.hidden
+        if model.norm_across_heads:  # queries and keys are read for the sums of their squares, then read and written
+            values += 3 * model.layers * (model.heads + model.kv_heads) * model.head_dim / self.parallelism.tp
+            launches += 4 * model.layers
+        moved = values * ACTIVATION_BYTES + self.attention.copied_bytes
+        return launches * LAUNCH_S + self.operations.copy_s(self._own(tokens) * moved)
+
+    def communication_s(self, tokens: FloatArray) -> FloatArray:
+        """Collectives between the GPUs of a stage, and sends between stages, over the tokens of a step."""
+        model, parallelism, collective_s = self.model, self.parallelism, self.operations.collective_s
+        message = self._own(tokens) * model.hidden * ACTIVATION_BYTES
+        reduce_s = collective_s("all_reduce", parallelism.tp, message)
+        time_s = (model.layers + 1) * reduce_s  # after attention, and once after the embedding
+        time_s = time_s + (model.layers - model.expert_layers) * reduce_s
+        if model.norm_across_heads:
+            sums = self._own(tokens) * 2 * _SUM_BYTES  # of the squares of a token's queries, and of its keys
+            time_s = time_s + model.layers * collective_s("all_reduce", parallelism.tp, sums)
+        if model.experts is not None and parallelism.dp == 1:
+            time_s = time_s + model.expert_layers * reduce_s
+        elif model.experts is not None:
+            time_s = time_s + model.expert_layers * self._exchange_s(tokens)
+        return time_s + (parallelism.pp - 1) * self._send_s(message)
+
+    def _exchange_s(self, tokens: FloatArray) -> FloatArray:
+        """Between the dp groups around the experts of a layer, over the tokens of a step.
+
+        Within a node every GPU gathers all tokens; where experts are spread wider, tokens may go to their experts
+        alone, if that is faster and was measured.
+        """
+        model, parallelism = self.model, self.parallelism
+        assert model.experts is not None
+        gathered = self._in_flight(tokens) * model.hidden * ACTIVATION_BYTES
+        names = ("all_gather", "reduce_scatter")
+        time_s = np.add.reduce([self.operations.collective_s(name, parallelism.stage_gpus, gathered) for name in names])
+        if parallelism.ep == parallelism.stage_gpus > NODE_GPUS:
+            each = np.maximum(self._in_flight(tokens) / parallelism.ep, 1.0)
+            try:
+                sent_s = exchange_s(self.operations, model.hidden, model.experts, parallelism.ep, each)
+            except InputError:
+                return np.asarray(time_s)
+            time_s = np.minimum(time_s, sent_s)
+        return np.asarray(time_s)
+
+    def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
+        """Attention of a step that prefills `batch` whole prompts of `tokens` tokens each."""
+        return self.attention.prefill_s(self._own(batch), tokens)
+
+    def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        """Attention of a step that decodes `batch` sequences of `context` tokens in all."""
+        own = self._own(batch)
+        return self.attention.decode_s(own, np.maximum(np.asarray(context) / batch, 1.0))
+
+    def logits_s(self, sampled: FloatArray) -> FloatArray:
+        """Projection of the sequences that emit a token to the vocabulary."""
+        model = self.model
+        return self.operations.gemm("bf16").seconds(model.vocab / self.parallelism.tp, model.hidden, self._own(sampled))
+
+    @property
+    def groups(self) -> int:
+        """Parts of a step that run at the same time: micro-batches in flight times dp groups."""
+        return self.parallelism.dp * self.parallelism.pp
+
+    @property
+    def tokens_limit(self) -> float:
+        """Most tokens of a step that were measured."""
+        limit = self.operations.gemm(self.model.dtype).largest(-1) * self.groups
+        if self.model.experts is not None:
+            limit = min(limit, self._expert_layer().largest(-1) * self.parallelism.pp)
+        return limit
+
+    @property
+    def sampled_limit(self) -> float:
+        """Most sequences that emit which were measured."""
+        return self.operations.gemm("bf16").largest(-1) * self.groups
+
+    @property
+    def token_steps(self) -> FloatArray:
+        """Measured counts of tokens: where tiles fill, times jump between two of them."""
+        return np.asarray(2.0 ** self.operations.gemm(self.model.dtype).axes[-1] * self.groups)
+
+    def context_limits(self, batches: FloatArray) -> FloatArray:
+        """Largest summed context that was measured for each batch."""
+        return batches * self.attention.context_limit(self._own(batches))
+
+    @property
+    def base_s(self) -> float:
+        """Of every step: the embedding's launch."""
+        return LAUNCH_S
+
+    @property
+    def copies_s(self) -> float:
+        """Launches of the elementwise kernels of a step that prefills."""
+        return self.attention.copies * LAUNCH_S
+
+    def step_s(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int, sampled: int) -> float:
+        """Seconds of a step of chunks (prefix, tokens) and `decodes` sequences of `context` tokens in all.
+
+        Chunks of equal length are evaluated as one batch; one behind a prefix costs (1 - p^2 / (p + s)^2) of a whole
+        prompt of p + s tokens.
+        """
+        tokens = float(sum(tokens for _, tokens in chunks) + decodes)
+        time_s = self.base_s + float(self.linear_s(np.asarray(tokens)))
+        if sampled:
+            time_s += float(self.logits_s(np.asarray(float(sampled))))
+        if chunks:
+            time_s += self.copies_s
+        lengths, counts = np.unique([prefix + tokens for prefix, tokens in chunks], return_counts=True)
+        for length, count in zip(lengths, counts, strict=True):
+            new = [1.0 - (prefix / length) ** 2 for prefix, tokens in chunks if prefix + tokens == length]
+            time_s += float(self.prefill_s(np.asarray(float(count)), np.asarray(float(length)))) * float(np.mean(new))
+        if decodes:
+            time_s += float(self.decode_s(np.asarray(float(decodes)), np.asarray(float(context))))
+        return time_s
+
+    def linear_s(self, tokens: FloatArray) -> FloatArray:
+        """All that depends on the tokens of a step alone."""
+        return self.gemm_s(tokens) + self.experts_s(tokens) + self.elementwise_s(tokens) + self.communication_s(tokens)
+
+    def _expert_layer(self) -> Interpolated:
+        model, parallelism = self.model, self.parallelism
+        assert model.experts is not None
+        return self.operations.experts(
+            model.expert_dtype, model.hidden, model.experts, parallelism.expert_tp, parallelism.ep
+        )
+
+    def _mlp_s(self, intermediate: float, tokens: FloatArray) -> FloatArray:
+        gemm, hidden = self.operations.gemm(self.model.dtype), self.model.hidden
+        first_s = gemm.seconds((self.model.mlp_matrices - 1) * intermediate, hidden, tokens)
+        return first_s + gemm.seconds(hidden, intermediate, tokens)
+
+    def _send_s(self, message_bytes: FloatArray) -> FloatArray:
+        gpu = self.operations.gpu
+        link = gpu.link_bytes_s if self.parallelism.gpus <= NODE_GPUS else gpu.nic_bytes_s
+        return _SEND_LATENCY_S + message_bytes / link
+
+    def _in_flight(self, tokens: FloatArray) -> FloatArray:
+        """Of a micro-batch."""
+        return np.maximum(np.asarray(tokens) / self.parallelism.pp, 1.0)
+
+    def _own(self, tokens: FloatArray) -> FloatArray:
+        """Of a micro-batch in one dp group."""
+        return np.maximum(np.asarray(tokens) / self.groups, 1.0)
+
+
+def exact_times(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> ExactTimes:
+    """How a model's steps on an instance are made of kernels; InputError where a kernel was not measured."""
+    operations = Operations(kernels, gpu)
+    attention: Attention
+    if model.latent is None:
+        attention = GroupedQuery(operations, model, parallelism.tp)
+    else:
+        attention = latent_attention(operations, model, parallelism.tp)
+    return ExactTimes(operations, model, parallelism, attention)

@@ -1,0 +1,1 @@
+"""Measures kernels on the GPU of this machine."""

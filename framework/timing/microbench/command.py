@@ -1,0 +1,203 @@
+"""Measures the kernels of a model on the GPU here: `python -m framework.timing.microbench model=llama3_8b ...`
+
+Needs PyTorch with CUDA, which this project does not install. On a machine that has both, run
+
+    python -m framework.timing.microbench model=llama3_8b tp=1,2,4 out=h200.csv
+
+and a table of kernel times grows in h200.csv, with h200.json beside it (device, driver, versions, clocks, what was left
+out and why). Interrupt it whenever you like: the same command goes on where it stopped. Then make a profile of it,
+which timing=measured finds as timing.backend=torch:
+
+    python -m framework.timing.kernels.build model=llama3_8b gpu=h200 backend=torch tp=2 kernels=h200.csv
+
+One GPU is enough for all tp: it measures what one GPU of a group computes; all-reduces need as many GPUs as they join.
+
+    model=A,B     models of conf/model; several share the shapes they have in common
+    tp=1,2,4      GPUs that share a layer (default 1)
+    out=FILE      the table (default measured.csv)
+    minutes=20    stop after that long, the least useful cases last (default: when all are measured)
+    dtypes=bf16,fp8   of the weights, most useful first (default: the models' own, then fp8)
+    ops=gemm,...  only these operations: gemm prefill_attention decode_attention all_reduce mixed_attention
+    attention=auto    the library: flash_attn_interface (version 3), flashinfer, flash_attn (version 2) or torch;
+                      auto takes the first that is installed
+    gpu=h200      the name in conf/gpu (default: from the device's name)
+    licence=...   of the table, e.g. CC0-1.0 (default: unstated)
+    list          say what would be measured and how long that takes, then stop; needs no GPU
+
+A case is one kernel call, captured in a CUDA graph as servers replay it. Each time is the median of repeats, each
+repeat the mean over the calls of one replay, until the interquartile range falls below 2 % of the median.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from framework.cli.files import write_whole
+from framework.cli.terminal import progress_bar
+from framework.errors import InputError
+from framework.system.gpu import Gpu
+from framework.timing.microbench.cases import Case, unmeasured_parts
+from framework.timing.microbench.cuda import CudaDevice
+from framework.timing.microbench.device import Device, Measured, OutOfMemoryError, Repeats, UnsupportedError
+from framework.timing.microbench.journal import Origin, Table
+from framework.timing.microbench.options import Options, dry_run_gpu, gpu_named
+
+_PREPARE_S = 0.15  # allocating, capturing and warming up one case; for estimates
+_REPLAY_S = 0.002  # of one sample, at least; for estimates
+_REASONS = 8  # that a summary lists
+_PAUSE_S = 10.0  # between two records of the clocks
+
+
+@dataclass
+class Outcome:
+    """What became of the cases; `unsupported` counts by reason."""
+
+    measured: int = 0
+    known: int = 0
+    out_of_memory: int = 0
+    unmeasured: int = 0
+    unsupported: Counter[str] = field(default_factory=Counter)
+    clocks: list[dict[str, float]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts = [f"{self.measured} measured", f"{self.known} already in the table"]
+        parts += [f"{self.out_of_memory} out of memory"] if self.out_of_memory else []
+        parts += [f"{count} left out ({reason})" for reason, count in self.unsupported.most_common(_REASONS)]
+        others = sum(self.unsupported.values()) - sum(count for _, count in self.unsupported.most_common(_REASONS))
+        parts += [f"{others} left out for other reasons"] if others else []
+        parts += [f"{self.unmeasured} not measured for lack of time"] if self.unmeasured else []
+        return ", ".join(parts)
+
+
+def measure(
+    cases: Sequence[Case],
+    device: Device,
+    table: Table,
+    gpu: Gpu,
+    budget_s: float = float("inf"),
+    repeats: Repeats | None = None,
+    report: Callable[[int, int], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Time the cases that `table` lacks, in order, and add them to it; stops before a case that would pass `budget_s`.
+
+    `gpu` serves to estimate what a case will take. `report(done, total)` is called before each case.
+    """
+    outcome, started, clocks_due = Outcome(), clock(), clock()
+    repeats = Repeats() if repeats is None else repeats
+    for done, case in enumerate(cases):
+        if report is not None:
+            report(done, len(cases))
+        if case in table:
+            outcome.known += 1
+            continue
+        now = clock()
+        if now - started + estimate_s(case, gpu) > budget_s:
+            outcome.unmeasured = sum(case not in table for case in cases[done:])
+            outcome.known += len(cases) - done - outcome.unmeasured
+            break
+        if now >= clocks_due:
+            outcome.clocks.append({"seconds": round(now - started, 1), **device.clocks_mhz()})
+            clocks_due = now + _PAUSE_S
+        try:
+            table.add(case, _time(device, case, repeats, clock))
+            outcome.measured += 1
+        except OutOfMemoryError:
+            outcome.out_of_memory += 1
+        except UnsupportedError as reason:
+            outcome.unsupported[f"{case.operation}: {reason}"] += 1
+    return outcome
+
+
+def _time(device: Device, case: Case, repeats: Repeats, clock: Callable[[], float]) -> Measured:
+    timed = device.prepare(case)
+    try:
+        return repeats.time(timed, clock)
+    finally:
+        timed.release()
+
+
+def estimate_s(case: Case, gpu: Gpu) -> float:
+    """Rough seconds that timing a case takes."""
+    repeats = Repeats()
+    return _PREPARE_S + (repeats.warm_up + repeats.least) * max(_REPLAY_S, case.estimate_s(gpu))
+
+
+def describe(cases: Sequence[Case], gpu: Gpu) -> str:
+    """How many cases of each operation there are in each round, and how long they take."""
+    lines, passed_s = [], 0.0
+    for number in sorted({case.round for case in cases}):
+        chosen = [case for case in cases if case.round == number]
+        passed_s += sum(estimate_s(case, gpu) for case in chosen)
+        counts = ", ".join(f"{name} {count}" for name, count in Counter(c.operation for c in chosen).items())
+        lines.append(f"round {number}: {counts}; {passed_s / 60:.1f} minutes until its end")
+    return "\n".join([*lines, f"{len(cases)} cases, about {passed_s / 60:.0f} minutes on one {gpu.name} (estimated)"])
+
+
+def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
+    """Measure what `options` ask for; `open_device(attention library)` raises InputError where there is no GPU."""
+    cases, earlier = options.cases(), _earlier_runs(_origin_path(options))
+    device = open_device(options.attention)
+    try:
+        origin = device.origin
+        gpu = gpu_named(options.gpu, str(origin["device"]), float(origin["memory_bytes"]))
+        table = Table(options.out, Origin(gpu.name, str(origin["version"]), options.licence))
+        try:
+            with progress_bar(f"{gpu.name}, {options.out}") as report:
+                outcome = measure(cases, device, table, gpu, options.budget_s, report=report)
+        finally:  # also where the user interrupts
+            written = table.finish()
+        runs = [*earlier, _described(options, origin, outcome)]
+        write_whole(_origin_path(options), (json.dumps(runs, indent=2) + "\n").encode())
+    finally:
+        device.close()
+    print(f"{', '.join(map(str, written)) or 'nothing written'}: {outcome}")
+    print(*unmeasured_parts(options.models), sep="\n")
+    return outcome
+
+
+def _origin_path(options: Options) -> Path:
+    """The file beside the table that describes the runs which made it, the newest last."""
+    return options.out.with_suffix(".json")
+
+
+def _earlier_runs(path: Path) -> list[Any]:
+    """The runs described so far; InputError for a file that holds something else."""
+    if not path.exists():
+        return []
+    try:
+        runs = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another out=") from error
+    if not isinstance(runs, list):
+        raise InputError(f"{path}: does not describe measurements; move it away, or choose another out=")
+    return runs
+
+
+def _described(options: Options, origin: Mapping[str, str | int | float], outcome: Outcome) -> dict[str, Any]:
+    return {
+        **origin,
+        "arguments": list(options.arguments),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "outcome": str(outcome),
+        "clocks_mhz": outcome.clocks,
+    }
+
+
+def main(words: Sequence[str]) -> None:
+    """The command line; raises InputError for what its user can mend."""
+    if not words or {"help", "--help", "-h"} & {*words}:
+        print(__doc__)
+        return
+    options = Options.parse(words)
+    if options.dry_run:
+        print(describe(options.cases(), dry_run_gpu(options.gpu)))
+        print(*unmeasured_parts(options.models), sep="\n")
+    else:
+        run(options, CudaDevice)

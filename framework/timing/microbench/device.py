@@ -1,0 +1,103 @@
+"""What the micro-benchmark asks of a GPU, and how it repeats a timing until it is sure of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from framework.timing.microbench.cases import Case
+
+REASON_LETTERS = 90  # of what a library or a process says
+
+
+class OutOfMemoryError(Exception):
+    """The case does not fit in the GPU's memory."""
+
+
+class UnsupportedError(Exception):
+    """The case cannot run on this machine; says why in a few words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason[:REASON_LETTERS])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Time of one call: median and interquartile range over repeats, and the kernel that ran."""
+
+    latency_s: float
+    spread_s: float
+    kernel: str
+
+
+class Timed(Protocol):
+    """A case that is ready to be timed; `kernel` names the library or kernel that runs."""
+
+    @property
+    def kernel(self) -> str: ...
+
+    def sample(self) -> float:
+        """Seconds of one call, the mean over one replay; raises OutOfMemoryError or UnsupportedError."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+class Device(Protocol):
+    """A GPU that can time cases."""
+
+    @property
+    def origin(self) -> Mapping[str, str | int | float]:
+        """What a table should say about its making: `device`, `memory_bytes`, `version` of the library, and more."""
+        ...
+
+    def clocks_mhz(self) -> Mapping[str, float]:
+        """Clocks now; empty where they cannot be read."""
+        ...
+
+    def prepare(self, case: Case) -> Timed:
+        """Set a case up; raises OutOfMemoryError or UnsupportedError."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often a case is timed: until the interquartile range is below `spread` of the median, or to a cap.
+
+    `warm_up` samples are dropped; then at least `least` and at most `most` are taken, and none after `seconds`.
+    """
+
+    warm_up: int = 3
+    least: int = 10
+    most: int = 100
+    spread: float = 0.02
+    seconds: float = 5.0
+
+    def time(self, timed: Timed, clock: Callable[[], float] = time.monotonic) -> Measured:
+        """Median and interquartile range of samples, in seconds."""
+        for _ in range(self.warm_up):
+            timed.sample()
+        started = clock()
+        samples: list[float] = []
+        while len(samples) < self.least or not self._is_enough(samples, clock() - started):
+            samples.append(timed.sample())
+        return Measured(float(np.median(samples)), _range(samples), timed.kernel)
+
+    def _is_enough(self, samples: Sequence[float], passed_s: float) -> bool:
+        steady = _range(samples) < self.spread * float(np.median(samples))
+        return steady or len(samples) >= self.most or passed_s >= self.seconds
+
+
+def _range(samples: Sequence[float]) -> float:
+    low, high = np.percentile(samples, [25, 75])
+    return float(high - low)

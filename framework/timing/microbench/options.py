@@ -1,0 +1,157 @@
+"""The command line of the micro-benchmark, and the models and GPUs that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from framework.cli.arguments import split_arguments, truth, whole
+from framework.errors import InputError, require_choice, require_positive
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.timing.microbench.cases import KEYS, Case, model_cases
+
+_CONF = Path(__file__).resolve().parents[3] / "conf"
+ATTENTION = ("flash_attn_interface", "flashinfer", "flash_attn", "torch")
+DTYPES = ("bf16", "fp8")
+_DEFAULTS = {
+    "model": "",
+    "tp": "1",
+    "out": "measured.csv",
+    "minutes": "",
+    "dtypes": "",
+    "ops": ",".join(KEYS),
+    "attention": "auto",
+    "gpu": "",
+    "licence": "unstated",
+    "list": "false",
+}
+_MEMORY_TOLERANCE = 0.1  # what a device reports against its data sheet
+_VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links than the namesake in conf/gpu
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure and where to; `gpu` empty: from the device's name; `minutes` None: without end."""
+
+    models: tuple[Model, ...]
+    tps: tuple[int, ...]
+    out: Path
+    minutes: float | None
+    dtypes: tuple[str, ...]
+    operations: tuple[str, ...]
+    attention: str
+    gpu: str
+    licence: str
+    dry_run: bool
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> Options:
+        """Read key=value arguments; raises InputError, in one line, for what they should not be."""
+        words = ["list=true" if argument == "list" else argument for argument in arguments]
+        given = _DEFAULTS | split_arguments(words, tuple(_DEFAULTS), ())[0]
+        models = tuple(_load("model", name, Model) for name in _words("model", given["model"]))
+        dtypes = _words("dtypes", given["dtypes"] or ",".join(dict.fromkeys([*(_own(m) for m in models), "fp8"])))
+        for dtype in dtypes:
+            require_choice("dtypes", dtype, DTYPES)
+        operations = _words("ops", given["ops"])
+        for operation in operations:
+            require_choice("ops", operation, tuple(KEYS))
+        require_choice("attention", given["attention"], ("auto", *ATTENTION))
+        return cls(
+            models=models,
+            tps=tuple(whole("tp", word) for word in _words("tp", given["tp"])),
+            out=_out(given["out"]),
+            minutes=_minutes(given["minutes"]) if given["minutes"] else None,
+            dtypes=dtypes,
+            operations=operations,
+            attention=given["attention"],
+            gpu=given["gpu"],
+            licence=given["licence"],
+            dry_run=truth("list", given["list"]),
+            arguments=tuple(arguments),
+        )
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds after which to stop."""
+        return float("inf") if self.minutes is None else 60 * self.minutes
+
+    def cases(self) -> list[Case]:
+        """What to measure, most useful first."""
+        cases = model_cases(self.models, self.tps, self.dtypes)
+        return [case for case in cases if case.operation in self.operations]
+
+
+def gpu_named(name: str, device: str, memory_bytes: float) -> Gpu:
+    """The entry of conf/gpu called `name`, or, without a name, the one that a device of that name and memory is.
+
+    InputError where it is none of them, or a variant with other clocks or memory than its namesake.
+    """
+    if name:
+        return _load("gpu", name, Gpu)
+    advice = "say which of conf/gpu it is with gpu=, or describe it there first"
+    words = re.split(r"[^a-z0-9-]+", device.lower())
+    variant = next((word for word in _VARIANTS if any(word in part for part in words)), None)
+    if variant is not None:
+        raise InputError(f"the GPU is a {device}, a variant that its namesake does not describe; {advice}")
+    parts = {part for word in words for part in (word, word.split("-")[0])}
+    for path in sorted((_CONF / "gpu").glob("*.yaml")):
+        if path.stem in parts:
+            gpu = _load("gpu", path.stem, Gpu)
+            if abs(memory_bytes / gpu.memory_bytes - 1) > _MEMORY_TOLERANCE:
+                raise InputError(f"the GPU is a {device} of {memory_bytes / 1e9:.0f} GB, not a {gpu.name}; {advice}")
+            return gpu
+    raise InputError(f"the GPU is a {device}, which conf/gpu does not know; {advice}")
+
+
+def dry_run_gpu(name: str) -> Gpu:
+    """The GPU for estimates without one: `name`, else an h100."""
+    return _load("gpu", name or "h100", Gpu)
+
+
+def _load(group: str, name: str, kind: type[Any]) -> Any:
+    path = _CONF / group / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in (_CONF / group).glob("*.yaml")))
+        raise InputError(f"{group}={name}: there is no {group} of that name; choose one of {known}")
+    loaded = instantiate(OmegaConf.load(path), _convert_="all")
+    if not isinstance(loaded, kind):
+        raise InputError(f"{path}: makes no {kind.__name__}; mend its _target_")
+    return loaded
+
+
+def _words(name: str, text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    if not text or not all(words):
+        raise InputError(f"{name}= needs names, with commas between them; got {text!r}")
+    return words
+
+
+def _own(model: Model) -> str:
+    return "fp8" if model.dtype == "fp8" else "bf16"
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        raise InputError(f"minutes must be a finite number above 0, got {text!r}") from None
+    require_positive("minutes", minutes)
+    return minutes
+
+
+def _out(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".csv":
+        raise InputError(f"out={text}: must end in .csv")
+    if not path.parent.is_dir():
+        raise InputError(f"out={text}: there is no directory {path.parent}; make it first")
+    return path

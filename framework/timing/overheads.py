@@ -1,0 +1,104 @@
+"""Times of the GPU, and of the host that prepares each step and reads its results while the GPU waits.
+
+Attention of short chunks: blocks of threads run in waves, the last of which leaves part of the GPU idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from framework.errors import InputError, require_at_least, require_count
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.table import Curve, StepRow, Timing
+
+
+@dataclass(frozen=True)
+class WithHost:
+    """The steps of `gpu_times`, each longer by the host's work: (seconds of a step, seconds of a decode) by tp.
+
+    A tp that is not named takes those of the largest named one below it. `host` says whose work it is. Raises
+    InputError for seconds below 0 and where tp 1 is not named.
+    """
+
+    gpu_times: Timing
+    host: str
+    by_tp: Mapping[int, Sequence[float]]
+
+    def __post_init__(self) -> None:
+        for tp, seconds in self.by_tp.items():
+            require_count("timing.by_tp: tp", tp)
+            if len(seconds) != 2:
+                raise InputError(f"timing.by_tp: tp {tp} must have seconds of a step and of a decode, got {seconds}")
+            for value in seconds:
+                require_at_least(f"timing.by_tp: tp {tp}", value, 0)
+        if 1 not in self.by_tp:
+            raise InputError("timing.by_tp must name tp 1, the least there is")
+
+    @property
+    def source(self) -> str:
+        return f"{self.gpu_times.source}, with the host's work in {self.host}"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance; InputError as of `gpu_times`."""
+        row = self.gpu_times.row(model, gpu, parallelism)
+        step_s, decode_s = self.by_tp[max(tp for tp in self.by_tp if tp <= parallelism.tp)]
+        return replace(row, base_s=row.base_s + step_s, per_sequence_s=row.per_sequence_s + decode_s)
+
+
+# --- short chunks in waves --------------------------------------------------------------------------------------------
+
+
+_LONGEST = 16384  # tokens from which on a prompt counts as filling the GPU
+_FILLS = 0.8  # share of the slots from which on keys are not split over blocks to fill the others (FlashAttention 2)
+
+
+@dataclass(frozen=True)
+class InWaves:
+    """The steps of `gpu_times`, the attention of a chunk longer by what its blocks leave idle of the GPU.
+
+    A block computes `tile_rows` queries of one head; a GPU runs as many blocks at once as `slots` has for its name, and
+    n blocks take as long as the next multiple of that. Where they would fill less than 0.8 of one wave, keys are split
+    until they do. Measured times of whole prompts have this in them already: a chunk takes longer by its own waste over
+    that of a prompt up to its end. Raises InputError for counts below 1 and for a GPU that `slots` does not name.
+    """
+
+    gpu_times: Timing
+    tile_rows: int
+    slots: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        require_count("timing.tile_rows", self.tile_rows)
+        for gpu, slots in self.slots.items():
+            require_count(f"timing.slots: {gpu}", slots)
+
+    @property
+    def source(self) -> str:
+        return f"{self.gpu_times.source}, chunks in waves"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance; InputError as of `gpu_times`."""
+        if gpu.name not in self.slots:
+            raise InputError(f"timing.slots names {', '.join(self.slots)}, not gpu={gpu.name}; add its blocks at once")
+        heads = max(1, model.heads // parallelism.tp)
+        return replace(self.gpu_times.row(model, gpu, parallelism), waste=self._waste(heads, self.slots[gpu.name]))
+
+    def _waste(self, heads: int, slots: int) -> Curve:
+        """Time over that of a full GPU, by tokens of a chunk: falls within a tile, and rises where another begins."""
+        knots, values = [], []
+        for tile in range(_LONGEST // self.tile_rows):
+            for tokens in (tile * self.tile_rows + 1, (tile + 1) * self.tile_rows):
+                knots.append(float(tokens))
+                values.append(self.waste_of(tokens, heads, slots))
+        return Curve((*knots, knots[-1] + 1, knots[-1] + 2), (*values, 1.0, 1.0))
+
+    def waste_of(self, tokens: int, heads: int, slots: int) -> float:
+        """Time of a chunk of so many tokens over that of as much work on a full GPU, at least 1."""
+        tiles = math.ceil(tokens / self.tile_rows)
+        waves = tiles * heads / slots
+        if waves >= _FILLS:
+            waves = math.ceil(waves)
+        return waves * slots * self.tile_rows / (tokens * heads)

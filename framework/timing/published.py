@@ -1,0 +1,192 @@
+"""Step times that others fitted to an engine of theirs: prompts and decodes apart, by model, GPU and tp.
+
+Step times of which whole prompts were measured elsewhere: on another machine, with another engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from framework.errors import InputError, require_at_least, require_count
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.table import Curve, StepRow, Surface, Timing, stack, step_s
+
+_CONTEXTS = (1.0, 2.0**20)  # a decode's time is affine in its context: any two points tell it
+
+
+@dataclass(frozen=True)
+class Law:
+    """The times of one model on `tp` GPUs of one kind.
+
+    A step of prompts costs prefill_base_s + prefill_per_token_s * tokens + prefill_quadratic_s * sum of squared lengths
+    + prefill_curve_s over the tokens of the step: points (tokens, seconds), nothing up to the first. A step of decodes
+    costs seconds + per_context_token_s * summed context, linear in the batch between the rows (batch, seconds,
+    per_context_token_s) of decode_s, the first of which is of one decode. A step with both costs what the two would
+    cost, less the cheaper one's cost of being a step at all.
+    """
+
+    model: str
+    gpu: str
+    tp: int
+    prefill_base_s: float
+    decode_s: Sequence[Sequence[float]]
+    prefill_per_token_s: float = 0.0
+    prefill_quadratic_s: float = 0.0
+    prefill_curve_s: Sequence[Sequence[float]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("prefill_base_s", "prefill_per_token_s", "prefill_quadratic_s"):
+            require_at_least(f"{self}: {name}", getattr(self, name), 0)
+        for name, columns in (("decode_s", 3), ("prefill_curve_s", 2)):
+            for row in getattr(self, name):
+                if len(row) != columns:
+                    raise InputError(f"{self}: {name} must have rows of {columns} numbers, got {row}")
+                for value in row:
+                    require_at_least(f"{self}: {name}", value, 0)
+
+    def __str__(self) -> str:
+        return f"timing.laws: {self.model} on {self.tp} {self.gpu}"
+
+    def row(self, stages: int) -> StepRow:
+        """Step times of an instance of so many pipeline stages, over which as many equal micro-batches are spread.
+
+        Raises InputError for points that do not rise.
+        """
+        batches, seconds, slopes = zip(*self.decode_s, strict=True)
+        shared_s = min(self.prefill_base_s, *seconds)
+        values = [
+            tuple(one_s - shared_s + slope_s * context / stages for context in _CONTEXTS)
+            for one_s, slope_s in zip(seconds, slopes, strict=True)
+        ]
+        try:
+            return StepRow(
+                base_s=shared_s,
+                prefill_step_s=self.prefill_base_s - shared_s,
+                per_prefill_token_s=self.prefill_per_token_s / stages,
+                prefill_quadratic_s=self.prefill_quadratic_s / stages,
+                linear=self._curve(stages),
+                decode=Surface(_of_stages(batches, stages), _CONTEXTS, (*values[: stages > 1], *values)),
+            )
+        except ValueError as error:
+            raise InputError(f"{self}: {error}") from error
+
+    def _curve(self, stages: int) -> Curve | None:
+        if not self.prefill_curve_s:
+            return None
+        tokens, seconds = zip(*self.prefill_curve_s, strict=True)
+        return Curve((1.0, *(float(stages * one) for one in tokens)), (0.0, *seconds))
+
+
+def _of_stages(batches: Sequence[float], stages: int) -> tuple[float, ...]:
+    """The batches of an instance at which each micro-batch has one of `batches`; one decode costs what `stages` do."""
+    all_of_them = tuple(float(stages * batch) for batch in batches)
+    return (1.0, *all_of_them) if stages > 1 else all_of_them
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """`laws`, each the fields of a `Law`; `source` says where they are from.
+
+    Raises InputError for laws that are none, and where there is none of a model, GPU and tp.
+    """
+
+    source: str
+    laws: Sequence[Mapping[str, Any] | Law]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "laws", tuple(_law(one) for one in self.laws))
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance."""
+        if parallelism.dp > 1 or parallelism.ep > 1:
+            raise InputError(f"timing {self.source} knows tp and pp only, not {parallelism}")
+        known = [one for one in self.laws if isinstance(one, Law)]
+        for law in known:
+            if (law.model, law.gpu, law.tp) == (model.name, gpu.name, parallelism.tp):
+                return law.row(parallelism.pp)
+        there = ", ".join(f"{one.model} on {one.gpu} tp {one.tp}" for one in known)
+        raise InputError(
+            f"timing {self.source} has no times of {model.name} on {gpu.name} tp {parallelism.tp};"
+            f" it has {there}: choose one of them, or timing=roofline"
+        )
+
+
+def _law(fields: Mapping[str, Any] | Law) -> Law:
+    if isinstance(fields, Law):
+        return fields
+    try:
+        return Law(**fields)
+    except TypeError as error:  # a key too many or too few
+        raise InputError(f"timing.laws: {error}") from error
+
+
+# --- prompts measured elsewhere ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The steps of `times`, those of one whole prompt as long as they were measured elsewhere.
+
+    `prompts_s`: (tokens, seconds of the step), of `model` on `tp` GPUs named `gpu`; `measured` says by whom. Attention
+    of a chunk takes longer by `masked_s` for each squared token of its own, as in kernels that compute above the
+    diagonal too. Linear layers take what the rest of a step leaves of a point. They are affine in tokens between points
+    and go on so beyond the last; below the first they take as long as in `times`, longer or shorter by the same factor
+    as there. Raises InputError for fewer than two points, for points that do not rise, for a `masked_s` below 0, and
+    for what else than these was not measured.
+    """
+
+    times: Timing
+    measured: str
+    model: str
+    gpu: str
+    tp: int
+    prompts_s: Sequence[Sequence[float]]
+    masked_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for point in self.prompts_s:
+            if len(point) != 2:
+                raise InputError(f"timing.prompts_s must have points of tokens and seconds, got {point}")
+            require_count("timing.prompts_s: tokens", point[0])
+            require_at_least(f"timing.prompts_s: seconds of {point[0]} tokens", point[1], 0)
+        require_at_least("timing.masked_s", self.masked_s, 0)
+        if len(self.prompts_s) < 2 or np.any(np.diff(np.array(self.prompts_s, float), axis=0) <= 0):
+            raise InputError("timing.prompts_s must have two points or more, with rising tokens and seconds")
+
+    @property
+    def source(self) -> str:
+        return f"{self.times.source}, prompts as measured by {self.measured}"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """Step times of one instance; InputError as of `times`, and where a point is shorter than its attention."""
+        if (model.name, gpu.name, parallelism) != (self.model, self.gpu, Parallelism(tp=self.tp)):
+            raise InputError(
+                f"timing {self.source} has times of {self.model} on {self.gpu} tp {self.tp},"
+                f" not of {model.name} on {gpu.name} {parallelism}: choose these, or another timing"
+            )
+        row = replace(self.times.row(model, gpu, parallelism), masked_s=self.masked_s)
+        if row.linear is None:
+            raise InputError(f"timing {self.source}: {self.times.source} does not tell linear layers from the rest")
+        return replace(row, linear=self._linear(row, row.linear))
+
+    def _linear(self, row: StepRow, kernels: Curve) -> Curve:
+        rest = stack([replace(row, linear=None)])
+        points = [
+            (float(tokens), seconds - step_s(rest, 0, [0], [int(tokens)], 0, 0)) for tokens, seconds in self.prompts_s
+        ]
+        first, first_s = points[0]
+        if first_s <= 0:
+            raise InputError(f"timing.prompts_s: {first:.0f} tokens take longer without linear layers")
+        scale = first_s / float(np.interp(first, kernels.knots, kernels.values))
+        below = [(at, value * scale) for at, value in zip(kernels.knots, kernels.values, strict=True) if at < first]
+        knots, values = zip(*below, *points, strict=True)
+        try:
+            return Curve(knots, values)
+        except ValueError as error:
+            raise InputError(f"timing.prompts_s: without the rest of a step, {error}") from error

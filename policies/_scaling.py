@@ -1,0 +1,99 @@
+"""What planners of fleets share: forecasts, the batch that a pace allows, and the moves towards wanted pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from framework.codes import DECODE, OFF, PREFILL
+from framework.engine.config import Batching
+from framework.policy import Plan, SetRole
+from framework.policy.view import Cluster, Instances, Request
+from framework.system.cluster import ClusterSpec, Role
+
+_BATCHING: dict[Role, Batching] = {"prefill": "prefill_first", "decode": "decode_first", "mixed": "decode_first"}
+
+
+def forecast(history: Sequence[float]) -> float:
+    """The next value of a series by ARIMA(1, 1, 0): its last change goes on, by the factor that fits those before best.
+
+    The factor is of least squares, within -1 and 1. Values are not below 0.
+    """
+    if len(history) < 3:
+        return float(history[-1]) if history else 0.0
+    changes = np.diff(np.asarray(history, np.float64))
+    square = float(changes[:-1] @ changes[:-1])
+    factor = 0.0 if square == 0.0 else min(max(float(changes[1:] @ changes[:-1]) / square, -1.0), 1.0)
+    return max(float(history[-1]) + factor * float(changes[-1]), 0.0)
+
+
+def largest_batch(pool: Instances, tpot_s: float, context_tokens: float, most: int) -> int:
+    """The most requests, each reading so many tokens, of which the pool's first instance decodes a step in `tpot_s`."""
+    low, high = 1, max(most, 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if pool.estimate_s(0, middle, int(middle * context_tokens))[0] <= tpot_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def change(cluster: Cluster, instance: int, role: Role) -> SetRole:
+    """Give an instance a role, and the batching that goes with it."""
+    plan = None if role == "off" else Plan(int(cluster.instances.token_budget[instance]), _BATCHING[role])
+    return SetRole(instance, role, plan)
+
+
+def resize(cluster: Cluster, prefill: int, decode: int, decode_role: Role, stop: bool) -> list[SetRole]:
+    """Changes towards so many instances that only prefill, and so many that decode, in `decode_role`.
+
+    Those that are off are started first, then those with the least to do change over; the rest is switched off if
+    `stop`, else left as it is.
+    """
+    there = cluster.instances
+    settled = ~there.changing()
+    waiting, held = there.queued_tokens, there.kv_tokens + there.incoming_kv_tokens
+    prefilling = np.flatnonzero(there.next_role == PREFILL)
+    decoding = np.flatnonzero((there.next_role & DECODE) > 0)
+    unused = [int(i) for i in np.flatnonzero(there.next_role == OFF) if settled[i]]
+    spare_prefill = [int(i) for i in prefilling[np.argsort(waiting[prefilling], kind="stable")] if settled[i]]
+    spare_decode = [int(i) for i in decoding[np.argsort(held[decoding], kind="stable")] if settled[i]]
+    spare_prefill = spare_prefill[: max(len(prefilling) - max(prefill, 1), 0)]
+    spare_decode = spare_decode[: max(len(decoding) - max(decode, 1), 0)]
+    changes = []
+    wanted: tuple[tuple[Role, int, list[int]], ...] = (
+        ("prefill", prefill - len(prefilling), spare_decode),
+        (decode_role, decode - len(decoding), spare_prefill),
+    )
+    for role, count, others in wanted:
+        for _ in range(max(count, 0)):
+            if unused or others:
+                changes.append(change(cluster, (unused or others).pop(0), role))
+    return changes + [change(cluster, i, "off") for i in spare_prefill + spare_decode if stop]
+
+
+def with_local_prefills(spec: ClusterSpec) -> ClusterSpec:
+    """The cluster with decode instances that can prefill too, in chunks beside their decodes."""
+    pools = [replace(p, role="mixed", batching="decode_first") if p.role == "decode" else p for p in spec.pools]
+    return replace(spec, pools=tuple(pools))
+
+
+def prefill_only(cluster: Cluster) -> np.ndarray:
+    """Numbers of the instances that prefill for others."""
+    return np.flatnonzero(cluster.instances.role == PREFILL)
+
+
+def is_remote(cluster: Cluster, uncached_tokens: int, local_tokens: int, queue: float) -> bool:
+    """Whether another instance prefills: the prompt is long, and fewer than `queue` wait there (NVIDIA Dynamo)."""
+    workers = prefill_only(cluster)
+    waiting = int(cluster.instances.queued[workers].sum())
+    return len(workers) > 0 and uncached_tokens > local_tokens and waiting < queue
+
+
+def decodes_where_it_is(request: Request, cluster: Cluster) -> int:
+    """The instance that holds the request's KV, if it decodes; else -1."""
+    here = int(cluster.requests.instance[request.id])
+    return here if cluster.instances.role[here] & DECODE else -1

@@ -1,0 +1,98 @@
+"""Ranks of a data-parallel instance, worked out by hand in both engines. A block is 1 token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from framework.engine.mechanisms.speculation import Speculation
+from framework.errors import InputError
+from framework.system.cluster import PoolSpec
+from framework.system.parallelism import Parallelism
+from framework.timing.table import StepRow, Surface
+from tests.conformance import GPU, MODEL
+from tests.engine.test_exact import compare, run_engine
+from tests.helpers.recovery import token_times
+from tests.helpers.scenarios import Scenario, at_once
+
+Rows = list[tuple[int, int]]
+READ = StepRow(base_s=1.0, per_context_token_s=0.25)
+
+
+def scenario(rows: Rows, row: StepRow, budget: int = 1000, ranks: int = 2, **options: Any) -> Scenario:
+    """Requests (prompt, output) on one mixed instance of so many ranks, which arrive while it prefills one token."""
+    pool = {name: options.pop(name) for name in ("rank_choice",) if name in options}
+    spec = PoolSpec("all", "mixed", 1, GPU, Parallelism(dp=ranks), **({"rank_choice": "kv"} | pool))
+    return at_once([(1, 1), *rows], spec, row, MODEL, token_budget=budget, **options)
+
+
+def times(one: Scenario) -> list[list[float]]:
+    """When each request's tokens appear, from the end of that one token on: the same in both engines."""
+    compare(one, tolerance=0.0)
+    first, *rows = token_times(run_engine(one)[0])
+    return [[float(time_s - first[0]) for time_s in row] for row in rows]
+
+
+def test_a_step_waits_for_the_heaviest_rank() -> None:
+    # 8 and 2 tokens of context on a rank of their own: as if both had 9, then 10 (the heaviest reads p + g)
+    told_apart = times(scenario([(8, 3), (2, 3)], READ))
+    assert told_apart[0] == [1.0, 1 + 1 + 0.25 * 18, 1 + 5.5 + 1 + 0.25 * 20]
+    even = times(scenario([(8, 3), (2, 3)], READ, rank_choice="even"))
+    assert even[0] == [1.0, 1 + 1 + 0.25 * 12, 1 + 4 + 1 + 0.25 * 14]
+
+
+def test_by_kv_and_by_requests() -> None:
+    rows: Rows = [(9, 4), (2, 4), (3, 4)]
+    # By KV: 9 | 2 + 3, by requests too; the heaviest reads 10, and all are as if both ranks did.
+    assert times(scenario(rows, READ))[0][1] == 1 + 1 + 0.25 * 20
+    # In turn, after the one token: 2 | 9 + 3.
+    assert times(scenario(rows, READ, rank_choice="round_robin"))[0][1] == 1 + 1 + 0.25 * 2 * (10 + 4)
+    more: Rows = [(9, 4), (2, 4), (3, 4), (2, 4)]
+    # The fourth: by KV to 2 + 3 (5 < 9), by requests to the 9.
+    assert times(scenario(more, READ))[0][1] == 1 + 1 + 0.25 * 2 * 10
+    assert times(scenario(more, READ, rank_choice="requests"))[0][1] == 1 + 1 + 0.25 * 2 * (10 + 3)
+
+
+def test_a_rank_of_more_requests_overtakes_a_longer_one_within_a_leap() -> None:
+    # 10 | 2 + 2 + 2: they read 11 + j and 9 + 3 j tokens in step j: alike at j = 1.
+    rows: Rows = [(10, 7), (2, 7), (2, 7), (2, 7)]
+    expected, now = [1.0], 1.0
+    for j in range(6):
+        now += 1 + 0.25 * 2 * max(11 + j, 9 + 3 * j)
+        expected.append(now)
+    assert times(scenario(rows, READ))[0] == expected
+
+
+def test_a_lighter_rank_bends() -> None:
+    # The step time of 2 to 8 tokens is flat, then steep: the light rank comes to the knot first.
+    row = StepRow(base_s=1.0, decode=Surface((1.0, 2.0), (0.0, 16.0, 32.0), ((0.0, 1.0, 17.0), (0.0, 1.0, 17.0))))
+    rows: Rows = [(6, 9), (2, 9), (3, 9)]
+    times(scenario(rows, row))
+
+
+def test_chunks_share_the_budget_by_rank() -> None:
+    # 8 tokens a step are 4 on each rank: the long prompt takes 3 steps, the short one fills the other rank.
+    row = StepRow(per_prefill_token_s=0.125)
+    told_apart = times(scenario([(12, 1), (4, 1)], row, budget=8))
+    assert told_apart == [[3.0], [1.0]]
+    even = times(scenario([(12, 1), (4, 1)], row, budget=8, rank_choice="even"))
+    assert even == [[2.0], [2.0]]
+
+
+def test_prefill_attention_of_the_slowest_rank() -> None:
+    row = StepRow(prefill_quadratic_s=0.25)
+    assert times(scenario([(4, 1), (2, 1)], row)) == [[0.25 * 2 * 16]] * 2
+    assert times(scenario([(4, 1), (2, 1)], row, rank_choice="even")) == [[0.25 * (16 + 4)]] * 2
+
+
+def test_accepted_drafts_lengthen_their_rank() -> None:
+    options = Speculation(depth=1, acceptance=1.0, draft_cost=0.0)
+    rows: Rows = [(8, 5), (2, 5)]
+    # Two tokens a step; the heaviest reads p + g + 1: 10, then 12, as if both ranks did.
+    assert times(scenario(rows, READ, speculation=options))[0] == [1.0, 7.0, 7.0, 14.0, 14.0]
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(InputError, match="rank_choice must be one of even, kv, requests, round_robin"):
+        PoolSpec("all", "mixed", 1, GPU, rank_choice="least")  # type: ignore[arg-type]

@@ -1,0 +1,187 @@
+"""The benchmark's parts: the bare loop decides as the engine does, and the table stands without the peer."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.bench import command as bench
+from experiments.bench import peer as bench_peer
+from experiments.bench.bare import CannotStepError, step_every_iteration
+from experiments.bench.measure import Measured
+from experiments.bench.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
+from framework.engine.config import EngineConfig
+from framework.policy.base import Policy
+from framework.simulate import simulate
+from framework.system.cluster import disaggregated, mixed
+from framework.workload import Workload
+from policies.chunked import Chunked
+from policies.distserve import DistServe
+
+GPU = ROWS["azure-1"].cluster().pools[0].gpu
+MIXED, SPLIT = mixed(3, GPU, link_latency_s=LINK_LATENCY_S), disaggregated(2, 3, GPU, link_latency_s=LINK_LATENCY_S)
+
+
+def workload(count: int = 300, seed: int = 3) -> Workload:
+    """Bursts of long prompts, some requests of a single token."""
+    rng = np.random.default_rng(seed)
+    arrival_s = np.floor(np.cumsum(rng.exponential(0.03, count)) * 4) / 4
+    return Workload(arrival_s - arrival_s[0], rng.integers(1, 6000, count), rng.integers(1, 80, count))
+
+
+def turned() -> Policy:
+    return DistServe(routing="round_robin", placement="round_robin")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "policy", "routing"),
+    [
+        (MIXED, lambda: Chunked(routing="round_robin"), "round_robin"),
+        (MIXED, LeastQueuedInPython, "least_queued"),
+        (SPLIT, turned, "round_robin"),
+    ],
+    ids=["round robin", "least queued", "disaggregated"],
+)
+@pytest.mark.parametrize("limits", [{}, {"kv_tokens": 30_000, "max_batch": 6}], ids=["ample", "tight"])
+def test_bare_loop_ends_each_request_when_the_engine_does(
+    cluster: Any, policy: Callable[[], Policy], routing: str, limits: dict[str, Any]
+) -> None:
+    requests, engine = workload(), EngineConfig(**limits)
+    result = simulate(requests, cluster, model(), TIMING, engine, policy())
+    bare = step_every_iteration(requests, cluster, model(), TIMING, engine, routing)
+    assert result.requests["preemptions"].sum() == 0
+    assert bare.steps == result.steps
+    np.testing.assert_allclose(bare.end_s, result.requests["end_s"], rtol=0, atol=1e-6)
+    assert len(np.unique(bare.end_s)) > 100
+
+
+@pytest.mark.parametrize("kv_tokens", [2_000, 8_000])
+def test_bare_loop_says_what_it_cannot_do(kv_tokens: int) -> None:
+    rng = np.random.default_rng(0)
+    requests = Workload(np.zeros(60), rng.integers(100, 1900, 60), np.full(60, 900))
+    with pytest.raises(CannotStepError, match=r"too long|KV memory"):
+        step_every_iteration(requests, MIXED, model(), TIMING, EngineConfig(kv_tokens=kv_tokens))
+
+
+def test_peer_trace_holds_the_requests() -> None:
+    file = io.StringIO()
+    requests = workload(40)
+    bench_peer.write_mooncake(requests, file)
+    rows = [json.loads(line) for line in file.getvalue().splitlines()]
+    np.testing.assert_allclose([row["timestamp"] / 1e3 for row in rows], requests.arrival_s)
+    assert [row["input_length"] for row in rows] == requests.input_tokens.tolist()
+    assert [row["output_length"] for row in rows] == requests.output_tokens.tolist()
+    ids = [hash_id for row in rows for hash_id in row["hash_ids"]]
+    assert [len(row["hash_ids"]) for row in rows] == (-(-requests.input_tokens // 512)).tolist()
+    assert len(set(ids)) == len(ids)
+
+
+def test_absent_peer_is_no_error(tmp_path: Path) -> None:
+    missing = tmp_path / "python"
+    assert bench_peer.version(missing) is None
+    with pytest.raises(bench_peer.PeerError, match="make bench"), bench_peer.peer(missing, _job()):
+        pass
+
+
+def test_a_peer_that_ends_early_is_reported(tmp_path: Path) -> None:
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\nexit 3\n")
+    dying.chmod(0o755)
+    with bench_peer.peer(dying, _job()) as peer, pytest.raises(bench_peer.PeerError, match="ended"):
+        peer.replay()
+
+
+def test_answers_and_errors_of_a_peer(tmp_path: Path) -> None:
+    talking = tmp_path / "python"
+    answers = ["log line", '{"cpu_s": 1.5, "peak_bytes": 2, "completed": 3}', '{"error": "no blocks"}']
+    talking.write_text("#!/bin/sh\n" + "".join(f"echo '{answer}'\n" for answer in answers) + "cat > /dev/null\n")
+    talking.chmod(0o755)
+    with bench_peer.peer(talking, _job()) as peer:
+        assert peer.replay() == bench_peer.PeerRun(cpu_s=1.5, peak_bytes=2, completed=3)
+        with pytest.raises(bench_peer.PeerError, match="no blocks"):
+            peer.replay()
+
+
+def test_ratios_are_those_within_a_repetition() -> None:
+    entry = bench.Entry(ROWS["mooncake-8"], measured(simulate_s=[0.1, 0.2, 0.4], peer_s=[1.0, 2.0, 8.0]), 20.0)
+    line = dict(zip(bench.HEADINGS, bench.cells(entry), strict=True))
+    assert line["req / CPU-s"] == "5,000"
+    assert line["steps / CPU-s"] == "25,000"
+    assert line["Dynamo req / CPU-s"] == "500"
+    assert line["× Dynamo"] == "10"
+    assert line["bare loop req / CPU-s"] == line["× bare"] == ""
+    assert any("short of its target of 200,000" in note for note in bench.notes([entry], "1.0"))
+
+
+def test_one_row_has_measured_step_times() -> None:
+    row = ROWS["azure-4-measured"]
+    assert [other for other in ROWS.values() if other.timing is not TIMING] == [row]
+    result = simulate(workload(40), row.cluster(), model(), row.timing)
+    assert result.timing_source.startswith("measured (h100, vllm")
+    figures = measured(simulate_s=[0.1], timing_source=result.timing_source)
+    said = list(
+        bench.notes(
+            [bench.Entry(row, figures, None), bench.Entry(ROWS["azure-4"], measured(simulate_s=[0.1]), None)], None
+        )
+    )
+    assert [note for note in said if result.timing_source in note] == [
+        f"{row.title}: timing={result.timing_source}, whose tables are read before the warm runs."
+    ]
+
+
+def test_markdown_without_peer_and_with_a_failed_row() -> None:
+    entries = [
+        bench.Entry(ROWS["azure-1"], measured(simulate_s=[0.1], trace_source="twin"), 20.0),
+        bench.Entry(ROWS["azure-4"], None, None, "no room"),
+    ]
+    text = bench.as_markdown(entries, list(bench.notes(entries, None)))
+    lines = text.splitlines()
+    assert len({line.count("|") for line in lines[:4]}) == 1
+    assert "(twin)" in lines[2]
+    assert "not installed" in text
+    assert "could not be measured (no room)" in text
+    assert json.loads(bench.as_json(entries, None))["rows"][1]["failure"] == "no room"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["--rows", "nope"], "azure-1"), (["--repeats", "0"], "--repeats"), (["--json", "/no/such/x.json"], "folder")],
+)
+def test_user_mistakes_end_with_code_2(arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(arguments) == 2
+    message = capsys.readouterr().err.strip()
+    assert word in message
+    assert "\n" not in message
+
+
+@pytest.mark.slow
+def test_a_row_from_start_to_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # in a narrow place the table breaks its figures over lines
+    code = bench.main(["--rows", "azure-1", "--repeats", "1", "--peer", str(tmp_path / "python")])
+    assert code == 0
+    assert "19,366" in capsys.readouterr().out
+
+
+def _job() -> bench_peer.Job:
+    return bench_peer.Job("trace.jsonl", (1,), {})
+
+
+def measured(**figures: Any) -> Measured:
+    known: dict[str, Any] = dict.fromkeys(("parse_s", "metrics_s", "output_s"), 0.1)
+    known |= {"requests": 1000, "finished": 1000, "steps": 5000, "events": 2000, "peak_bytes": 1 << 28}
+    return Measured(**{**known, "trace_source": "real", "timing_source": TIMING.source, **figures})
+
+
+def test_rows_can_be_built() -> None:
+    for row in ROWS.values():
+        assert row.cluster().instances == sum(row.instances)
+        assert row.engine_config().token_budget == 2048
+        assert isinstance(row.policy(), Policy)

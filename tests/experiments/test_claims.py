@@ -1,0 +1,179 @@
+"""The claims table: how its rows are read, what an effect is worth, and that every row can be run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from experiments.claims.command import main
+from experiments.claims.file import FOLDER, Claim, Common, read_claims, read_common
+from experiments.claims.run import Effect, Finding, put_to_test
+from experiments.claims.sheet import as_csv, lay_out, verdict
+from experiments.table.formats import as_latex, as_markdown
+from experiments.tune import base
+from experiments.tune.base import Configuration
+from framework.errors import InputError
+from framework.run.compose import fitting_parts
+from tests.helpers.composing import composing
+
+CONTENT: dict[str, Any] = {
+    "system": "Quick",
+    "source": "a paper",
+    "text": "twice the goodput",
+    "metric": "request_goodput",
+    "claimed": 2.0,
+    "published": True,
+    "settings": ["timing=roofline", "trace=synthetic", "trace.requests=60", "trace.arrivals.rate=20"],
+    "arms": {
+        "system": ["policy=chunked", "cluster.instances=2"],
+        "baseline": ["policy=chunked", "cluster.instances=1"],
+    },
+}
+COMMON = Common(
+    metric="request_throughput",
+    settings=("timing=roofline",),
+    traces={"synthetic": ("trace=synthetic", "trace.requests=40", "trace.arrivals.rate=400")},
+    fast=(),
+    replicates=3,
+    fast_replicates=2,
+    tolerance=0.25,
+)
+
+
+def claim(**changes: Any) -> Claim:
+    return Claim(**(CONTENT | changes), name="quick")
+
+
+def effect(factor: float) -> Effect:
+    return Effect(factor, factor / 1.1, factor * 1.1, 3, "real")
+
+
+@pytest.mark.parametrize(
+    ("claimed", "simulated", "error"),
+    [
+        (2.0, 2.0, 0.0),
+        (2.0, 4.0, 1.0),
+        (4.0, 2.0, 0.5),
+        (0.25, 0.5, 0.5),  # 75 % lower against 50 % lower
+        (2.0, 0.5, 2.0),  # the wrong way
+        ([2.0, 4.0], 3.0, 0.0),
+        ([2.0, 4.0], 8.0, 0.5),
+        ([2.0, 4.0], 1.0, 1.0),
+        (2.0, 0.0, math.inf),
+        (2.0, math.nan, math.inf),
+    ],
+)
+def test_error_is_relative_in_logarithms(claimed: Any, simulated: float, error: float) -> None:
+    assert effect(simulated).error(claim(claimed=claimed)) == pytest.approx(error)
+
+
+def test_verdicts() -> None:
+    published = [Finding(claim(), effect(factor), {}, {}) for factor in (2.3, 2.4, 0.9)]
+    assert [verdict(one, 0.25) for one in published] == ["pass", "miss", "miss"]
+    chosen = [Finding(claim(published=False), effect(factor), {}, {}) for factor in (1.2, 0.9)]
+    assert [verdict(one, 0.25) for one in chosen] == ["sign", "no sign"]
+    assert verdict(Finding(claim(published=False, claimed=0.5), effect(0.9), {}, {}), 0.25) == "sign"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"claimed": 1.0}, ["claimed", "factor"]),
+        ({"claimed": [0.5, 2.0]}, ["claimed", "factor"]),
+        ({"claimed": -2.0}, ["claimed", "factor"]),
+        ({"arms": {"system": []}}, ["arms", "system and baseline"]),
+        ({"sensitivity": {"more": []}}, ["sensitivity", "not published"]),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        claim(**changes)
+    assert all(word in str(caught.value) for word in ("quick.yaml", *words))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content.pop("metric"), ["metric"]),
+        (lambda content: content.update(colour="red"), ["its keys must be among", "metric"]),
+    ],
+)
+def test_a_file_that_is_no_row_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: list[str]
+) -> None:
+    content = dict(CONTENT)
+    change(content)
+    OmegaConf.save(OmegaConf.create(content), tmp_path / "quick.yaml")
+    with pytest.raises(InputError) as caught:
+        read_claims(folder=tmp_path)
+    assert all(word in str(caught.value) for word in ("quick.yaml", *words))
+
+
+def test_only_takes_the_beginning_of_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [one.name for one in read_claims(["ares"])] == ["ares_goodput", "ares_tpot"]
+    assert [one.name for one in read_claims(["ares_tpot"])] == ["ares_tpot"]
+    assert main(["--only", "are"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --only are: no claim of that name; choose from ares_goodput, ares_tpot,")
+    assert error.count("\n") == 1
+
+
+def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = claim(
+        published=False,
+        sensitivity={"a slower load": ("trace.arrivals.rate=2",)},
+        common={"system": ("policy=chunked",), "baseline": ("policy=continuous",)},
+        chosen=("the rate",),
+    )
+    (tested,) = put_to_test([row], COMMON, False, tmp_path)
+    assert tested.effect.factor > 1
+    assert tested.effect.low <= tested.effect.factor <= tested.effect.high
+    assert tested.effect.replicates == 3
+    assert set(tested.sensitivity) == {"a slower load"}
+    assert set(tested.common) == {"synthetic"}
+    records = sorted((tmp_path / "results").rglob("*.json"))
+    written = [path.stat().st_mtime_ns for path in records]
+    (again,) = put_to_test([row], COMMON, False, tmp_path)
+    assert again == tested
+    assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "results").rglob("*.json"))] == written
+
+    sheet = lay_out([tested], COMMON, True)
+    markdown = as_markdown(sheet)
+    assert "twice the goodput" in markdown
+    assert "Chosen: the rate." in markdown
+    assert "With a slower load ×" in markdown
+    assert "Fast mode" in markdown
+    assert r"\toprule" in as_latex(sheet)
+    lines = as_csv([tested], COMMON).splitlines()
+    assert len(lines) == 1 + 3
+    assert [line.split(",")[2] for line in lines[1:]] == ['""', "a slower load", "synthetic"]
+
+
+def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = claim(common={}, arms={"system": ["policy=chunked", "cluster.instances=0"], "baseline": ["policy=chunked"]})
+    with pytest.raises(InputError, match=r"quick, regime, system: .*cluster\.instances"):
+        put_to_test([row], COMMON, True, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[!_]*.yaml")))
+def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
+    (row,), common = read_claims([name]), read_common()
+    regimes = [(row.settings, row.arms), (("trace=synthetic",), row.common_arms)]
+    for settings, arms in regimes:
+        for arm in arms:  # none where a row says nothing of the common regime
+            shared = settings if settings is row.settings else (*common.settings, *settings)
+            config = Configuration((*shared, *arms[arm], "trace.seed=3", *row.fast)).config
+            parts = fitting_parts(config)
+            assert parts["policy"].name
+    for further in row.sensitivity.values():
+        assert Configuration((*row.settings, *row.arms["system"], *further)).config
+    assert np.isfinite(row.range).all()

@@ -1,0 +1,197 @@
+"""Replays of measured deployments, and the terms and clients that are fitted to them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.fidelity import command as fidelity
+from experiments.fidelity import csv_file as fidelity_csv
+from experiments.fidelity import score as fidelity_score
+from experiments.fidelity.calibrations import write_fitted
+from experiments.fidelity.csv_file import read_rows
+from experiments.fidelity.fit import TERMS, Surfaces, calibration, choose_clients, fit_all, terms_of
+from experiments.fidelity.replay import Replay, Replayed, replay, unsupported, workload
+from experiments.fidelity.rows import Row
+from experiments.fidelity.server import CANDIDATES, Client, assumed, server, stated
+from experiments.fidelity.study import Replays, Study, study
+from framework.errors import InputError
+from framework.timing.calibration_terms import Calibration, read_calibrations
+from tests.experiments.test_fidelity import row
+
+package = pytest.mark.skipif(
+    importlib.util.find_spec(fidelity_csv.PACKAGE) is None, reason="aiconfigurator-core is not installed"
+)
+CLIENT = Client(0.8)
+
+
+def latencies(task: Replay) -> Replayed:
+    """A smooth world: latencies that terms, client and load move as they would."""
+    terms, one = task.calibration, task.row
+    step_s = 0.01 * terms.kernel + terms.step_s + terms.sequence_s * one.concurrency
+    step_s += 0.001 * terms.communication * (one.parallelism.tp - 1)
+    waiting_s = 0.3 * (1.0 - task.client.shortest) + 0.05 * task.client.spare
+    return Replayed(20 * step_s + terms.request_s + waiting_s, step_s, 0.0)
+
+
+def world(tasks: Sequence[Replay]) -> list[Replayed | str]:
+    return [latencies(task) for task in tasks]
+
+
+def measured(truth: Calibration, client: Client, **changes: object) -> list[Row]:
+    """Rows of several deployments and loads as that world would measure them."""
+    rows = []
+    for number, (tp, concurrency) in enumerate((tp, c) for tp in (1, 2, 4, 8) for c in (4, 16, 64, 256)):
+        pool = replace(row().decode, parallelism=replace(row().parallelism, tp=tp))
+        one = row(number, prefill=pool, decode=pool, concurrency=concurrency, key=f"{number:012x}", **changes)
+        seen = latencies(Replay(one, client, truth))
+        rows.append(replace(one, ttft_s=seen.ttft_s, tpot_s=seen.tpot_s))
+    return rows
+
+
+TRUTH = Calibration(kernel=0.95, communication=1.3, step_s=0.6e-3, sequence_s=6e-6, request_s=0.04)
+
+
+def test_terms_are_found_again() -> None:
+    rows = measured(TRUTH, CLIENT)
+    clients = {one.key: CLIENT for one in rows}
+    found = fit_all(rows, clients, Surfaces.laid([(one, CLIENT) for one in rows], world))
+    terms = calibration(terms_of(rows[0], found))
+    for one in rows:
+        said, seen = latencies(Replay(one, CLIENT, terms)), latencies(Replay(one, CLIENT, TRUTH))
+        assert said.tpot_s == pytest.approx(seen.tpot_s, rel=0.01)
+        assert said.ttft_s == pytest.approx(seen.ttft_s, rel=0.02)
+
+
+def test_doubtful_rows_move_nothing() -> None:
+    rows = measured(TRUTH, CLIENT)
+    wrong = [replace(one, key=f"d{one.key}", tpot_s=9 * one.tpot_s, doubts=("wrong",)) for one in rows]
+    clients = {one.key: CLIENT for one in (*rows, *wrong)}
+    surfaces = Surfaces.laid([(one, CLIENT) for one in (*rows, *wrong)], world)
+    without = terms_of(rows[0], fit_all(rows, clients, surfaces))
+    assert terms_of(rows[0], fit_all([*rows, *wrong], clients, surfaces)).tolist() == without.tolist()
+
+
+def test_a_row_without_any_like_it_has_its_backends_terms() -> None:
+    rows = measured(TRUTH, CLIENT)
+    clients = {one.key: CLIENT for one in rows}
+    found = fit_all(rows, clients, Surfaces.laid([(one, CLIENT) for one in rows], world))
+    assert terms_of(replace(rows[0], gpu="b200"), found).tolist() == found[rows[0].backend,].tolist()
+    assert terms_of(replace(rows[0], backend="sglang"), found).tolist() == [term.centre for term in TERMS]
+
+
+def test_no_data_leave_the_prior() -> None:
+    assert fit_all([], {}, Surfaces({}, ())).keys() == {()}
+
+
+def test_clients_are_chosen_from_the_training_rows_of_their_campaign() -> None:
+    truth = calibration(np.array([term.centre for term in TERMS]))
+    rows = measured(truth, Client(0.9, None, 1), family="gap analysis")
+    chosen = choose_clients(rows, rows[:8], world)
+    assert {(chosen[one.key].shortest, chosen[one.key].spare) for one in rows} == {(0.9, 1)}
+    nothing = choose_clients(rows, [], world)
+    assert {nothing[one.key] for one in rows} == {assumed(rows[0])}
+
+
+def test_a_stated_client_is_not_chosen() -> None:
+    rows = measured(TRUTH, CLIENT, family="InferenceX")
+    chosen = choose_clients(rows, rows, world)
+    assert {chosen[one.key] for one in rows} == {stated(rows[0])} == {Client(0.8)}
+
+
+def test_candidates_differ() -> None:
+    assert len(set(CANDIDATES)) == len(CANDIDATES)
+
+
+def test_lengths_are_those_of_the_row() -> None:
+    one = row(isl=1000, osl=100, concurrency=16, prompts=160)
+    drawn = workload(one, Client(0.8))
+    assert len(drawn) == 160
+    assert 800 <= drawn.input_tokens.min() < 850
+    assert 950 < drawn.input_tokens.max() <= 1000
+    assert 80 <= drawn.output_tokens.min() <= drawn.output_tokens.max() <= 100
+    exact = workload(one, Client(1.0))
+    assert set(exact.input_tokens) == {1000}
+    assert workload(one, Client(0.8)).input_tokens.tolist() == drawn.input_tokens.tolist()
+
+
+@package
+def test_a_deployment_is_replayed_as_measured() -> None:
+    reading = read_rows()
+    one = next(r for r in reading.rows if r.model == "llama3_70b" and r.gpu == "h100" and r.backend == "vllm")
+    assert unsupported(one) == ""
+    there = server(one, assumed(one))
+    assert there.engine.batching == "decode_first"
+    plain = replay(Replay(one, assumed(one), Calibration()))
+    slower = replay(Replay(one, assumed(one), Calibration(kernel=1.2, request_s=0.05)))
+    assert isinstance(plain, Replayed)
+    assert isinstance(slower, Replayed)
+    assert plain.tpot_s == pytest.approx(one.tpot_s, rel=0.3)
+    assert 1.0 < slower.tpot_s / plain.tpot_s < 1.25
+    assert slower.ttft_s > plain.ttft_s + 0.045
+    assert replay(Replay(one, assumed(one), Calibration())) == plain
+
+
+@package
+def test_what_cannot_be_replayed_says_why() -> None:
+    big = replace(row(model="deepseek_v3", gpu="h100", dtype="fp8_block", expert_dtype="fp8_block"))
+    assert "does not fit gpu h100" in unsupported(big)
+
+
+@package
+def test_study_of_a_few_rows(tmp_path: Path) -> None:
+    rows = [r for r in read_rows().rows if (r.model, r.gpu, r.backend) == ("llama3_70b", "h100", "vllm")]
+    rows = [r for r in rows if r.osl == 1024 and r.isl == 1024 and r.concurrency <= 16]
+    one = study(rows, Replays(1))
+    assert one.raw.keys() == one.validated.keys() == {r.key for r in rows}
+    assert fidelity.own(one).height == 2 * len(rows)
+    (path,) = write_fitted([one], tmp_path)
+    assert path == tmp_path / "h100" / "vllm" / "calibration.json"
+    fits = read_calibrations(path)
+    assert {(fit.selector.kind, fit.selector.model, fit.selector.dtype) for fit in fits} == {
+        ("dense", "", ""),
+        ("", "llama3_70b", "fp8"),
+    }
+    assert all(fit.licence and fit.source and set(fit.rows) == {r.key for r in rows} for fit in fits)
+
+
+@package
+@pytest.mark.slow
+def test_dense_deployments_are_predicted_within_what_is_claimed() -> None:
+    rows = [r for r in read_rows().rows if (r.mode, r.kind) == ("agg", "dense") and not r.doubts]
+    errors = fidelity.own(study(rows, Replays(2)))
+    found = {line["fitted"]: line for line in fidelity_score.scores(errors).iter_rows(named=True)}
+    assert found[True]["ttft_s_mape"] <= 22
+    assert found[True]["tpot_s_mape"] <= 6.5
+    assert found[False]["ttft_s_mape"] <= 32
+    assert found[False]["tpot_s_mape"] <= 13
+
+
+def test_options() -> None:
+    options = fidelity.parse(["kinds=moe", "out=x", "calibrations=y"])
+    assert (options.kinds, options.out, options.calibrations) == (("moe",), Path("x"), Path("y"))
+    with pytest.raises(InputError, match="kinds must be dense, moe"):
+        fidelity.parse(["kinds=small"])
+    with pytest.raises(InputError, match="rows=3: not understood"):
+        fidelity.parse(["rows=3"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+@pytest.mark.parametrize("key", ["out", "calibrations"])
+def test_where_results_cannot_go_is_told_before_anything_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    with pytest.raises(InputError, match="file: cannot be made"):
+        fidelity.main([f"{key}=file"])
+
+
+def test_reasons_are_counted() -> None:
+    one = Study((), {}, {}, {"a": "too big", "b": "too big", "c": "no table"}, {})
+    assert fidelity.left_out([one]) == ["not replayed: 2 too big", "not replayed: 1 no table"]

@@ -1,0 +1,363 @@
+"""Random policies that decide alike in both engines: by plain numbers, seen through one adapter for each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from framework.policy.base import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
+from framework.policy.view import Cluster
+from framework.policy.view import Request as RequestView
+from tests.helpers.reference import Hooks, Simulation
+from tests.helpers.reference_parts import ROLE_OF, Instance, Request
+
+MODES = (
+    *("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only"),
+    *("concurrent", "concurrent"),
+)
+NAMES_OF_ROLES = ("mixed", "prefill", "decode", "off")
+COLUMNS = (
+    *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
+    *("free_blocks", "evictable_blocks", "token_budget", "changing"),
+)
+OPTIONAL_HOOKS = (
+    *("admit", "route_prefill", "fetch_prefix", "split_at", "route_decode", "prioritize", "batching", "on_tick"),
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A random policy as data. An empty name: that hook is not overridden. `tick_s` 0: no ticks."""
+
+    seed: int = 0
+    route_prefill: str = "turn"
+    route_decode: str = ""
+    refuse: bool = False  # route_decode turns some requests away
+    fetch_prefix: str = ""
+    admit: str = ""
+    prioritize: str = ""
+    batching: str = ""
+    split_at: str = ""
+    tick_s: float = 0.0
+    moves: int = 0  # migrations asked for at each tick
+    budgets: bool = False  # ticks also set token budgets
+    roles: int = 0  # changes of role asked for at each tick
+    shares: bool = True  # plans may let prefills run beside decodes
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return MODES if self.shares else tuple(mode for mode in MODES if mode != "concurrent")
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        names = {name for name in OPTIONAL_HOOKS[:-1] if getattr(self, name)}
+        return frozenset(names | ({"on_tick"} if self.tick_s else set()))
+
+
+def mix(*values: int) -> int:
+    """A hash of integers (the finalizer of splitmix64, chained), 0 <= result < 2^64."""
+    state = 0
+    for value in values:
+        state = (state + value + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return state
+
+
+def percent(draw: int) -> int:
+    """A prefill's part of the SMs, where slowdowns of exact scenarios are exact, or 0: as before."""
+    return 4 + draw % 93 if draw % 5 else 0
+
+
+@dataclass
+class Look:
+    """What a policy sees at one moment; lists by instance. `decoding`: (request, generated, KV) in running order."""
+
+    now_s: float
+    roles: Sequence[str]
+    columns: dict[str, list[int]]
+    decoding: list[list[tuple[int, int, int]]]
+
+
+@dataclass(frozen=True)
+class Note:
+    """One question to the policy and what it saw then."""
+
+    hook: str
+    subject: int
+    now_s: float
+    seen: tuple[Any, ...]
+
+
+@dataclass
+class Ruler:
+    """Decides by `rules`, and notes all that it was asked."""
+
+    rules: Rules
+    notes: list[Note] = field(default_factory=list)
+    routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
+
+    def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
+        columns = tuple((name, tuple(look.columns[name])) for name in COLUMNS)
+        self.notes.append(Note(hook, subject, look.now_s, (columns, look.decoding, more)))
+
+    def admit(self, look: Look, request: int) -> bool:
+        self.note("admit", request, look)
+        if self.rules.admit == "hash":
+            return mix(self.rules.seed, 1, request) % 8 > 0
+        return min(look.columns["queued_tokens"]) < 96
+
+    def route_prefill(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
+        self.note("route_prefill", request, look, generated, cached)
+        return self.pick(self.rules.route_prefill, "prefill", 2, look, request, generated, cached)
+
+    def fetch_prefix(self, look: Look, request: int, cached: list[int]) -> int:
+        self.note("fetch_prefix", request, look, cached)
+        if self.rules.fetch_prefix == "most":
+            return max(range(len(cached)), key=lambda i: (cached[i], -i))
+        return mix(self.rules.seed, 10, request) % (len(cached) + 1) - 1
+
+    def route_decode(self, look: Look, request: int, generated: int, cached: list[int]) -> int | str:
+        self.note("route_decode", request, look, generated, cached)
+        if self.rules.refuse and mix(self.rules.seed, 11, request, generated) % 5 == 0:
+            return "refused"
+        return self.pick(self.rules.route_decode, "decode", 3, look, request, generated, cached)
+
+    def pick(
+        self, rule: str, phase: str, salt: int, look: Look, request: int, generated: int, cached: list[int]
+    ) -> int:
+        able = [i for i, role in enumerate(look.roles) if role in ("mixed", phase)]
+        if rule == "hash":
+            self.routed[request] = self.routed.get(request, 0) + 1
+            return able[mix(self.rules.seed, salt, request, generated, self.routed[request]) % len(able)]
+        if rule in ("turn", "next"):
+            return able[(request + (rule == "next")) % len(able)]
+        if rule == "cached":
+            return max(able, key=lambda i: (cached[i], -i))
+        return min(able, key=lambda i: (look.columns[rule][i], i))
+
+    def prioritize(self, look: Look, request: int, prompt: int) -> float:
+        self.note("prioritize", request, look)
+        if self.rules.prioritize == "dynamic":
+            return float(mix(self.rules.seed, 4, request, *look.columns["kv_tokens"]) % 3)
+        if self.rules.prioritize == "hash":
+            return float(mix(self.rules.seed, 4, request) % 3)
+        return float(prompt)
+
+    def batching(self, look: Look, instance: int) -> tuple[int, str, int]:
+        self.note("batching", instance, look)
+        seen = [look.columns[name][instance] for name in ("queued", "running", "kv_tokens", "free_blocks")]
+        modes = self.rules.modes
+        mode = modes[mix(self.rules.seed, 6, *(seen if self.rules.batching == "mode" else [instance])) % len(modes)]
+        return 1 + mix(self.rules.seed, 5, *seen) % 48, mode, percent(mix(self.rules.seed, 10, *seen))
+
+    def split_at(self, look: Look, request: int, prompt: int) -> int:
+        self.note("split_at", request, look)
+        draw = mix(self.rules.seed, 10, request)
+        if self.rules.split_at == "prompt":
+            return draw % prompt
+        if self.rules.split_at == "output":
+            return prompt + draw % 16
+        return draw % (2 * prompt + 8)
+
+    def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
+        """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
+        self.note("on_tick", 0, look)
+        actions: list[tuple[Any, ...]] = []
+        decoding = sorted(id for there in look.decoding for id, _, _ in there)
+        for k in range(self.rules.moves):
+            draw = mix(self.rules.seed, 7, k, *look.columns["kv_tokens"])
+            if decoding:
+                actions.append(("migrate", decoding[draw % len(decoding)], (draw >> 32) % len(look.roles)))
+        if self.rules.budgets:
+            draw = mix(self.rules.seed, 8, *look.columns["free_blocks"])
+            actions.append(("budget", draw % len(look.roles), 1 + (draw >> 32) % 48))
+        for k in range(self.rules.roles):
+            draw = mix(self.rules.seed, 9, k, *look.columns["free_blocks"], *look.columns["queued"])
+            plan = None
+            if (draw >> 32) % 3 == 0:
+                modes = self.rules.modes
+                plan = (1 + (draw >> 40) % 48, modes[(draw >> 48) % len(modes)], percent(draw >> 52))
+            actions.append(("role", draw % len(look.roles), NAMES_OF_ROLES[(draw >> 16) % 4], plan))
+        return actions
+
+
+# the reference
+
+
+def look_at_simulation(s: Simulation) -> Look:
+    cells = [instance_columns(i) for i in s.instances]
+    return Look(
+        now_s=s.now,
+        roles=[ROLE_OF[i.accepts] for i in s.instances],
+        columns={name: [cell[name] for cell in cells] for name in COLUMNS},
+        decoding=[[(r.id, r.g, r.kv) for r in i.decoding] for i in s.instances],
+    )
+
+
+def instance_columns(i: Instance) -> dict[str, int]:
+    queue = [r for _, _, r in i.waiting]
+    return {
+        "queued": len(queue),
+        "queued_tokens": sum(r.goal for r in queue) + sum(r.target - r.done for r in i.prefilling + i.coming),
+        "running": len(i.decoding),
+        "prefilling": len(i.prefilling),
+        "kv_tokens": i.kv_tokens,
+        "incoming": len(i.incoming) + len(i.arriving),
+        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.arriving),
+        "swapped": len(i.swapped),
+        "free_blocks": i.cache.free,
+        "evictable_blocks": i.cache.available - i.cache.free,
+        "token_budget": i.token_budget,
+        "changing": int(i.before != i.after),
+    }
+
+
+def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
+    """Tokens of r's prompt in the cache of each instance, one token at least left to compute."""
+    if not s.hash_tokens:
+        return [0] * len(s.instances)
+    runs = [0] * len(s.instances)
+    for k, i in enumerate(s.instances):
+        names = {*i.cache.references, *(id for store in i.stores for id in store.ids)}
+        while runs[k] < len(r.blocks) and r.blocks[runs[k]] in names:
+            runs[k] += 1
+    return [s.hash_tokens * min(run, (r.p - 1) // s.hash_tokens) for run in runs]
+
+
+class RuledHooks(Hooks):
+    """The ruler for the reference engine, with the framework's default routing where it rules nothing."""
+
+    def __init__(self, ruler: Ruler) -> None:
+        self.ruler = ruler
+        self.overrides = ruler.rules.overridden
+        self.tick_s = ruler.rules.tick_s or None
+        self.dynamic_keys = ruler.rules.prioritize == "dynamic"
+
+    def admit(self, simulation: Simulation, r: Request) -> str | None:
+        return None if self.ruler.admit(look_at_simulation(simulation), r.id) else "policy"
+
+    def route_prefill(self, simulation: Simulation, r: Request) -> int:
+        look = look_at_simulation(simulation)
+        if "route_prefill" in self.overrides:
+            return self.ruler.route_prefill(look, r.id, r.g, cached_in_simulation(simulation, r))
+        able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
+        return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
+
+    def fetch_prefix(self, simulation: Simulation, r: Request) -> int:
+        return self.ruler.fetch_prefix(look_at_simulation(simulation), r.id, cached_in_simulation(simulation, r))
+
+    def route_decode(self, simulation: Simulation, r: Request) -> int | str:
+        look = look_at_simulation(simulation)
+        if "route_decode" in self.overrides:
+            return self.ruler.route_decode(look, r.id, r.g, cached_in_simulation(simulation, r))
+        able = [i for i, role in enumerate(look.roles) if role in ("mixed", "decode")]
+        return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
+
+    def prioritize(self, simulation: Simulation, r: Request) -> float:
+        return self.ruler.prioritize(look_at_simulation(simulation), r.id, r.p)
+
+    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str, int]:
+        return self.ruler.batching(look_at_simulation(simulation), i.id)
+
+    def split_at(self, simulation: Simulation, r: Request) -> int:
+        return self.ruler.split_at(look_at_simulation(simulation), r.id, r.p)
+
+    def on_tick(self, simulation: Simulation) -> Sequence[tuple[Any, ...]]:
+        return self.ruler.on_tick(look_at_simulation(simulation))
+
+
+# the compiled engine
+
+
+def look_at_cluster(cluster: Cluster) -> Look:
+    columns = {name: [int(value) for value in getattr(cluster.instances, name)] for name in COLUMNS[:-1]}
+    columns["changing"] = [int(value) for value in cluster.instances.changing()]
+    decoding = []
+    for i in range(len(cluster.instances)):
+        ids = cluster.decoding(i)
+        cells = zip(ids, cluster.requests.generated(ids), cluster.requests.kv_tokens(ids), strict=True)
+        decoding.append([(int(r), int(generated), int(kv)) for r, generated, kv in cells])
+    prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
+    able = (("prefill", prefill), ("decode", decode))
+    roles = [ROLE_OF[frozenset(phase for phase, those in able if i in those)] for i in range(len(decoding))]
+    return Look(cluster.now_s, roles, columns, decoding)
+
+
+def _cached(request: RequestView, cluster: Cluster) -> list[int]:
+    return [int(tokens) for tokens in cluster.instances.cached_tokens(request)]
+
+
+class _Ruled(Policy):
+    ruler: Ruler
+
+
+def _admit(self: _Ruled, request: RequestView, cluster: Cluster) -> bool | str:
+    return True if self.ruler.admit(look_at_cluster(cluster), request.id) else "policy"
+
+
+def _route_prefill(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
+
+
+def _fetch_prefix(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.fetch_prefix(look_at_cluster(cluster), request.id, _cached(request, cluster))
+
+
+def _route_decode(self: _Ruled, request: RequestView, cluster: Cluster) -> int | str:
+    return self.ruler.route_decode(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
+
+
+def _prioritize(self: _Ruled, queue: np.ndarray[Any, Any], cluster: Cluster) -> np.ndarray[Any, Any]:
+    look = look_at_cluster(cluster)
+    prompts = cluster.requests.input_tokens
+    return np.array([self.ruler.prioritize(look, int(r), int(prompts[r])) for r in queue])
+
+
+def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
+    return _plan(*self.ruler.batching(look_at_cluster(cluster), int(instance)))
+
+
+def _plan(budget: int, mode: str, percent: int) -> Plan:
+    return Plan(budget, mode, percent or None)  # type: ignore[arg-type]
+
+
+def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.split_at(look_at_cluster(cluster), request.id, request.input_tokens)
+
+
+def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
+    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster)):
+        if kind == "role":
+            yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
+        else:
+            yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "admit": _admit,
+    "route_prefill": _route_prefill,
+    "fetch_prefix": _fetch_prefix,
+    "route_decode": _route_decode,
+    "prioritize": _prioritize,
+    "batching": _batching,
+    "split_at": _split_at,
+    "on_tick": _on_tick,
+}
+
+
+def ruled_policy(ruler: Ruler) -> Policy:
+    """A policy whose class defines exactly the hooks that the ruler rules."""
+    members: dict[str, Any] = {name: _METHODS[name] for name in ruler.rules.overridden}
+    members["tick_s"] = ruler.rules.tick_s or None
+    members["changes_roles"] = ruler.rules.roles > 0
+    members["roles"] = NAMES_OF_ROLES
+    members["shares_gpus"] = ruler.rules.shares
+    members["dynamic_keys"] = ruler.rules.prioritize == "dynamic"
+    policy = type("Ruled", (_Ruled,), members)()
+    policy.ruler = ruler
+    return policy

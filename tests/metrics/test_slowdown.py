@@ -1,0 +1,72 @@
+"""Limits relative to a request's times alone: 1 s a step, 0.25 s a prompt token."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from framework.engine.config import EngineConfig
+from framework.errors import InputError
+from framework.metrics.slo import Slo, judge
+from framework.metrics.slowdown import Slowdown
+from framework.objective.run_limits import exceeded, figure
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.timing.table import StepRow
+from framework.workload import Workload
+from tests.helpers.bounds import server
+from tests.helpers.scenarios import MODEL, RowTiming
+
+GPU = server("gpu", 1000)
+TIMING = RowTiming({"gpu": StepRow(base_s=1.0, per_prefill_token_s=0.25, per_context_token_s=2.0**-40)})
+
+
+@pytest.mark.parametrize(
+    ("limits", "good"),
+    [
+        ({}, [True, True]),
+        ({"ttft": 2.01}, [True, True]),
+        ({"ttft": 1.99}, [True, False]),
+        ({"tpot": 1.51}, [True, True]),
+        ({"tpot": 1.49}, [False, True]),
+        ({"e2e": 1.51}, [True, True]),
+        ({"e2e": 1.49}, [True, False]),
+        ({"ttft": 1.99, "tpot": 1.49}, [False, False]),
+    ],
+)
+def test_times_are_held_against_those_alone(limits: dict[str, float], good: list[bool]) -> None:
+    """Alone: 2 s and 2 s of decodes. Here token 1 comes at 2 and 4 s, token 2 at 4 and 5 s, token 3 at 5 and 6 s."""
+    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([3, 3]))
+    cluster = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0))
+    engine = EngineConfig(block_tokens=1, kv_fraction=1.0, batching="decode_first", kv_tokens=100)
+    result = simulate(workload, cluster, MODEL, TIMING, engine)
+    assert result.requests["end_s"] == pytest.approx([5.0, 6.0])
+    slo = Slo(None, None, slowdown=Slowdown(MODEL, TIMING, GPU, tp=1, **limits))
+    assert judge(result, slo).good.tolist() == good
+
+
+def test_percentiles_over_requests_are_figures_of_a_run() -> None:
+    """TTFT of 1 and 2, TPOT of 1.5 and 1, latency of 1.25 and 1.5 times those alone."""
+    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([3, 3]))
+    cluster = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0))
+    result = simulate(workload, cluster, MODEL, TIMING, EngineConfig(block_tokens=1, kv_fraction=1.0, kv_tokens=100))
+    alone = Slowdown(MODEL, TIMING, GPU)
+    names = ("p50_ttft_slowdown", "p99_ttft_slowdown", "mean_tpot_slowdown", "p90_e2e_slowdown")
+    assert [figure(result, name, 0, 2, alone) for name in names] == pytest.approx([2.0, 2.0, 1.25, 1.5])
+    assert exceeded(result, {"p99_ttft_slowdown": 2.1, "p90_e2e_slowdown": 1.4}, 0, 2, alone) == "p90_e2e_slowdown"
+    with pytest.raises(InputError, match="slo=slowdown"):
+        exceeded(result, {"p99_ttft_slowdown": 2.0}, 0, 2)
+
+
+def test_alone_counts_each_step_by_its_context() -> None:
+    """The prompt, and decodes that read 4, 5 and 6 tokens; a single token leaves none."""
+    row = StepRow(base_s=1.0, per_prefill_token_s=0.5, prefill_quadratic_s=0.25, per_context_token_s=2.0)
+    alone = Slowdown(MODEL, RowTiming({"gpu": row}), GPU)
+    ttft_s, later_s = alone.alone_s(np.array([3, 5, 3]), np.array([4, 1, 1]))
+    assert ttft_s.tolist() == [1 + 1.5 + 0.25 * 9, 1 + 2.5 + 0.25 * 25, 1 + 1.5 + 0.25 * 9]
+    assert later_s.tolist() == [3 + 2.0 * (4 + 5 + 6), 0.0, 0.0]
+
+
+def test_a_limit_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(InputError, match=r"slo.slowdown.tpot"):
+        Slowdown(MODEL, TIMING, GPU, tpot=0.0)

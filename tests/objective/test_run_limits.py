@@ -1,0 +1,54 @@
+"""Capacity by limits on figures of the whole run, on a server whose queue is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from framework.errors import InputError
+from framework.metrics.slo import Slo
+from framework.objective.capacity import Capacity
+from framework.objective.run_limits import exceeded, figure
+from framework.timing.affine import Affine
+from tests.helpers.servers import SERVICE_S, experiment, poisson, regular, requests
+
+ANY = Slo(ttft_s=None, tpot_s=None)
+
+
+@pytest.mark.parametrize("wait_s", [0.05, 0.2])
+def test_capacity_for_a_mean_wait_is_that_of_theory(wait_s: float) -> None:
+    one = experiment(requests(poisson(20_000, seed=3)), ANY)
+    found = Capacity(run_limits={"mean_queue_s": wait_s}).measure(one).value
+    rho = 2 * wait_s / (SERVICE_S + 2 * wait_s)  # M/D/1: a mean wait of rho * service / (2 * (1 - rho))
+    assert found * SERVICE_S == pytest.approx(rho, rel=0.04)
+
+
+def test_figures_are_those_of_the_requests_asked_for() -> None:
+    one = experiment(requests(regular(40), input_tokens=8, output_tokens=3), ANY, Affine(base_s=SERVICE_S))
+    result = one.run()
+    assert figure(result, "p50_tpot_s", 0, 40) == pytest.approx(SERVICE_S)
+    assert figure(result, "mean_e2e_s", 20, 40) == pytest.approx(3 * SERVICE_S)
+    assert figure(result, "p90_normalized_s", 20, 40) == pytest.approx(SERVICE_S)
+    assert figure(result, "p99_tbt_s", 0, 40) == pytest.approx(SERVICE_S)
+    assert exceeded(result, {"p50_ttft_s": 0.11, "mean_tbt_s": 0.09}, 0, 40) == "mean_tbt_s"
+    assert exceeded(result, {"p50_ttft_s": 0.11, "mean_tbt_s": 0.11}, 0, 40) is None
+
+
+def test_a_percentile_of_requests_is_reached_by_none_less() -> None:
+    one = experiment(requests(np.zeros(10)), ANY)
+    result = one.run()  # waits of 0, 1, ... 9 service times
+    assert figure(result, "p50_queue_s", 0, 10) == pytest.approx(5 * SERVICE_S)
+    assert figure(result, "p90_queue_s", 0, 10) == pytest.approx(9 * SERVICE_S)
+
+
+@pytest.mark.parametrize("name", ["p99_ttft", "most_queue_s", "p42_tbt_s", "queue_s", "p100_queue_s"])
+def test_a_figure_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"objective\.run_limits\.{name}: no such figure; choose"):
+        Capacity(run_limits={name: 1.0})
+
+
+def test_a_limit_that_no_rate_keeps_is_named() -> None:
+    one = experiment(requests(regular(50)), ANY)
+    measured = Capacity(run_limits={"p50_ttft_s": SERVICE_S / 2}).measure(one)
+    assert measured.value == 0
+    assert "no rate keeps p50_ttft_s 0.05" in measured.notes[0]

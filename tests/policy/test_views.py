@@ -1,0 +1,408 @@
+"""Views of a running cluster: what they show, that they cannot be written, and how a hook's errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.state import INSTANCE, REQUEST
+from framework.errors import InputError, PolicyError
+from framework.metrics.invariants import check_result
+from framework.policy.base import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
+from framework.policy.view import Cluster, Instances, Request, Requests
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec
+from framework.system.parallelism import Parallelism
+from tests.conformance import CLUSTERS, MODEL, REJECTED, SCENARIOS, TIMING, LearnedMean, digest
+
+INSTANCE_COLUMNS = sorted(Instances.__annotations__)
+REQUEST_COLUMNS = sorted(Requests.__annotations__)
+SECRETS = ("output", "next_finish", "finish", "target", "length", "arena", "total_tokens")
+
+
+def play(policy: Policy, cluster: str = "mixed", scenario: str = "roomy") -> Result:
+    """A run of a small scenario; its cluster is for policies of either kind unless named."""
+    spec: ClusterSpec = CLUSTERS[cluster]
+    chosen = SCENARIOS[scenario]
+    result = simulate(chosen.workload, spec, MODEL, TIMING, chosen.engine, policy, LearnedMean())
+    check_result(result)
+    return result
+
+
+def watching(look: Callable[[Cluster], Any], tick_s: float = 0.5) -> Policy:
+    """A policy that looks at the cluster now and then and leaves it alone."""
+
+    class Watching(Policy):
+        def on_tick(self, cluster: Cluster) -> tuple[()]:
+            look(cluster)
+            return ()
+
+    policy = Watching()
+    policy.tick_s = tick_s
+    return policy
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_pools_are_told_apart_by_what_they_can_do(cluster: str) -> None:
+    spec = CLUSTERS[cluster]
+    roles = np.array([spec.pools[pool].role for pool in spec.pool_of_instance])
+    seen: list[list[int]] = []
+
+    def look(view: Cluster) -> None:
+        seen.append([*view.prefill.ids])
+        assert [*view.instances.ids] == [*range(spec.instances)]
+        assert [*view.prefill.ids] == [*np.flatnonzero(roles != "decode")]
+        assert [*view.decode.ids] == [*np.flatnonzero(roles != "prefill")]
+        for k, pool in enumerate(spec.pools):
+            assert [*view.pool(pool.name).ids] == [*np.flatnonzero(spec.pool_of_instance == k)]
+        assert len(view.decode) == len(view.decode.kv_tokens)
+
+    play(watching(look), cluster)
+    assert len(seen) > 10
+
+
+def test_argmin_gives_the_number_in_the_cluster() -> None:
+    """Also where a pool's instances do not follow each other: here they are 0, 1 and 3 of 4."""
+    answers = []
+
+    def look(view: Cluster) -> None:
+        assert [*view.decode.ids] == [0, 1, 3]
+        assert view.decode.argmin(np.array([3, 2, 1])) == 3
+        assert view.decode.argmin(np.array([3, 1, 1])) == 1
+        assert view.prefill.argmin(np.array([5])) == 2
+        assert [*view.decode.running] == [*view.instances.running[[0, 1, 3]]]
+        answers.append(view.now_s)
+
+    play(watching(look), "decode first")
+    assert answers == [0.5 * (k + 1) for k in range(len(answers))]
+
+
+@pytest.mark.parametrize("cluster", ["mixed", "disaggregated"])
+def test_columns_agree_with_each_other_at_any_time(cluster: str) -> None:
+    most = {"running": 0, "queued": 0}
+
+    def look(view: Cluster) -> None:
+        there = view.instances
+        ids, owners = view.decoding_on(there)
+        assert [*np.bincount(owners, minlength=len(there))] == [*there.running]
+        assert [r for i in range(len(there)) for r in view.decoding(i)] == [*ids]
+        kv = np.bincount(owners, view.requests.kv_tokens(ids), len(there))
+        assert np.all(kv <= there.kv_tokens)
+        generated, prompts = view.requests.generated(ids), view.requests.input_tokens[ids]
+        assert np.all(generated >= 1)
+        assert np.all(view.requests.kv_tokens(ids) == prompts + generated - 1)
+        for unknown in (-1, len(view.requests.arrival_s)):
+            with pytest.raises(IndexError, match="no request has that number"):
+                view.requests.generated(np.array([0, unknown]))
+        assert np.all((there.step_s() > 0) == (there.running > 0))
+        assert not view.migrating(ids).any()
+        assert np.all(there.free_blocks + there.evictable_blocks <= there.total_blocks)
+        for name in most:
+            most[name] = max(most[name], int(getattr(there, name).max()))
+
+    play(watching(look, 0.125), cluster, "small budgets")
+    assert min(most.values()) > 0, "nothing ran or waited when it was looked at"
+
+
+def test_estimates_of_a_request() -> None:
+    """The time to prefill is the timing's for what the cache lacks; the cache is that of earlier requests."""
+    hits = []
+
+    class Estimating(Aggregated):
+        def route_prefill(self, request: Request, cluster: Cluster) -> int:
+            cached, prefill_s = cluster.prefill.cached_tokens(request), cluster.prefill.prefill_s(request)
+            lacking = request.input_tokens - cached
+            assert np.all((cached % 32 == 0) & (lacking > 0))
+            row = TIMING.row(MODEL, None, Parallelism())  # type: ignore[arg-type]
+            square = request.input_tokens**2 - cached**2
+            expected_s = row.base_s + row.per_prefill_token_s * lacking + row.prefill_quadratic_s * square
+            np.testing.assert_allclose(prefill_s, expected_s, rtol=1e-12)
+            hits.append(int(cached.max()))
+            return cluster.prefill.argmin(prefill_s)
+
+    result = play(Estimating(), scenario="prefix cache")
+    assert max(hits) >= 64
+    assert result.requests["cached_tokens"].sum() > 0
+
+
+def test_a_request_says_what_is_known_of_it() -> None:
+    scenario = SCENARIOS["sessions"]
+    workload = scenario.workload
+    assert workload.priority is not None
+    assert workload.session_id is not None
+    assert workload.turn is not None
+    seen = []
+
+    class Reading(Aggregated):
+        def admit(self, request: Request, cluster: Cluster) -> bool:
+            known = (request.input_tokens, request.priority, request.session, request.turn)
+            columns = (workload.input_tokens, workload.priority, workload.session_id, workload.turn)
+            assert known == tuple(column[request.id] for column in columns)  # type: ignore[index]
+            assert (request.arrival_s, request.generated, request.preemptions) == (cluster.now_s, 0, 0)
+            seen.append(request.id)
+            return True
+
+    play(Reading(), scenario="sessions")
+    assert sorted(seen) == list(range(len(workload)))
+
+
+def test_when_a_request_will_arrive_is_not_known_before_it_has() -> None:
+    seen = []
+
+    def look(cluster: Cluster) -> None:
+        arrived = ~np.isnan(cluster.requests.arrival_s)
+        assert np.all(cluster.requests.arrival_s[arrived] <= cluster.now_s)
+        assert np.array_equal(SCENARIOS["roomy"].workload.arrival_s <= cluster.now_s, arrived)
+        seen.append(arrived.mean())
+
+    play(watching(look, tick_s=0.37))
+    assert min(seen) < 1 == max(seen)
+
+
+def test_a_predictor_is_heard_and_its_absence_is_nan() -> None:
+    expected: list[float] = []
+
+    def look(view: Cluster) -> None:
+        ids, _ = view.decoding_on(view.decode)
+        expected.extend(view.remaining_tokens(ids))
+
+    play(watching(look))
+    assert expected
+    assert min(expected) >= 1
+    with_predictor = len(expected)
+    scenario = SCENARIOS["roomy"]
+    simulate(scenario.workload, CLUSTERS["mixed"], MODEL, TIMING, scenario.engine, watching(look))
+    assert len(expected) > with_predictor
+    assert np.all(np.isnan(expected[with_predictor:]))
+
+
+# --- what is not shown, and what cannot be done -----------------------------------------------------------------------
+
+
+def test_no_column_holds_an_undisclosed_length() -> None:
+    for name in [*INSTANCE_COLUMNS, *REQUEST_COLUMNS, *(name for name in dir(Request) if not name.startswith("_"))]:
+        assert not any(secret in name for secret in SECRETS), name
+    with pytest.raises(AttributeError, match="no column 'next_finish'; there are: pool, role"):
+        play(watching(lambda view: view.decode.next_finish))
+
+
+@pytest.mark.parametrize("column", INSTANCE_COLUMNS)
+def test_instance_columns_cannot_be_written(column: str) -> None:
+    def look(view: Cluster) -> None:
+        getattr(view.instances, column)[0] = 1
+
+    with pytest.raises(ValueError, match="read-only"):
+        play(watching(look))
+
+
+@pytest.mark.parametrize("column", REQUEST_COLUMNS)
+def test_request_columns_cannot_be_written(column: str) -> None:
+    def look(view: Cluster) -> None:
+        getattr(view.requests, column)[:] = 0
+
+    with pytest.raises(ValueError, match="read-only"):
+        play(watching(look))
+
+
+def test_a_request_cannot_be_written() -> None:
+    class Shortening(Aggregated):
+        def admit(self, request: Request, cluster: Cluster) -> bool:
+            request.input_tokens = 1  # type: ignore[misc]
+            return True
+
+    with pytest.raises(AttributeError):
+        play(Shortening())
+
+
+def test_copies_may_be_changed_and_change_nothing() -> None:
+    def copies(view: Cluster) -> list[Any]:
+        ids, owners = view.decoding_on(view.decode)
+        listed = [view.decoding(i) for i in range(len(view.instances))]
+        return [ids, owners, *listed, view.requests.generated(ids), view.remaining_tokens(ids)]
+
+    def scrawl(view: Cluster) -> None:
+        for copy in copies(view):
+            copy[:] = 0
+
+    assert digest(play(watching(copies))) == digest(play(watching(scrawl)))
+
+
+# --- hooks that answer nonsense or raise ------------------------------------------------------------------------------
+
+NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
+    "instance that does not exist": (Aggregated, "mixed", "route_prefill", 99, "99 for request 0"),
+    "instance below zero": (Aggregated, "mixed", "route_prefill", -1, "-1 for request 0"),
+    "decode instance for a prefill": (Disaggregated, "disaggregated", "route_prefill", 4, "a decode instance"),
+    "prefill instance for a decode": (Disaggregated, "disaggregated", "route_decode", 0, "a prefill instance"),
+    "decode instance that does not exist": (Disaggregated, "disaggregated", "route_decode", 5, "instances 0 to 4"),
+    "no instance at all": (Aggregated, "mixed", "route_prefill", None, "None"),
+    "a fraction of an instance": (Aggregated, "mixed", "route_prefill", 1.5, "1.5"),
+    "a word for an instance": (Disaggregated, "disaggregated", "route_prefill", "first", "'first'"),
+    "an admission that is no answer": (Aggregated, "mixed", "admit", None, "None"),
+    "a number for an admission": (Aggregated, "mixed", "admit", 1, "returned 1"),
+    "a key that is no number": (Aggregated, "mixed", "prioritize", float("nan"), "NaN"),
+    "a word for a key": (Aggregated, "mixed", "prioritize", "urgent", "'urgent'"),
+    "more keys than requests": (Aggregated, "mixed", "prioritize", [1.0, 2.0], "[1.0, 2.0]"),
+    "an empty reason": (Aggregated, "mixed", "admit", "", "''"),
+    "a number of actions": (Aggregated, "mixed", "on_tick", 3, "3"),
+    "no layout": (Aggregated, "mixed", "layout", None, "None"),
+    "a plan without tokens": (Aggregated, "mixed", "batching", Plan(0, "mixed"), "token_budget=0"),
+    "a plan of an unknown kind": (Aggregated, "mixed", "batching", Plan(64, "eager"), "eager"),  # type: ignore[arg-type]
+    "no plan": (Aggregated, "mixed", "batching", None, "None"),
+    "an action for no request": (Aggregated, "mixed", "on_tick", [Migrate(-1, 0)], "Migrate(request=-1"),
+    "a budget of nothing": (Aggregated, "mixed", "on_tick", [SetTokenBudget(0, 0)], "SetTokenBudget"),
+    "an unknown action": (Aggregated, "mixed", "on_tick", ["rest"], "'rest'"),
+}
+
+
+def answering(base: type[Policy], hook: str, answer: Any) -> Policy:
+    def respond(self: Policy, *arguments: Any) -> Any:
+        return answer
+
+    return type("Odd", (base,), {hook: respond, "tick_s": 0.5})()
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_names_policy_hook_and_value(kind: str) -> None:
+    base, cluster, hook, answer, words = NONSENSE[kind]
+    with pytest.raises(PolicyError) as refusal:
+        play(answering(base, hook, answer), cluster)
+    line = str(refusal.value)
+    assert line.startswith(f"policy Odd: {hook} returned ")
+    assert words in line
+    assert "\n" not in line
+
+
+def test_a_word_of_route_decode_is_a_reason() -> None:
+    result = play(answering(Disaggregated, "route_decode", "no room"), "disaggregated")
+    rejected = result.requests["state"] == REJECTED
+    assert {result.reasons[k] for k in result.requests["reason"][rejected]} == {"no room"}
+    assert np.array_equal(rejected, result.workload.output_tokens > 1)
+
+
+@pytest.mark.parametrize("hook", ["admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick"])
+def test_what_a_hook_raises_comes_out_as_it_is(hook: str) -> None:
+    """A bug of a policy keeps its own error and traceback, and the next run is not touched by it."""
+
+    class PolicyBugError(Exception):
+        pass
+
+    def respond(self: Policy, *arguments: Any) -> Any:
+        raise PolicyBugError(hook)
+
+    broken = type("Broken", (Disaggregated,), {hook: respond, "tick_s": 0.5})()
+    before = digest(play(Disaggregated(), "disaggregated"))
+    with pytest.raises(PolicyBugError, match=hook) as raised:
+        play(broken, "disaggregated")
+    assert "respond" in [entry.name for entry in raised.traceback]
+    assert digest(play(Disaggregated(), "disaggregated")) == before
+
+
+@pytest.mark.parametrize("answer", [np.int64(1), np.int32(1), np.uint8(1), True])
+def test_whole_numbers_of_any_type_name_an_instance(answer: Any) -> None:
+    rows = play(answering(Aggregated, "route_prefill", answer)).requests
+    assert set(rows["prefill_instance"]) == {1}
+
+
+def test_a_tick_without_actions_may_return_nothing() -> None:
+    assert digest(play(answering(Aggregated, "on_tick", None))) == digest(play(answering(Aggregated, "on_tick", ())))
+
+
+@pytest.mark.parametrize("tick_s", [0.0, -1.0, float("nan")])
+def test_a_period_that_is_none_is_refused(tick_s: float) -> None:
+    policy = Aggregated()
+    policy.tick_s = tick_s
+    with pytest.raises(InputError, match="tick_s must be"):
+        play(policy)
+
+
+def test_compiled_hooks_see_no_end_of_a_request() -> None:
+    hidden = {"next_finish", "event_s", "finish", "output_tokens"}
+    assert not hidden & set(INSTANCE.names or ())
+    assert "output_tokens" not in (REQUEST.names or ())
+
+
+def test_reasons_of_a_policy_are_kept() -> None:
+    class Picky(Aggregated):
+        def admit(self, request: Request, cluster: Cluster) -> bool | str:
+            return "too long" if request.input_tokens > 300 else request.id % 2 == 0
+
+    result = play(Picky())
+    reasons = np.array(result.reasons)[result.requests["reason"]]
+    long = result.workload.input_tokens > 300
+    assert set(reasons[long]) == {"too long"}
+    assert set(reasons[~long]) == {"", "policy"}
+    assert np.all((reasons == "") == (result.requests["state"] == 1))
+
+
+@pytest.mark.parametrize("cluster", ["disaggregated", "all roles"])
+def test_a_cluster_of_the_wrong_roles_is_refused(cluster: str) -> None:
+    with pytest.raises(InputError, match=r"policy Aggregated cannot use .*; choose cluster=mixed"):
+        play(Aggregated(), cluster)
+
+
+# --- compiled hooks ---------------------------------------------------------------------------------------------------
+
+
+@decision(observes=False)
+def _third(request: int, view: Any, params: Any, state: Any) -> int:
+    """Every instance in turn, `params[0]` requests each."""
+    state[3] += 1
+    return int((state[3] - 1) // params[0]) % len(view.instances)
+
+
+@decision(observes=False)
+def _nowhere(request: int, view: Any, params: Any, state: Any) -> int:
+    return 99
+
+
+@decision(observes=False)
+def _always_seven(request: int, view: Any, params: Any, state: Any) -> int:
+    return 7
+
+
+class InThrees(Aggregated):
+    route_prefill = _third
+    compiled_params = (3.0,)
+
+
+class InThreesPlainly(Aggregated):
+    def __init__(self) -> None:
+        self.routed = 0
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        self.routed += 1
+        return (self.routed - 1) // 3 % len(cluster.instances)
+
+
+def test_a_compiled_hook_decides_as_a_plain_one() -> None:
+    compiled, plain = play(InThrees()), play(InThreesPlainly())
+    assert np.array_equal(compiled.requests["end_s"], plain.requests["end_s"])
+    assert set(compiled.requests["prefill_instance"]) == {0, 1, 2}
+
+
+def test_state_of_a_compiled_hook_starts_anew_each_run() -> None:
+    assert digest(play(InThrees())) == digest(play(InThrees()))
+
+
+def test_a_compiled_refusal_is_the_policys() -> None:
+    class Full(Aggregated):
+        admit: Any = _always_seven
+
+    result = play(Full())
+    assert {result.reasons[reason] for reason in result.requests["reason"]} == {"policy"}
+
+
+def test_a_compiled_hook_that_names_no_instance_is_named() -> None:
+    class Compiled(Aggregated):
+        route_prefill = _nowhere
+
+    with pytest.raises(PolicyError, match="policy Compiled: route_prefill returned instance 99 for request 0"):
+        play(Compiled())

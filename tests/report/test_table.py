@@ -1,0 +1,144 @@
+"""What the terminal tables say, and that they fit."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console, RenderableType
+
+from framework.metrics.slo import Slo
+from framework.metrics.summary import evaluate, summarize
+from framework.report.run_table import comparison_table, run_table
+from tests.helpers.results import small_result
+
+SLO = Slo(ttft_s=1.0, tpot_s=0.25)
+
+
+def printed(table: RenderableType, width: int = 100, **options: Any) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, **options).print(table)
+    return file.getvalue()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_run_table_tells_the_whole_run() -> None:
+    text = words(printed(run_table(evaluate(small_result(), SLO), SLO)))
+    for part in (
+        "distserve on mooncake TWIN, not the real trace 5 requests, 2.50 s, 3 GPUs",
+        "timing affine, seed 0",
+        "TTFT s 1.00 1.00 1.00 1.00 80.0 %",
+        "TPOT ms 375 475 498 250 40.0 %",
+        "TBT ms 500 500 500",
+        "E2E s 1.50 2.30 2.48",
+        "goodput 0.80 req/s (0.27 per GPU)",
+        "attainment 40.0 % 2 of 5",
+        "completed 3",
+        "rejected 1 (kv 1)",
+        "failed 1 (kv 1)",
+        "preempted 2, migrated 1",
+        "cache hits 16.0 %",
+        "prefill prefill 1 1 60.0 % 20.0 % –",
+        "decode decode 1 2 50.0 % 40.0 % 1.20",
+    ):
+        assert part in text, part
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_tables_fit_and_nothing_is_cut(width: int) -> None:
+    evaluation = evaluate(small_result(), SLO)
+    rivals = [evaluation.summary | {"policy": policy} for policy in ("distserve", "chunked", "continuous")]
+    for table in (run_table(evaluation, SLO), comparison_table(rivals)):
+        text = printed(table, width)
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert "…" not in text
+
+
+def test_only_a_twin_is_marked() -> None:
+    for source, mark in (("real", "(real)"), ("synthetic", "(synthetic)"), ("twin", "TWIN")):
+        result = small_result()
+        object.__setattr__(result.workload, "source", source)
+        assert mark in printed(run_table(evaluate(result, SLO), SLO))
+        assert mark in printed(comparison_table([summarize(result, SLO)]))
+
+
+def test_time_that_was_not_measured_is_marked() -> None:
+    result = small_result()
+    assert "extrapolated" not in printed(run_table(evaluate(result, SLO), SLO))
+    result.instances["extrapolated_s"] = result.instances["busy_s"] / 4
+    result.instances["extrapolation"] = 3.0
+    evaluation = evaluate(result, SLO)
+    line = "25.0 % of busy time extrapolated, to 3 times the measured size"
+    assert line in printed(run_table(evaluation, SLO), width=80)
+    within = evaluation.summary | {"extrapolated": 0.0, "extrapolation": 1.0}
+    assert f"up to {line}" in printed(comparison_table([within, evaluation.summary]), width=80)
+    assert "extrapolated" not in printed(comparison_table([within, within]))
+
+
+def test_undefined_values_are_dashes() -> None:
+    summary = summarize(small_result(), SLO)
+    undefined = {key: None for key in summary if key.endswith("_ms")}
+    line = next(line for line in printed(comparison_table([summary | undefined])).splitlines() if "distserve" in line)
+    assert line.count("–") == 6
+
+
+def test_best_goodput_is_bold_and_marked() -> None:
+    summary = summarize(small_result(), SLO)
+    runs = [
+        summary | {"policy": name, "request_goodput": value} for name, value in (("a", 1.0), ("b", 3.0), ("c", 2.0))
+    ]
+    lines = printed(comparison_table(runs)).splitlines()
+    assert [line for line in lines if "▸" in line] == [line for line in lines if words(line).startswith("▸ b 3.00")]
+    coloured = printed(comparison_table(runs), force_terminal=True).splitlines()
+    best = next(line for line in coloured if "3.00" in line)
+    assert "\x1b[1m" in best
+    assert not any("\x1b[1m" in line for line in coloured if "2.00" in line)
+
+
+def test_runs_on_unlike_clusters_are_compared_per_gpu() -> None:
+    summary = summarize(small_result(), SLO)
+    small = summary | {"gpus": 2, "request_goodput": 2.0, "goodput_per_gpu": 1.0}
+    large = summary | {"gpus": 8, "request_goodput": 4.0, "goodput_per_gpu": 0.5}
+    text = words(printed(comparison_table([large, small])))
+    assert "▸ distserve 2 GPUs 1.00" in text
+    assert "distserve 8 GPUs 0.50" in text
+
+
+def test_runs_at_capacity_are_compared_by_it() -> None:
+    summary = summarize(small_result(), SLO) | {"request_goodput": 1.0, "capacity_per_gpu": 1.0}
+    many, few = summary | {"policy": "chunked", "capacity": 3.0}, summary | {"capacity": 2.0}
+    text = words(printed(comparison_table([few, many])))
+    assert "capacity" in text
+    assert "goodput" not in text
+    assert "▸ chunked 3.00" in text
+    assert "distserve 2.00" in text
+
+
+def test_runs_are_called_by_what_tells_them_apart() -> None:
+    summary = summarize(small_result(), SLO)
+    runs = [
+        summary | {"trace_source": "real", "predictor": "oracle"},
+        summary | {"trace_source": "twin", "predictor": "none", "seed": 1},
+    ]
+    text = printed(comparison_table(runs), 140)
+    assert "distserve oracle mooncake real seed 0" in text
+    assert "distserve mooncake twin seed 1" in text
+
+
+def test_labels_are_shown_as_they_are() -> None:
+    summary = summarize(small_result(), SLO)
+    assert "policy=[a,b]" in printed(comparison_table([summary], ["policy=[a,b]"]))
+
+
+def test_run_without_any_completion_can_be_shown() -> None:
+    result = small_result()
+    result.requests["state"] = 2
+    result.requests["first_token_s"] = np.nan
+    text = words(printed(run_table(evaluate(result, SLO), SLO)))
+    assert "goodput 0 req/s" in text
+    assert "rejected 5 (kv 2)" in text

@@ -1,0 +1,100 @@
+"""The files of a run: complete, equal for equal runs, and never half written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from framework.errors import InputError
+from framework.metrics.paper_scores import gaps_of
+from framework.metrics.slo import Slo
+from framework.metrics.summary import evaluate
+from framework.run import output
+from framework.run.output import step_table, write
+from tests.helpers.results import reduced_result, small_result
+
+EVALUATION = evaluate(small_result(), Slo())
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_files_hold_what_was_computed(tmp_path: Path) -> None:
+    files = write(tmp_path, small_result(), EVALUATION, steps=True, timeline=True)
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    assert names(tmp_path) == ["requests.parquet", "steps.parquet", "summary.json", "timeline.json.gz"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == EVALUATION.summary
+    assert pl.read_parquet(tmp_path / "requests.parquet").equals(EVALUATION.requests)
+    assert pl.read_parquet(tmp_path / "steps.parquet").equals(step_table(small_result()))
+
+
+def test_steps_and_timeline_only_on_request(tmp_path: Path) -> None:
+    write(tmp_path / "new" / "directory", small_result(), EVALUATION)
+    assert names(tmp_path / "new" / "directory") == ["requests.parquet", "summary.json"]
+
+
+def test_step_table_keeps_each_leap() -> None:
+    table = step_table(small_result())
+    assert table.columns == [
+        *("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")
+    ]
+    assert table.row(5) == (1, 2, 1, 0, 2.0, 0.5, 0.0, 2, 202)
+
+
+def test_same_run_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, small_result(), evaluate(small_result(), Slo()), steps=True, timeline=True)
+    for file in names(tmp_path / "a"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written") as caught:
+        write(tmp_path / "file" / "results", small_result(), EVALUATION)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directory_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(InputError, match="Permission denied"):
+        write(tmp_path / "locked" / "results", small_result(), EVALUATION)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(output, "write_timeline", fail)
+    with pytest.raises(InputError if isinstance(error, OSError) else KeyboardInterrupt):
+        write(tmp_path / "new" / "results", small_result(), EVALUATION, steps=True, timeline=True)
+    assert names(tmp_path) == []
+
+
+def test_results_of_an_earlier_run_survive_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, small_result(), EVALUATION)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output, "write_timeline", fail)
+    with pytest.raises(InputError, match="No space left"):
+        write(tmp_path, small_result(seed=1), EVALUATION, timeline=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("asked", ["steps", "timeline"])
+def test_reduced_run_has_no_steps_to_write(tmp_path: Path, asked: str) -> None:
+    reduced = reduced_result(gaps_of(small_result()))
+    with pytest.raises(InputError, match=f"output.{asked} needs the step log"):
+        write(tmp_path, reduced, EVALUATION, **{asked: True})
+    assert names(tmp_path) == []

@@ -1,0 +1,101 @@
+"""The command that makes profiles: what it asks for, makes, keeps and refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from framework.errors import InputError
+from framework.system.gpu import Gpu
+from framework.system.parallelism import Parallelism
+from framework.timing.kernels import build as command
+from framework.timing.kernels.table import Kernels
+from framework.timing.profile_files import cache_directory, profile_path, read_profile, shipped_directory
+from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types
+from tests.timing.test_composition import DENSE, GPU, kernels
+
+ONE, TWO = Parallelism(), Parallelism(tp=2)
+ASKED = command.Request(
+    models=(DENSE,),
+    gpus=(GPU,),
+    backends=("vllm",),
+    parallelisms=(ONE,),
+    types=Types("bf16", "bf16"),
+    kernels="package",
+    keep=True,
+    out=Path(),
+    command="build",
+)
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(source: str, gpu: Gpu, backend: str) -> Kernels:
+        if backend != "vllm":
+            raise InputError(f"no tables of {backend}")
+        return kernels()
+
+    monkeypatch.setattr(command, "load", load)
+
+
+def setups(out: Path) -> list[Parallelism]:
+    return [parts.parallelism for parts in read_profile(profile_path(out, DENSE.name, GPU.name, "vllm")).entries]
+
+
+def test_without_words_all_that_ship_are_made() -> None:
+    asked = command.parse([])
+    assert tuple(model.name for model in asked.models) == tuple(PLANS)
+    assert tuple(gpu.name for gpu in asked.gpus) == GPUS
+    assert (asked.backends, asked.parallelisms, asked.types) == (BACKENDS, None, None)
+    assert asked.out == shipped_directory()
+    assert not asked.keep
+
+
+def test_names_given_twice_count_once_and_go_to_the_cache() -> None:
+    asked = command.parse(["model=llama3_8b,llama3_8b", "gpu=h100,l40s", "backend=vllm,vllm", "tp=2", "dtype=fp8"])
+    assert [model.name for model in asked.models] == ["llama3_8b"]
+    assert [gpu.name for gpu in asked.gpus] == ["h100", "l40s"]
+    assert (asked.backends, asked.parallelisms, asked.types) == (("vllm",), (TWO,), Types("fp8", "bf16"))
+    assert asked.out == cache_directory()
+    assert asked.keep
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["models=x"], "models=x: not understood"),
+        (["tp=0"], "tp must be a whole number from 1"),
+        (["tp=2", "ep=3"], "ep = 3 does not divide"),
+        (["kv_dtype=fp8"], "give dtype= with"),
+    ],
+)
+def test_mistakes(words: list[str], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        command.parse(["model=llama3_8b", "gpu=h100", *words])
+
+
+def test_entries_stay_where_a_profile_is_made_larger(tmp_path: Path, tables: None) -> None:
+    counted: list[tuple[int, int]] = []
+    first = command.build(replace(ASKED, out=tmp_path), lambda done, total: counted.append((done, total)))
+    assert (first.entries, len(first.paths), counted) == (1, 1, [(1, 1)])
+    command.build(replace(ASKED, out=tmp_path, parallelisms=(TWO,)))
+    assert setups(tmp_path) == [ONE, TWO]
+    command.build(replace(ASKED, out=tmp_path, parallelisms=(TWO,), keep=False))
+    assert setups(tmp_path) == [TWO]
+
+
+def test_what_cannot_be_made_is_listed_with_the_reason(tmp_path: Path, tables: None) -> None:
+    asked = replace(ASKED, out=tmp_path, backends=("other", "vllm"), parallelisms=(ONE, Parallelism(tp=5)))
+    made = command.build(asked)
+    assert made.entries == 1
+    assert made.missing["no tables of other"] == [f"{GPU.name} other"]
+    divided = next(reason for reason in made.missing if "tp = 5 does not divide" in reason)
+    assert made.missing[divided] == [f"{DENSE.name} {GPU.name} vllm tp5, bf16, bf16 KV"]
+
+
+def test_nothing_made_is_an_error(tmp_path: Path, tables: None) -> None:
+    with pytest.raises(InputError, match="nothing to write: no tables of other"):
+        command.main(["model=llama3_8b", "gpu=h100", "backend=other", f"out={tmp_path}"])
+    assert not list(tmp_path.iterdir())

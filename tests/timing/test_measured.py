@@ -1,0 +1,315 @@
+"""Measured step times: what is found, what is scaled from another GPU, what a miss says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.errors import InputError
+from framework.metrics.invariants import check_result
+from framework.simulate import simulate
+from framework.system.cluster import mixed
+from framework.system.model import Experts
+from framework.system.parallelism import Parallelism
+from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
+from framework.timing.measured import Measured
+from framework.timing.profile import Parts, Setup
+from framework.timing.profile_files import directories, find, read_profile, shipped_directory
+from framework.timing.roofline import Roofline
+from framework.timing.scale import NEIGHBOURS, scaled
+from framework.timing.table import StepRow, stack, step_s
+from framework.workload import Workload
+from tests.conftest import ROOT
+from tests.helpers.parts import load, made_up, put
+
+TP1 = Parallelism()
+ANY = Selector()
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Made-up profiles of a model that does not ship, so that none of those that do is found."""
+    directory = tmp_path / "own"
+    for gpu in ("h100", "l40s", "a100"):
+        put(directory, "llama3_8b", gpu, "own", made_up(), made_up(parallelism=Parallelism(tp=2)))
+    return directory
+
+
+def calibrate(own: Path, gpu_name: str, selector: Selector = ANY, **terms: float) -> None:
+    write_calibrations(calibration_path(own, gpu_name, "own"), [Fit(Calibration(**terms), selector)])
+
+
+def measured(own: Path, **more: Any) -> Measured:
+    return Measured(**({"backend": "own", "profiles": str(own)} | more))
+
+
+def model(**changes: Any) -> Any:
+    return replace(load("model", "llama3_8b"), **changes)
+
+
+def gpu(name: str, **changes: Any) -> Any:
+    return replace(load("gpu", name), **changes)
+
+
+def prefill_s(row: StepRow, tokens: int) -> float:
+    return step_s(stack([row]), 0, [0], [tokens], 0, 0)
+
+
+# --- what is found --------------------------------------------------------------------------------------------------
+
+
+def test_the_row_is_the_profile_s(own: Path) -> None:
+    row = measured(own).row(model(), gpu("h100"), TP1)
+    expected = made_up().row(Calibration())
+    assert row.linear is not None
+    assert expected.linear is not None
+    np.testing.assert_allclose(row.linear.values, expected.linear.values, rtol=1e-3)
+    assert row.decode_limits == expected.decode_limits
+
+
+def test_source_names_what_was_given_out(own: Path) -> None:
+    calibrate(own, "h100", kernel=0.9)
+    timing = measured(own)
+    assert timing.source == "measured (own)"
+    timing.row(model(), gpu("h100"), TP1)
+    assert timing.source == "measured (h100, own 0.1, calibrated)"
+    timing.row(model(), gpu("h100"), Parallelism(tp=2))
+    timing.row(model(), gpu("l20"), TP1)
+    assert timing.source == "measured (h100, own 0.1, calibrated; l20 scaled from l40s, own 0.1)"
+
+
+def test_a_run_names_its_profiles(own: Path) -> None:
+    workload = Workload(
+        arrival_s=np.zeros(2), input_tokens=np.array([100, 200]), output_tokens=np.array([3, 4]), name="two"
+    )
+    result = simulate(workload, mixed(1, gpu("h100")), model(), measured(own))
+    check_result(result)
+    assert result.timing_source == "measured (h100, own 0.1)"
+
+
+def test_calibration_is_used_unless_turned_off(own: Path) -> None:
+    calibrate(own, "h100", kernel=0.5, request_s=0.01)
+    calibrated = measured(own).row(model(), gpu("h100"), TP1)
+    plain = measured(own, calibrated=False).row(model(), gpu("h100"), TP1)
+    assert plain.request_s == 0.0
+    assert calibrated.request_s == 0.01
+    assert calibrated.prefill_step_s == pytest.approx(plain.prefill_step_s / 2)
+
+
+def test_only_models_that_a_calibration_is_for_are_calibrated(own: Path) -> None:
+    put(own, "llama3_8b", "h100", "own", made_up(), made_up(dtype="fp8", expert_dtype="fp8"))
+    calibrate(own, "h100", Selector(dtype="fp8"), step_s=1.0)
+    timing = measured(own)
+    assert timing.row(model(), gpu("h100"), TP1).base_s < 1.0
+    assert timing.source == "measured (h100, own 0.1)"
+    assert timing.row(model(dtype="fp8"), gpu("h100"), TP1).base_s > 1.0
+    assert timing.source == "measured (h100, own 0.1; h100, own 0.1, calibrated)"
+
+
+def test_a_scaled_gpu_is_calibrated_as_its_neighbour_unless_it_was_itself(own: Path) -> None:
+    calibrate(own, "l40s", step_s=1.0)
+    timing = measured(own)
+    assert timing.row(model(), gpu("l20"), TP1).base_s > 1.0
+    assert timing.source == "measured (l20 scaled from l40s, own 0.1, calibrated as l40s was)"
+    calibrate(own, "l20", step_s=2.0)
+    timing = measured(own)
+    assert timing.row(model(), gpu("l20"), TP1).base_s > 2.0
+    assert timing.source == "measured (l20 scaled from l40s, own 0.1, calibrated)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {"parallelism": Parallelism(tp=16)},
+            ["llama3_8b on h100, own, tp16, bf16", "there are tp1 tp2 (bf16, bf16 KV)", "pip install '.[kernels]'"],
+        ),
+        ({"parallelism": Parallelism(tp=4, pp=2)}, ["tp=4 pp=2 dtype=bf16 kv_dtype=bf16"]),
+        ({"model": {"dtype": "fp8"}}, ["tp1, fp8, bf16 KV", "model=llama3_8b gpu=h100 backend=own tp=1 dtype=fp8"]),
+        ({"gpu": "b200"}, ["on b200", "h100 (own sglang trtllm vllm)", "timing=roofline"]),
+        ({"gpu": "mine"}, ["on mine", "l40s (own", "timing.neighbour=GPU scales"]),
+        (
+            {"model": {"experts": Experts(count=8, per_token=2, intermediate=4096, dtype="int4")}},
+            ["bf16, int4 experts, bf16 KV", "dtype=bf16 expert_dtype=int4 kv_dtype=bf16"],
+        ),
+        ({"gpu": "l20", "parallelism": Parallelism(tp=8)}, ["on l20", "(scaled from l40s) tp1 tp2", "gpu=l40s"]),
+        ({"model": {"name": "unheard_of"}}, ["unheard_of", "no profile at all"]),
+    ],
+)
+def test_a_miss_says_what_there_is_and_what_to_do(own: Path, asked: dict[str, Any], words: list[str]) -> None:
+    name = asked.get("gpu", "h100")
+    on = replace(gpu("h100"), name="mine") if name == "mine" else gpu(name)
+    with pytest.raises(InputError) as caught:
+        measured(own).row(model(**asked.get("model", {})), on, asked.get("parallelism", TP1))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "python -m framework.timing.kernels.build" in message
+    for word in words:
+        assert word in message
+
+
+def test_what_cannot_be_is_not_told_to_be_made(own: Path) -> None:
+    with pytest.raises(InputError, match="tp = 3 does not divide the 32 heads of llama3_8b"):
+        measured(own).row(model(), gpu("h100"), Parallelism(tp=3))
+    with pytest.raises(InputError, match="gpu a100 states no peak for fp8"):
+        measured(own).row(model(dtype="fp8"), gpu("a100"), TP1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"backend": None}, {"backend": 3}, {"calibrated": "yes"}, {"profiles": 1}, {"neighbour": 2}]
+)
+def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"timing.{next(iter(wrong))}"):
+        Measured(**wrong)
+
+
+# --- GPUs that nobody measured ----------------------------------------------------------------------------------------
+
+
+def test_a_slower_gpu_is_slower_by_what_limits_the_part() -> None:
+    parts, slow = made_up(), gpu("h100", bandwidth_bytes_s=3.35e12 / 2)
+    to = scaled(parts, model(), gpu("h100"), slow)
+    assert to.scaled_from == "h100"
+    assert to.gemm_s[0] == pytest.approx(2 * parts.gemm_s[0])  # one row: bandwidth
+    assert to.gemm_s[-1] == parts.gemm_s[-1]  # thousands: compute
+    assert to.elementwise_s[0] == parts.elementwise_s[0]  # launches
+    assert to.elementwise_s[-1] == pytest.approx(2 * parts.elementwise_s[-1], rel=0.1)
+    np.testing.assert_allclose(to.decode_s - to.decode_s[0, 0], 2 * (parts.decode_s - parts.decode_s[0, 0]))
+    assert to.attention_floor_s == parts.attention_floor_s
+    np.testing.assert_array_equal(to.communication_s, parts.communication_s)
+
+
+def test_the_same_gpu_is_the_same() -> None:
+    parts = made_up(experts_s=np.array([1e-3, 1e-3, 2e-3, 4e-3]))
+    mixture = model(experts=Experts(count=8, per_token=2, intermediate=4096))
+    same = scaled(parts, mixture, gpu("h100"), gpu("h100"))
+    for name in ("gemm_s", "experts_s", "elementwise_s", "attention_s", "decode_s", "logits_s"):
+        np.testing.assert_allclose(getattr(same, name), getattr(parts, name), rtol=1e-15)
+
+
+def test_compute_that_doubles_halves_what_it_limits() -> None:
+    parts = made_up(lengths=np.array([1.0, 8192.0, 65536.0]), experts_s=np.array([1e-3, 1e-3, 2e-3, 4e-3]))
+    mixture = model(experts=Experts(count=8, per_token=2, intermediate=4096))
+    fast = gpu("h100", peak_flops={"bf16": 2 * 989e12})
+    to = scaled(parts, mixture, gpu("h100"), fast)
+    assert to.gemm_s[-1] == pytest.approx(parts.gemm_s[-1] / 2)
+    assert to.experts_s[-1] == pytest.approx(parts.experts_s[-1] / 2)
+    assert to.attention_s[-1] == pytest.approx(parts.attention_s[-1] / 2)
+    np.testing.assert_array_equal(to.decode_s, parts.decode_s)
+    assert scaled(parts, mixture, gpu("h100"), gpu("h100"), 2.0).gemm_s[-1] == pytest.approx(parts.gemm_s[-1] / 2)
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_unmeasured_gpus_have_a_neighbour(own: Path, name: str) -> None:
+    timing = measured(own)
+    row = timing.row(model(), gpu(name), TP1)
+    assert f"{name} scaled from {NEIGHBOURS[name].gpu}" in timing.source
+    measured_row = measured(own).row(model(), gpu(NEIGHBOURS[name].gpu), TP1)
+    assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
+
+
+def test_a_type_that_the_gpu_cannot_compute_is_refused(own: Path) -> None:
+    put(own, "llama3_8b", "l40s", "own", made_up(dtype="fp8", expert_dtype="fp8"))
+    assert measured(own).row(model(dtype="fp8"), gpu("l40s"), TP1)
+    with pytest.raises(InputError, match="gpu a10g states no peak for fp8"):
+        measured(own).row(model(dtype="fp8"), gpu("a10g"), TP1)
+
+
+def test_a_gpu_of_one_s_own_has_the_neighbour_that_is_named(own: Path) -> None:
+    mine = replace(gpu("h100", bandwidth_bytes_s=2e12), name="mine")
+    with pytest.raises(InputError, match="on mine"):
+        measured(own).row(model(), mine, TP1)
+    timing = measured(own, neighbour="h100")
+    timing.row(model(), mine, TP1)
+    assert timing.source == "measured (mine scaled from h100, own 0.1)"
+
+
+def test_a_changed_datasheet_is_scaled_and_says_so(own: Path) -> None:
+    timing = measured(own)
+    timing.row(model(), gpu("h100", bandwidth_bytes_s=5e12), TP1)
+    assert timing.source == "measured (h100 scaled from h100, own 0.1)"
+    timing.row(model(), gpu("h100"), TP1)
+    assert timing.source == "measured (h100 scaled from h100, own 0.1; h100, own 0.1)"
+    timing = measured(own)
+    timing.row(model(), gpu("h100", usd_per_hour=1.0), TP1)
+    assert timing.source == "measured (h100, own 0.1)"
+
+
+# --- what ships -----------------------------------------------------------------------------------------------------
+
+
+def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: str = "vllm", **types: str) -> Parts:
+    asked = replace(load("model", name), **types)
+    found = find((shipped_directory(),), asked, gpu_name, backend, Setup.of(asked, parallelism))
+    assert found is not None
+    return found.parts
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+@pytest.mark.parametrize("tokens", [1, 64, 2048])
+def test_scaled_times_lie_above_the_roofline_and_near_it(name: str, tokens: int) -> None:
+    """No part is faster than the datasheet allows, none much slower than kernels usually are."""
+    llama, target = model(), gpu(name)
+    row = Measured(calibrated=False).row(llama, target, TP1)
+    floor = Roofline(mfu=1.0, mbu=1.0, overhead_s=0.0, all_reduce_latency_s=0.0).row(llama, target, TP1)
+    ratio = prefill_s(row, tokens) / prefill_s(floor, tokens)
+    assert 1.0 < ratio < 2.5
+
+
+def test_a_slower_network_in_a_node_slows_what_stays_in_it() -> None:
+    """Between nodes an H800 has the ports of an H100."""
+    timing, units = Measured("sglang", calibrated=False), Parallelism(dp=32, ep=32)
+    for asked, parallelism, same in ((model(), Parallelism(8), False), (load("model", "deepseek_v3"), units, True)):
+        h100, h800 = (timing.entry(asked, gpu(name), parallelism).parts for name in ("h100", "h800"))
+        assert np.allclose(h100.communication_s, h800.communication_s, rtol=1e-12, atol=0.0) is same
+        assert np.array_equal(h100.gemm_s, h800.gemm_s)
+
+
+def test_a_row_is_made_in_no_time() -> None:
+    started = time.perf_counter()
+    for _ in range(5):
+        Measured().row(model(), gpu("h100"), TP1)
+    assert (time.perf_counter() - started) / 5 < 0.2
+
+
+def test_the_default_needs_no_package() -> None:
+    """A profile is read without the kernel tables, and without polars reading anything."""
+    code = (
+        "import sys; sys.modules['aiconfigurator_core'] = None\n"
+        "from framework.timing.measured import Measured\n"
+        "from tests.helpers.parts import load\n"
+        "from framework.hardware import Parallelism\n"
+        "timing = Measured()\n"
+        "timing.row(load('model', 'llama3_8b'), load('gpu', 'h100'), Parallelism())\n"
+        "assert 'framework.timing.kernels.table' not in sys.modules\n"
+        "print(timing.source)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("measured (h100, vllm 0.24.0")
+
+
+def test_every_directory_is_searched_once_for_a_row_which_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def spy(path: Path) -> Any:
+        read.append(path)
+        return read_profile(path)
+
+    monkeypatch.setattr("framework.timing.profile_files.read_profile", spy)
+    timing = Measured()
+    row = timing.row(model(), gpu("h100"), TP1)
+    assert timing.row(model(), gpu("h100"), TP1) is row
+    assert len(read) == 1
+    assert read[0].is_relative_to(directories()[-1])
