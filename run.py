@@ -20,9 +20,9 @@ def main(config: DictConfig) -> float:
 
     if HydraConfig.get().mode == RunMode.MULTIRUN:  # a sweep ends in one table of all its runs
         return sweep_job(config).value
+    from framework.cli.terminal import progress_bar, results_console
     from framework.report.capacity_table import capacity_table
     from framework.report.run_table import run_table
-    from framework.cli.terminal import progress_bar, results_console
 
     chosen = HydraConfig.get().runtime.choices
     directory = Path(HydraConfig.get().runtime.output_dir)

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-# Request states. The values up to TAIL hold or await resources; the last three are ends.
-FUTURE, FETCHING, WAITING, PREFILLING, HELD, JOINED, DECODING, SWAPPED, TAIL, FINISHED, REJECTED, FAILED = range(12)
+# Request states. The values up to HANDING_OVER hold or await resources; the last three are ends.
+(
+    FUTURE,
+    FETCHING,
+    WAITING,
+    PREFILLING,
+    PREFILLED,
+    JOINING,
+    DECODING,
+    SWAPPED,
+    HANDING_OVER,
+    FINISHED,
+    REJECTED,
+    FAILED,
+) = range(12)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT = range(7)
@@ -18,7 +31,7 @@ MODES = {
     "concurrent": CONCURRENT,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_END, TRANSFER_END, ROLE_CHANGE, TICK, ARRIVAL = range(6)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, TICK, ARRIVAL = range(6)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
@@ -33,9 +46,3 @@ RANK_OF_LEAST_KV, RANK_OF_LEAST_REQUESTS, RANK_IN_TURN = range(3)
 RANK_CHOICES = {"kv": RANK_OF_LEAST_KV, "requests": RANK_OF_LEAST_REQUESTS, "round_robin": RANK_IN_TURN}
 # Actions of a tick.
 MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)
-# Hooks, as they are named in errors.
-ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX = range(8)
-HOOK_NAMES = (
-    *("admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick"),
-    *("split_at", "fetch_prefix"),
-)

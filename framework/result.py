@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.config import EngineConfig
-from framework.engine.state import STORE
+from framework.engine.state import TIER
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.workload import Workload
@@ -67,8 +67,9 @@ class Result:
     """What a run leaves behind, as arrays; `framework.metrics.summary` turns it into numbers.
 
     `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
-    (M,): totals. `leaps`: runs of equal steps, in the order of their ends. `memberships`: which decode steps of which
-    instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds.
+    (M,): totals. `step_log`: leaps (runs of equal decode steps, or one step), in the order of their ends.
+    `token_log`: which decode steps of which instance gave a request its tokens; a row with instance -1 is a single gap
+    of `previous_token_s` seconds.
     """
 
     workload: Workload
@@ -85,10 +86,10 @@ class Result:
     steps: int
     requests: NDArray[Any]
     instances: NDArray[Any]
-    leaps: NDArray[Any]
-    memberships: NDArray[Any]
+    step_log: NDArray[Any]
+    token_log: NDArray[Any]
     gaps: Gaps | None = None  # in place of the log where that is reduced
-    stores: NDArray[Any] = field(default_factory=lambda: np.zeros(0, STORE))  # (M * tiers,): totals
+    tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
 
     @property
     def extrapolated(self) -> float:

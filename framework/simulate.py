@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, PAUSED, REJECTED
-from framework.engine.allocate import Lists, allocate
+from framework.engine.allocate import allocate
 from framework.engine.binding import Binding
 from framework.engine.config import EngineConfig
-from framework.engine.inspect import oldest_open_step
+from framework.engine.inspect import MemoryInspection
 from framework.engine.loop import run
-from framework.engine.state import LEAP, MEMBERSHIP, State
+from framework.engine.state import STEP_LOG, TOKEN_LOG, Memory
 from framework.errors import InputError, InvariantError
 from framework.metrics.token_gaps import GapReducer
 from framework.policy.base import Policy, lay_out
@@ -55,14 +55,15 @@ def simulate(
     for part in (policy, predictor):
         _claim(part)
     spec = lay_out(policy, cluster)
-    state, lists = allocate(workload, spec, model, timing, engine, load, seed)
+    memory = allocate(workload, spec, model, timing, engine, load, seed)
+    inspection = MemoryInspection(memory)
     if predictor is not None:
         predictor.prepare(workload, seed)
-    predictions = Predictions(predictor, workload, lists.finished, state.sim)
-    binding = Binding(policy, Cluster(state, lists, spec, predictions), state)
-    log = _FullLog() if engine.log == "full" else _ReducedLog(workload, len(state.instances))
-    logged = _replay(state, lists, binding, log, progress or _silent)
-    _end_off_time(state)
+    predictions = Predictions(predictor, workload, lambda: inspection.finished)
+    binding = Binding(policy, Cluster(inspection, spec, predictions), memory)
+    log = _FullLog() if engine.log == "full" else _ReducedLog(workload, len(memory.instances))
+    logged = _replay(inspection, binding, log, progress or _silent)
+    _end_off_time(memory)
     return Result(
         workload=workload,
         cluster=spec,
@@ -73,12 +74,12 @@ def simulate(
         timing_source=timing.source,
         load=load.name,
         seed=seed,
-        reasons=tuple(binding.reasons),
-        events=int(state.sim["events"][0]),
-        steps=int(state.sim["steps"][0]),
-        requests=_outcomes(state, predictions),
-        instances=state.instances,
-        stores=state.stores,
+        reasons=binding.reasons,
+        events=int(memory.sim["events"][0]),
+        steps=int(memory.sim["steps"][0]),
+        requests=_outcomes(memory, predictions),
+        instances=memory.instances,
+        tiers=memory.tiers,
         **logged,
     )
 
@@ -99,18 +100,18 @@ class _FullLog:
     """Keeps the whole step log."""
 
     def __init__(self) -> None:
-        self._leaps: list[NDArray[np.uint8]] = []
-        self._memberships: list[NDArray[np.uint8]] = []
+        self._steps: list[NDArray[np.uint8]] = []
+        self._tokens: list[NDArray[np.uint8]] = []
 
-    def add(self, leaps: NDArray[np.void], memberships: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
-        self._leaps.append(leaps.view(np.uint8).copy())  # bytes: numpy copies records field by field
-        self._memberships.append(memberships.view(np.uint8).copy())
+    def add(self, step_log: NDArray[np.void], token_log: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
+        self._steps.append(step_log.view(np.uint8).copy())  # bytes: numpy copies records field by field
+        self._tokens.append(token_log.view(np.uint8).copy())
 
-    def finish(self, leaps: NDArray[np.void], memberships: NDArray[np.void]) -> dict[str, Any]:
+    def finish(self, step_log: NDArray[np.void], token_log: NDArray[np.void]) -> dict[str, Any]:
         """The parts of a Result that come from the log; these last rows are the caller's no more."""
         return {
-            "leaps": _joined([*self._leaps, leaps.view(np.uint8)]).view(LEAP),
-            "memberships": _joined([*self._memberships, memberships.view(np.uint8)]).view(MEMBERSHIP),
+            "step_log": _joined([*self._steps, step_log.view(np.uint8)]).view(STEP_LOG),
+            "token_log": _joined([*self._tokens, token_log.view(np.uint8)]).view(TOKEN_LOG),
         }
 
 
@@ -125,49 +126,48 @@ class _ReducedLog:
         self._reducer = GapReducer(workload.output_tokens, instances)
         self._instances = instances
 
-    def add(self, leaps: NDArray[np.void], memberships: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
-        self._reducer.add(leaps, memberships, keep_from_step)
+    def add(self, step_log: NDArray[np.void], token_log: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
+        self._reducer.add(step_log, token_log, keep_from_step)
 
-    def finish(self, leaps: NDArray[np.void], memberships: NDArray[np.void]) -> dict[str, Any]:
+    def finish(self, step_log: NDArray[np.void], token_log: NDArray[np.void]) -> dict[str, Any]:
         """The parts of a Result that come from the log."""
-        self._reducer.add(leaps, memberships, np.full(self._instances, np.iinfo(np.int64).max))
-        empty = {"leaps": np.zeros(0, LEAP), "memberships": np.zeros(0, MEMBERSHIP)}
+        self._reducer.add(step_log, token_log, np.full(self._instances, np.iinfo(np.int64).max))
+        empty = {"step_log": np.zeros(0, STEP_LOG), "token_log": np.zeros(0, TOKEN_LOG)}
         return empty | {"gaps": self._reducer.finish()}
 
 
 def _replay(
-    state: State, lists: Lists, binding: Binding, log: _FullLog | _ReducedLog, progress: Callable[[int, int], None]
+    inspection: MemoryInspection, binding: Binding, log: _FullLog | _ReducedLog, progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """Run the loop to the end, emptying the engine's log whenever it is full; what the log became."""
-    sim = state.sim
-    total = int(sim["requests"][0])
-    hooks = binding.hooks()
+    memory = binding.memory
+    sim, total = memory.sim, len(memory.requests)
     while True:
-        status = run(state, *hooks, _EVENTS_BETWEEN_REPORTS)
-        rows = state.leaps[: sim["leaps"][0]], state.memberships[: sim["memberships"][0]]
+        status = run(memory, binding.view, binding.params, binding.numbers, _EVENTS_BETWEEN_REPORTS)
+        rows = memory.step_log[: sim["step_rows"][0]], memory.token_log[: sim["token_rows"][0]]
         progress(total - int(sim["remaining"][0]), total)
         if status == DONE:
             return log.finish(*rows)
         if status == LOG_FULL:
-            log.add(*rows, oldest_open_step(state, lists.running))
-            sim["leaps"] = sim["memberships"] = 0
+            log.add(*rows, inspection.oldest_open_step())
+            sim["step_rows"] = sim["token_rows"] = 0
         elif status != PAUSED:
             raise binding.error()
 
 
-def _end_off_time(state: State) -> None:
+def _end_off_time(memory: Memory) -> None:
     """Count the time up to the end of the run for instances that are off then."""
-    off = (state.instances["settled_role"] == OFF) & (state.instances["next_role"] == OFF)
-    state.instances["off_s"][off] += state.sim["now_s"] - state.instances["off_since_s"][off]
+    off = (memory.instances["draining_role"] == OFF) & (memory.instances["next_role"] == OFF)
+    memory.instances["off_s"][off] += memory.sim["now_s"] - memory.instances["off_since_s"][off]
 
 
-def _outcomes(state: State, predictions: Predictions) -> NDArray[np.void]:
-    requests = state.requests
+def _outcomes(memory: Memory, predictions: Predictions) -> NDArray[np.void]:
+    requests = memory.requests
     outcomes = np.zeros(len(requests), OUTCOME)
     for name in OUTCOME.names or ():
         if name in (requests.dtype.names or ()):
             outcomes[name] = requests[name]
-    outcomes["arrival_s"] -= state.sim["request_s"]  # the client's clock
+    outcomes["arrival_s"] -= memory.options["request_s"]  # the client's clock
     outcomes["state"] = 0
     for internal, end in _ENDS.items():
         outcomes["state"][requests["state"] == internal] = end

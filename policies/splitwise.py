@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.state import View
 from framework.errors import require_count, require_positive
-from framework.policy import Policy, decision
+from framework.policy import Policy, View, decision
 from framework.system.cluster import ClusterSpec
 
 Floats = NDArray[np.float64]
@@ -68,7 +67,7 @@ def token_machine(request: int, view: View, params: Floats, state: Floats) -> in
             rank = 1 if kind == 2.0 or inst.running + inst.incoming > 0 else 2
         held = inst.kv_tokens + inst.incoming_kv_tokens
         coming = 0 if i == here else tokens
-        full = held + coming > params[1] * inst.total_blocks * view.sim[0].block_tokens
+        full = held + coming > params[1] * inst.total_blocks * view.options[0].block_tokens
         if full or inst.running + inst.incoming >= inst.max_batch:
             rank += 3
         if rank < best_rank or (rank == best_rank and held < least):

@@ -30,13 +30,13 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from framework.codes import HOOK_NAMES
+from framework.compiler.decorators import compiled
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
-from framework.engine.state import ACTION, View
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
-from framework.policy.base import Decision, Policy
+from framework.policy import Decision, Policy
+from framework.policy.hooks import HOOK_NAMES
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster, Request
 from framework.result import Result
@@ -213,13 +213,10 @@ def _called_from_python(
     """A compiled rule as a method, which also sees to it that the rule leaves what it is shown as it was."""
 
     def call(request: Request, cluster: Cluster) -> Any:
-        engine = cluster._state
-        view = View(
-            engine.sim, engine.requests, engine.instances, np.zeros(len(HOOK_NAMES), np.int64), np.zeros(1, ACTION)
-        )
-        before = [array.tobytes() for array in view[:3]]
-        answer = int(rule.function(request.id, view, params, own_state))
-        assert [array.tobytes() for array in view[:3]] == before, f"{hook} wrote into the view"
+        view = cluster.view
+        before = [array.tobytes() for array in view]
+        answer = int(compiled(rule.function)(request.id, view, params, own_state))
+        assert [array.tobytes() for array in view] == before, f"{hook} wrote into the view"
         return answer == 0 if hook == "admit" else answer
 
     return call
@@ -227,7 +224,7 @@ def _called_from_python(
 
 def digest(result: Result) -> str:
     """A hash over all that a run leaves behind."""
-    parts = [result.requests, result.instances, result.leaps, result.memberships]
+    parts = [result.requests, result.instances, result.step_log, result.token_log]
     whole = hashlib.sha256(repr((result.reasons, result.events, result.steps)).encode())
     for part in parts:
         for name in part.dtype.names or ():

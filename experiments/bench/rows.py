@@ -14,7 +14,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
-from framework.policy.base import Aggregated, Policy
+from framework.policy import Aggregated, Policy
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import ClusterSpec, disaggregated, mixed

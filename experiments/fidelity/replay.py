@@ -14,7 +14,7 @@ from experiments.fidelity.rows import Row
 from experiments.fidelity.scripts import aggregated
 from experiments.fidelity.server import Client, assumed, served, server
 from framework.errors import InputError
-from framework.policy.base import Aggregated, Disaggregated
+from framework.policy import Aggregated, Disaggregated
 from framework.result import FINISHED, Result
 from framework.simulate import simulate
 from framework.system.gpu import Gpu

@@ -29,7 +29,7 @@ from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.metrics.usage import kv_fill
-from framework.policy.base import Policy
+from framework.policy import Policy
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import mixed

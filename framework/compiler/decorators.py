@@ -65,17 +65,12 @@ def compiled(target: Callable[..., Any] | Signatures, /) -> Any:
     return lambda function: _compile(function, signatures)
 
 
-def kernel(function: F) -> F:
+def inner(function: F) -> F:
     """Compile a function that only compiled code calls and that allocates nothing: no wrappers, no reference counts.
 
-    Its machine code becomes part of its callers'. Passing the engine's arrays on costs next to nothing this way.
+    Its machine code becomes part of its callers'.
     """
     return _inner(function, forceinline=False)
-
-
-def inlined(function: F) -> F:
-    """A kernel that is written out at every call: for those that are handed the policy's hooks, some 70 words."""
-    return _inner(function, forceinline=True)
 
 
 def _inner(function: F, **options: bool) -> F:

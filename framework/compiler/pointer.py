@@ -13,8 +13,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core.datamodel import models
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
+from numba.np.arrayobj import record_getattr, record_setattr
 
 from framework.compiler.decorators import numba_config
 
@@ -84,4 +86,55 @@ def _itself(array: Any) -> Any:
     return array
 
 
+class RecordPointer(types.Type):
+    """The type of a pointer to one record, whose fields are read and written as attributes."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"RecordPointer({dtype})")
+
+
+@register_model(RecordPointer)
+class _RecordModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, type_: RecordPointer) -> None:
+        super().__init__(manager, type_, _BYTES)  # type: ignore[no-untyped-call]
+
+
+@infer_getattr
+class _Field(AttributeTemplate):
+    key = RecordPointer
+
+    def generic_resolve(self, pointed: RecordPointer, name: str) -> Any:
+        return pointed.dtype.typeof(name) if name in pointed.dtype.fields else None
+
+
+@lower_getattr_generic(RecordPointer)
+def _get_field(context: Any, builder: Any, type_: Any, value: Any, name: str) -> Any:
+    return record_getattr(context, builder, type_.dtype, _record(context, builder, type_.dtype, value), name)
+
+
+@lower_setattr_generic(RecordPointer)
+def _set_field(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None:
+    dtype = sig.args[0].dtype
+    own = signature(sig.return_type, dtype, sig.args[1])
+    record_setattr(context, builder, own, [_record(context, builder, dtype, args[0]), args[1]], name)
+
+
+def _record(context: Any, builder: Any, dtype: Any, pointed: Any) -> Any:
+    return builder.bitcast(pointed, context.get_data_type(dtype).as_pointer())
+
+
+@intrinsic
+def _only(typingctx: Any, array: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(context.make_array(sig.args[0])(context, builder, args[0]).data, _BYTES)
+
+    return RecordPointer(array.dtype)(array), codegen
+
+
+def _first(array: Any) -> Any:
+    return array[0]
+
+
+only: Any = _first if numba_config.DISABLE_JIT else _only
 pointer: Any = _itself if numba_config.DISABLE_JIT else _pointer

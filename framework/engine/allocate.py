@@ -1,41 +1,46 @@
-"""Lays out the memory of one run: what the engine's arrays hold before the first event."""
+"""Allocates the memory of one run: what the engine's arrays hold before the first event."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import MODES, RANK_CHOICES, RECOMPUTE, ROLES, SWAP
+from framework.codes import MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
 from framework.engine.config import EngineConfig
-from framework.engine.layout import Arena, fill_cache, fill_stores, lay_out_cache, lay_out_stores
+from framework.engine.layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.mechanisms.data_parallel import RANK_WORDS
 from framework.engine.mechanisms.speculation import Speculation
-from framework.engine.state import INSTANCE, LEAP, MEMBERSHIP, PROGRESS, REQUEST, SIM, STORE, STREAM, State
+from framework.engine.records import INSTANCE, REQUEST
+from framework.engine.state import (
+    ACTION,
+    ERROR,
+    HOOK,
+    OPTIONS,
+    PREFILL_STEP,
+    SIM,
+    STEP,
+    STEP_LOG,
+    TIER,
+    TOKEN_LOG,
+    Memory,
+)
 from framework.errors import InputError
+from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model, kv_capacity_tokens
 from framework.timing.table import Timing, stack
 from framework.workload import Load, Workload
 
 _LOG_ROWS = 1 << 17
-
-
-@dataclass(frozen=True)
-class Lists:
-    """Views of per-instance lists in the arena, for looking in from Python."""
-
-    running: NDArray[np.int64]  # (M, most requests on an instance)
-    prefilling: NDArray[np.int64]
-    finished: NDArray[np.int64]  # (N,) in order of their ends
+_TREES = ROLE_CHANGE + 1  # one for each kind of event that an instance has
 
 
 def allocate(
     workload: Workload, cluster: ClusterSpec, model: Model, timing: Timing, engine: EngineConfig, load: Load, seed: int
-) -> tuple[State, Lists]:
-    """The state before the first event. InputError where the model does not fit or prefixes do not match blocks."""
+) -> Memory:
+    """The memory before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
     kv = engine.kv_compression
     steps = [
@@ -45,97 +50,146 @@ def allocate(
     delay_s = entrance.request_s
     requests = _requests(workload, load, delay_s)
     instances["off_since_s"] = requests["event_s"][:1] - delay_s  # the run begins with the first arrival
-    sim = np.zeros(1, SIM)
+    options, sim = np.zeros(1, OPTIONS), np.zeros(1, SIM)
     count, size = len(workload), len(instances)
     most_running = min(int(instances["max_batch"].max()), count)
-    arena = Arena()
-    sim["requests"], sim["instances"], sim["remaining"] = count, size, count
-    sim["next_tick"] = 1
-    sim["request_s"], sim["intake_s"] = delay_s, entrance.intake_s
+    rows = max(_LOG_ROWS, 64 * most_running)
+    options["requests"], options["instances"], options["most_running"] = count, size, most_running
+    options["step_log_rows"] = options["token_log_rows"] = rows
+    options["request_s"], options["intake_s"] = delay_s, entrance.intake_s
+    _set_options(options, cluster, model, engine, seed)
+    _set_clock(sim, requests)
+    space = ListSpace()
+    _lay_out_run(options, space)
+    _lay_out_instances(instances, space, cluster, engine, most_running)
+    cached = engine.prefix_cache and workload.has_prefixes
+    tiers = np.zeros(0, TIER)
+    if cached:
+        lay_out_cache(options, instances, space, workload, engine)
+        tiers = lay_out_tiers(options, instances, space, workload, engine.prefix_stores)
+    lists = np.zeros(space.size, np.int64)
+    _fill_trees(options, instances, lists)
+    lists[options["output_at"][0] :][:count] = workload.output_tokens
+    _fill_schedules(instances, cluster, lists)
+    if cached:
+        fill_cache(options, instances, requests, lists, workload)
+        fill_tiers(options, tiers, lists)
+    tables = stack(steps)
+    options["slowdown_at"] = len(tables.data)
+    step = np.zeros(size, STEP)
+    step["next_finish"] = np.iinfo(np.int64).max
+    step["leaping_index"] = -1
+    return Memory(
+        options=options,
+        sim=sim,
+        error=np.zeros(1, ERROR),
+        hooks=np.zeros(len(HOOKS), HOOK),
+        actions=np.zeros(MOST_ACTIONS, ACTION),
+        requests=requests,
+        instances=instances,
+        step=step,
+        prefill_step=np.zeros(size, PREFILL_STEP),
+        tiers=tiers,
+        times=np.full(_TREES * int(options["tree_leaves"][0]), np.inf),
+        lists=lists,
+        step_log=np.empty(rows, STEP_LOG),  # read as far as it is written, as the next one
+        token_log=np.empty(rows, TOKEN_LOG),
+        timing_rows=tables.rows,
+        timing_data=np.concatenate([tables.data, engine.sharing.slowdowns().ravel()]),
+    )
+
+
+def _set_options(
+    options: NDArray[np.void], cluster: ClusterSpec, model: Model, engine: EngineConfig, seed: int
+) -> None:
+    kv = engine.kv_compression
+    options["seed"] = seed % 2**32
+    options["role_change_s"], options["start_s"] = engine.role_change_s, engine.start_s
+    options["max_context"] = model.max_context
+    options["block_tokens"] = engine.block_tokens
+    options["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
+    options["admission_wait_steps"] = engine.admission_wait_steps
+    options["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
+    options["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
+    options["weight_bytes"] = model.weight_bytes
+    options["attention_overlap"], options["decode_rows"] = engine.attention.overlap, engine.attention.decode_rows
+    options["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
+    options["latency_s"] = cluster.link.latency_s
+    options["layerwise_tokens"], options["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers
+    options["stamp_at_decode"] = engine.first_token == "decode"
+    _set_speculation(options, engine.speculation, model)
+
+
+def _set_clock(sim: NDArray[np.void], requests: NDArray[np.void]) -> None:
     waiting = np.flatnonzero(requests["opens"] & requests["follows"])
-    sim["next_session"] = waiting[0] if len(waiting) else count
-    sim["most_running"] = most_running
+    sim["remaining"] = len(requests)
+    sim["next_tick"] = 1
+    sim["next_session"] = waiting[0] if len(waiting) else len(requests)
     sim["change_s"], sim["changing"] = np.inf, -1
-    sim["stream_s"], sim["streaming"] = np.inf, -1
-    sim["role_change_s"], sim["start_s"] = engine.role_change_s, engine.start_s
-    sim["max_context"] = model.max_context
-    sim["block_tokens"] = engine.block_tokens
-    sim["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
-    sim["admission_wait_steps"] = engine.admission_wait_steps
-    _set_speculation(sim, engine.speculation, model, seed)
-    sim["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
-    sim["weight_bytes"] = model.weight_bytes
-    sim["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
-    sim["attention_overlap"], sim["decode_rows"] = engine.attention.overlap, engine.attention.decode_rows
-    sim["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
-    sim["latency_s"] = cluster.link.latency_s
-    sim["layerwise_tokens"], sim["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers
-    sim["stamp_at_decode"] = engine.first_token == "decode"
-    sim["tree_leaves"] = leaves = max(2, 1 << (size - 1).bit_length())
-    sim["tree_at"] = arena.take(2 * leaves)
-    sim["woken_at"] = arena.take(size)
-    sim["heap_at"] = arena.take(count)
-    sim["released_at"] = arena.take(count)
-    sim["finished_at"] = arena.take(count)
-    sim["output_at"] = arena.take(count)
+    sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
+
+
+def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:
+    """Where the lists of the whole run lie."""
+    count, size = int(options["requests"][0]), int(options["instances"][0])
+    options["tree_leaves"] = leaves = max(2, 1 << (size - 1).bit_length())
+    options["tree_at"] = space.reserve(_TREES * 2 * leaves)
+    options["load_tree_at"] = space.reserve(2 * leaves)
+    for name in ("woken_at", "leaping_at", "touched_at"):
+        options[name] = space.reserve(size)
+    for name in ("heap_at", "turns_at", "finished_at", "output_at"):
+        options[name] = space.reserve(count)
+
+
+def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: NDArray[np.int64]) -> None:
+    leaves = int(options["tree_leaves"][0])
+    trees = lists[options["tree_at"][0] :][: _TREES * 2 * leaves].reshape(_TREES, 2 * leaves)
+    trees[:, leaves:] = np.arange(leaves)
+    loads = lists[options["load_tree_at"][0] :][: 2 * leaves]
+    loads[leaves:] = np.arange(leaves)
+    prefills = np.zeros(leaves, bool)
+    prefills[: len(instances)] = instances["role"] & PREFILL
+    for node in range(leaves - 1, 0, -1):  # all times are infinite, and nothing is queued anywhere
+        trees[:, node] = trees[:, 2 * node]
+        left, right = loads[2 * node], loads[2 * node + 1]
+        loads[node] = right if prefills[right] and not prefills[left] else left
+
+
+def _lay_out_instances(
+    instances: NDArray[np.void], space: ListSpace, cluster: ClusterSpec, engine: EngineConfig, most_running: int
+) -> None:
+    """Where the lists of each instance lie."""
+    size, pool_of = len(instances), instances["pool"]
     for name in ("running_at", "finish_at", "prefilling_at", "chunk_at"):
-        instances[name] = arena.take(size * most_running) + most_running * np.arange(size)
-    pool_of = instances["pool"]
-    schedules = [pool.chunk_schedule for pool in cluster.pools]
-    for k, schedule in enumerate(schedules):
+        instances[name] = space.reserve(size * most_running) + most_running * np.arange(size)
+    for k, pool in enumerate(cluster.pools):
+        schedule = pool.chunk_schedule
         if schedule is not None:
-            instances["chunk_sizes_at"][pool_of == k] = arena.take(len(schedule.sizes))
+            instances["chunk_sizes_at"][pool_of == k] = space.reserve(len(schedule.sizes))
             instances["chunk_stages"][pool_of == k] = len(schedule.sizes)
             instances["stage_tokens"][pool_of == k] = schedule.stage_tokens
-    instances["growth_at"] = arena.take(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
+    instances["growth_at"] = space.reserve(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
     for i in np.flatnonzero(instances["ranks"]):
-        instances["ranks_at"][i] = arena.take(RANK_WORDS * int(instances["ranks"][i]))
+        instances["ranks_at"][i] = space.reserve(RANK_WORDS * int(instances["ranks"][i]))
     for i in np.flatnonzero(instances["stages"]):
-        instances["loads_at"][i] = arena.take(int(instances["stages"][i]))
-        instances["dealt_at"][i] = arena.take(most_running)
-    cached = engine.prefix_cache and workload.has_prefixes
-    stores = np.zeros(0, STORE)
-    if cached:
-        lay_out_cache(sim, instances, arena, workload, engine)
-        stores = lay_out_stores(sim, instances, arena, workload, engine.prefix_stores)
-    data = np.zeros(arena.size, np.int64)
-    tree = data[sim["tree_at"][0] :][: 2 * leaves]
-    tree[leaves:] = np.arange(leaves)
-    for node in range(leaves - 1, 0, -1):
-        tree[node] = tree[2 * node]
-    data[sim["output_at"][0] :][:count] = workload.output_tokens
-    for k, schedule in enumerate(schedules):
-        if schedule is not None:
-            data[instances["chunk_sizes_at"][pool_of == k][0] :][: len(schedule.sizes)] = schedule.sizes
-    if cached:
-        fill_cache(sim, instances, requests, data, workload)
-        fill_stores(sim, stores, data)
-    tables = stack(steps)
-    sim["slowdown_at"] = len(tables.data)
-    timing_data = np.concatenate([tables.data, engine.sharing.slowdowns().ravel()])
-    lists = Lists(
-        running=data[instances["running_at"][0] :][: size * most_running].reshape(size, most_running),
-        prefilling=data[instances["prefilling_at"][0] :][: size * most_running].reshape(size, most_running),
-        finished=data[sim["finished_at"][0] :][:count],
-    )
-    rows = max(_LOG_ROWS, 64 * most_running)
-    logs = np.empty(rows, LEAP), np.empty(rows, MEMBERSHIP)  # read as far as it is written, and so whole
-    progress = np.zeros(size, PROGRESS)
-    progress["event_s"] = np.inf
-    progress["next_finish"] = np.iinfo(np.int64).max
-    streams = np.zeros(size, STREAM)
-    streams["end_s"] = np.inf
-    return State(sim, requests, instances, progress, streams, data, *logs, tables.rows, timing_data, stores), lists
+        instances["loads_at"][i] = space.reserve(int(instances["stages"][i]))
+        instances["dealt_at"][i] = space.reserve(most_running)
 
 
-def _set_speculation(sim: NDArray[np.void], speculation: Speculation, model: Model, seed: int) -> None:
+def _fill_schedules(instances: NDArray[np.void], cluster: ClusterSpec, lists: NDArray[np.int64]) -> None:
+    for k, pool in enumerate(cluster.pools):
+        if pool.chunk_schedule is not None:
+            at = instances["chunk_sizes_at"][instances["pool"] == k][0]
+            lists[at:][: len(pool.chunk_schedule.sizes)] = pool.chunk_schedule.sizes
+
+
+def _set_speculation(options: NDArray[np.void], speculation: Speculation, model: Model) -> None:
     cost = speculation.draft_cost
-    sim["speculates"] = speculation.most > 0
-    sim["adaptive_depth"] = speculation.adaptive
-    sim["depth"] = speculation.most
-    sim["acceptance"] = speculation.acceptance
-    sim["draft_cost"] = 1.0 / model.layers if cost is None else cost
-    sim["seed"] = seed % 2**32
+    options["speculates"] = speculation.most > 0
+    options["adaptive_depth"] = speculation.adaptive
+    options["depth"] = speculation.most
+    options["acceptance"] = speculation.acceptance
+    options["draft_cost"] = 1.0 / model.layers if cost is None else cost
 
 
 def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDArray[np.void]:
@@ -153,7 +207,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
                 f"lower engine.block_tokens={engine.block_tokens}"
             )
         mine = instances[pool_of == k]
-        mine["role"] = mine["settled_role"] = mine["next_role"] = ROLES[pool.role]
+        mine["role"] = mine["draining_role"] = mine["next_role"] = ROLES[pool.role]
         mine["mode"] = MODES[pool.batching or engine.batching]
         mine["token_budget"] = pool.token_budget or engine.token_budget
         mine["max_batch"] = pool.max_batch or engine.max_batch
@@ -174,10 +228,9 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine["unpack_s"] = kv.unpack_s(model, pool.parallelism)
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
-    instances["change_s"] = np.inf
-    for name in ("gate", "waiting_root", "joined_head", "joined_tail", "incoming_head", "incoming_tail"):
+    for name in ("admission_opens", "waiting_root", "joining_head", "joining_tail", "incoming_head", "incoming_tail"):
         instances[name] = -1
-    for name in ("cut_head", "cut_tail", "swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
+    for name in ("split_head", "split_tail", "swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
         instances[name] = -1
     return instances
 

@@ -1,93 +1,123 @@
-"""Prefixes on their way up: what an admitted request finds in stores, and what another instance sends ahead of it."""
+"""What arrives: requests, with their way through the front end to a waiting queue, and what copies bring."""
 
 from __future__ import annotations
 
 from framework.codes import (
     BAD_INSTANCE,
-    FETCH_PREFIX,
+    COPYING,
     FETCHING,
     HOOK_RAISED,
     PREFILL,
+    REASON_CONTEXT,
     REASON_KV,
+    REASON_POLICY,
     REJECTED,
-    ROUTE_PREFILL,
+    WAITING,
 )
-from framework.compiler.decorators import inlined, kernel, unlikely
-from framework.engine.ask import ask_split, choose, enqueue, fail
-from framework.engine.hooks import RAISED, Hooks
-from framework.engine.kv_cache import find, fits, insert, matched_blocks
-from framework.engine.leap import catch_up
-from framework.engine.mechanisms.prefix_tiers import keep, tier_of
-from framework.engine.requests import end
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.ask import ask, ask_key, ask_route, ask_split, bring_up_to_date, fail, is_asked
+from framework.engine.kv_blocks import fits
+from framework.engine.mechanisms.prefix_tiers import keep
+from framework.engine.migration import copy_done
+from framework.engine.prefix_cache import matched_blocks
+from framework.engine.queues import copy_withdraw, turn_pop, turn_push
+from framework.engine.requests import end_request, enter_queue
 from framework.engine.state import State
-from framework.engine.transfers import start_copy
+from framework.engine.transfers import arrive_with_kv, start_copy
+from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
 
 
-@kernel
-def load_prefix(s: State, i: int, r: int) -> None:
-    """Bring the matched blocks of r that i has in stores alone into its cache, where r has taken room for them."""
-    q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
-    for k in range(sim.tiers):
-        blocks = 0
-        for j in range(q.registered):
-            held = s.arena[sim.held_at + q.hash_at + j]
-            if held == 0 and tier_of(s, i, s.arena[sim.hash_at + q.hash_at + j]) == k:
-                blocks += 1
-        if blocks > 0:
-            store = s.stores[i * sim.tiers + k]
-            tokens = blocks * sim.hash_blocks * sim.block_tokens
-            bytes_ = tokens * sim.kv_bytes_per_token
-            store.loaded_bytes += bytes_
-            inst.load_s += store.latency_s + bytes_ / store.bandwidth_bytes_s
-            if q.start_s != q.start_s:
-                store.hit_tokens += tokens
-    for j in range(q.registered):
-        key = s.arena[sim.hash_at + q.hash_at + j]
-        if s.arena[sim.held_at + q.hash_at + j] == 0 and find(s, i, key) < 0:
-            insert(s, i, key)
-            s.arena[sim.held_at + q.hash_at + j] = 1
-            q.shared += 1
+@inner
+def arrive(s: State, r: int) -> None:
+    """r arrives: it is taken in, refused, or routed."""
+    q, sim = s.requests[r], s.sim
+    if sim.turns_size > 0 and s.lists[s.options.turns_at] == r:
+        turn_pop(s)
+    else:
+        sim.next_arrival += 1
+    if not q.taken_in:
+        q.taken_in = True
+        q.arrival_s = sim.now_s
+        if s.options.intake_s > 0.0:
+            sim.intake_free_s = max(sim.now_s, sim.intake_free_s) + s.options.intake_s
+            turn_push(s, r, sim.intake_free_s)
+            return
+    if q.input_tokens + s.lists[s.options.output_at + r] > s.options.max_context:
+        end_request(s, r, REJECTED, REASON_CONTEXT)
+    elif not _fits_anywhere(s, r):
+        end_request(s, r, REJECTED, REASON_KV)
+    elif not is_asked(s, ADMIT) or _is_admitted(s, r):
+        route(s, r)
 
 
-@inlined
-def place(s: State, h: Hooks, r: int) -> None:
+@inner
+def _fits_anywhere(s: State, r: int) -> bool:
+    i = 0
+    while i < s.options.instances and not fits(s, i, r):
+        i += 1
+    return i < s.options.instances
+
+
+@inner
+def _is_admitted(s: State, r: int) -> bool:
+    """Ask the policy whether to serve r; a refused request ends here."""
+    answer = ask(s, ADMIT, r)
+    if answer == RAISED:
+        return False
+    if answer != 0:
+        end_request(s, r, REJECTED, answer if s.options.admit_gives_reasons else REASON_POLICY)
+    return answer == 0
+
+
+@inner
+def route(s: State, r: int) -> None:
     """Queue r, which may be served, where the policy says, once a prefix that it wants there has come."""
-    i = choose(s, h, ROUTE_PREFILL, r)
+    i = ask_route(s, ROUTE_PREFILL, r)
     if i < 0:
         return
     if not fits(s, i, r):
-        end(s, r, REJECTED, REASON_KV)
+        end_request(s, r, REJECTED, REASON_KV)
         return
-    if unlikely(s.sim[0].asks_fetch) and _fetches(s, h, i, r):
+    if unlikely(is_asked(s, FETCH_PREFIX)) and _fetches(s, i, r):
         return
-    _queue(s, h, i, r)
+    _queue(s, i, r)
 
 
-@inlined
-def _queue(s: State, h: Hooks, i: int, r: int) -> None:
-    if unlikely(s.sim[0].asks_split_at):
-        ask_split(s, h, r)
-    enqueue(s, h, i, r)
+@inner
+def _queue(s: State, i: int, r: int) -> None:
+    """Queue r at i by the policy's key."""
+    q, sim = s.requests[r], s.sim
+    if unlikely(is_asked(s, SPLIT_AT)):
+        ask_split(s, r)
+    q.instance = i
+    q.state = WAITING
+    q.key = 0.0
+    if is_asked(s, PRIORITIZE):
+        bring_up_to_date(s, PRIORITIZE)
+        q.key = ask_key(s, r)
+    sim.queue_number += 1
+    q.queue_number = sim.queue_number
+    enter_queue(s, i, r)
 
 
-@kernel
-def _fetches(s: State, h: Hooks, i: int, r: int) -> bool:
+# --- prefixes that another instance sends -----------------------------------------------------------------------------
+
+
+@inner
+def _fetches(s: State, i: int, r: int) -> bool:
     """Ask where to copy a longer prefix of r from; whether r waits for that copy, or the run stops."""
-    sim = s.sim[0]
-    if sim.observes:
-        catch_up(s)
-    source = h.fetch_prefix(r, h.seen, h.params, h.state)
+    source = ask(s, FETCH_PREFIX, r)
     if source == -1:
         return False
-    if source < 0 or source >= sim.instances:
+    if source < 0 or source >= s.options.instances:
         fail(s, HOOK_RAISED if source == RAISED else BAD_INSTANCE, FETCH_PREFIX, r, source)
         return True
     return _start_fetch(s, r, source, i)
 
 
-@kernel
+@inner
 def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
-    q, sim = s.requests[r], s.sim[0]
+    q = s.requests[r]
     there = matched_blocks(s, source, r, q.input_tokens)
     here = matched_blocks(s, target, r, q.input_tokens)
     if there <= here:
@@ -96,24 +126,39 @@ def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
     q.instance = target
     q.fetched_from = here
     q.fetched_to = there
-    start_copy(s, r, source, target, (there - here) * sim.hash_blocks * sim.block_tokens)
+    start_copy(s, r, source, target, (there - here) * s.options.hash_blocks * s.options.block_tokens)
     return True
 
 
-@kernel
-def end_fetch(s: State, h: Hooks, r: int) -> None:
-    """The prefix of r has come to its instance: r is queued there, or placed anew if that prefills no more."""
+@inner
+def _end_fetch(s: State, r: int) -> None:
+    """The prefix of r has come to its instance: r is queued there, or routed anew if that prefills no more."""
     i = _keep_fetched(s, r)
     if s.instances[i].role & PREFILL:
-        _queue(s, h, i, r)
+        _queue(s, i, r)
     else:
-        place(s, h, r)
+        route(s, r)
 
 
-@kernel
+@inner
 def _keep_fetched(s: State, r: int) -> int:
-    """Enter the blocks that have come into the first store; the instance."""
+    """Enter the blocks that have come into the first tier; the instance."""
     q = s.requests[r]
     for j in range(q.fetched_to - 1, q.fetched_from - 1, -1):
-        keep(s, q.instance, 0, s.arena[s.sim[0].hash_at + q.hash_at + j])
+        keep(s, q.instance, 0, s.lists[s.options.hash_at + q.hash_at + j])
     return q.instance
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@inner
+def finish_copy(s: State, r: int) -> None:
+    """The copy of r has ended: a migration's, a fetched prefix's, or that of its KV."""
+    copy_withdraw(s, r)
+    if s.requests[r].migration == COPYING:
+        copy_done(s, r)
+    elif unlikely(s.requests[r].state == FETCHING):
+        _end_fetch(s, r)
+    else:
+        arrive_with_kv(s, r)

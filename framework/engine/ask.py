@@ -1,146 +1,155 @@
-"""Asking the policy: where a request goes, in what order a queue is read, how an instance forms its steps."""
+"""Asking the policy: every question to a hook passes through `ask`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from framework.codes import (
-    BAD_INSTANCE,
-    BAD_ROLE,
-    BATCHING,
-    DECODE,
-    HOOK_RAISED,
-    PREFILL,
-    PRIORITIZE,
-    ROUTE_DECODE,
-    ROUTE_PREFILL,
-    SPLIT_AT,
-    WAITING,
-)
-from framework.compiler.decorators import inlined, kernel, unlikely
-from framework.engine.hooks import RAISED, REFUSED, Hooks
+from framework.codes import BAD_INSTANCE, BAD_ROLE, DECODE, HOOK_RAISED, PREFILL
+from framework.compiler.decorators import inner, numba_config, unlikely
 from framework.engine.leap import catch_up
-from framework.engine.queues import append, queue_pop, queue_push
+from framework.engine.queues import append, least_queued, queue_pop, queue_push
 from framework.engine.state import State
-from framework.engine.transfers import poke
+from framework.policy.hooks import BATCHING, PRIORITIZE, RAISED, REFUSED, ROUTE_DECODE, ROUTE_PREFILL, SPLIT_AT
+from framework.policy.hooks import decode_plan as _decode_plan
 
-_MODES, _SHARE = 8, 1 << 48  # a batching plan arrives as prefill_percent (or 0) * 2^48 + token_budget * 8 + mode
+if numba_config.DISABLE_JIT:
+    import ctypes
+
+    _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+    _KEY_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)
+
+    def _call(address: int, argument: int) -> int:
+        return int(_DECISION_CALLBACK(int(address))(int(argument)))
+
+    def _call_key(address: int, argument: int) -> float:
+        return float(_KEY_CALLBACK(int(address))(int(argument)))
+
+    def _call_with(address: int, argument: int, seen: int) -> int:
+        raise AssertionError("there is no machine code to call")
+
+    def keep_seen(seen: Any) -> int:
+        """Nothing is kept: hooks are called through closures that hold what they are handed."""
+        return 0
+
+else:
+    from numba import types
+
+    from framework.compiler.calls import caller, caller_with, kept_on_stack
+    from framework.engine.attach import DECISION
+
+    _call = caller(types.int64)
+    _call_key = caller(types.float64)
+    _call_with = caller_with(DECISION)
+
+    keep_seen = kept_on_stack
 
 
-@kernel
-def fail(s: State, status: int, hook: int, request: int, value: int) -> None:
+decode_plan = inner(_decode_plan)
+
+
+@inner
+def fail(s: State, status: int, hook: int, argument: int, value: int) -> None:
     """Stop the run because of what a hook did; the first such event is kept."""
-    sim = s.sim[0]
-    if sim.status == 0:
-        sim.status = status
-        sim.error_hook = hook
-        sim.error_request = request
-        sim.error_value = value
+    error = s.error
+    if error.status == 0:
+        error.status = status
+        error.hook = hook
+        error.argument = argument
+        error.value = value
 
 
-@inlined
-def choose(s: State, h: Hooks, hook: int, r: int) -> int:
+@inner
+def is_asked(s: State, hook: int) -> bool:
+    """Whether the policy has a hook of that number."""
+    return s.hooks[hook].address != 0
+
+
+@inner
+def bring_up_to_date(s: State, hook: int) -> None:
+    """Before a hook is asked: where it may look at what changes within a leap, make all records show it."""
+    if s.hooks[hook].looks:
+        catch_up(s)
+
+
+@inner
+def ask(s: State, hook: int, argument: int) -> int:
+    """What a hook answers about a request, an instance or a tick; RAISED, after stopping the run, where it raised."""
+    asked = s.hooks[hook]
+    bring_up_to_date(s, hook)
+    if asked.compiled:
+        answer = _call_with(asked.address, argument, s.seen)
+    else:
+        answer = _call(asked.address, argument)
+    if unlikely(answer == RAISED):
+        fail(s, HOOK_RAISED, hook, argument, answer)
+    return answer
+
+
+@inner
+def ask_route(s: State, hook: int, r: int) -> int:
     """Ask a routing hook for r's instance; -1 after stopping the run where the answer cannot be used.
 
-    `route_decode` may refuse: the answer is then handed on.
+    `route_decode` may refuse: the answer, REFUSED or less, is then handed on.
     """
-    sim = s.sim[0]
-    if sim.observes:
-        catch_up(s)
-    if hook == ROUTE_PREFILL:
-        i = h.route_prefill(r, h.seen, h.params, h.state)
+    if hook == ROUTE_PREFILL and unlikely(s.options.keeps_loads):
+        i = least_queued(s)
     else:
-        i = h.route_decode(r, h.seen, h.params, h.state)
+        i = ask(s, hook, r)
     if i == RAISED:
-        fail(s, HOOK_RAISED, hook, r, i)
         return -1
     if hook == ROUTE_DECODE and i <= REFUSED:
-        return int(i)
-    if i < 0 or i >= sim.instances:
+        return i
+    if i < 0 or i >= s.options.instances:
         fail(s, BAD_INSTANCE, hook, r, i)
         return -1
     phase = PREFILL if hook == ROUTE_PREFILL else DECODE
     if s.instances[i].role & phase == 0:
         fail(s, BAD_ROLE, hook, r, i)
         return -1
-    return int(i)
+    return i
 
 
-@kernel
-def ask_split(s: State, h: Hooks, r: int) -> None:
-    """Where r, just routed, is cut; a cut behind its prompt is so in its output, at the first token or later."""
-    q, sim = s.requests[r], s.sim[0]
-    if sim.observes:
-        catch_up(s)
-    cut = h.split_at(r, h.seen, h.params, h.state)
-    if cut < 0:
-        fail(s, HOOK_RAISED, SPLIT_AT, r, cut)
+@inner
+def ask_split(s: State, r: int) -> None:
+    """Ask where r, just routed, is split; a split behind its prompt lies in its output, at the first token or later."""
+    q = s.requests[r]
+    split = ask(s, SPLIT_AT, r)
+    if split < 0:
+        fail(s, HOOK_RAISED, SPLIT_AT, r, split)
     else:
-        q.cut = cut if cut < q.input_tokens else max(cut, q.input_tokens + 1)
+        q.split = split if split < q.input_tokens else max(split, q.input_tokens + 1)
 
 
-@inlined
-def enqueue(s: State, h: Hooks, i: int, r: int) -> None:
-    """Queue r at i by the policy's key."""
-    q, sim = s.requests[r], s.sim[0]
-    q.instance = i
-    q.state = WAITING
-    q.key = 0.0
-    if sim.asks_prioritize:
-        if sim.observes:
-            catch_up(s)
-        q.key = _key(s, h, r)
-    sim.seq += 1
-    q.seq = sim.seq
-    enter_queue(s, i, r)
-
-
-@inlined
-def _key(s: State, h: Hooks, r: int) -> float:
-    key = h.prioritize(r, h.seen, h.params, h.state)
+@inner
+def ask_key(s: State, r: int) -> float:
+    """Ask for r's key in its waiting queue; all records are up to date."""
+    key = _call_key(s.hooks[PRIORITIZE].address, r)
     if key != key:
         fail(s, HOOK_RAISED, PRIORITIZE, r, 0)
     return key
 
 
-@kernel
-def enter_queue(s: State, i: int, r: int) -> None:
-    """Let r, its key and seq set, wait at i to have all it has so far prefilled."""
-    q, inst = s.requests[r], s.instances[i]
-    q.target = q.input_tokens + q.emitted
-    if unlikely(0 < q.cut < q.target):
-        q.target = q.cut
-    q.done = 0
-    inst.queued += 1
-    inst.queued_tokens += q.target
-    queue_push(s, i, r)
-    poke(s, i)
-
-
-@inlined
-def ask_plan(s: State, h: Hooks, i: int) -> None:
-    """The plan of i's coming iterations, and new keys for its queue where they are dynamic."""
-    inst, sim = s.instances[i], s.sim[0]
-    if sim.asks_batching:
-        if sim.observes:
-            catch_up(s)
-        plan = h.batching(i, h.seen, h.params, h.state)
+@inner
+def ask_batching(s: State, i: int) -> None:
+    """Ask for the plan of i's coming steps, and for new keys of its queue where they are dynamic."""
+    inst = s.instances[i]
+    if is_asked(s, BATCHING):
+        plan = ask(s, BATCHING, i)
         if plan <= 0:
             fail(s, HOOK_RAISED, BATCHING, i, plan)
         else:
-            if unlikely(plan >= _SHARE):
-                inst.prefill_percent = plan // _SHARE
-                plan %= _SHARE
-            inst.token_budget = plan // _MODES
-            inst.mode = plan % _MODES
-    if sim.dynamic_keys and inst.queued > 0:
-        if sim.observes:
-            catch_up(s)
-        _renew_keys(s, h, i)
+            percent, inst.token_budget, inst.mode = decode_plan(plan)
+            if percent > 0:
+                inst.prefill_percent = percent
+    if s.options.dynamic_keys and inst.queued > 0:
+        bring_up_to_date(s, PRIORITIZE)
+        _renew_keys(s, i)
 
 
-@inlined
-def _renew_keys(s: State, h: Hooks, i: int) -> None:
+@inner
+def _renew_keys(s: State, i: int) -> None:
     """Empty the queue into a chain, ask for new keys in the queue's order, and queue all again."""
     first = last = -1
     while s.instances[i].waiting_root >= 0:
@@ -151,5 +160,5 @@ def _renew_keys(s: State, h: Hooks, i: int) -> None:
         r = first
         first = s.requests[r].next
         if s.requests[r].key != -np.inf:
-            s.requests[r].key = _key(s, h, r)
+            s.requests[r].key = ask_key(s, r)
         queue_push(s, i, r)

@@ -1,115 +1,143 @@
-"""Ties a policy's hooks to the compiled engine and brings back what they raise."""
+"""Ties a policy's hooks to the compiled engine, as addresses of C functions, and brings back what they raise."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from framework.codes import (
-    BAD_INSTANCE,
-    BAD_ROLE,
-    CONCURRENT,
-    HOOK_NAMES,
-    MIGRATE,
-    MODES,
-    OFF,
-    OUT_OF_BLOCKS,
-    PRIORITIZE,
-    REASON_POLICY,
-    REASONS,
-    ROLES,
-    SET_ROLE,
-    SET_TOKEN_BUDGET,
-)
-from framework.engine.config import PLANS
-from framework.engine.hooks import DECISION_CALLBACK, KEY_CALLBACK, PYTHON_HOOKS, RAISED, REFUSED, Hooks
-from framework.engine.mechanisms.sm_sharing import WHOLE
-from framework.engine.state import ACTION, State, View
+from framework.codes import BAD_INSTANCE, BAD_ROLE, CONCURRENT, OFF, OUT_OF_BLOCKS, ROLES
+from framework.compiler.decorators import compiled, numba_config
+from framework.engine.attach import DECISION
+from framework.engine.state import Memory
 from framework.errors import InputError, InvariantError, PolicyError, require_positive
-from framework.policy.base import Action, Decision, Migrate, Plan, Policy, SetRole, SetTokenBudget, overrides
-from framework.policy.view import Cluster, Request
+from framework.policy.answers import Answers
+from framework.policy.base import Decision, Policy, overrides
+from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
+from framework.policy.view import Cluster
 
+_DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_KEY_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)
 _COMPILED_STATE = 16
-_ANY_PLAN = Plan(1, "mixed")
-_MOST_ACTIONS = 1 << 16
-_SHARE = 1 << 48  # of the integer in which a plan reaches the engine
-_MOST_TOKENS = _SHARE >> 3
+_MANY = 32  # instances, from which on an index answers faster than a look at each
+_ALWAYS_ASKED = ("route_prefill", "route_decode")  # whose defaults decide something
 
 
 class Binding:
-    """One policy bound to one run: the engine's hook functions, the arrays they get, and errors on their way out."""
+    """One policy bound to one run: the addresses of its hooks, what compiled ones are handed, errors on their way out.
 
-    def __init__(self, policy: Policy, cluster: Cluster, state: State) -> None:
-        self.reasons = list(REASONS)
+    `view`, `params` and `numbers` are what compiled hooks get beside a request. Raises InputError where the policy and
+    the instances do not go together.
+    """
+
+    def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
         self.raised: BaseException | None = None
+        self.view = cluster.view
+        self.params = np.asarray(policy.compiled_params, np.float64)
+        self.numbers = np.zeros(_COMPILED_STATE)
         self._policy = policy
         self._cluster = cluster
-        self._state = state
-        self._actions = np.zeros(_MOST_ACTIONS, ACTION)
-        self._callbacks = np.zeros(len(HOOK_NAMES), np.int64)
+        self._answers = Answers(policy, cluster)
         self._kept_alive: list[Any] = []
-        answers: tuple[Callable[[int], Any], ...] = (
-            self._admit,
-            self._route_prefill,
-            self._route_decode,
-            self._prioritize,
-            self._batching,
-            self._on_tick,
-            self._split_at,
-            self._fetch_prefix,
-        )
-        functions, observes = [], False
-        for hook, (name, answer) in enumerate(zip(HOOK_NAMES, answers, strict=True)):
-            own = getattr(policy, name)
-            if isinstance(own, Decision):
-                functions.append(own.function)
-                observes = observes or own.observes
-            else:
-                functions.append(PYTHON_HOOKS[hook])
-                self._connect(hook, answer)
-                observes = observes or self._overrides(name)
-        self.functions = tuple(functions)
-        sim = state.sim
-        sim["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
-        sim["asks_admit"] = self._overrides("admit")
-        sim["asks_route_decode"] = self._overrides("route_decode")
-        sim["asks_prioritize"] = self._overrides("prioritize")
-        sim["asks_batching"] = self._overrides("batching")
-        sim["asks_split_at"] = self._overrides("split_at")
-        sim["dynamic_keys"] = policy.dynamic_keys and self._overrides("prioritize")
-        sim["asks_fetch"] = sim["tiers"][0] > 0 and self._overrides("fetch_prefix")
-        sim["observes"] = observes
-        self._require_whole_instances_where_shared()
+        self.memory = memory
+        for number, hook in enumerate(HOOKS):
+            self._connect(memory, number, hook)
+        if memory.options["tiers"][0] == 0:
+            memory.hooks["address"][FETCH_PREFIX] = 0
+        self._set_options()
+        _require_whole_instances_where_shared(policy, memory)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why requests were turned away, by the numbers that the engine keeps."""
+        return tuple(self._answers.reasons)
+
+    def _set_options(self) -> None:
+        policy, options = self._policy, self.memory.options
+        options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
+        options["asks_local_decode"] = overrides(policy, "route_decode")
+        options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
+        rule = policy.route_prefill
+        indexed = isinstance(rule, Decision) and rule.index == "least_queued"
+        options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
         if policy.tick_s is not None:
             require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
-            sim["tick_s"] = policy.tick_s
-        self.view = View(state.sim, state.requests, state.instances, self._callbacks, self._actions)
-        self.params = np.asarray(policy.compiled_params, np.float64)
-        self.state = np.zeros(_COMPILED_STATE)
+            options["tick_s"] = policy.tick_s
 
-    def hooks(self) -> Hooks:
-        """The decision points with what they are handed, for the loop."""
-        return Hooks._make((*self.functions, self.view, self.params, self.state))
+    def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
+        """Put the address of a hook where the engine finds it; that of one which is never asked stays 0."""
+        own, row = getattr(self._policy, hook.name), memory.hooks[number]
+        if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
+            return
+        if isinstance(own, Decision):
+            row["looks"] = own.observes
+            row["compiled"] = not numba_config.DISABLE_JIT
+            row["address"] = self._compiled_address(own.function)
+        else:
+            row["looks"] = hook.looks
+            row["address"] = self._callback(hook.answer == "key", self._guarded(hook))
+
+    def _compiled_address(self, function: Callable[..., int]) -> int:
+        if numba_config.DISABLE_JIT:
+            view, params, numbers = self.view, self.params, self.numbers
+            return self._callback(False, lambda argument: int(function(argument, view, params, numbers)))
+        from framework.compiler.calls import c_address
+
+        return c_address(_compiled_rule(function), DECISION)
+
+    def _callback(self, gives_key: bool, function: Callable[[int], Any]) -> int:
+        callback = (_KEY_CALLBACK if gives_key else _DECISION_CALLBACK)(function)
+        self._kept_alive.append(callback)
+        address = ctypes.cast(callback, ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    def _guarded(self, hook: Hook) -> Callable[[int], Any]:
+        """The hook as a function that raises nothing: no exception can pass through the engine."""
+        ask, cluster, follows = self._answers.asker(hook), self._cluster, self._policy.changes_roles
+        failed = math.nan if hook.answer == "key" else RAISED
+        write = self._write_actions if hook.answer == "actions" else None
+
+        def call(argument: int) -> Any:
+            try:
+                if follows:
+                    cluster.follow_roles()
+                answer = ask(argument)
+                return answer if write is None else write(answer)
+            except BaseException as error:  # kept, and raised again outside
+                self.raised = error
+                return failed
+
+        return call
+
+    def _write_actions(self, count: int) -> int:
+        """Put the actions of a tick where the engine finds them."""
+        actions = self.memory.actions[:count]
+        actions[:] = 0
+        for row, action in zip(actions, self._answers.actions, strict=False):
+            for name, value in action.items():
+                row[name] = value
+        return count
 
     def error(self) -> PolicyError | BaseException:
         """What made the engine stop: what the hook raised, or one line on what it returned."""
         if self.raised is not None:
             return self.raised
-        sim = self._state.sim[0]
-        hook, request, value = int(sim["error_hook"]), int(sim["error_request"]), int(sim["error_value"])
-        name = f"policy {self._policy.name}: {HOOK_NAMES[hook]}"
-        about = f" for request {request}" if request >= 0 else ""
-        count = len(self._state.instances)
-        if sim["status"] == OUT_OF_BLOCKS:
+        error = self.memory.error[0]
+        hook, argument, value = int(error["hook"]), int(error["argument"]), int(error["value"])
+        name = f"policy {self._policy.name}: {HOOKS[hook].name}"
+        about = f" for {'request' if HOOKS[hook].argument == 'tick' else HOOKS[hook].argument} {argument}"
+        about = about if argument >= 0 else ""
+        count = len(self.memory.instances)
+        if error["status"] == OUT_OF_BLOCKS:
             return InvariantError("an instance took more KV blocks than it had")
-        if sim["status"] == BAD_INSTANCE:
+        if error["status"] == BAD_INSTANCE:
             return PolicyError(f"{name} returned instance {value}{about}; the cluster has instances 0 to {count - 1}")
-        if sim["status"] == BAD_ROLE:
+        if error["status"] == BAD_ROLE:
             return PolicyError(f"{name} returned instance {value}{about}, which {self._occupation(value)}")
         if hook == PRIORITIZE:
             return PolicyError(f"{name} returned NaN{about}; keys must be numbers")
@@ -118,155 +146,31 @@ class Binding:
     def _occupation(self, instance: int) -> str:
         """Why an instance may not take what a hook sent there."""
         roles = {number: role for role, number in ROLES.items()}
-        row = self._state.instances[instance]
-        if row["settled_role"] != row["next_role"]:
-            return f"is changing from {roles[int(row['settled_role'])]} to {roles[int(row['next_role'])]}"
+        row = self.memory.instances[instance]
+        if row["draining_role"] != row["next_role"]:
+            return f"is changing from {roles[int(row['draining_role'])]} to {roles[int(row['next_role'])]}"
         return "is off" if row["role"] == OFF else f"is a {roles[int(row['role'])]} instance"
 
-    def _overrides(self, name: str) -> bool:
-        return overrides(self._policy, name)
 
-    def _connect(self, hook: int, answer: Callable[[int], Any]) -> None:
-        prototype = KEY_CALLBACK if hook == PRIORITIZE else DECISION_CALLBACK
-        failed = math.nan if hook == PRIORITIZE else RAISED
-        follows, cluster = self._policy.changes_roles, self._cluster
-
-        def call(argument: int) -> Any:
-            try:
-                if follows:
-                    cluster.follow_roles()
-                return answer(argument)
-            except BaseException as error:  # it cannot pass through the engine: keep it, raise it again outside
-                self.raised = error
-                return failed
-
-        callback = prototype(call)
-        self._kept_alive.append(callback)
-        address = ctypes.cast(callback, ctypes.c_void_p).value
-        assert address is not None
-        self._callbacks[hook] = address
-
-    def _request(self, r: int) -> Request:
-        return Request(r, self._cluster.requests)
-
-    def _admit(self, r: int) -> int:
-        answer = self._policy.admit(self._request(r), self._cluster)
-        if isinstance(answer, str) and answer:
-            return self._reason(answer)
-        if not isinstance(answer, (bool, np.bool_)):
-            raise PolicyError(f"policy {self._policy.name}: admit returned {answer!r}; return True, False or a reason")
-        return 0 if answer else REASON_POLICY
-
-    def _reason(self, reason: str) -> int:
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-        return self.reasons.index(reason)
-
-    def _route_prefill(self, r: int) -> int:
-        return self._number("route_prefill", self._policy.route_prefill(self._request(r), self._cluster))
-
-    def _route_decode(self, r: int) -> int:
-        answer = self._policy.route_decode(self._request(r), self._cluster)
-        if isinstance(answer, str) and answer:
-            return REFUSED - self._reason(answer)
-        return self._number("route_decode", answer)
-
-    def _fetch_prefix(self, r: int) -> int:
-        return self._number("fetch_prefix", self._policy.fetch_prefix(self._request(r), self._cluster))
-
-    def _split_at(self, r: int) -> int:
-        cut = self._number("split_at", self._policy.split_at(self._request(r), self._cluster), "a number of tokens")
-        if not 0 <= cut < _MOST_TOKENS:
-            raise PolicyError(f"policy {self._policy.name}: split_at returned {cut} for request {r}; return 0 or more")
-        return cut
-
-    def _number(self, hook: str, answer: Any, wanted: str = "the number of an instance") -> int:
-        try:
-            return answer.__index__()
-        except AttributeError:
-            raise PolicyError(f"policy {self._policy.name}: {hook} returned {answer!r}; return {wanted}") from None
-
-    def _prioritize(self, r: int) -> float:
-        keys = self._policy.prioritize(np.asarray([r]), self._cluster)
-        try:
-            return float(np.asarray(keys, np.float64).reshape(1)[0])
-        except (TypeError, ValueError):
-            raise PolicyError(
-                f"policy {self._policy.name}: prioritize returned {keys!r} for request {r}; return a number for each"
-            ) from None
-
-    def _batching(self, i: int) -> int:
-        plan = self._policy.batching(i, self._cluster)
-        if not _is_plan(plan):
-            raise PolicyError(
-                f"policy {self._policy.name}: batching returned {plan!r} for instance {i}; "
-                f"return Plan(token_budget >= 1, one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99)"
-            )
-        self._require_sharing("batching", plan)
-        return int(plan.prefill_percent or 0) * _SHARE + int(plan.token_budget) * 8 + MODES[plan.batching]
-
-    def _require_whole_instances_where_shared(self) -> None:
-        instances = self._state.instances
-        shared = self._policy.shares_gpus or np.any(instances["mode"] == CONCURRENT)
-        if shared and np.any(instances["ranks"] > 0):
-            raise InputError(
-                "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
-                " set cluster.rank_choice=even"
-            )
-        if shared and np.any(instances["stages"] > 0):
-            raise InputError(
-                "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
-            )
-        if np.any((instances["ranks"] > 0) & (instances["stages"] > 0)):
-            raise InputError(
-                "pipeline stages and ranks with requests of their own do not go together;"
-                " set cluster.pp=1 or cluster.rank_choice=even"
-            )
-
-    def _require_sharing(self, hook: str, plan: Plan) -> None:
-        if plan.batching == "concurrent" and not self._policy.shares_gpus:
-            raise PolicyError(
-                f"policy {self._policy.name}: {hook} returned {plan!r}; such a policy says shares_gpus = True"
-            )
-
-    def _on_tick(self, tick: int) -> int:
-        actions = self._policy.on_tick(self._cluster)
-        if actions is not None and not isinstance(actions, Iterable):
-            raise PolicyError(f"policy {self._policy.name}: on_tick returned {actions!r}; return a list of actions")
-        return self._write(actions or ())
-
-    def _write_role(self, row: Any, action: SetRole) -> None:
-        if not self._policy.changes_roles:
-            raise PolicyError(
-                f"policy {self._policy.name}: on_tick returned {action!r}; such a policy says changes_roles = True"
-            )
-        row["kind"], row["request"], row["instance"], row["role"] = SET_ROLE, -1, action.instance, ROLES[action.role]
-        row["value"] = 0 if action.plan is None else action.plan.token_budget
-        row["mode"] = row["percent"] = 0
-        if action.plan is not None:
-            self._require_sharing("on_tick", action.plan)
-            row["mode"], row["percent"] = MODES[action.plan.batching], action.plan.prefill_percent or 0
-
-    def _write(self, actions: Iterable[Action]) -> int:
-        count = 0
-        for action in actions:
-            if count == len(self._actions):
-                raise PolicyError(f"policy {self._policy.name}: on_tick returned more than {count} actions")
-            row: NDArray[Any] = self._actions[count]
-            if isinstance(action, Migrate) and 0 <= action.request < len(self._state.requests):
-                row["kind"], row["request"], row["instance"] = MIGRATE, action.request, action.instance
-            elif isinstance(action, SetTokenBudget) and action.tokens >= 1:
-                row["kind"], row["instance"], row["value"] = SET_TOKEN_BUDGET, action.instance, action.tokens
-                row["request"] = -1
-            elif isinstance(action, SetRole) and action.role in ROLES and _is_plan(action.plan or _ANY_PLAN):
-                self._write_role(row, action)
-            else:
-                raise PolicyError(f"policy {self._policy.name}: on_tick returned {action!r}, no usable action")
-            count += 1
-        return count
+@functools.cache
+def _compiled_rule(function: Callable[..., int]) -> Any:
+    return compiled(DECISION)(function)
 
 
-def _is_plan(plan: Any) -> bool:
-    if not isinstance(plan, Plan) or plan.batching not in PLANS or not 1 <= plan.token_budget < _MOST_TOKENS:
-        return False
-    return plan.prefill_percent is None or 1 <= plan.prefill_percent < WHOLE
+def _require_whole_instances_where_shared(policy: Policy, memory: Memory) -> None:
+    instances = memory.instances
+    shared = policy.shares_gpus or np.any(instances["mode"] == CONCURRENT)
+    if shared and np.any(instances["ranks"] > 0):
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
+            " set cluster.rank_choice=even"
+        )
+    if shared and np.any(instances["stages"] > 0):
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
+        )
+    if np.any((instances["ranks"] > 0) & (instances["stages"] > 0)):
+        raise InputError(
+            "pipeline stages and ranks with requests of their own do not go together;"
+            " set cluster.pp=1 or cluster.rank_choice=even"
+        )

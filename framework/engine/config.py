@@ -11,16 +11,15 @@ from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
+from framework.system.cluster import BATCHINGS, PLANS, Batching, Phase
+
+__all__ = ["BATCHINGS", "PLANS", "Batching", "EngineConfig", "FirstToken", "Log", "Phase", "Preemption"]
 
 Preemption = Literal["recompute", "swap"]
-Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent"]
-Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
-BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
-PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
 

@@ -1,4 +1,4 @@
-"""Questions about the engine's memory that Python asks in passing."""
+"""What a policy's view, and the log, ask of the compiled engine's memory in passing."""
 
 from __future__ import annotations
 
@@ -7,30 +7,96 @@ from numpy.typing import NDArray
 
 from framework.codes import DECODING
 from framework.compiler.decorators import compiled
-from framework.engine.kv_cache import matched_blocks
+from framework.engine.attach import attach
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
-from framework.engine.state import State
+from framework.engine.prefix_cache import matched_blocks
+from framework.engine.state import Memory
+from framework.policy.inspection import View
 from framework.timing.table import StepTables, base_s, chunk_s
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class MemoryInspection:
+    """The memory of one run as `framework.policy.inspection.Inspection`."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.requests = memory.requests
+        self.instances = memory.instances
+        self.view = View(memory.options, memory.sim, memory.requests, memory.instances)
+        self.tables = StepTables(memory.timing_rows, memory.timing_data)
+        self.block_tokens = int(memory.options["block_tokens"][0])
+        self.copy_bytes_per_token = float(memory.options["copy_bytes_per_token"][0])
+        self._memory = memory
+        most, size = int(memory.options["most_running"][0]), len(memory.instances)
+        self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
+        self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
+
+    @property
+    def now_s(self) -> float:
+        return float(self._memory.sim["now_s"][0])
+
+    @property
+    def role_changes(self) -> int:
+        return int(self._memory.sim["role_changes"][0])
+
+    @property
+    def finished(self) -> Integers:
+        return self._finished[: int(self._memory.sim["finished"][0])]
+
+    def decoding(self, i: int) -> Integers:
+        return self._running[i, : self.instances["running"][i]].copy()
+
+    def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
+        return _decoding_on(self._memory, self._running, ids)
+
+    def migrating(self, ids: Integers) -> NDArray[np.bool_]:
+        return np.asarray(self.requests["migration"][ids] != 0)
+
+    def generated(self, ids: Integers) -> Integers:
+        return _generated_tokens(self.requests, self.instances, ids)
+
+    def kv_tokens(self, ids: Integers) -> Integers:
+        return self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
+
+    def cached_tokens(self, ids: Integers, r: int) -> Integers:
+        return _cached_tokens(self._memory, ids, r)
+
+    def prefill_times_s(self, ids: Integers, r: int, cached: Integers, most: int) -> Floats:
+        return _prefill_times_s(self._memory, ids, r, cached, most)
+
+    def step_times_s(self, ids: Integers) -> Floats:
+        return _step_times_s(self._memory, ids)
+
+    def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
+        return _stream_times_s(self._memory, i)
+
+    def oldest_open_step(self) -> Integers:
+        """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+        return _oldest_open_step(self._memory, self._running)
 
 
 @compiled
-def cached_tokens(s: State, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+def _cached_tokens(memory: Memory, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
     """Tokens of r's prompt in the prefix cache, or a store, of each of these instances."""
+    s = attach(memory, 0)
     tokens = np.empty(len(instances), np.int64)
     for j in range(len(instances)):
         run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
-        tokens[j] = run * s.sim[0].hash_blocks * s.sim[0].block_tokens
+        tokens[j] = run * s.options.hash_blocks * s.options.block_tokens
     return tokens
 
 
 @compiled
-def prefill_times_s(
-    s: State, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+def _prefill_times_s(
+    memory: Memory, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
 ) -> NDArray[np.float64]:
     """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
     most `most` tokens, of which it has one micro-batch.
     """
+    s = attach(memory, 0)
     tables = StepTables(s.timing_rows, s.timing_data)
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
@@ -45,8 +111,9 @@ def prefill_times_s(
 
 
 @compiled
-def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
+def _step_times_s(memory: Memory, instances: NDArray[np.int64]) -> NDArray[np.float64]:
     """Seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
+    s = attach(memory, 0)
     times_s = np.zeros(len(instances))
     for j in range(len(instances)):
         if s.instances[instances[j]].running > 0:
@@ -55,22 +122,23 @@ def step_times_s(s: State, instances: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 @compiled
-def stream_times_s(s: State, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _stream_times_s(memory: Memory, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds of i's next step in each of two streams, by the percent of the SMs that the stream has, shape (101,).
 
     The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
     prefills first or else waits first; 0 where there are none, and for the decodes' likewise.
     """
+    s = attach(memory, 0)
     inst = s.instances[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     tokens = min(inst.token_budget, inst.queued_tokens)
     prefill_s, attention_s, read = 0.0, 0.0, 0
     if tokens > 0:
-        r = s.arena[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+        r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
         q = s.requests[r]
-        chunk = min(tokens, q.target - q.done)
-        read = q.done + tokens
-        attention_s = chunk_s(tables, inst.pool, q.done, chunk)
+        chunk = min(tokens, q.prefill_until - q.prefilled)
+        read = q.prefilled + tokens
+        attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
         if tokens > chunk:
             attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
         prefill_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
@@ -90,10 +158,11 @@ def stream_times_s(s: State, i: int) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 @compiled
-def decoding_on(
-    s: State, running: NDArray[np.int64], instances: NDArray[np.int64]
+def _decoding_on(
+    memory: Memory, running: NDArray[np.int64], instances: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Requests that decode on these instances, and the position of each one's instance among them."""
+    s = attach(memory, 0)
     count = 0
     for i in instances:
         count += s.instances[i].running
@@ -108,7 +177,7 @@ def decoding_on(
 
 
 @compiled
-def generated_tokens(
+def _generated_tokens(
     requests: NDArray[np.void], instances: NDArray[np.void], ids: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Tokens that requests have emitted."""
@@ -125,11 +194,12 @@ def generated_tokens(
 
 
 @compiled
-def oldest_open_step(s: State, running: NDArray[np.int64]) -> NDArray[np.int64]:
+def _oldest_open_step(memory: Memory, running: NDArray[np.int64]) -> NDArray[np.int64]:
     """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
-    oldest = np.empty(len(s.instances), np.int64)
-    for i in range(len(s.instances)):
-        oldest[i] = s.instances[i].decode_steps - s.progress[i].done
+    s = attach(memory, 0)
+    oldest = np.empty(s.options.instances, np.int64)
+    for i in range(s.options.instances):
+        oldest[i] = s.instances[i].decode_steps - s.step[i].done
         for slot in range(s.instances[i].running):
             oldest[i] = min(oldest[i], s.requests[running[i, slot]].join_step)
     return oldest

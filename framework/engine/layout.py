@@ -1,6 +1,6 @@
-"""Lays out what is known of prefixes before the first event: the cache of each instance and the stores below it.
+"""Lays out what is known of prefixes before the first event: the cache of each instance and the tiers below it.
 
-One integer array that holds all lists of variable size.
+`ListSpace` hands out one array of integers that holds all lists of variable size.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import ABSENT, PrefixStores
-from framework.engine.state import STORE
+from framework.engine.state import TIER
 from framework.errors import InputError
 from framework.workload import Workload
 
 
-class Arena:
+class ListSpace:
     """Hands out consecutive stretches of one integer array."""
 
     def __init__(self) -> None:
         self.size = 0
 
-    def take(self, count: int) -> int:
+    def reserve(self, count: int) -> int:
         """Where the next `count` entries begin."""
         at = self.size
         self.size += count
@@ -34,7 +34,7 @@ class Arena:
 Array = NDArray[np.void]
 
 
-def lay_out_cache(sim: Array, instances: Array, arena: Arena, workload: Workload, engine: EngineConfig) -> None:
+def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: Workload, engine: EngineConfig) -> None:
     """Where each instance's cache lies. InputError where a trace block is no multiple of an engine block."""
     if workload.hash_block_tokens % engine.block_tokens:
         raise InputError(
@@ -44,30 +44,30 @@ def lay_out_cache(sim: Array, instances: Array, arena: Arena, workload: Workload
     blocks = workload.hash_block_tokens // engine.block_tokens
     nodes = int(instances["total_blocks"].max()) // blocks + 1
     slots = 1 << (2 * nodes - 1).bit_length()
-    sim["hash_blocks"], sim["cache_nodes"], sim["cache_slots"] = blocks, nodes, slots
-    sim["hash_at"] = arena.take(len(workload.hash_ids))
-    sim["held_at"] = arena.take(len(workload.hash_ids))
+    options["hash_blocks"], options["cache_nodes"], options["cache_slots"] = blocks, nodes, slots
+    options["hash_at"] = space.reserve(len(workload.hash_ids))
+    options["held_at"] = space.reserve(len(workload.hash_ids))
     stretch = slots + 4 * nodes
-    instances["cache_at"] = arena.take(stretch * len(instances)) + stretch * np.arange(len(instances))
+    instances["cache_at"] = space.reserve(stretch * len(instances)) + stretch * np.arange(len(instances))
 
 
-def lay_out_stores(
-    sim: Array, instances: Array, arena: Arena, workload: Workload, stores: PrefixStores
+def lay_out_tiers(
+    options: Array, instances: Array, space: ListSpace, workload: Workload, stores: PrefixStores
 ) -> NDArray[np.void]:
-    """One STORE row for each instance and tier, and where their lists lie."""
+    """One TIER row for each instance and tier, and where their lists lie."""
     tiers, count = list(stores.tiers.values()), len(instances)
-    rows = np.zeros(count * len(tiers), STORE)
+    rows = np.zeros(count * len(tiers), TIER)
     if not tiers:
         return rows
     names = len(np.unique(workload.hash_ids))
-    sim["tiers"], sim["store_keys"], sim["loads_layer_wise"] = len(tiers), names, stores.layer_wise
+    options["tiers"], options["tier_keys"], options["loads_layer_wise"] = len(tiers), names, stores.layer_wise
     for k, tier in enumerate(tiers):
         own = rows[k :: len(tiers)]
         lists = 1 if tier.shared else count
         number = np.arange(count) if lists == count else np.zeros(count, np.int64)
         own["home"] = number * len(tiers) + k
-        own["at"] = arena.take(2 * names * lists) + 2 * names * number
-        own["capacity"] = tier.blocks(workload.hash_block_tokens, float(sim["kv_bytes_per_token"][0]), names)
+        own["at"] = space.reserve(2 * names * lists) + 2 * names * number
+        own["capacity"] = tier.blocks(workload.hash_block_tokens, float(options["kv_bytes_per_token"][0]), names)
         own["bandwidth_bytes_s"] = instances["host_bytes_s"]
         if tier.bandwidth_bytes_s is not None:
             own["bandwidth_bytes_s"] = tier.bandwidth_bytes_s
@@ -77,12 +77,12 @@ def lay_out_stores(
     return rows
 
 
-def fill_cache(sim: Array, instances: Array, requests: Array, data: NDArray[np.int64], workload: Workload) -> None:
+def fill_cache(options: Array, instances: Array, requests: Array, data: NDArray[np.int64], workload: Workload) -> None:
     """Empty caches, and the names of each request's blocks: those of the trace, or from 0 where there are stores."""
     assert workload.hash_offsets is not None
-    slots, nodes = int(sim["cache_slots"][0]), int(sim["cache_nodes"][0])
-    keys = workload.hash_ids if sim["tiers"][0] == 0 else np.unique(workload.hash_ids, return_inverse=True)[1]
-    data[sim["hash_at"][0] :][: len(keys)] = keys
+    slots, nodes = int(options["cache_slots"][0]), int(options["cache_nodes"][0])
+    keys = workload.hash_ids if options["tiers"][0] == 0 else np.unique(workload.hash_ids, return_inverse=True)[1]
+    data[options["hash_at"][0] :][: len(keys)] = keys
     for at in instances["cache_at"]:
         data[at : at + slots] = -1
         links = data[at + slots + 3 * nodes :][:nodes]
@@ -94,7 +94,7 @@ def fill_cache(sim: Array, instances: Array, requests: Array, data: NDArray[np.i
     requests["hash_count"] = np.minimum(known, workload.input_tokens // workload.hash_block_tokens)
 
 
-def fill_stores(sim: Array, stores: Array, data: NDArray[np.int64]) -> None:
+def fill_tiers(options: Array, stores: Array, data: NDArray[np.int64]) -> None:
     """Empty stores."""
     for at in np.unique(stores["at"]):
-        data[at : at + int(sim["store_keys"][0])] = ABSENT
+        data[at : at + int(options["tier_keys"][0])] = ABSENT

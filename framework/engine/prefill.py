@@ -1,24 +1,11 @@
-"""The prefills of one step: which prompts are admitted, how much of each is computed, who gives way for its blocks."""
+"""The prefills of one step: which prompts are admitted, and how large a chunk of each is computed."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from framework.codes import PREFILLING, UNIFIED, WAITING
-from framework.compiler.decorators import kernel, unlikely
-from framework.engine.arrivals import load_prefix
-from framework.engine.ask import enter_queue
-from framework.engine.kv_cache import (
-    available,
-    cached_among,
-    held_blocks,
-    hold,
-    matched_blocks,
-    reference_prefix,
-    release,
-    take,
-    unreferenced_among,
-)
+from framework.codes import PREFILLING, UNIFIED
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, seats
+from framework.engine.kv_cache import allocate
 from framework.engine.mechanisms.data_parallel import (
     choose_rank,
     count_prefill,
@@ -28,13 +15,19 @@ from framework.engine.mechanisms.data_parallel import (
     spend,
 )
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
-from framework.engine.queues import queue_pop
-from framework.engine.requests import remove_prefilling
+from framework.engine.preemption import preempt_prefill
+from framework.engine.prefix_cache import (
+    cached_among,
+    load_prefix,
+    matched_blocks,
+    reference_prefix,
+    unreferenced_among,
+)
+from framework.engine.queues import load_changed, queue_pop
 from framework.engine.state import State
-from framework.engine.transfers import seats
 
 
-@kernel
+@inner
 def form_chunks(s: State, i: int, budget: int) -> int:
     """Prefilling requests in order, then new ones, each as much of its prompt as the budget still allows."""
     inst = s.instances[i]
@@ -44,12 +37,12 @@ def form_chunks(s: State, i: int, budget: int) -> int:
         return _form_chunks_in_pipeline(s, i, budget)
     left, j = budget, 0
     while j < inst.prefilling:
-        r = s.arena[inst.prefilling_at + j]
+        r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left)))
-        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+        chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, left)))
+        if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        s.arena[inst.chunk_at + j] = chunk
+        s.lists[inst.chunk_at + j] = chunk
         left -= chunk
         j += 1
     while left > 0:
@@ -60,19 +53,19 @@ def form_chunks(s: State, i: int, budget: int) -> int:
     return max(0, budget) - max(0, left)
 
 
-@kernel
+@inner
 def _form_chunks_on_ranks(s: State, i: int) -> int:
     """The same where each rank has a budget of its own; the tokens of all chunks."""
     inst = s.instances[i]
     share_budget(s, i)
     tokens, j = 0, 0
     while j < inst.prefilling:
-        r = s.arena[inst.prefilling_at + j]
+        r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, left_on(s, i, q.rank))))
-        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+        chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, left_on(s, i, q.rank))))
+        if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        s.arena[inst.chunk_at + j] = chunk
+        s.lists[inst.chunk_at + j] = chunk
         spend(s, i, q.rank, chunk)
         tokens += chunk
         j += 1
@@ -86,7 +79,7 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
     return tokens
 
 
-@kernel
+@inner
 def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
     """The same where each chunk is in one of several micro-batches, which have equal parts of the budget."""
     inst = s.instances[i]
@@ -94,12 +87,12 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
     most = share(s, i, budget)
     tokens, load, j = 0, 0, 0
     while j < inst.prefilling:
-        r = s.arena[inst.prefilling_at + j]
+        r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.target - q.done, _largest_chunk(s, i, q.done, most - load)))
-        if chunk > 0 and not _extend(s, i, r, q.done + chunk):
+        chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, most - load)))
+        if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        s.arena[inst.chunk_at + j] = chunk
+        s.lists[inst.chunk_at + j] = chunk
         tokens += chunk
         load = load_after(s, i, load, chunk)
         j += 1
@@ -112,52 +105,52 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
     return tokens
 
 
-@kernel
+@inner
 def _largest_chunk(s: State, i: int, done: int, left: int) -> int:
     """Tokens that a request with `done` prefilled may add, by the schedule, where its step's budget has `left`."""
     inst = s.instances[i]
     if inst.chunk_stages == 0:
         return left
     stage = min(done // inst.stage_tokens, inst.chunk_stages - 1)
-    size = s.arena[inst.chunk_sizes_at + stage]
+    size = s.lists[inst.chunk_sizes_at + stage]
     if unlikely(inst.stages > 0):
-        decodes = inst.running * (1 + s.progress[i].depth)
+        decodes = inst.running * (1 + s.step[i].depth)
         return min(left, share(s, i, size - decodes) - (share(s, i, inst.token_budget - decodes) - left))
     return min(left, size - (inst.token_budget // max(1, inst.ranks) - left))
 
 
-@kernel
+@inner
 def _extend(s: State, i: int, r: int, tokens: int) -> bool:
     """Blocks for r's first `tokens` tokens, whoever prefills last giving way; False if that was r itself."""
     inst, q = s.instances[i], s.requests[r]
     if tokens <= q.kv:
         return True
-    blocks = held_blocks(s, i, tokens) - held_blocks(s, i, q.kv)
+    blocks = blocks_of(s, i, tokens) - blocks_of(s, i, q.kv)
     while blocks > available(s, i):
-        last = s.arena[inst.prefilling_at + inst.prefilling - 1]
+        last = s.lists[inst.prefilling_at + inst.prefilling - 1]
         preempt_prefill(s, i, last)
         if last == r:
             return False
-    take(s, i, blocks)
-    hold(s, i, tokens - q.kv, s.sim[0].now_s)
+    allocate(s, i, blocks)
+    add_kv_tokens(s, i, tokens - q.kv, s.sim.now_s)
     q.kv = tokens
     return True
 
 
-@kernel
+@inner
 def form_whole_prompts(s: State, i: int, budget: int) -> int:
     """Whole prompts within the budget; the first of a step may be longer than it."""
     inst = s.instances[i]
     begin_step(s, i)
     tokens, load, j = 0, 0, 0
     while j < inst.prefilling:  # left over from another plan
-        r = s.arena[inst.prefilling_at + j]
+        r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        if not _extend(s, i, r, q.target):
+        if not _extend(s, i, r, q.prefill_until):
             break
-        s.arena[inst.chunk_at + j] = q.target - q.done
-        tokens += q.target - q.done
-        load = load_after(s, i, load, q.target - q.done)
+        s.lists[inst.chunk_at + j] = q.prefill_until - q.prefilled
+        tokens += q.prefill_until - q.prefilled
+        load = load_after(s, i, load, q.prefill_until - q.prefilled)
         j += 1
     while True:
         chunk = _admit_head(s, i, share(s, i, budget) - load, True, load == 0)
@@ -168,7 +161,7 @@ def form_whole_prompts(s: State, i: int, budget: int) -> int:
     return tokens
 
 
-@kernel
+@inner
 def form_batch(s: State, i: int, budget: int) -> int:
     """Whole prompts of the batch in order, within the budget or one; the batch is made here if there is none."""
     inst = s.instances[i]
@@ -179,86 +172,63 @@ def form_batch(s: State, i: int, budget: int) -> int:
     most = share(s, i, budget)
     tokens, load, j, full = 0, 0, 0, False
     while j < inst.prefilling:
-        r = s.arena[inst.prefilling_at + j]
+        r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = q.target - q.done
+        chunk = q.prefill_until - q.prefilled
         if full or (load > 0 and load + chunk > most):
             full, chunk = True, 0
-        elif not _extend(s, i, r, q.target):
+        elif not _extend(s, i, r, q.prefill_until):
             break
-        s.arena[inst.chunk_at + j] = chunk
+        s.lists[inst.chunk_at + j] = chunk
         tokens += chunk
         load = load_after(s, i, load, chunk)
         j += 1
     return tokens
 
 
-@kernel
+@inner
 def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     """Admit the first of i's queue if seats, blocks and budget allow; the tokens of its chunk, 0 if not admitted."""
-    inst, sim = s.instances[i], s.sim[0]
+    inst, sim = s.instances[i], s.sim
     r = inst.waiting_root
-    if r >= 0 and inst.running > 0 and inst.decode_steps < inst.gate:
+    if r >= 0 and inst.running > 0 and inst.decode_steps < inst.admission_opens:
         return 0
     if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) >= inst.max_batch:
         return 0
     q = s.requests[r]
-    run = matched_blocks(s, i, r, q.target)
-    cached = run * sim.hash_blocks * sim.block_tokens
-    tokens = q.target - cached
+    run = matched_blocks(s, i, r, q.prefill_until)
+    cached = run * s.options.hash_blocks * s.options.block_tokens
+    tokens = q.prefill_until - cached
     if whole and tokens > budget and not first:
         return 0
     chunk = tokens if whole else min(tokens, _largest_chunk(s, i, cached, budget))
     if chunk <= 0:
         return 0
-    shared = cached_among(s, i, r, run) * sim.hash_blocks
-    if available(s, i) - unreferenced_among(s, i, r, run) - held_blocks(s, i, q.target) + shared < inst.watermark:
+    shared = cached_among(s, i, r, run) * s.options.hash_blocks
+    if available(s, i) - unreferenced_among(s, i, r, run) - blocks_of(s, i, q.prefill_until) + shared < inst.watermark:
         return 0
     queue_pop(s, i)
     reference_prefix(s, i, r, run)
-    q.kv = cached + chunk if inst.mode == UNIFIED else q.target
-    take(s, i, held_blocks(s, i, q.kv) - shared)
-    if unlikely(sim.tiers > 0):
+    q.kv = cached + chunk if inst.mode == UNIFIED else q.prefill_until
+    allocate(s, i, blocks_of(s, i, q.kv) - shared)
+    if unlikely(s.options.tiers > 0):
         load_prefix(s, i, r)
     sim.admissions += 1
     q.admission = sim.admissions
     q.state = PREFILLING
-    q.done = cached
-    s.arena[inst.prefilling_at + inst.prefilling] = r
-    s.arena[inst.chunk_at + inst.prefilling] = chunk
+    q.prefilled = cached
+    s.lists[inst.prefilling_at + inst.prefilling] = r
+    s.lists[inst.chunk_at + inst.prefilling] = chunk
     inst.prefilling += 1
     if unlikely(inst.ranks > 0):
         put_on_rank(s, i, r)
         count_prefill(s, i, r, 1)
     inst.queued -= 1
     inst.queued_tokens -= cached
-    hold(s, i, q.kv, sim.now_s)
+    load_changed(s, i)
+    add_kv_tokens(s, i, q.kv, sim.now_s)
     if q.start_s != q.start_s:
         q.start_s = sim.now_s
         q.prefill_instance = i
         q.cached_tokens = cached
     return int(chunk)
-
-
-@kernel
-def preempt_prefill(s: State, i: int, r: int) -> None:
-    """Drop what r has prefilled here; it waits here again."""
-    inst = s.instances[i]
-    inst.preempted = True
-    inst.marked = True
-    s.requests[r].preemptions += 1
-    s.sim[0].preemptions += 1
-    remove_prefilling(s, i, r)
-    release(s, i, r)
-    queue_again(s, i, r)
-
-
-@kernel
-def queue_again(s: State, i: int, r: int) -> None:
-    """Let r, preempted, wait at i before all others."""
-    q = s.requests[r]
-    q.instance = i
-    q.state = WAITING
-    q.key = -np.inf
-    q.seq = -s.sim[0].preemptions
-    enter_queue(s, i, r)

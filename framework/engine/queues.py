@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from framework.compiler.decorators import kernel
+from framework.codes import PREFILL
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.state import State
 
 # --- waiting queue of an instance: a pairing heap ordered by (key, seq) -------------------------------------------
 
 
-@kernel
+@inner
 def _before(s: State, a: int, b: int) -> bool:
     x, y = s.requests[a], s.requests[b]
-    return x.key < y.key or (x.key == y.key and x.seq < y.seq)
+    return x.key < y.key or (x.key == y.key and x.queue_number < y.queue_number)
 
 
-@kernel
+@inner
 def _meld(s: State, a: int, b: int) -> int:
     """Join two heaps (-1: empty); the roots' `next` links must be unused."""
     if a < 0:
@@ -28,7 +29,7 @@ def _meld(s: State, a: int, b: int) -> int:
     return a
 
 
-@kernel
+@inner
 def queue_push(s: State, i: int, r: int) -> None:
     """Put r into i's queue, by its key and seq."""
     s.requests[r].next = -1
@@ -36,7 +37,7 @@ def queue_push(s: State, i: int, r: int) -> None:
     s.instances[i].waiting_root = _meld(s, s.instances[i].waiting_root, r)
 
 
-@kernel
+@inner
 def queue_pop(s: State, i: int) -> int:
     """Take the first request out of a queue that is not empty."""
     first = s.instances[i].waiting_root
@@ -68,117 +69,167 @@ def queue_pop(s: State, i: int) -> int:
 # --- pending events: a binary heap of requests ordered by (event_s, request) --------------------------------------
 
 
-@kernel
+@inner
 def _earlier(s: State, a: int, b: int) -> bool:
     x, y = s.requests[a].event_s, s.requests[b].event_s
     return x < y or (x == y and a < b)
 
 
-@kernel
+@inner
 def _sift_up(s: State, at: int, j: int) -> None:
-    r = s.arena[at + j]
+    r = s.lists[at + j]
     while j > 0:
         parent = (j - 1) >> 1
-        p = s.arena[at + parent]
+        p = s.lists[at + parent]
         if not _earlier(s, r, p):
             break
-        s.arena[at + j] = p
+        s.lists[at + j] = p
         s.requests[p].heap_index = j
         j = parent
-    s.arena[at + j] = r
+    s.lists[at + j] = r
     s.requests[r].heap_index = j
 
 
-@kernel
+@inner
 def _sift_down(s: State, at: int, size: int, j: int) -> None:
-    r = s.arena[at + j]
+    r = s.lists[at + j]
     while True:
         child = 2 * j + 1
         if child >= size:
             break
-        if child + 1 < size and _earlier(s, s.arena[at + child + 1], s.arena[at + child]):
+        if child + 1 < size and _earlier(s, s.lists[at + child + 1], s.lists[at + child]):
             child += 1
-        c = s.arena[at + child]
+        c = s.lists[at + child]
         if not _earlier(s, c, r):
             break
-        s.arena[at + j] = c
+        s.lists[at + j] = c
         s.requests[c].heap_index = j
         j = child
-    s.arena[at + j] = r
+    s.lists[at + j] = r
     s.requests[r].heap_index = j
 
 
-@kernel
+@inner
 def copy_push(s: State, r: int, time_s: float) -> None:
     """Announce the end of r's copy."""
-    sim = s.sim[0]
+    sim = s.sim
     s.requests[r].event_s = time_s
-    s.arena[sim.heap_at + sim.heap_size] = r
+    s.lists[s.options.heap_at + sim.heap_size] = r
     sim.heap_size += 1
-    _sift_up(s, sim.heap_at, sim.heap_size - 1)
+    _sift_up(s, s.options.heap_at, sim.heap_size - 1)
 
 
-@kernel
+@inner
 def copy_withdraw(s: State, r: int) -> None:
     """Take r's pending copy out of the heap, wherever it is."""
-    sim = s.sim[0]
+    sim = s.sim
     j = s.requests[r].heap_index
     s.requests[r].heap_index = -1
     sim.heap_size -= 1
-    last = s.arena[sim.heap_at + sim.heap_size]
+    last = s.lists[s.options.heap_at + sim.heap_size]
     if last != r:
-        s.arena[sim.heap_at + j] = last
+        s.lists[s.options.heap_at + j] = last
         s.requests[last].heap_index = j
-        _sift_up(s, sim.heap_at, j)
-        _sift_down(s, sim.heap_at, sim.heap_size, s.requests[last].heap_index)
+        _sift_up(s, s.options.heap_at, j)
+        _sift_down(s, s.options.heap_at, sim.heap_size, s.requests[last].heap_index)
 
 
-@kernel
-def release_push(s: State, r: int, time_s: float) -> None:
+@inner
+def turn_push(s: State, r: int, time_s: float) -> None:
     """Announce the arrival of a later turn."""
-    sim = s.sim[0]
+    sim = s.sim
     s.requests[r].event_s = time_s
-    s.arena[sim.released_at + sim.released_size] = r
-    sim.released_size += 1
-    _sift_up(s, sim.released_at, sim.released_size - 1)
+    s.lists[s.options.turns_at + sim.turns_size] = r
+    sim.turns_size += 1
+    _sift_up(s, s.options.turns_at, sim.turns_size - 1)
 
 
-@kernel
-def release_pop(s: State) -> int:
+@inner
+def turn_pop(s: State) -> int:
     """Take the earliest later turn."""
-    sim = s.sim[0]
-    first = s.arena[sim.released_at]
-    sim.released_size -= 1
-    if sim.released_size > 0:
-        last = s.arena[sim.released_at + sim.released_size]
-        s.arena[sim.released_at] = last
-        _sift_down(s, sim.released_at, sim.released_size, 0)
+    sim = s.sim
+    first = s.lists[s.options.turns_at]
+    sim.turns_size -= 1
+    if sim.turns_size > 0:
+        last = s.lists[s.options.turns_at + sim.turns_size]
+        s.lists[s.options.turns_at] = last
+        _sift_down(s, s.options.turns_at, sim.turns_size, 0)
     s.requests[first].heap_index = -1
     return first
 
 
-# --- ends of leaps: a winner tree over the instances, ties to the lower number --------------------------------------
+# --- winner trees over the instances, ties to the lower number --------------------------------------------------------
 
 
-@kernel
-def tree_update(s: State, i: int) -> None:
-    """Instance i's event_s has changed."""
-    sim = s.sim[0]
-    node = (sim.tree_leaves + i) >> 1
+@inner
+def set_time(s: State, kind: int, i: int, time_s: float) -> None:
+    """Instance i's event of that kind is due at `time_s`, inf: never."""
+    leaves = s.options.tree_leaves
+    times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
+    s.times[times_at + i] = time_s
+    node = (leaves + i) >> 1
     while node >= 1:
-        left = s.arena[sim.tree_at + 2 * node]
-        right = s.arena[sim.tree_at + 2 * node + 1]
-        winner = left
-        if right < sim.instances and s.progress[right].event_s < s.progress[left].event_s:
-            winner = right
-        s.arena[sim.tree_at + node] = winner
+        left, right = s.lists[at + 2 * node], s.lists[at + 2 * node + 1]
+        s.lists[at + node] = right if s.times[times_at + right] < s.times[times_at + left] else left
         node >>= 1
+
+
+@inner
+def time_of(s: State, kind: int, i: int) -> float:
+    """When instance i's event of that kind is due, inf: never."""
+    return s.times[kind * s.options.tree_leaves + i]
+
+
+@inner
+def first_due(s: State, kind: int) -> int:
+    """The instance whose event of that kind is due first."""
+    return s.lists[s.options.tree_at + 2 * kind * s.options.tree_leaves + 1]
+
+
+@inner
+def load_changed(s: State, i: int) -> None:
+    """What instance i has queued or runs has changed, or whether it prefills."""
+    if unlikely(s.options.keeps_loads) and not s.instances[i].touched:
+        s.instances[i].touched = True
+        s.lists[s.options.touched_at + s.sim.touched] = i
+        s.sim.touched += 1
+
+
+@inner
+def least_queued(s: State) -> int:
+    """Of the instances that prefill the one where fewest tokens lack it; among equals, where fewest requests decode."""
+    while s.sim.touched > 0:
+        s.sim.touched -= 1
+        i = s.lists[s.options.touched_at + s.sim.touched]
+        s.instances[i].touched = False
+        _update_load(s, i)
+    return s.lists[s.options.load_tree_at + 1]
+
+
+@inner
+def _update_load(s: State, i: int) -> None:
+    at = s.options.load_tree_at
+    node = (s.options.tree_leaves + i) >> 1
+    while node >= 1:
+        left, right = s.lists[at + 2 * node], s.lists[at + 2 * node + 1]
+        s.lists[at + node] = right if right < s.options.instances and _less_loaded(s, right, left) else left
+        node >>= 1
+
+
+@inner
+def _less_loaded(s: State, a: int, b: int) -> bool:
+    x, y = s.instances[a], s.instances[b]
+    if x.role & PREFILL == 0:
+        return False
+    if y.role & PREFILL == 0 or x.queued_tokens < y.queued_tokens:
+        return True
+    return x.queued_tokens == y.queued_tokens and x.running < y.running
 
 
 # --- first-in-first-out lists of an instance --------------------------------------------------------------------------
 
 
-@kernel
+@inner
 def append(s: State, head: int, tail: int, r: int) -> int:
     """Link r behind `tail`; the new head. The new tail is r."""
     s.requests[r].next = -1

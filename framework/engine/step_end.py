@@ -1,220 +1,235 @@
-"""The end of a step: tokens are emitted, requests finish or move on.
+"""The end of a step: tokens are emitted, requests finish, or go on here or elsewhere.
 
-Requests that are cut in two at a token: at its cut a request is routed again and goes on where it is sent.
-
-A cut within the prompt hands over what is prefilled, and the rest is prefilled behind it; one in the output hands over
-a decoding request. None of this is inlined though it is handed the policy's hooks: only a cut pays for that.
+A request that is split at a token is routed again there: a split within the prompt hands over what is prefilled, and
+the rest is prefilled behind it; one in the output hands over a decoding request.
 """
 
 from __future__ import annotations
 
-from framework.codes import DECODE, FAILED, HELD, PREFILLING, REASON_KV, REJECTED, ROUTE_DECODE, ROUTE_PREFILL, TAIL
-from framework.compiler.decorators import inlined, kernel, unlikely
-from framework.engine.ask import choose
-from framework.engine.hooks import REFUSED, Hooks
-from framework.engine.kv_cache import fits, register_prefix, release
-from framework.engine.leap import catch_up_one, complete
+import numpy as np
+
+from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING, REASON_KV, REJECTED, STEP_END
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.ask import ask_route
+from framework.engine.events import wake
+from framework.engine.kv_blocks import fits
+from framework.engine.kv_cache import free_kv
+from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.data_parallel import count_prefill
 from framework.engine.mechanisms.prefix_tiers import keep_prefix
-from framework.engine.mechanisms.sm_sharing import complete_prefills
+from framework.engine.mechanisms.sm_sharing import complete_prefill_step
 from framework.engine.mechanisms.speculation import emit_accepted
-from framework.engine.requests import end, end_with_kv, finish_decodes, start_decoding
-from framework.engine.scheduler import begin
+from framework.engine.prefix_cache import register_prefix
+from framework.engine.queues import load_changed, set_time
+from framework.engine.requests import end_request, end_with_kv, finish_decodes, start_decoding
+from framework.engine.scheduler import schedule
 from framework.engine.state import State
-from framework.engine.transfers import call_back, join, poke, send, start_transfers
+from framework.engine.step import complete_step
+from framework.engine.transfers import call_back, join, send, start_transfers
+from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 
 
-@inlined
-def end_step(s: State, h: Hooks, i: int) -> None:
-    """i's leap has ended: tokens are emitted, requests finish or move on, the next iteration begins."""
+@inner
+def finish_step(s: State, i: int) -> None:
+    """i's leap has ended: tokens are emitted, requests finish or move on, and i schedules its next step."""
     inst = s.instances[i]
-    prefilled = s.progress[i].prefill_tokens > 0
-    complete(s, i)
-    inst.released = False
-    if unlikely(s.sim[0].speculates):
+    prefilled = s.step[i].prefill_tokens > 0
+    complete_step(s, i)
+    inst.frees_memory = False
+    if unlikely(s.options.speculates):
         emit_accepted(s, i)
     if prefilled:
-        inst.marked = True
+        inst.changed = True
         _add_chunks(s, i)
-    if s.progress[i].decodes > 0 and inst.decode_steps >= s.progress[i].next_finish:
-        inst.marked = True
+    if s.step[i].decodes > 0 and inst.decode_steps >= s.step[i].next_finish:
+        inst.changed = True
         finish_decodes(s, i)
-        if unlikely(inst.cut_head >= 0):
-            decode_elsewhere(s, h, i)
+        if unlikely(inst.split_head >= 0):
+            _decode_elsewhere(s, i)
     if prefilled:
-        _complete_prefills(s, h, i, False)
-    if inst.released:
+        _complete_prefills(s, i, False)
+    if inst.frees_memory:
         start_transfers(s, i)
-    begin(s, h, i)
+    schedule(s, i)
+    if not inst.busy:
+        set_time(s, STEP_END, i, np.inf)
 
 
-@kernel
-def end_prefills(s: State, h: Hooks, i: int) -> None:
-    """The prefill step beside i's decodes has ended: i begins anew, of those that are woken now the first."""
+@inner
+def finish_prefill_step(s: State, i: int) -> None:
+    """The prefill step beside i's decodes has ended: of those that are woken now, i is the first to schedule."""
     inst = s.instances[i]
-    complete_prefills(s, i)
-    poke(s, i)
+    complete_prefill_step(s, i)
+    wake(s, i)
     catch_up_one(s, i)
-    inst.released = False
+    inst.frees_memory = False
     _add_chunks(s, i)
-    _complete_prefills(s, h, i, True)
-    if inst.released:
+    _complete_prefills(s, i, True)
+    if inst.frees_memory:
         start_transfers(s, i)
 
 
-@kernel
+@inner
 def _add_chunks(s: State, i: int) -> None:
     inst = s.instances[i]
     for j in range(inst.prefilling):
-        chunk = s.arena[inst.chunk_at + j]
+        chunk = s.lists[inst.chunk_at + j]
         if chunk > 0:
-            r = s.arena[inst.prefilling_at + j]
-            s.requests[r].done += chunk
+            r = s.lists[inst.prefilling_at + j]
+            s.requests[r].prefilled += chunk
             inst.queued_tokens -= chunk
             register_prefix(s, i, r)
-            if unlikely(s.sim[0].tiers > 0):
+            if unlikely(s.options.tiers > 0):
                 keep_prefix(s, i, r)
+    load_changed(s, i)
 
 
-@inlined
-def _complete_prefills(s: State, h: Hooks, i: int, beside: bool) -> None:
-    """Requests whose prompt is done emit a token, in chunk order, and decode here or elsewhere; of those cut here the
-    rest is prefilled elsewhere.
+@inner
+def _complete_prefills(s: State, i: int, beside: bool) -> None:
+    """Requests whose prompt is computed emit a token, in chunk order, and decode here or elsewhere; of those that are
+    split here the rest is prefilled elsewhere.
 
-    `beside`: here decodes go on meanwhile, which they join at a boundary.
+    `beside`: decodes go on here meanwhile, which they join at a boundary.
     """
     inst = s.instances[i]
     count, kept = inst.prefilling, 0
     for j in range(count):
-        r = s.arena[inst.prefilling_at + j]
-        leaves = s.requests[r].done == s.requests[r].target
-        if leaves and unlikely(s.requests[r].cut == s.requests[r].target):
-            leaves = prefill_elsewhere(s, h, i, r)
+        r = s.lists[inst.prefilling_at + j]
+        leaves = s.requests[r].prefilled == s.requests[r].prefill_until
+        if leaves and unlikely(s.requests[r].split == s.requests[r].prefill_until):
+            leaves = _prefill_elsewhere(s, i, r)
         elif leaves:
             inst.prefilling -= 1
             if unlikely(inst.ranks > 0):
                 count_prefill(s, i, r, -1)
             _emit_from_prefill(s, r)
-            _decode_somewhere(s, h, i, r, beside)
+            _decode_somewhere(s, i, r, beside)
         if not leaves:
-            s.arena[inst.prefilling_at + kept] = r
+            s.lists[inst.prefilling_at + kept] = r
             kept += 1
 
 
-@kernel
+@inner
 def _emit_from_prefill(s: State, r: int) -> None:
-    q, sim = s.requests[r], s.sim[0]
+    q, sim = s.requests[r], s.sim
     if q.emitted == 0:
         q.prefill_end_s = sim.now_s
         q.first_token_s = sim.now_s
     else:
-        row = s.memberships[sim.memberships]
+        row = s.token_log[sim.token_rows]
         row.request = r
         row.instance = -1
         row.first_step = 0
         row.last_step = 0
         row.previous_token_s = sim.now_s - q.previous_token_s
         row.accepted = 0
-        sim.memberships += 1
+        sim.token_rows += 1
     q.previous_token_s = sim.now_s
     q.unstamped = False
     q.emitted += 1
-    q.kv = q.target
-    q.state = HELD  # its KV is counted by `kv` from here on
+    q.kv = q.prefill_until
+    q.state = PREFILLED  # its KV is counted by `kv` from here on
 
 
-@inlined
-def _decode_somewhere(s: State, h: Hooks, i: int, r: int, beside: bool) -> None:
-    q, inst, sim = s.requests[r], s.instances[i], s.sim[0]
-    sent_to = q.destination  # -1: nowhere yet
-    if q.emitted == s.arena[sim.output_at + r]:
-        if unlikely(sent_to >= 0):
-            call_back(s, r)
-        end_with_kv(s, i, r)
-        return
-    place = i
-    if unlikely(sent_to >= 0):
-        if fits(s, sent_to, r):
+@inner
+def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
+    """r, its prompt computed on i, finishes, or decodes where its KV is sent already, or where the policy says."""
+    q = s.requests[r]
+    if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
+        target = q.destination
+        if q.emitted < s.lists[s.options.output_at + r] and fits(s, target, r):
             return
         call_back(s, r)
-        place = sent_to
     else:
-        at_cut = unlikely(q.cut > 0) and q.emitted >= q.cut - q.input_tokens
-        if at_cut:
-            q.cut = 0
-        if inst.role & DECODE == 0 or sim.asks_route_decode or at_cut:
-            place = choose(s, h, ROUTE_DECODE, r)
-            if unlikely(place <= REFUSED):
-                release(s, i, r)
-                inst.released = True
-                end(s, r, REJECTED, REFUSED - place)
-                return
-            if place < 0:
-                return
-    if place == i and beside:
+        target = i
+    if q.emitted == s.lists[s.options.output_at + r]:
+        end_with_kv(s, i, r)
+        return
+    if target == i:
+        target = _decode_instance(s, i, r)
+    if unlikely(target <= REFUSED):
+        _refuse(s, i, r, REFUSED - target)
+    elif target < 0:
+        return
+    elif target == i and beside:
         join(s, i, r)
-    elif place == i:
+    elif target == i:
         start_decoding(s, i, r, q.kv)
-    elif fits(s, place, r):
-        send(s, r, place)
     else:
-        release(s, i, r)
-        inst.released = True
-        end(s, r, FAILED, REASON_KV)
+        _send_or_fail(s, i, r, target)
 
 
-# --- requests at their cuts -------------------------------------------------------------------------------------------
+@inner
+def _decode_instance(s: State, i: int, r: int) -> int:
+    """Where r decodes: here, if that needs no question, else where the policy says; as `ask_route` answers."""
+    q = s.requests[r]
+    at_split = unlikely(q.split > 0) and q.emitted >= q.split - q.input_tokens
+    if at_split:
+        q.split = 0
+    if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
+        return ask_route(s, ROUTE_DECODE, r)
+    return i
 
 
-@kernel
-def prefill_elsewhere(s: State, h: Hooks, i: int, r: int) -> bool:
-    """r has been prefilled on i up to the cut in its prompt; False if i goes on with it."""
+@inner
+def _refuse(s: State, i: int, r: int, reason: int) -> None:
+    """r is turned away after its prefill on i."""
+    free_kv(s, i, r)
+    s.instances[i].frees_memory = True
+    end_request(s, r, REJECTED, reason)
+
+
+@inner
+def _send_or_fail(s: State, i: int, r: int, target: int) -> None:
+    if fits(s, target, r):
+        send(s, r, target)
+        return
+    free_kv(s, i, r)
+    s.instances[i].frees_memory = True
+    end_request(s, r, FAILED, REASON_KV)
+
+
+# --- requests at their splits -----------------------------------------------------------------------------------------
+
+
+@inner
+def _prefill_elsewhere(s: State, i: int, r: int) -> bool:
+    """r has been prefilled on i up to the split in its prompt; False if i goes on with it."""
     q, inst = s.requests[r], s.instances[i]
     inst.prefilling -= 1
     if inst.ranks > 0:
         count_prefill(s, i, r, -1)
-    q.cut = 0
-    q.target = q.input_tokens
-    q.state = TAIL
-    place = choose(s, h, ROUTE_PREFILL, r)
-    if place == i:
+    q.split = 0
+    q.prefill_until = q.input_tokens
+    q.state = HANDING_OVER
+    target = ask_route(s, ROUTE_PREFILL, r)
+    if target == i:
         inst.prefilling += 1
         if inst.ranks > 0:
             count_prefill(s, i, r, 1)
-        inst.queued_tokens += q.target - q.done
+        inst.queued_tokens += q.prefill_until - q.prefilled
+        load_changed(s, i)
         q.state = PREFILLING
         return False
-    if place >= 0:
-        _send_or_fail(s, i, r, place)
+    if target >= 0:
+        _send_or_fail(s, i, r, target)
     return True
 
 
-@kernel
-def decode_elsewhere(s: State, h: Hooks, i: int) -> None:
-    """Requests that have decoded up to their cuts go on elsewhere, or here behind all others, in order."""
+@inner
+def _decode_elsewhere(s: State, i: int) -> None:
+    """Requests that have decoded up to their splits go on elsewhere, or here behind all others, in order."""
     inst = s.instances[i]
-    while inst.cut_head >= 0:
-        r = inst.cut_head
-        inst.cut_head = s.requests[r].next
-        inst.released = True  # a seat at least
-        place = choose(s, h, ROUTE_DECODE, r)
-        if place <= REFUSED:
-            release(s, i, r)
-            end(s, r, REJECTED, REFUSED - place)
-            continue
-        if place < 0:
+    while inst.split_head >= 0:
+        r = inst.split_head
+        inst.split_head = s.requests[r].next
+        inst.frees_memory = True  # a seat at least
+        target = ask_route(s, ROUTE_DECODE, r)
+        if target <= REFUSED:
+            _refuse(s, i, r, REFUSED - target)
+        elif target < 0:
             return
-        if place == i:
+        elif target == i:
             start_decoding(s, i, r, s.requests[r].kv)
         else:
-            _send_or_fail(s, i, r, place)
-
-
-@kernel
-def _send_or_fail(s: State, i: int, r: int, place: int) -> None:
-    if fits(s, place, r):
-        send(s, r, place)
-        return
-    release(s, i, r)
-    s.instances[i].released = True
-    end(s, r, FAILED, REASON_KV)
+            _send_or_fail(s, i, r, target)

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.engine.config import EngineConfig
 from framework.errors import InvariantError
-from framework.workload import Workload
+from framework.result import Result
 
 _FINISHED = 1
 _ROUNDING = 1e-9  # relative; leaps are summed in closed form
 
 
-class Finished(Protocol):
-    """What is looked at: the fields of a Result of these names."""
-
-    @property
-    def workload(self) -> Workload: ...
-    @property
-    def engine(self) -> EngineConfig: ...
-    @property
-    def reasons(self) -> tuple[str, ...]: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def requests(self) -> NDArray[Any]: ...
-    @property
-    def instances(self) -> NDArray[Any]: ...
-    @property
-    def stores(self) -> NDArray[Any]: ...
-    @property
-    def leaps(self) -> NDArray[Any]: ...
-    @property
-    def memberships(self) -> NDArray[Any]: ...
-
-
-def check_result(result: Finished) -> None:
+def check_result(result: Result) -> None:
     """Raise InvariantError, naming the first request or instance concerned, unless all invariants hold."""
     _check_ends(result)
     _check_times(result)
@@ -55,7 +31,7 @@ def _fail_where(broken: np.ndarray, what: str) -> None:
         raise InvariantError(f"{what} (first at {int(np.flatnonzero(broken)[0])}, {int(np.sum(broken))} in all)")
 
 
-def _check_ends(result: Finished) -> None:
+def _check_ends(result: Result) -> None:
     """Each request ended once, and those that finished emitted all their tokens."""
     rows = result.requests
     _fail_where((rows["state"] < 1) | (rows["state"] > 3), "request without an end")
@@ -65,7 +41,7 @@ def _check_ends(result: Finished) -> None:
     _fail_where(rows["emitted"] > result.workload.output_tokens, "request with more tokens than it has")
 
 
-def _check_times(result: Finished) -> None:
+def _check_times(result: Result) -> None:
     """Time never goes back within a request; a missing time (NaN) is not compared."""
     rows = result.requests
     order = ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "end_s")
@@ -75,26 +51,25 @@ def _check_times(result: Finished) -> None:
     _fail_where((rows["state"] == _FINISHED) & ~started, "finished request that never started")
 
 
-def _check_memory(result: Finished) -> None:
+def _check_memory(result: Result) -> None:
     """At the end nothing is held: blocks are free or cached and unreferenced, and every list is empty."""
     instances = result.instances
-    stalled = result.reasons.index("stalled") in result.requests["reason"]
     held = instances["free_blocks"] + instances["evictable_blocks"] != instances["total_blocks"]
-    _fail_where(held & (not stalled), "instance whose blocks are not all released")
+    _fail_where(held, "instance whose blocks are not all released")
     _fail_where(instances["free_blocks"] < 0, "instance with more blocks in use than it has")
-    for name in ("queued", "queued_tokens", "running", "prefilling", "joined", "reserved", "swapped", "incoming"):
-        _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+    for name in ("queued", "queued_tokens", "running", "prefilling", "joining", "reserved", "swapped", "incoming"):
+        _fail_where(instances[name] != 0, f"instance whose {name} is not 0 at the end")
     waited = instances["bubble_s"] > np.maximum(instances["stages"] - 1, 0) * instances["busy_s"] * (1 + _ROUNDING)
     _fail_where(waited | (instances["bubble_s"] < 0), "pipeline whose stages waited longer than it was busy")
-    stores = result.stores
+    stores = result.tiers
     _fail_where(stores["count"] > stores["capacity"], "store with more blocks than it has room for")
     for name in ("kv_tokens", "decode_kv", "incoming_kv_tokens"):
-        _fail_where((instances[name] != 0) & (not stalled), f"instance whose {name} is not 0 at the end")
+        _fail_where(instances[name] != 0, f"instance whose {name} is not 0 at the end")
 
 
-def _check_steps(result: Finished) -> None:
+def _check_steps(result: Result) -> None:
     """No stream of an instance runs two steps at once, and the log counts every step."""
-    leaps = result.leaps
+    leaps = result.step_log
     early = np.zeros(len(leaps), np.bool_)
     _mark_early(leaps, np.full((len(result.instances), 2), -np.inf), early)
     _fail_where(early, "step that starts before the last one ended")
@@ -102,9 +77,9 @@ def _check_steps(result: Finished) -> None:
         raise InvariantError(f"the log holds {int(leaps['steps'].sum())} steps, the engine counted {result.steps}")
 
 
-def _check_tokens(result: Finished) -> None:
+def _check_tokens(result: Result) -> None:
     """Every token comes from the end of a prefill or from one decode step that its request was part of."""
-    rows, memberships = result.requests, result.memberships
+    rows, memberships = result.requests, result.token_log
     steps = memberships["last_step"] - memberships["first_step"]
     decoded = steps + memberships["accepted"]
     recomputed = memberships["instance"] < 0
@@ -112,7 +87,7 @@ def _check_tokens(result: Finished) -> None:
     np.add.at(tokens, memberships["request"], np.where(recomputed, 1, decoded))
     tokens += rows["prefill_end_s"] == rows["prefill_end_s"]
     _fail_where((rows["state"] == _FINISHED) & (tokens != rows["emitted"]), "request whose tokens do not add up")
-    batch_tokens = int((result.leaps["steps"].astype(np.int64) * result.leaps["batch"]).sum())
+    batch_tokens = int((result.step_log["steps"].astype(np.int64) * result.step_log["batch"]).sum())
     if batch_tokens < int(steps[~recomputed].sum()):
         raise InvariantError("requests emitted more tokens than decode steps had room for")
 

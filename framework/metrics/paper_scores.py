@@ -25,7 +25,7 @@ def gaps_of(result: Result) -> Gaps:
     if result.gaps is not None:
         return result.gaps
     workload = result.workload
-    return recover(result.leaps, result.memberships, workload.output_tokens, len(result.instances))
+    return recover(result.step_log, result.token_log, workload.output_tokens, len(result.instances))
 
 
 def slowest_tbt_s(result: Result, fraction: float) -> Floats:
@@ -36,7 +36,7 @@ def slowest_tbt_s(result: Result, fraction: float) -> Floats:
     if result.engine.log == "reduced":
         raise InputError("the slowest gaps between tokens need the step log of the run: set engine.log=full")
     workload = result.workload
-    gaps_s = slowest_mean(result.leaps, result.memberships, workload.output_tokens, len(result.instances), fraction)
+    gaps_s = slowest_mean(result.step_log, result.token_log, workload.output_tokens, len(result.instances), fraction)
     return _of_finished(result, gaps_s)
 
 

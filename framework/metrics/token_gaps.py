@@ -42,7 +42,7 @@ def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances
     """Exact statistics from a complete step log; percentiles as numpy's linear interpolation over all single gaps.
 
     Args:
-        leaps, memberships: the engine's LEAP and MEMBERSHIP records, each instance's leaps in time order.
+        leaps, memberships: the engine's STEP_LOG and TOKEN_LOG records, each instance's leaps in time order.
         output_tokens: shape (N,), tokens that each request emits if it finishes.
         instances: number of instances.
 

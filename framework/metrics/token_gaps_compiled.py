@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.compiler.decorators import compiled, kernel
+from framework.compiler.decorators import compiled, inner
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -152,22 +152,22 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
     return -1
 
 
-@kernel
+@inner
 def _is_needed(row: np.void, counted: int) -> bool:
     return row["step0"] + row["steps"] > counted
 
 
-@kernel
+@inner
 def _end_s(row: np.void, j: int) -> float:
     return row["start_s"] + (j + 1) * row["first_s"] + 0.5 * j * (j + 1) * row["increment_s"]
 
 
-@kernel
+@inner
 def _gap_s(row: np.void, j: int) -> float:
     return row["first_s"] + j * row["increment_s"]
 
 
-@kernel
+@inner
 def _row_of(known: Stretches, i: int, step: int) -> int:
     """The row that has this step of instance i."""
     low, high = known.at[i], known.at[i + 1]
@@ -180,7 +180,7 @@ def _row_of(known: Stretches, i: int, step: int) -> int:
     return low
 
 
-@kernel
+@inner
 def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
     """Push the gaps [low, high) of a row from the end: they grow with the context, so the largest tend to be late."""
     j = high
@@ -197,7 +197,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
     return size
 
 
-@kernel
+@inner
 def _push(heap: Floats, size: int, value: float) -> int:
     """Keep the largest values in a min-heap of `size` values, as many as it has room for; returns the new size."""
     if size < len(heap):
@@ -222,7 +222,7 @@ def _push(heap: Floats, size: int, value: float) -> int:
     return size
 
 
-@kernel
+@inner
 def _bin(value: float) -> int:
     bits = int(np.float64(value).view(np.int64))
     return min(max((bits >> SHIFT) - LOWEST, 0), BINS - 1)

@@ -126,11 +126,11 @@ def loaded(result: Result) -> dict[str, float | None]:
     of `engine.prefix_stores`; and `loaded_bytes` from each, recomputation included. Nothing without stores.
     """
     tiers = list(result.engine.prefix_stores.tiers)
-    if len(result.stores) == 0:
+    if len(result.tiers) == 0:
         return {}
     admitted = ~np.isnan(result.requests["start_s"])
     asked = float(result.workload.input_tokens[admitted].sum())
-    rows = result.stores.reshape(-1, len(tiers))
+    rows = result.tiers.reshape(-1, len(tiers))
     found = rows["hit_tokens"].sum(axis=0)
     in_gpu = float(result.requests["cached_tokens"][admitted].sum() - found.sum())
     rates = {"gpu": in_gpu} | {name: float(tokens) for name, tokens in zip(tiers, found, strict=True)}

@@ -35,9 +35,9 @@ class Capacity(Objective):
     requests count for the rate. Each run is as long as it takes to tell whether the system keeps up
     (`framework.objective.probe`), within `most_requests`; a rate of which that cannot be told counts as not sustained.
     The search ends with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further searches
-    on other samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives an interval: how
-    far the capacity found on one trace of this length may be from that of all such traces. `run_limits`: figures of the
-    requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
+    on other samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives an
+    interval: how far the capacity found on one trace of this length may be from that of all such traces. `run_limits`:
+    figures of the requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
     (`framework.objective.run_limits`).
     """
 

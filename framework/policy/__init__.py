@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from framework.policy.actions import Action, Migrate, Plan, SetRole, SetTokenBudget
 from framework.policy.base import (
-    Action,
     Aggregated,
     Decision,
     Disaggregated,
-    Migrate,
-    Plan,
     Policy,
-    SetRole,
-    SetTokenBudget,
     decision,
     decode_least_kv,
     decode_round_robin,
@@ -20,7 +16,7 @@ from framework.policy.base import (
     prefill_least_queued,
     prefill_round_robin,
 )
-from framework.policy.view import Cluster, Instances, Request
+from framework.policy.view import Cluster, Instances, Request, View
 
 __all__ = [
     "Action",
@@ -35,6 +31,7 @@ __all__ = [
     "Request",
     "SetRole",
     "SetTokenBudget",
+    "View",
     "decision",
     "decode_least_kv",
     "decode_round_robin",

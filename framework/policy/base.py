@@ -14,68 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.compiler.decorators import compiled
-from framework.engine.config import Batching, Phase
-from framework.engine.hooks import DECISION
-from framework.engine.state import View
 from framework.errors import InputError, PolicyError
+from framework.policy.actions import Action, Plan
 from framework.policy.predictor import given_name
-from framework.policy.view import Cluster, Request
-from framework.system.cluster import ClusterSpec, Role
-
-
-@dataclass(frozen=True)
-class Migrate:
-    """Move a decoding request to another instance while it goes on; ignored where that cannot be done now."""
-
-    request: int
-    instance: int
-
-
-@dataclass(frozen=True)
-class SetTokenBudget:
-    """From its next step on, the instance puts at most `tokens` tokens into a step."""
-
-    instance: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How an instance forms its coming steps: tokens of one step, and what goes first.
-
-    `prefill_percent` of the SMs, from 1 to 99, are those of prefills where these run beside decodes ("concurrent": the
-    policy must say `shares_gpus`), each stream taking up its part at its own next step; None: as before.
-    """
-
-    token_budget: int
-    batching: Batching | Phase
-    prefill_percent: int | None = None
-
-
-@dataclass(frozen=True)
-class SetRole:
-    """From now on the instance takes no new work of a phase that `role` does not have; drained, it changes.
-
-    What waits for its prefill there is routed again; what runs ends there, and so does what is on its way. The role
-    takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and `plan` with it
-    (None: as before). Ignored if no other instance could prefill, or decode. The policy must say `changes_roles`.
-    """
-
-    instance: int
-    role: Role
-    plan: Plan | None = None
-
-
-Action = Migrate | SetTokenBudget | SetRole
+from framework.policy.view import Cluster, Request, View
+from framework.system.cluster import Batching, ClusterSpec
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A compiled hook. `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks)."""
+    """A rule that the compiled engine compiles when a run first needs it.
+
+    `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks). `index`: an engine may keep an
+    index that gives the same answer, and ask that instead; "": none.
+    """
 
     function: Callable[..., Any]
     observes: bool
+    index: str = ""
 
 
 def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
@@ -84,7 +40,7 @@ def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
     `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, `params`
     the policy's `compiled_params`, `state` 16 floats of the policy's own that start at 0.
     """
-    return lambda function: Decision(compiled(DECISION)(function), observes)
+    return lambda function: Decision(function, observes)
 
 
 @decision(observes=False)
@@ -107,8 +63,7 @@ def decode_round_robin(request: int, view: View, params: NDArray[np.float64], st
     return i
 
 
-@decision(observes=False)
-def prefill_least_queued(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+def _least_queued(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
     """Where the fewest tokens lack prefill; among equals, where the fewest requests decode."""
     best = -1
     for i in range(len(view.instances)):
@@ -123,6 +78,9 @@ def prefill_least_queued(request: int, view: View, params: NDArray[np.float64], 
                 ):
                     best = i
     return best
+
+
+prefill_least_queued = Decision(_least_queued, observes=False, index="least_queued")
 
 
 @decision(observes=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,15 +51,15 @@ class Predictor:
 
 
 class Predictions:
-    """The predictor's answers of one run, asked lazily and kept within a stride of generated tokens."""
+    """The predictor's answers of one run, asked lazily and kept within a stride of generated tokens.
 
-    def __init__(
-        self, predictor: Predictor | None, workload: Workload, finished: Integers, sim: NDArray[np.void]
-    ) -> None:
+    `finished()`: the requests that have finished so far, in the order of their ends.
+    """
+
+    def __init__(self, predictor: Predictor | None, workload: Workload, finished: Callable[[], Integers]) -> None:
         self._predictor = predictor
         self._output_tokens = workload.output_tokens
         self._finished = finished
-        self._sim = sim
         self._observed = 0
         self._strides = np.full(len(workload), -1, np.int64)
         self._remaining = np.zeros(len(workload))
@@ -95,8 +97,8 @@ class Predictions:
         self.first_total[asked[unknown]] = (at + remaining)[unknown]
 
     def _observe_finished(self) -> None:
-        finished = int(self._sim["finished"][0])
-        for request in self._finished[self._observed : finished].tolist():
+        finished = self._finished()
+        for request in finished[self._observed :].tolist():
             assert self._predictor is not None
             self._predictor.observe(request, int(self._output_tokens[request]))
-        self._observed = finished
+        self._observed = len(finished)

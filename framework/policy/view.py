@@ -9,39 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.engine.allocate import Lists
-from framework.engine.inspect import (
-    cached_tokens,
-    decoding_on,
-    generated_tokens,
-    prefill_times_s,
-    step_times_s,
-    stream_times_s,
-)
-from framework.engine.state import State
+from framework.policy.inspection import Inspection, View
 from framework.policy.predictor import Predictions
 from framework.system.cluster import ClusterSpec
 from framework.timing.estimate import StepTimes, estimates_s
+
+__all__ = ["Cluster", "Finished", "Floats", "Instances", "Integers", "Request", "Requests", "View"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _INSTANCE_COLUMNS = (
-    *(
-        "pool",
-        "role",
-        "next_role",
-        "settled_role",
-        "queued",
-        "queued_tokens",
-        "running",
-        "prefilling",
-        "kv_tokens",
-        "incoming",
-        "incoming_kv_tokens",
-    ),
-    *("swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget", "max_batch", "bandwidth_bytes_s"),
-    "prefill_percent",
+    *("pool", "role", "next_role", "draining_role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens"),
+    *("incoming", "incoming_kv_tokens", "swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget"),
+    *("max_batch", "bandwidth_bytes_s", "prefill_percent"),
 )
 _REQUEST_COLUMNS = (
     *("arrival_s", "input_tokens", "priority", "slo_class", "session", "turn", "instance", "destination"),
@@ -61,15 +42,15 @@ class Instances:
     `queued` requests wait to be prefilled and `queued_tokens` tokens lack prefill; `running` requests decode,
     `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
     engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
-    new work of: the bits PREFILL and DECODE of `framework.engine.state`. A change is under way where `next_role`, which
-    it will have, is not `settled_role`, which it had. `step_times`: for a policy's own compiled functions, which ask
+    new work of: the bits PREFILL and DECODE of `framework.codes`. A change is under way where `next_role`, which
+    it will have, is not `draining_role`, which it had. `step_times`: for a policy's own compiled functions, which ask
     `framework.timing.estimate`.
     """
 
     pool: Integers
     role: Integers
     next_role: Integers
-    settled_role: Integers
+    draining_role: Integers
     queued: Integers
     queued_tokens: Integers
     running: Integers
@@ -86,22 +67,22 @@ class Instances:
     max_batch: Integers
     bandwidth_bytes_s: Floats
 
-    def __init__(self, state: State, ids: Integers) -> None:
+    def __init__(self, engine: Inspection, ids: Integers) -> None:
         self.ids = ids
-        self._state = state
-        tables = _read_only(state.timing_rows), _read_only(state.timing_data)
-        pools, stages = (_read_only(state.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
+        self._engine = engine
+        tables = _read_only(engine.tables.rows), _read_only(engine.tables.data)
+        pools, stages = (_read_only(engine.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
         self.step_times = StepTimes(*tables, pools, _read_only(np.maximum(stages, 1)))
         self._first = int(ids[0])
         self._consecutive = bool(np.all(np.diff(ids) == 1))
         if self._consecutive:
-            rows = state.instances[self._first : self._first + len(ids)]
+            rows = engine.instances[self._first : self._first + len(ids)]
             for name in _INSTANCE_COLUMNS:
                 setattr(self, name, _read_only(rows[name]))
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
-            return self._state.instances[name][self.ids]
+            return self._engine.instances[name][self.ids]
         raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
 
     def __len__(self) -> int:
@@ -114,7 +95,7 @@ class Instances:
 
     def cached_tokens(self, request: Request) -> Integers:
         """Tokens of the request's prompt that each instance has in its prefix cache and its stores."""
-        return cached_tokens(self._state, self.ids, request.id)
+        return self._engine.cached_tokens(self.ids, request.id)
 
     def prefill_s(
         self, request: Request, cached_tokens: Integers | None = None, chunk_tokens: int | None = None
@@ -126,7 +107,7 @@ class Instances:
         """
         cached = self.cached_tokens(request) if cached_tokens is None else np.asarray(cached_tokens, np.int64)
         most = np.iinfo(np.int64).max if chunk_tokens is None else chunk_tokens
-        return prefill_times_s(self._state, self.ids, request.id, cached, most)
+        return self._engine.prefill_times_s(self.ids, request.id, cached, most)
 
     def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
         """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""
@@ -134,11 +115,16 @@ class Instances:
 
     def changing(self) -> NDArray[np.bool_]:
         """Where a change of role is under way."""
-        return np.asarray(self.settled_role != self.next_role)
+        return np.asarray(self.draining_role != self.next_role)
+
+    @property
+    def settled_role(self) -> Integers:
+        """The same as `draining_role`, under its name before version 0.2."""
+        return self.draining_role
 
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
-        return step_times_s(self._state, self.ids)
+        return self._engine.step_times_s(self.ids)
 
 
 class Requests:
@@ -158,19 +144,18 @@ class Requests:
     migrations: Integers
     first_token_s: Floats
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, engine: Inspection) -> None:
+        self._engine = engine
         for name in _REQUEST_COLUMNS:
-            setattr(self, name, _read_only(state.requests[name]))
+            setattr(self, name, _read_only(engine.requests[name]))
 
     def generated(self, ids: Integers) -> Integers:
         """Tokens emitted so far."""
-        return generated_tokens(self._state.requests, self._state.instances, np.asarray(ids, np.int64))
+        return self._engine.generated(np.asarray(ids, np.int64))
 
     def kv_tokens(self, ids: Integers) -> Integers:
         """KV tokens of decoding requests."""
-        requests, steps = self._state.requests, self._state.instances["decode_steps"]
-        return requests["offset"][ids] + steps[requests["instance"][ids]]
+        return self._engine.kv_tokens(ids)
 
 
 @dataclass(frozen=True)
@@ -233,31 +218,31 @@ class Request:
 class Cluster:
     """The cluster as of the present event. `prefill` and `decode` are those that take such work, `instances` all."""
 
-    def __init__(self, state: State, lists: Lists, spec: ClusterSpec, predictions: Predictions) -> None:
-        self._state = state
-        self._lists = lists
+    def __init__(self, engine: Inspection, spec: ClusterSpec, predictions: Predictions) -> None:
+        self._engine = engine
         self.spec = spec
-        self.instances = Instances(state, np.arange(len(state.instances)))
+        self.instances = Instances(engine, np.arange(len(engine.instances)))
         self._role_changes = -1
         self.follow_roles()
-        self.requests = Requests(state)
+        self.requests = Requests(engine)
+        self.view = engine.view  # what compiled rules are handed
         self.predictions = predictions
-        self.block_tokens = int(state.sim["block_tokens"][0])
-        self.kv_bytes_per_token = float(state.sim["copy_bytes_per_token"][0])  # of a copy between instances
+        self.block_tokens = engine.block_tokens
+        self.kv_bytes_per_token = engine.copy_bytes_per_token  # of a copy between instances
 
     def follow_roles(self) -> None:
         """Let `prefill` and `decode` be those that take such work now."""
-        changes = int(self._state.sim["role_changes"][0])
+        changes = self._engine.role_changes
         if changes != self._role_changes:
-            roles = self._state.instances["role"]
+            roles = self._engine.instances["role"]
             self._role_changes = changes
-            self.prefill = Instances(self._state, np.flatnonzero(roles & PREFILL))
-            self.decode = Instances(self._state, np.flatnonzero(roles & DECODE))
+            self.prefill = Instances(self._engine, np.flatnonzero(roles & PREFILL))
+            self.decode = Instances(self._engine, np.flatnonzero(roles & DECODE))
 
     def finished(self, after: int) -> Finished:
         """Those that have finished, but for the `after` first ones."""
-        ids = self._lists.finished[after : int(self._state.sim["finished"][0])].copy()
-        requests = self._state.requests
+        ids = self._engine.finished[after:].copy()
+        requests = self._engine.requests
         emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]
         tpot_s, later = np.full(len(ids), np.nan), emitted - 1
         np.divide(requests["end_s"][ids] - first_token_s, later, out=tpot_s, where=later > 0)
@@ -266,25 +251,25 @@ class Cluster:
 
     @property
     def now_s(self) -> float:
-        return float(self._state.sim["now_s"][0])
+        return self._engine.now_s
 
     def streams_s(self, instance: int) -> tuple[Floats, Floats]:
         """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs
         that it has, shape (101,); 0 where there is nothing to do, else inf for no SMs.
         """
-        return stream_times_s(self._state, instance)
+        return self._engine.stream_times_s(instance)
 
     def decoding(self, instance: int) -> Integers:
         """Ids of the requests that decode on an instance, in running order; shape (running,)."""
-        return self._lists.running[instance, : self._state.instances["running"][instance]].copy()
+        return self._engine.decoding(instance)
 
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
-        return decoding_on(self._state, self._lists.running, pool.ids)
+        return self._engine.decoding_on(pool.ids)
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         """Which of these decoding requests are being migrated already."""
-        return self._state.requests["migration"][ids] != 0
+        return self._engine.migrating(ids)
 
     def remaining_tokens(self, ids: Integers) -> Floats:
         """Output tokens that the run's predictor still expects of these requests."""
@@ -293,4 +278,4 @@ class Cluster:
     def pool(self, name: str) -> Instances:
         """The instances of a named pool of the cluster's layout."""
         names = [pool.name for pool in self.spec.pools]
-        return Instances(self._state, np.flatnonzero(self._state.instances["pool"] == names.index(name)))
+        return Instances(self._engine, np.flatnonzero(self._engine.instances["pool"] == names.index(name)))

@@ -66,7 +66,7 @@ def _names(result: Result) -> list[str]:
 
 def _leaps(result: Result) -> pl.DataFrame:
     """Leaps in time order within each instance, with integer nanoseconds so that neighbours meet exactly."""
-    leaps = result.leaps
+    leaps = result.step_log
     steps = leaps["steps"].astype(np.float64)
     duration_s = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
     start_ns = np.rint(leaps["start_s"] * _NS).astype(np.int64)

@@ -48,13 +48,13 @@ def write_summary(directory: Path, summary: dict[str, Any]) -> None:
 
 
 def step_table(result: Result) -> pl.DataFrame:
-    """The leaps, one row each in the order of their ends, with the columns of the engine's LEAP record.
+    """The leaps, one row each in the order of their ends, with the columns of the engine's STEP_LOG record.
 
     Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV. With
     speculation `depth` tokens were drafted for each of its decodes. Where GPUs were shared, `stream` is 1 for a prefill
     step beside the decodes.
     """
-    leaps = result.leaps
+    leaps = result.step_log
     order = ("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")
     names = order if result.engine.speculation.most == 0 else (*order, "depth")
     if leaps["stream"].any():

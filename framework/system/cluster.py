@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import BATCHINGS, Batching
 from framework.errors import (
     InputError,
     require_at_least,
@@ -21,7 +20,11 @@ from framework.system.gpu import Gpu
 from framework.system.parallelism import Parallelism
 
 Role = Literal["mixed", "prefill", "decode", "off"]
+Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent"]
+Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
 ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
+BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
+PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 RankChoice = Literal["even", "kv", "requests", "round_robin"]
 RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin")
 

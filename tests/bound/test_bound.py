@@ -24,7 +24,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.errors import InputError
 from framework.metrics.slo import Slo, judge
-from framework.policy.base import Policy
+from framework.policy import Policy
 from framework.result import Result
 from framework.run.compose import compose
 from framework.simulate import simulate

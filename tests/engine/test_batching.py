@@ -10,7 +10,7 @@ import pytest
 
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
-from framework.policy.base import Aggregated, Plan
+from framework.policy import Aggregated, Plan
 from framework.policy.view import Cluster
 from framework.simulate import simulate
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec

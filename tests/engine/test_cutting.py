@@ -12,7 +12,7 @@ import pytest
 from framework.engine.config import EngineConfig
 from framework.errors import PolicyError
 from framework.metrics.invariants import check_result
-from framework.policy.base import Action, Policy
+from framework.policy import Action, Policy
 from framework.policy.view import Cluster
 from framework.result import Result
 from framework.simulate import simulate
@@ -130,7 +130,7 @@ def test_no_cut(cut: int) -> None:
 
 def test_decodes_leap_to_the_cut() -> None:
     result = play(trace((0, 10, 100)), CuttingDecodes([60]))
-    decodes = [row for row in result.leaps if row["batch"] > 0]
+    decodes = [row for row in result.step_log if row["batch"] > 0]
     assert [(row["instance"], row["steps"]) for row in decodes] == [(0, 49), (1, 50)]
 
 

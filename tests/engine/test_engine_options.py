@@ -19,7 +19,7 @@ from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.metrics.usage import memory_bytes
-from framework.policy.base import Disaggregated
+from framework.policy import Disaggregated
 from framework.result import Result
 from framework.run.compose import compose
 from framework.run.job import chosen, flattened

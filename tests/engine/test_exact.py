@@ -87,8 +87,8 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
         "steps": [steps[i] for i in range(len(result.instances))],
         "instances": [{name: row[name].item() for name in INSTANCE_TOTALS} for row in result.instances],
         "off_s": result.instances["off_s"].tolist(),
-        "hit_tokens": result.stores["hit_tokens"].tolist(),
-        "loaded_bytes": result.stores["loaded_bytes"].tolist(),
+        "hit_tokens": result.tiers["hit_tokens"].tolist(),
+        "loaded_bytes": result.tiers["loaded_bytes"].tolist(),
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
     }
 
@@ -116,7 +116,7 @@ def memory_slack(result: Result, name: str) -> list[float]:
     """How far kv_block_s or kv_token_s may be off, by instance: what a leap grows is placed in its middle."""
     slack = [1e-9 * (1 + float(used)) for used in result.instances[name]]
     each = result.engine.block_tokens if name == "kv_block_s" else 1
-    for leap in result.leaps:
+    for leap in result.step_log:
         steps = int(leap["steps"])
         if steps > 1:
             duration = steps * leap["first_s"] + leap["increment_s"] * steps * (steps - 1) / 2

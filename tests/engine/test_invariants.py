@@ -34,26 +34,26 @@ def result() -> Result:
 
 def early(result: Result) -> Result:
     """The third leap of instance 1 starts within the second."""
-    rows = np.flatnonzero(result.leaps["instance"] == 1)
-    leaps = result.leaps.copy()
+    rows = np.flatnonzero(result.step_log["instance"] == 1)
+    leaps = result.step_log.copy()
     leaps["start_s"][rows[2]] = leaps["start_s"][rows[1]] + 1e-3
-    return replace(result, leaps=leaps)
+    return replace(result, step_log=leaps)
 
 
 def longer(result: Result) -> Result:
     """A leap of several steps takes twice as long."""
-    row = int(np.flatnonzero((result.leaps["steps"] > 1) & (result.leaps["instance"] == 0))[0])
-    leaps = result.leaps.copy()
+    row = int(np.flatnonzero((result.step_log["steps"] > 1) & (result.step_log["instance"] == 0))[0])
+    leaps = result.step_log.copy()
     leaps["increment_s"][row] += 1.0
-    return replace(result, leaps=leaps)
+    return replace(result, step_log=leaps)
 
 
 def uncounted(result: Result) -> Result:
-    return replace(result, leaps=result.leaps[:-1])
+    return replace(result, step_log=result.step_log[:-1])
 
 
 def lost(result: Result) -> Result:
-    return replace(result, memberships=result.memberships[1:])
+    return replace(result, token_log=result.token_log[1:])
 
 
 def backwards(result: Result) -> Result:

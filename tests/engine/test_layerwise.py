@@ -15,7 +15,7 @@ from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
-from framework.policy.base import Disaggregated
+from framework.policy import Disaggregated
 from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate

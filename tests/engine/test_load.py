@@ -120,8 +120,8 @@ def test_time_past_the_end_of_measurement_is_counted() -> None:
     beyond = run(requests(4), Closed(2), row)  # a prompt of 8 tokens beside one that decodes
     assert beyond.extrapolation == 9 / 8
     assert 0.0 < beyond.extrapolated < 1.0
-    busy_s = beyond.leaps["steps"] * beyond.leaps["first_s"]
-    past = beyond.leaps["prefill_tokens"] + beyond.leaps["batch"] > 8
+    busy_s = beyond.step_log["steps"] * beyond.step_log["first_s"]
+    past = beyond.step_log["prefill_tokens"] + beyond.step_log["batch"] > 8
     assert beyond.extrapolated == pytest.approx(busy_s[past].sum() / busy_s.sum())
 
 

@@ -12,7 +12,7 @@ from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
-from framework.policy.base import Aggregated
+from framework.policy import Aggregated
 from framework.policy.view import Cluster, Request
 from framework.simulate import simulate
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec

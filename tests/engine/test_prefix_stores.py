@@ -18,7 +18,7 @@ from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
-from framework.policy.base import Aggregated, Disaggregated, Policy
+from framework.policy import Aggregated, Disaggregated, Policy
 from framework.result import Result
 from framework.run.compose import compose
 from framework.simulate import simulate
@@ -92,8 +92,8 @@ def test_a_prefix_is_loaded_from_the_store(
     # A prompt takes 10 tokens' room of 12: nothing of the first one stays in GPU memory.
     assert result.requests["cached_tokens"].tolist() == [0, 0, 8]
     assert ttft_s(result) == [9.0, 9.0, expected_s]
-    assert result.stores["hit_tokens"].tolist() == [8]
-    assert result.stores["loaded_bytes"].tolist() == [8 * BYTES]
+    assert result.tiers["hit_tokens"].tolist() == [8]
+    assert result.tiers["loaded_bytes"].tolist() == [8 * BYTES]
 
 
 def test_without_a_store_it_is_computed_again() -> None:
@@ -104,7 +104,7 @@ def test_what_is_in_gpu_memory_is_not_loaded() -> None:
     """With 16 tokens the second prompt evicts block 2 alone, the older of the first prompt's: block 1 costs nothing."""
     result = play(prompts(*THRICE), stored(Tier(bandwidth_bytes_s=16.0)), kv_tokens=14)
     assert ttft_s(result) == [9.0, 9.0, 4.0]
-    assert result.stores["loaded_bytes"].tolist() == [4 * BYTES]
+    assert result.tiers["loaded_bytes"].tolist() == [4 * BYTES]
     found = summarize(result, Slo())
     assert (found["cache_hit_rate_gpu"], found["cache_hit_rate_tier0"]) == (4 / 27, 4 / 27)
     assert (found["cache_hit_rate"], found["loaded_bytes_tier0"]) == (8 / 27, 4 * BYTES)
@@ -114,13 +114,13 @@ def test_the_fastest_tier_that_has_a_block_is_read() -> None:
     """The first tier holds the last two blocks that were used, so those of the second prompt; the other holds all."""
     tiers = stored(Tier(capacity_tokens=11, bandwidth_bytes_s=64.0), Tier(bandwidth_bytes_s=16.0))
     result = play(prompts(*THRICE), tiers)
-    assert result.stores["hit_tokens"].tolist() == [0, 8]
+    assert result.tiers["hit_tokens"].tolist() == [0, 8]
     assert ttft_s(result)[2] == 8.0
     again = play(prompts(*THRICE, (300.0, [1, 2])), tiers, kv_tokens=10)  # too little for more than one prompt
-    assert again.stores["hit_tokens"].tolist() == [0, 8]  # the fourth finds all in GPU memory
+    assert again.tiers["hit_tokens"].tolist() == [0, 8]  # the fourth finds all in GPU memory
     tiers = stored(Tier(capacity_bytes=3 * 4 * BYTES, bandwidth_bytes_s=64.0), Tier(bandwidth_bytes_s=16.0))
     result = play(prompts(*THRICE), tiers)  # of the first prompt the first block stays: it was the youngest
-    assert result.stores["hit_tokens"].tolist() == [4, 4]
+    assert result.tiers["hit_tokens"].tolist() == [4, 4]
     assert ttft_s(result)[2] == 1.0 + 4.0
 
 

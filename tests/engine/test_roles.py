@@ -17,7 +17,7 @@ from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
 from framework.objective.goodput import _as_planned
-from framework.policy.base import Action, Disaggregated, Plan, Policy, SetRole
+from framework.policy import Action, Disaggregated, Plan, Policy, SetRole
 from framework.policy.view import Cluster
 from framework.result import Result
 from framework.simulate import simulate

@@ -19,7 +19,7 @@ from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
-from framework.policy.base import Aggregated, Disaggregated, Plan
+from framework.policy import Aggregated, Disaggregated, Plan
 from framework.policy.view import Cluster
 from framework.report.perfetto import write_timeline
 from framework.result import Result
@@ -71,7 +71,7 @@ def test_an_arrival_is_prefilled_while_others_decode_and_joins_at_their_boundary
     # decodes from the boundary at 10 on.
     assert token_times(result) == [[4.0, 5.5, 7.0, 8.5, 10.0, 11.5], [9.0, 11.5, 13.0]]
     assert step_times(result)[0][3] == (7.0, 8.5, 1, 0, 7)
-    beside = result.leaps[result.leaps["stream"] == 1]
+    beside = result.step_log[result.step_log["stream"] == 1]
     assert [(row["start_s"], row["first_s"], row["prefill_tokens"]) for row in beside] == [(0, 4, 4), (5, 4, 4)]
     assert result.instances["busy_s"][0] == 13.0  # the time in both streams at once counts once
     assert result.instances["prefill_tokens"][0] == 8
@@ -258,7 +258,7 @@ def test_usage_counts_both_streams() -> None:
 def test_log_and_timeline_tell_the_streams_apart() -> None:
     result = play([(0, 4, 6), (5, 4, 3)])
     table = step_table(result)
-    assert table["stream"].to_list() == result.leaps["stream"].tolist()
+    assert table["stream"].to_list() == result.step_log["stream"].tolist()
     assert "stream" not in step_table(play([(0, 4, 6)], batching="decode_first")).columns
     packed = io.BytesIO()
     write_timeline(result, packed)

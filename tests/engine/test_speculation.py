@@ -93,7 +93,7 @@ def test_drafts_pass_the_model_and_the_kv_is_read_once() -> None:
     first_s = 3 + 6 * 2.0**-3 + both * 2.0**-4 + 2 * 0.5 * plain_s
     plain_s = 1 + 2.0**-3 + (10 + 2) * 2.0**-4
     second_s = 1 + 3 * 2.0**-3 + (10 + 2 + 2) * 2.0**-4 + 2 * 0.5 * plain_s
-    assert list(result.leaps["context"]) == [0, 0, both, 14]
+    assert list(result.step_log["context"]) == [0, 0, both, 14]
     assert token_times(result)[1] == [prefill_s, prefill_s + first_s, prefill_s + first_s + second_s]
 
 
@@ -127,7 +127,7 @@ def test_a_victim_goes_on_with_its_own_draws(preemption: str) -> None:
 def steps_of(result: Result) -> list[int]:
     """Decode steps that each request took part in."""
     taken = np.zeros(len(result.requests), np.int64)
-    np.add.at(taken, result.memberships["request"], result.memberships["last_step"] - result.memberships["first_step"])
+    np.add.at(taken, result.token_log["request"], result.token_log["last_step"] - result.token_log["first_step"])
     return taken.tolist()
 
 
@@ -191,7 +191,7 @@ RIDGE = StepRow(base_s=0.1, linear=Curve((1.0, 64.0, 128.0), (1.0, 1.0, 2.0)))  
 def test_depth_follows_the_batch(batch: int, depth: int) -> None:
     """Where verifying is free as many as pay for their drafting; past the ridge none."""
     result = run(Speculation("adaptive", 0.7, 8, 0.1), [3] * batch, RIDGE)
-    first = result.leaps[result.leaps["batch"] == batch][0]
+    first = result.step_log[result.step_log["batch"] == batch][0]
     rates = []
     for g in range(9):
         linear_s = 1.0 + max(0, batch * (g + 1) - 64) / 64
@@ -213,7 +213,7 @@ def test_nothing_shows_where_nothing_is_drafted() -> None:
     assert "depth" not in step_table(plain).columns
     assert not {"accepted_per_step", "speculation_acceptance"} & summarize(plain, Slo()).keys()
     drafted = run(Speculation(3, 0.5), [5, 6])
-    assert step_table(drafted)["depth"].to_list() == drafted.leaps["depth"].tolist()
+    assert step_table(drafted)["depth"].to_list() == drafted.step_log["depth"].tolist()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from experiments.bench.bare import CannotStepError, step_every_iteration
 from experiments.bench.measure import Measured
 from experiments.bench.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
 from framework.engine.config import EngineConfig
-from framework.policy.base import Policy
+from framework.policy import Policy
 from framework.simulate import simulate
 from framework.system.cluster import disaggregated, mixed
 from framework.workload import Workload

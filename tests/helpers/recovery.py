@@ -14,7 +14,7 @@ def step_times(result: Result) -> dict[int, list[Step]]:
     """The steps of each instance in order of their ends: a prefill step may end within a leap of the decodes beside."""
     steps: dict[int, list[Step]] = defaultdict(list)
     decode_steps: dict[int, int] = defaultdict(int)
-    for leap in result.leaps:
+    for leap in result.step_log:
         instance, batch = int(leap["instance"]), int(leap["batch"])
         assert leap["step0"] == decode_steps[instance] or batch == 0
         start, first, increment = float(leap["start_s"]), float(leap["first_s"]), float(leap["increment_s"])
@@ -34,11 +34,11 @@ def token_times(result: Result) -> list[list[float]]:
     speculation = result.engine.speculation
     drafts = Drafts(speculation.acceptance, speculation.most, False, 0.0, result.seed)
     depths: dict[int, list[int]] = defaultdict(list)
-    for leap in result.leaps:
+    for leap in result.step_log:
         depths[int(leap["instance"])] += [int(leap["depth"])] * int(leap["steps"] if leap["batch"] else 0)
     ends = {i: [end for _, end, decodes, _, _ in steps if decodes] for i, steps in step_times(result).items()}
     times = [[float(t)] if t == t else [] for t in result.requests["first_token_s"]]
-    for row in result.memberships:
+    for row in result.token_log:
         own, instance, previous_s = times[int(row["request"])], int(row["instance"]), float(row["previous_token_s"])
         if instance < 0:
             own.append(own[-1] + previous_s)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from framework.engine.config import EngineConfig
-from framework.engine.state import LEAP, MEMBERSHIP
+from framework.engine.state import STEP_LOG, TOKEN_LOG
 from framework.result import OUTCOME, Gaps, Result
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
@@ -141,13 +141,13 @@ def small_result(**changes: Any) -> HandMade:
         "steps": 7,
         "requests": records(REQUEST_FIELDS, requests),
         "instances": records(INSTANCE_FIELDS, instances),
-        "leaps": np.array(leaps, LEAP),
-        "memberships": np.array(memberships, MEMBERSHIP),
+        "step_log": np.array(leaps, STEP_LOG),
+        "token_log": np.array(memberships, TOKEN_LOG),
     }
     return HandMade(**(made | changes))
 
 
 def reduced_result(gaps: Gaps) -> HandMade:
     """The same run with its step log reduced as it was made."""
-    none: dict[str, Any] = {"leaps": np.zeros(0, LEAP), "memberships": np.zeros(0, MEMBERSHIP)}
+    none: dict[str, Any] = {"step_log": np.zeros(0, STEP_LOG), "token_log": np.zeros(0, TOKEN_LOG)}
     return small_result(gaps=gaps, engine=EngineConfig(log="reduced"), **none)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.policy.base import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
+from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
 from tests.helpers.reference import Hooks, Simulation

@@ -9,7 +9,7 @@ from framework.engine.config import EngineConfig
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.objective.probe import Criterion
-from framework.policy.base import Policy
+from framework.policy import Policy
 from framework.system.cluster import mixed
 from framework.system.gpu import Gpu
 from framework.timing.affine import Affine

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from framework.engine.state import LEAP, MEMBERSHIP
+from framework.engine.state import STEP_LOG, TOKEN_LOG
 from framework.errors import InvariantError
 from framework.metrics.token_gaps import GapReducer, recover, slowest_mean
 from framework.result import Gaps
@@ -66,7 +66,7 @@ def random_log(seed: int, requests: int = 40, instances: int = 3, steps: int = 3
         rows += row_of_request
         tokens.append(np.array(own if own else [0.0]))
     rows.sort(key=lambda row: row[-1])
-    memberships = np.array([row[:-1] for row in rows], MEMBERSHIP)
+    memberships = np.array([row[:-1] for row in rows], TOKEN_LOG)
 
     cut = []
     for i, piece in enumerate(pieces):
@@ -99,7 +99,7 @@ def random_log(seed: int, requests: int = 40, instances: int = 3, steps: int = 3
                 end_s = ends[i][made + count - 1]
                 cut.append((end_s, (end_s, 0.0, 0.0, made + count, 0, i, 1, 0, 512, 0, 0)))
     cut.sort(key=lambda made: made[0])
-    leaps = np.array([leap for _, leap in cut], LEAP)
+    leaps = np.array([leap for _, leap in cut], STEP_LOG)
     output_tokens = np.array([max(len(own), 1) for own in tokens])
     gaps = [np.diff(own) for own in tokens]
     leap_end_s, closed_s = np.array([end_s for end_s, _ in cut]), np.array([row[-1] for row in rows])
@@ -175,7 +175,7 @@ def test_request_that_did_not_emit_all_its_tokens_has_no_tail() -> None:
 
 
 def test_empty_log() -> None:
-    none = np.zeros(0, LEAP), np.zeros(0, MEMBERSHIP), np.array([1, 5]), 2
+    none = np.zeros(0, STEP_LOG), np.zeros(0, TOKEN_LOG), np.array([1, 5]), 2
     reducer = GapReducer(*none[2:])
     reducer.add(*none[:2], np.zeros(2, np.int64))
     for gaps in (recover(*none), reducer.finish()):
@@ -207,9 +207,9 @@ def test_gaps_may_fall_within_a_leap(increment_s: float) -> None:
     steps = np.arange(150)
     durations = 3.0 + increment_s * steps
     start_s = [0.0, float(durations.sum()) + 1.0]
-    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0, 0, 0) for k in range(2)], LEAP)
+    leaps = np.array([(start_s[k], 3.0, increment_s, 150 * k, 0, 0, 150, 1, 0, 0, 0) for k in range(2)], STEP_LOG)
     ends_s = np.concatenate([at_s + np.cumsum(durations) for at_s in start_s])
-    gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0, 0)], MEMBERSHIP), np.array([301]), 1)
+    gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0, 0)], TOKEN_LOG), np.array([301]), 1)
     own = np.diff(np.concatenate([[-1.0], ends_s]))
     assert (gaps.request_p99_s[0], gaps.request_max_s[0]) == (np.percentile(own, 99), own.max())
     found = [gaps.median_s, gaps.p90_s, gaps.p95_s, gaps.p99_s]

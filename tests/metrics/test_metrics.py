@@ -51,7 +51,9 @@ NONE = None
 def without_steps(rows: list[dict[str, Any]]) -> HandMade:
     """Requests that no decode step was made for."""
     made = small_result()
-    return replace(made, requests=records(REQUEST_FIELDS, rows), leaps=made.leaps[:0], memberships=made.memberships[:0])
+    return replace(
+        made, requests=records(REQUEST_FIELDS, rows), step_log=made.step_log[:0], token_log=made.token_log[:0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.state import LEAP, MEMBERSHIP
+from framework.engine.state import STEP_LOG, TOKEN_LOG
 from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of, job_completion_time_s, mooncake_tbt_s, normalized_latency_s
 from tests.helpers.results import reduced_result, small_result
@@ -20,10 +20,10 @@ def test_job_completion_time_and_normalized_latency() -> None:
 
 def test_slowest_tenth_of_the_gaps() -> None:
     """20 gaps of 1, 2, ... 20 s: the slowest two."""
-    leaps = np.array([(0.0, 1.0, 1.0, 0, 0, 1, 20, 1, 0, 0, 0)], LEAP)
-    memberships = np.array([(0, 20, 0.0, 0, 1, 0)], MEMBERSHIP)
+    leaps = np.array([(0.0, 1.0, 1.0, 0, 0, 1, 20, 1, 0, 0, 0)], STEP_LOG)
+    memberships = np.array([(0, 20, 0.0, 0, 1, 0)], TOKEN_LOG)
     workload = replace(small_result().workload, output_tokens=np.array([21, 1, 10, 5, 4]))
-    result = small_result(leaps=leaps, memberships=memberships, workload=workload)
+    result = small_result(step_log=leaps, token_log=memberships, workload=workload)
     np.testing.assert_array_equal(mooncake_tbt_s(result), [19.5, np.nan, np.nan, np.nan, np.nan])
 
 

@@ -10,7 +10,7 @@ import pytest
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
-from framework.policy.base import lay_out
+from framework.policy import lay_out
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec

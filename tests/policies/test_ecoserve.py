@@ -46,5 +46,5 @@ def test_a_prefill_waits_for_time_saved() -> None:
 
 def test_no_step_prefills_and_decodes() -> None:
     result = play(trace(*np.arange(30) / 2, output=7), EcoServe(ttft_s=5.0, tpot_s=1.5))
-    assert not np.any((result.leaps["prefill_tokens"] > 0) & (result.leaps["batch"] > 0))
+    assert not np.any((result.step_log["prefill_tokens"] > 0) & (result.step_log["batch"] > 0))
     assert result.instances["transferred_bytes"].sum() == 0

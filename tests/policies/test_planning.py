@@ -13,7 +13,7 @@ from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo, judge
-from framework.policy.base import Action, Policy, SetRole
+from framework.policy import Action, Policy, SetRole
 from framework.policy.view import Cluster
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec

@@ -13,7 +13,7 @@ import pytest
 
 import policies
 from framework.errors import InputError, PolicyError
-from framework.policy.base import Aggregated, Disaggregated, Policy
+from framework.policy import Aggregated, Disaggregated, Policy
 from tests.conformance import CLUSTERS, CONF, SCENARIOS, PolicyConformance
 from tests.helpers.readme import example_files
 

@@ -166,9 +166,7 @@ class Counting(Predictor):
 
 
 def remembered(predictor: Predictor | None, lengths: Sequence[int], ended: Sequence[int] = ()) -> Predictions:
-    sim = np.zeros(1, [("finished", "i8")])
-    sim["finished"] = len(ended)
-    return Predictions(predictor, workload(lengths), np.asarray(ended, np.int64), sim)
+    return Predictions(predictor, workload(lengths), lambda: np.asarray(ended, np.int64))
 
 
 def test_a_stride_is_asked_once_and_as_of_its_start() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.state import INSTANCE, REQUEST
+from framework.engine.records import INSTANCE, REQUEST
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
-from framework.policy.base import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
+from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
 from framework.policy.view import Cluster, Instances, Request, Requests
 from framework.result import Result
 from framework.simulate import simulate

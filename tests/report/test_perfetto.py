@@ -42,7 +42,7 @@ def test_each_leap_is_a_slice(events: list[dict[str, Any]]) -> None:
 
 def test_step_of_decodes_and_a_chunk_is_mixed() -> None:
     result = small_result()
-    result.leaps["prefill_tokens"][3] = 64
+    result.step_log["prefill_tokens"][3] = 64
     file = io.BytesIO()
     write_timeline(result, file)
     events = json.loads(gzip.decompress(file.getvalue()))["traceEvents"]
@@ -67,7 +67,7 @@ def test_arrows_start_within_the_prefill_and_end_at_the_transfer(events: list[di
 def test_instance_that_never_ran_is_still_named() -> None:
     result = small_result()
     file = io.BytesIO()
-    write_timeline(small_result(leaps=result.leaps[:0], memberships=result.memberships[:0]), file)
+    write_timeline(small_result(step_log=result.step_log[:0], token_log=result.token_log[:0]), file)
     events = json.loads(gzip.decompress(file.getvalue()))["traceEvents"]
     assert sum(event["ph"] == "M" for event in events) == 6
     assert not any(event["ph"] == "X" for event in events)

@@ -25,7 +25,7 @@ from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.objective.goodput import Objective
-from framework.policy.base import Policy
+from framework.policy import Policy
 from framework.policy.predictor import Predictor
 from framework.run.compose import compose
 from framework.system.cluster import ClusterSpec

@@ -31,7 +31,7 @@ def mean_steps_s(attention: Attention) -> dict[str, float]:
     engine = EngineConfig(token_budget=2048, attention=attention)
     leaps = simulate(
         workload, mixed(1, part("gpu", "l20")), part("model", "qwen25_3b"), Roofline(), engine, VllmV1()
-    ).leaps
+    ).step_log
     steps = leaps["steps"].astype(float)
     total_s = steps * leaps["first_s"] + leaps["increment_s"] * steps * (steps - 1) / 2
     prefills, decodes = leaps["prefill_tokens"] > 0, leaps["batch"] > 0

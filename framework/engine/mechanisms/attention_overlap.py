@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.compiler.decorators import kernel
+from framework.compiler.decorators import inner
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_whole
 from framework.timing.table import StepTables, chunk_s
@@ -39,10 +39,10 @@ class Attention:
 # --- the compiled part ------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner
 def beside_chunks_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> float:
     """Attention of `decodes` that read `context` tokens in all, `decode_s` in a step of their own, beside chunks."""
-    rows = s.sim[0].decode_rows
+    rows = s.options.decode_rows
     if rows == 0:
         return decode_s
     tables = StepTables(s.timing_rows, s.timing_data)

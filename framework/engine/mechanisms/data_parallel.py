@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from framework.codes import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS
-from framework.compiler.decorators import kernel
+from framework.compiler.decorators import inner
 from framework.engine.mechanisms.attention_overlap import beside_chunks_s
 from framework.engine.state import State
 from framework.timing.table import StepTables, base_s, chunk_s, decode_s, uneven_s
@@ -22,7 +22,7 @@ _NEVER = np.iinfo(np.int64).max
 DECODES, OFFSETS, PREFILLS, TARGETS, LEFT, LARGEST, RANK_WORDS = range(7)
 
 
-@kernel
+@inner
 def choose_rank(s: State, i: int) -> int:
     """Where the next request that comes to i goes, by the rule of its pool; the first among equals."""
     inst = s.instances[i]
@@ -31,8 +31,8 @@ def choose_rank(s: State, i: int) -> int:
     best, least, less = 0, _NEVER, _NEVER
     for k in range(inst.ranks):
         at = inst.ranks_at + k * RANK_WORDS
-        requests = s.arena[at + DECODES] + s.arena[at + PREFILLS]
-        kv = s.arena[at + OFFSETS] + s.arena[at + DECODES] * inst.decode_steps + s.arena[at + TARGETS]
+        requests = s.lists[at + DECODES] + s.lists[at + PREFILLS]
+        kv = s.lists[at + OFFSETS] + s.lists[at + DECODES] * inst.decode_steps + s.lists[at + TARGETS]
         first, second = kv, requests
         if inst.rank_choice == RANK_OF_LEAST_REQUESTS:
             first, second = requests, kv
@@ -41,7 +41,7 @@ def choose_rank(s: State, i: int) -> int:
     return best
 
 
-@kernel
+@inner
 def put_on_rank(s: State, i: int, r: int) -> None:
     """Let r, which comes to i, be on a rank from now on."""
     inst = s.instances[i]
@@ -49,58 +49,58 @@ def put_on_rank(s: State, i: int, r: int) -> None:
     inst.next_rank = (inst.next_rank + 1) % inst.ranks
 
 
-@kernel
+@inner
 def count_decode(s: State, i: int, r: int, sign: int) -> None:
     """r begins (1) or ceases (-1) to decode on its rank."""
     at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
-    s.arena[at + DECODES] += sign
-    s.arena[at + OFFSETS] += sign * s.requests[r].offset
+    s.lists[at + DECODES] += sign
+    s.lists[at + OFFSETS] += sign * s.requests[r].offset
 
 
-@kernel
+@inner
 def count_prefill(s: State, i: int, r: int, sign: int) -> None:
     """r begins (1) or ceases (-1) to prefill on its rank."""
     at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
-    s.arena[at + PREFILLS] += sign
-    s.arena[at + TARGETS] += sign * s.requests[r].target
+    s.lists[at + PREFILLS] += sign
+    s.lists[at + TARGETS] += sign * s.requests[r].prefill_until
 
 
-@kernel
+@inner
 def lengthen(s: State, i: int, r: int, tokens: int) -> None:
     """r, which decodes on its rank, has `tokens` more KV tokens than its steps gave it."""
     at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
-    s.arena[at + OFFSETS] += tokens
+    s.lists[at + OFFSETS] += tokens
 
 
 # --- chunks: each rank has its share of the token budget --------------------------------------------------------------
 
 
-@kernel
+@inner
 def share_budget(s: State, i: int) -> None:
     """Begin a step: each rank has its share of i's token budget, less its decodes."""
     inst = s.instances[i]
     for k in range(inst.ranks):
         at = inst.ranks_at + k * RANK_WORDS
-        decode_tokens = s.arena[at + DECODES] * (1 + s.progress[i].depth)
-        s.arena[at + LEFT] = inst.token_budget // inst.ranks - decode_tokens
+        decode_tokens = s.lists[at + DECODES] * (1 + s.step[i].depth)
+        s.lists[at + LEFT] = inst.token_budget // inst.ranks - decode_tokens
 
 
-@kernel
+@inner
 def left_on(s: State, i: int, rank: int) -> int:
     """Tokens of the step being formed that a rank's budget still has."""
-    return s.arena[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT]
+    return s.lists[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT]
 
 
-@kernel
+@inner
 def spend(s: State, i: int, rank: int, tokens: int) -> None:
     """Take a chunk off a rank's budget."""
-    s.arena[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT] -= tokens
+    s.lists[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT] -= tokens
 
 
 # --- time of a step ---------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner
 def slowest_rank(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
     """Seconds of the step being formed, by how much each further one takes longer, and for how many steps that holds.
 
@@ -127,52 +127,52 @@ def slowest_rank(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[f
     return first_s, increment_s, most
 
 
-@kernel
+@inner
 def _note_largest(s: State, i: int) -> None:
     inst = s.instances[i]
     for k in range(inst.ranks):
-        s.arena[inst.ranks_at + k * RANK_WORDS + LARGEST] = -_NEVER
+        s.lists[inst.ranks_at + k * RANK_WORDS + LARGEST] = -_NEVER
     for j in range(inst.running):
-        q = s.requests[s.arena[inst.running_at + j]]
+        q = s.requests[s.lists[inst.running_at + j]]
         at = inst.ranks_at + q.rank * RANK_WORDS
-        s.arena[at + LARGEST] = max(s.arena[at + LARGEST], q.offset)
+        s.lists[at + LARGEST] = max(s.lists[at + LARGEST], q.offset)
 
 
-@kernel
+@inner
 def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
     """As `slowest_rank`, if all ranks were like number k; chunks have been noted in the arena."""
-    sim, inst, leap = s.sim[0], s.instances[i], s.progress[i]
+    inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     at = inst.ranks_at + k * RANK_WORDS
     chunk_tokens, completing, chunks_s = 0, 0, 0.0
-    if prefill_tokens > 0 and s.arena[at + PREFILLS] > 0:
+    if prefill_tokens > 0 and s.lists[at + PREFILLS] > 0:
         for j in range(inst.prefilling):
-            q = s.requests[s.arena[inst.prefilling_at + j]]
-            chunk = s.arena[inst.chunk_at + j]
+            q = s.requests[s.lists[inst.prefilling_at + j]]
+            chunk = s.lists[inst.chunk_at + j]
             if chunk > 0 and q.rank == k:
                 chunk_tokens += chunk
-                chunks_s += inst.ranks * chunk_s(tables, inst.pool, q.done, chunk)
-                if q.done + chunk == q.target and q.cut != q.target:
+                chunks_s += inst.ranks * chunk_s(tables, inst.pool, q.prefilled, chunk)
+                if q.prefilled + chunk == q.prefill_until and q.split != q.prefill_until:
                     completing += 1
-    running = s.arena[at + DECODES] if decodes > 0 else 0
-    tokens = running * (1 + leap.depth)
+    running = s.lists[at + DECODES] if decodes > 0 else 0
+    tokens = running * (1 + step.depth)
     first_s = base_s(
         tables, inst.pool, inst.ranks * chunk_tokens, inst.ranks * tokens, inst.ranks * (tokens + completing)
     )
     value_s, more_s, straight = 0.0, 0.0, _NEVER
     if running > 0:
         batch = inst.ranks * running
-        context = inst.ranks * (s.arena[at + OFFSETS] + running * inst.decode_steps + tokens)
+        context = inst.ranks * (s.lists[at + OFFSETS] + running * inst.decode_steps + tokens)
         value_s, slope_s, knot = decode_s(tables, inst.pool, batch, context)
         more_s = slope_s * batch
         if knot < np.inf:
             straight = max(1, math.ceil((knot - context) / batch))
         if s.timing_rows[inst.pool]["skew_s"] > 0.0:
-            longest = s.arena[at + LARGEST] + inst.decode_steps + 1 + leap.depth
+            longest = s.lists[at + LARGEST] + inst.decode_steps + 1 + step.depth
             value_s += uneven_s(tables, inst.pool, batch, context, longest)
         if chunk_tokens > 0:
             value_s = beside_chunks_s(s, i, batch, context, value_s)
     first_s += chunks_s + value_s
     if chunks_s > 0.0 and value_s > 0.0:
-        first_s -= sim.attention_overlap * min(chunks_s, value_s)
+        first_s -= s.options.attention_overlap * min(chunks_s, value_s)
     return first_s, more_s, straight

@@ -8,20 +8,20 @@ leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
 
 from __future__ import annotations
 
-from framework.compiler.decorators import inlined, kernel, unlikely
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.mechanisms.attention_overlap import beside_chunks_s
 from framework.engine.state import State
 from framework.timing.table import StepTables, base_s, chunk_s
 
 
-@inlined
+@inner
 def begin_step(s: State, i: int) -> None:
     """Nothing is dealt out yet."""
     if unlikely(s.instances[i].stages > 0):
         _clear(s, i)
 
 
-@inlined
+@inner
 def share(s: State, i: int, tokens: int) -> int:
     """What one micro-batch may have where the step may have so many tokens."""
     stages = s.instances[i].stages
@@ -30,7 +30,7 @@ def share(s: State, i: int, tokens: int) -> int:
     return tokens
 
 
-@inlined
+@inner
 def load_after(s: State, i: int, load: int, chunk: int) -> int:
     """Deal out a chunk; prefill tokens of the micro-batch that the next one goes to, which were `load` before it."""
     if unlikely(s.instances[i].stages > 0):
@@ -38,91 +38,91 @@ def load_after(s: State, i: int, load: int, chunk: int) -> int:
     return load + chunk
 
 
-@kernel
+@inner
 def _clear(s: State, i: int) -> None:
     inst = s.instances[i]
     for m in range(inst.stages):
-        s.arena[inst.loads_at + m] = 0
+        s.lists[inst.loads_at + m] = 0
 
 
-@kernel
+@inner
 def _deal(s: State, i: int, chunk: int) -> int:
-    s.arena[s.instances[i].loads_at + _lightest(s, i)] += chunk
-    return s.arena[s.instances[i].loads_at + _lightest(s, i)]
+    s.lists[s.instances[i].loads_at + _lightest(s, i)] += chunk
+    return s.lists[s.instances[i].loads_at + _lightest(s, i)]
 
 
-@kernel
+@inner
 def _lightest(s: State, i: int) -> int:
     """The micro-batch of fewest prefill tokens, the first of equal ones."""
     inst = s.instances[i]
     lightest = 0
     for m in range(1, inst.stages):
-        if s.arena[inst.loads_at + m] < s.arena[inst.loads_at + lightest]:
+        if s.lists[inst.loads_at + m] < s.lists[inst.loads_at + lightest]:
             lightest = m
     return lightest
 
 
-@kernel
+@inner
 def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> float:
     """Seconds of the step with chunks that is being formed: `decodes`, of `decode_s` attention, are dealt evenly.
 
     Notes the step's bubbles, and what the slowest micro-batch makes of the step for whoever asks what was measured.
     """
-    inst, leap = s.instances[i], s.progress[i]
+    inst, step = s.instances[i], s.step[i]
     _note_micro_batches(s, i)
     slowest, sum_s = 0.0, 0.0
     beside_s = beside_chunks_s(s, i, decodes, context, decode_s) if decodes > 0 else 0.0
     for m in range(inst.stages):
-        if decodes == 0 and s.arena[inst.loads_at + m] == 0:
+        if decodes == 0 and s.lists[inst.loads_at + m] == 0:
             continue
-        attention_s = beside_s if s.arena[inst.loads_at + m] > 0 else decode_s
+        attention_s = beside_s if s.lists[inst.loads_at + m] > 0 else decode_s
         time_s, sampled = _like_micro_batch(s, i, m, decodes, attention_s)
         sum_s += time_s
         if time_s > slowest:
             slowest = time_s
-            leap.sampled = sampled
-            leap.widest_tokens = inst.stages * s.arena[inst.loads_at + m]
-    leap.bubble_s = inst.stages * slowest - sum_s
+            step.sampled = sampled
+            step.widest_tokens = inst.stages * s.lists[inst.loads_at + m]
+    step.bubble_s = inst.stages * slowest - sum_s
     return slowest
 
 
-@kernel
+@inner
 def _note_micro_batches(s: State, i: int) -> None:
     """Deal the chunks out again, in the same order, and write down where each goes."""
     inst = s.instances[i]
     _clear(s, i)
     for j in range(inst.prefilling):
-        if s.arena[inst.chunk_at + j] > 0:
-            s.arena[inst.dealt_at + j] = _lightest(s, i)
-            _deal(s, i, s.arena[inst.chunk_at + j])
+        if s.lists[inst.chunk_at + j] > 0:
+            s.lists[inst.dealt_at + j] = _lightest(s, i)
+            _deal(s, i, s.lists[inst.chunk_at + j])
 
 
-@kernel
+@inner
 def _like_micro_batch(s: State, i: int, m: int, decodes: int, decode_s: float) -> tuple[float, int]:
     """Seconds of the step, and sequences that emit, if all micro-batches had the chunks of number m."""
     inst = s.instances[i]
     tables = StepTables(s.timing_rows, s.timing_data)
-    sampled = tokens = decodes * (1 + s.progress[i].depth)
+    sampled = tokens = decodes * (1 + s.step[i].depth)
     chunks_s = 0.0
     for j in range(inst.prefilling):
-        q = s.requests[s.arena[inst.prefilling_at + j]]
-        chunk = s.arena[inst.chunk_at + j]
-        if chunk > 0 and s.arena[inst.dealt_at + j] == m:
-            chunks_s += inst.stages * chunk_s(tables, inst.pool, q.done, chunk)
-            if q.done + chunk == q.target and q.target != q.cut:
+        q = s.requests[s.lists[inst.prefilling_at + j]]
+        chunk = s.lists[inst.chunk_at + j]
+        if chunk > 0 and s.lists[inst.dealt_at + j] == m:
+            chunks_s += inst.stages * chunk_s(tables, inst.pool, q.prefilled, chunk)
+            if q.prefilled + chunk == q.prefill_until and q.prefill_until != q.split:
                 sampled += inst.stages
-    time_s = base_s(tables, inst.pool, inst.stages * s.arena[inst.loads_at + m], tokens, sampled)
+    time_s = base_s(tables, inst.pool, inst.stages * s.lists[inst.loads_at + m], tokens, sampled)
     time_s += chunks_s + decode_s
     if chunks_s > 0.0 and decode_s > 0.0:
-        time_s -= s.sim[0].attention_overlap * min(chunks_s, decode_s)
+        time_s -= s.options.attention_overlap * min(chunks_s, decode_s)
     return time_s, sampled
 
 
-@kernel
+@inner
 def count_bubbles(s: State, i: int, duration_s: float) -> None:
     """A step, or a leap, of i has ended: add the time that its stages waited in it, summed over stages."""
-    inst, leap = s.instances[i], s.progress[i]
-    if leap.prefill_tokens > 0:
-        inst.bubble_s += leap.bubble_s
-    elif leap.decodes < inst.stages:
-        inst.bubble_s += (inst.stages - leap.decodes) * duration_s
+    inst, step = s.instances[i], s.step[i]
+    if step.prefill_tokens > 0:
+        inst.bubble_s += step.bubble_s
+    elif step.decodes < inst.stages:
+        inst.bubble_s += (inst.stages - step.decodes) * duration_s

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.compiler.decorators import kernel
+from framework.compiler.decorators import inner
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_positive, require_whole
 
@@ -77,59 +77,59 @@ class PrefixStores:
 ABSENT = -2  # in place of the older neighbour; -1: there is none
 
 
-@kernel
+@inner
 def tier_of(s: State, i: int, key: int) -> int:
     """The fastest tier in which i finds a block, -1 if none has it."""
-    tiers = s.sim[0].tiers
+    tiers = s.options.tiers
     for k in range(tiers):
-        if s.arena[s.stores[i * tiers + k].at + key] != ABSENT:
+        if s.lists[s.tiers[i * tiers + k].at + key] != ABSENT:
             return k
     return -1
 
 
-@kernel
+@inner
 def keep(s: State, i: int, tier: int, key: int) -> None:
     """Enter a block into a store as its youngest, or make it that; the oldest leaves where there is no room."""
-    store = s.stores[s.stores[i * s.sim[0].tiers + tier].home]
+    store = s.tiers[s.tiers[i * s.options.tiers + tier].home]
     if store.capacity == 0:
         return
-    if s.arena[store.at + key] != ABSENT:
+    if s.lists[store.at + key] != ABSENT:
         _unlink(s, store.home, key)
     elif store.count < store.capacity:
         store.count += 1
     else:
         oldest = store.old
         _unlink(s, store.home, oldest)
-        s.arena[store.at + oldest] = ABSENT
-    younger_at = store.at + s.sim[0].store_keys
-    s.arena[store.at + key] = store.young
-    s.arena[younger_at + key] = -1
+        s.lists[store.at + oldest] = ABSENT
+    younger_at = store.at + s.options.tier_keys
+    s.lists[store.at + key] = store.young
+    s.lists[younger_at + key] = -1
     if store.young >= 0:
-        s.arena[younger_at + store.young] = key
+        s.lists[younger_at + store.young] = key
     else:
         store.old = key
     store.young = key
 
 
-@kernel
+@inner
 def _unlink(s: State, row: int, key: int) -> None:
-    store = s.stores[row]
-    younger_at = store.at + s.sim[0].store_keys
-    older, younger = s.arena[store.at + key], s.arena[younger_at + key]
+    store = s.tiers[row]
+    younger_at = store.at + s.options.tier_keys
+    older, younger = s.lists[store.at + key], s.lists[younger_at + key]
     if older >= 0:
-        s.arena[younger_at + older] = younger
+        s.lists[younger_at + older] = younger
     else:
         store.old = younger
     if younger >= 0:
-        s.arena[store.at + younger] = older
+        s.lists[store.at + younger] = older
     else:
         store.young = older
 
 
-@kernel
+@inner
 def keep_prefix(s: State, i: int, r: int) -> None:
     """A chunk of r has ended on i: all its blocks so far are the youngest of each store, the first one most of all."""
-    q, sim = s.requests[r], s.sim[0]
-    for k in range(sim.tiers):
+    q = s.requests[r]
+    for k in range(s.options.tiers):
         for j in range(q.registered - 1, -1, -1):
-            keep(s, i, k, s.arena[sim.hash_at + q.hash_at + j])
+            keep(s, i, k, s.lists[s.options.hash_at + q.hash_at + j])

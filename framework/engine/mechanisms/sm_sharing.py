@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import CONCURRENT
-from framework.compiler.decorators import inlined, kernel, unlikely
+from framework.codes import CONCURRENT, PREFILL_STEP_END
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.queues import first_due, set_time, time_of
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_count
 from framework.timing.table import StepTables, base_s, beyond, chunk_s
@@ -80,85 +81,84 @@ def _by_percent(points: Mapping[int, float]) -> NDArray[np.float64]:
 # --- the compiled part: the prefill stream ----------------------------------------------------------------------------
 
 
-@inlined
+@inner
 def streaming(s: State, i: int) -> bool:
     """Whether a prefill step runs beside i's decodes."""
-    return s.sim[0].stream_s < np.inf and s.streams[i].end_s < np.inf
+    return s.sim.prefill_end_s < np.inf and time_of(s, PREFILL_STEP_END, i) < np.inf
 
 
-@kernel
+@inner
 def may_prefill(s: State, i: int) -> bool:
     """Whether i's prefill stream is idle and has something to do, none of it in a step that also decodes."""
     inst = s.instances[i]
     if inst.mode != CONCURRENT or inst.queued + inst.prefilling == 0 or streaming(s, i):
         return False
-    return not inst.busy or s.progress[i].prefill_tokens == 0
+    return not inst.busy or s.step[i].prefill_tokens == 0
 
 
-@kernel
+@inner
 def prefill_slowdown(s: State, percent: int) -> float:
     """How many times as long a prefill step takes on so many percent of the SMs."""
-    factor: float = s.timing_data[s.sim[0].slowdown_at + percent]
+    factor: float = s.timing_data[s.options.slowdown_at + percent]
     return factor
 
 
-@kernel
+@inner
 def decode_slowdown(s: State, percent: int) -> float:
     """The same of a decode step."""
-    factor: float = s.timing_data[s.sim[0].slowdown_at + WHOLE + 1 + percent]
+    factor: float = s.timing_data[s.options.slowdown_at + WHOLE + 1 + percent]
     return factor
 
 
-@kernel
+@inner
 def contention_s(s: State, i: int, context: int) -> float:
     """Seconds longer that i's decodes take to read `context` KV tokens because of the prefill step beside them."""
     if not streaming(s, i):
         return 0.0
-    return contention_beside_s(s, i, context, s.streams[i].attention_share, s.streams[i].kv_tokens)
+    return contention_beside_s(s, i, context, s.prefill_step[i].attention_share, s.prefill_step[i].kv_tokens)
 
 
-@kernel
+@inner
 def contention_beside_s(s: State, i: int, context: int, attention_share: float, kv_tokens: int) -> float:
     """The same beside a step that spends `attention_share` of its time on attention, over `kv_tokens`.
 
     The rest goes to layers that read the weights. In both the decodes have their part of the bandwidth, by the bytes
     that the two read.
     """
-    sim = s.sim[0]
-    read_bytes = context * sim.kv_bytes_per_token
-    beside_attention = read_bytes / (read_bytes + kv_tokens * sim.kv_bytes_per_token)
-    beside_layers = read_bytes / (read_bytes + sim.weight_bytes)
+    read_bytes = context * s.options.kv_bytes_per_token
+    beside_attention = read_bytes / (read_bytes + kv_tokens * s.options.kv_bytes_per_token)
+    beside_layers = read_bytes / (read_bytes + s.options.weight_bytes)
     share = attention_share * beside_attention + (1.0 - attention_share) * beside_layers
     longer_s: float = (1.0 / share - 1.0) * (read_bytes / s.instances[i].memory_bytes_s)
     return longer_s
 
 
-@kernel
+@inner
 def with_loads_s(s: State, i: int, step_s: float) -> float:
     """Seconds of a step that also brings up what it has found in stores."""
     inst = s.instances[i]
     load_s, inst.load_s = inst.load_s, 0.0
-    longer_s: float = max(step_s, load_s) if s.sim[0].loads_layer_wise else step_s + load_s
+    longer_s: float = max(step_s, load_s) if s.options.loads_layer_wise else step_s + load_s
     return longer_s
 
 
-@kernel
-def launch_prefills(s: State, i: int, tokens: int) -> None:
+@inner
+def start_prefill_step(s: State, i: int, tokens: int) -> None:
     """Start the prefill step of so many tokens whose chunks are noted in the arena."""
-    inst, stream, sim = s.instances[i], s.streams[i], s.sim[0]
+    inst, stream, sim = s.instances[i], s.prefill_step[i], s.sim
     tables = StepTables(s.timing_rows, s.timing_data)
     stream.sampled = stream.kv_tokens = stream.longest_prompt = 0
     stream.square = 0.0
     chunks_s = 0.0
     for j in range(inst.prefilling):
-        q = s.requests[s.arena[inst.prefilling_at + j]]
-        chunk = s.arena[inst.chunk_at + j]
+        q = s.requests[s.lists[inst.prefilling_at + j]]
+        chunk = s.lists[inst.chunk_at + j]
         if chunk > 0:
-            chunks_s += chunk_s(tables, inst.pool, q.done, chunk)
-            stream.sampled += 1 if q.done + chunk == q.target and q.target != q.cut else 0
-            stream.kv_tokens += q.done + chunk
-            stream.square += float((2 * q.done + chunk) * chunk)
-            stream.longest_prompt = max(stream.longest_prompt, q.done + chunk)
+            chunks_s += chunk_s(tables, inst.pool, q.prefilled, chunk)
+            stream.sampled += 1 if q.prefilled + chunk == q.prefill_until and q.prefill_until != q.split else 0
+            stream.kv_tokens += q.prefilled + chunk
+            stream.square += float((2 * q.prefilled + chunk) * chunk)
+            stream.longest_prompt = max(stream.longest_prompt, q.prefilled + chunk)
     alone_s = base_s(tables, inst.pool, tokens, 0, stream.sampled) + chunks_s
     stream.tokens = tokens
     stream.attention_share = chunks_s / alone_s if alone_s > 0.0 else 0.0
@@ -170,11 +170,11 @@ def launch_prefills(s: State, i: int, tokens: int) -> None:
     _announce(s, i, sim.now_s + step_s)
 
 
-@kernel
-def complete_prefills(s: State, i: int) -> None:
+@inner
+def complete_prefill_step(s: State, i: int) -> None:
     """The prefill step has ended: log it, add to the totals."""
-    inst, stream, sim = s.instances[i], s.streams[i], s.sim[0]
-    row = s.leaps[sim.leaps]
+    inst, stream, sim = s.instances[i], s.prefill_step[i], s.sim
+    row = s.step_log[sim.step_rows]
     row.start_s = stream.start_s
     row.first_s = sim.now_s - stream.start_s
     row.increment_s = 0.0
@@ -186,33 +186,30 @@ def complete_prefills(s: State, i: int) -> None:
     row.prefill_tokens = stream.tokens
     row.depth = 0
     row.stream = 1
-    sim.leaps += 1
+    sim.step_rows += 1
     sim.steps += 1
     inst.steps += 1
     inst.prefill_tokens += stream.tokens
     inst.prefill_square += stream.square
-    if sim.chosen_share > 0.0:
-        inst.expert_reads += 1.0 - (1.0 - sim.chosen_share) ** stream.tokens
+    if s.options.chosen_share > 0.0:
+        inst.expert_reads += 1.0 - (1.0 - s.options.chosen_share) ** stream.tokens
     tables = StepTables(s.timing_rows, s.timing_data)
     count_busy(s, i, beyond(tables, inst.pool, stream.tokens, stream.sampled, 0, 0, stream.longest_prompt))
     _announce(s, i, np.inf)
 
 
-@kernel
+@inner
 def _announce(s: State, i: int, time_s: float) -> None:
     """i's prefill step ends at `time_s`, inf: there is none."""
-    sim = s.sim[0]
-    s.streams[i].end_s = time_s
-    sim.stream_s, sim.streaming = np.inf, -1
-    for j in range(sim.instances):
-        if s.streams[j].end_s < sim.stream_s:
-            sim.stream_s, sim.streaming = s.streams[j].end_s, j
+    set_time(s, PREFILL_STEP_END, i, time_s)
+    s.sim.prefill_end_of = first_due(s, PREFILL_STEP_END)
+    s.sim.prefill_end_s = time_of(s, PREFILL_STEP_END, s.sim.prefill_end_of)
 
 
-@inlined
+@inner
 def count_busy(s: State, i: int, ratio: float) -> None:
     """A step of i has ended: it was busy up to now, past what was measured if `ratio` is above 1."""
-    inst, now_s = s.instances[i], s.sim[0].now_s
+    inst, now_s = s.instances[i], s.sim.now_s
     fresh_s = now_s - inst.counted_s
     inst.busy_s += fresh_s
     inst.counted_s = now_s

@@ -14,8 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from framework.compiler.decorators import kernel, unlikely
-from framework.engine.kv_cache import give_back, held_blocks, hold
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv_blocks import add_kv_tokens, blocks_of
+from framework.engine.kv_cache import free
 from framework.engine.mechanisms.data_parallel import lengthen
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_count, require_share, require_whole
@@ -69,7 +70,7 @@ _NEVER = np.iinfo(np.int64).max
 _WORD = (1 << 32) - 1
 
 
-@kernel
+@inner
 def _scattered(x: int) -> int:
     """A hash of 32 bits: lowbias32 (C. Wellons, "Prospecting for hash functions", 2018). Below 2^63 throughout, where
     int64 and Python's int agree.
@@ -81,13 +82,12 @@ def _scattered(x: int) -> int:
     return x ^ (x >> 16)
 
 
-@kernel
+@inner
 def accepted_drafts(s: State, r: int, first: int, depth: int) -> int:
     """Of `depth` drafts of r from token `first` on, those before the first wrong one."""
-    sim = s.sim[0]
-    of_request = _scattered(_scattered(int(sim.seed) & _WORD) ^ int(r))
+    of_request = _scattered(_scattered(int(s.options.seed) & _WORD) ^ int(r))
     right = 0
-    while right < depth and _scattered(of_request ^ _scattered(int(first) + right)) * 2.0**-32 < sim.acceptance:
+    while right < depth and _scattered(of_request ^ _scattered(int(first) + right)) * 2.0**-32 < s.options.acceptance:
         right += 1
     return right
 
@@ -95,14 +95,14 @@ def accepted_drafts(s: State, r: int, first: int, depth: int) -> int:
 # --- before a step ----------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner
 def draft_s(s: State, i: int) -> float:
     """Seconds to draft one token for each of i's decodes."""
-    cost_s: float = s.sim[0].draft_cost * _verify_s(s, i, 0)
+    cost_s: float = s.options.draft_cost * _verify_s(s, i, 0)
     return cost_s
 
 
-@kernel
+@inner
 def _verify_s(s: State, i: int, depth: int) -> float:
     """Seconds of a step of i's decodes that passes `depth` drafts of each through the model, KV read once."""
     inst = s.instances[i]
@@ -112,7 +112,7 @@ def _verify_s(s: State, i: int, depth: int) -> float:
     return base_s(tables, inst.pool, 0, tokens, tokens) + value_s
 
 
-@kernel
+@inner
 def decode_step_s(s: State, i: int, depth: int) -> float:
     """Seconds of a step of i's decodes, contexts taken as even, with `depth` drafts for each."""
     time_s = _verify_s(s, i, depth)
@@ -121,19 +121,18 @@ def decode_step_s(s: State, i: int, depth: int) -> float:
     return time_s
 
 
-@kernel
+@inner
 def choose_depth(s: State, i: int) -> int:
     """Drafts for each decode of i's next step; where that is adaptive, so many as give most tokens a second."""
-    sim = s.sim[0]
-    if not sim.adaptive_depth:
-        return sim.depth
+    if not s.options.adaptive_depth:
+        return s.options.depth
     if s.instances[i].running == 0:
         return 0
     best, best_tokens, best_s = 0, 1.0, _verify_s(s, i, 0)
     all_right, tokens = 1.0, 1.0
     drafting_s = draft_s(s, i)
-    for depth in range(1, sim.depth + 1):
-        all_right *= sim.acceptance
+    for depth in range(1, s.options.depth + 1):
+        all_right *= s.options.acceptance
         tokens += all_right
         time_s = _verify_s(s, i, depth) + depth * drafting_s
         if tokens * best_s > best_tokens * time_s:
@@ -141,61 +140,61 @@ def choose_depth(s: State, i: int) -> int:
     return best
 
 
-@kernel
+@inner
 def kv_of_next_step(s: State, i: int, r: int, kv: int) -> int:
     """KV tokens that r, which has `kv`, holds during i's next step: drafts beyond its last token store nothing."""
-    last = s.requests[r].input_tokens + s.arena[s.sim[0].output_at + r] - 1
-    return min(kv + 1 + s.progress[i].depth, last)
+    last = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
+    return min(kv + 1 + s.step[i].depth, last)
 
 
-@kernel
+@inner
 def blocks_of_next_step(s: State, i: int) -> int:
     """New blocks that i's running requests need for its next step."""
-    inst, sim = s.instances[i], s.sim[0]
-    if unlikely(sim.speculates):
+    inst = s.instances[i]
+    if unlikely(s.options.speculates):
         return _blocks_with_drafts(s, i)
-    return s.arena[inst.growth_at + inst.decode_steps % sim.block_tokens]
+    return s.lists[inst.growth_at + inst.decode_steps % s.options.block_tokens]
 
 
-@kernel
+@inner
 def _blocks_with_drafts(s: State, i: int) -> int:
     inst = s.instances[i]
     blocks = 0
     for j in range(inst.running):
-        r = s.arena[inst.running_at + j]
+        r = s.lists[inst.running_at + j]
         kv = s.requests[r].offset + inst.decode_steps
-        blocks += held_blocks(s, i, kv_of_next_step(s, i, r, kv)) - held_blocks(s, i, kv)
+        blocks += blocks_of(s, i, kv_of_next_step(s, i, r, kv)) - blocks_of(s, i, kv)
     return blocks
 
 
 # --- after it ---------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner
 def emit_accepted(s: State, i: int) -> None:
     """A step has ended and each decode emitted a token: emit the drafts that it accepted, drop the KV of the others."""
-    inst, leap, sim = s.instances[i], s.progress[i], s.sim[0]
-    if leap.decodes == 0:
+    inst, step, sim = s.instances[i], s.step[i], s.sim
+    if step.decodes == 0:
         return
     emitted = unused = 0
-    leap.next_finish = _NEVER
+    step.next_finish = _NEVER
     for j in range(inst.running):
-        r = s.arena[inst.running_at + j]
+        r = s.lists[inst.running_at + j]
         q = s.requests[r]
         kv = q.offset + inst.decode_steps
         first = kv - q.input_tokens
-        most = s.arena[sim.output_at + r] - first - 1
-        accepted = min(accepted_drafts(s, r, first, leap.depth), most)
-        unused += held_blocks(s, i, kv_of_next_step(s, i, r, kv - 1)) - held_blocks(s, i, kv + accepted)
+        most = s.lists[s.options.output_at + r] - first - 1
+        accepted = min(accepted_drafts(s, r, first, step.depth), most)
+        unused += blocks_of(s, i, kv_of_next_step(s, i, r, kv - 1)) - blocks_of(s, i, kv + accepted)
         q.offset += accepted
         if unlikely(inst.ranks > 0):
             lengthen(s, i, r, accepted)
-        s.arena[inst.finish_at + j] -= accepted
-        leap.next_finish = min(leap.next_finish, s.arena[inst.finish_at + j])
+        s.lists[inst.finish_at + j] -= accepted
+        step.next_finish = min(step.next_finish, s.lists[inst.finish_at + j])
         emitted += accepted
-    give_back(s, i, unused)
+    free(s, i, unused)
     inst.decode_kv += emitted
-    hold(s, i, emitted, sim.now_s)
+    add_kv_tokens(s, i, emitted, sim.now_s)
     inst.decode_tokens += emitted
     inst.accepted_tokens += emitted
-    inst.drafted_tokens += leap.depth * leap.decodes
+    inst.drafted_tokens += step.depth * step.decodes

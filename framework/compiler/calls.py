@@ -1,0 +1,70 @@
+"""Calls of C functions by address from compiled code, and values that such functions reach through an address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.experimental.function_type import _get_wrapper_address
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64)
+
+
+def c_address(function: Any, signature: Any) -> int:
+    """Address of the C function of what `compiled(signature)` returned; it takes its arguments as numba lays them out.
+
+    It is valid as long as `function` lives.
+    """
+    return int(_get_wrapper_address(function, signature))
+
+
+def caller(returned: types.Type) -> Any:
+    """A function (address, argument) that calls a C function of one int64, which returns an int64 or a float64."""
+
+    @intrinsic
+    def call(typingctx: Any, address: Any, argument: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            function = ir.FunctionType(context.get_value_type(returned), [_WORD])
+            return builder.call(builder.inttoptr(args[0], function.as_pointer()), [args[1]])
+
+        return returned(types.int64, types.int64), codegen
+
+    return call
+
+
+def caller_with(signature: Any) -> Any:
+    """A function (address, argument, kept) that calls what `c_address(_, signature)` gave.
+
+    The first argument of `signature` is `argument`; the others are the elements of a tuple that `kept_on_stack` holds.
+    """
+    others = types.Tuple(signature.args[1:])
+
+    @intrinsic
+    def call(typingctx: Any, address: Any, argument: Any, kept: Any) -> Any:
+        def codegen(context: Any, builder: Any, own: Any, args: Any) -> Any:
+            value_type = context.get_value_type(others)
+            packed = builder.load(builder.inttoptr(args[2], value_type.as_pointer()))
+            handed = cgutils.unpack_tuple(builder, packed, len(others))
+            kinds = [context.get_value_type(kind) for kind in signature.args]
+            function = ir.FunctionType(context.get_value_type(signature.return_type), kinds)
+            return builder.call(builder.inttoptr(args[0], function.as_pointer()), [args[1], *handed])
+
+        return signature.return_type(types.int64, types.int64, types.int64), codegen
+
+    return call
+
+
+@intrinsic
+def _kept_on_stack(typingctx: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = cgutils.alloca_once_value(builder, args[0])
+        return builder.ptrtoint(place, _WORD)
+
+    return types.int64(value), codegen
+
+
+# Stores a tuple on the stack of the calling function; gives its address, valid until that function returns.
+kept_on_stack: Any = _kept_on_stack

@@ -1,0 +1,146 @@
+"""All that an instance holds or expects, in one place: what a change of role waits for, and what is lost with it.
+
+Requests of instance i wait in its queue, prefill, run, join at its next boundary, are swapped out, or have just come to
+their splits. Others are on their way here (they wait for room, or a copy is under way), or from here (their KV stays
+until the copy has ended). A migration has a seat and blocks at its target while its request still runs elsewhere.
+"""
+
+from __future__ import annotations
+
+from framework.codes import DECODE, FAILED, FETCHING, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv_blocks import available
+from framework.engine.kv_cache import free_kv
+from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.sm_sharing import streaming
+from framework.engine.migration import cancel_migration
+from framework.engine.queues import append, copy_withdraw, queue_pop
+from framework.engine.requests import remove_prefilling, remove_running
+from framework.engine.state import State
+from framework.engine.transfers import call_back, withdraw_transfer
+
+
+@inner
+def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
+    """Whether i has no work left of these phases, that on its way here included, and no KV where it may keep none."""
+    inst = s.instances[i]
+    if phases & PREFILL and (inst.queued_tokens > 0 or streaming(s, i)):
+        return False
+    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped > 0:
+        return False
+    return not keeps_no_kv or available(s, i) == inst.total_blocks
+
+
+@inner
+def drop_all(s: State, i: int) -> None:
+    """Take off i, at a boundary of it, all requests that it holds or expects; what they hold anywhere is free again.
+
+    Their states stay as they are: what becomes of them is for the caller to say.
+    """
+    catch_up_one(s, i)
+    for j in range(s.options.instances):  # first, so that room that comes free does not start their copies
+        _drop_incoming(s, i, j)
+    _drop_copies(s, i)
+    _drop_migrations_to(s, i)
+    _drop_own(s, i)
+
+
+@inner
+def _drop_copies(s: State, i: int) -> None:
+    """Copies under way from i or to it: what they brought or reserved is free."""
+    k = 0
+    while k < s.sim.heap_size:
+        r = s.lists[s.options.heap_at + k]
+        q = s.requests[r]
+        if q.instance != i and q.destination != i:
+            k += 1
+            continue
+        if q.state == FETCHING:
+            copy_withdraw(s, r)
+        elif q.migration != NOT_MIGRATING:
+            cancel_migration(s, r)
+        elif q.state == PREFILLING:  # its KV leaves layer by layer while its prompt is computed
+            call_back(s, r)
+        else:
+            withdraw_transfer(s, r)
+        k = 0  # the heap has been ordered anew
+
+
+@inner
+def _drop_migrations_to(s: State, i: int) -> None:
+    """Migrations whose copy is done and whose switch is due."""
+    for j in range(s.options.instances):
+        inst = s.instances[j]
+        for k in range(inst.running):
+            r = s.lists[inst.running_at + k]
+            if s.requests[r].migration != NOT_MIGRATING and s.requests[r].destination == i:
+                cancel_migration(s, r)
+
+
+@inner
+def _drop_incoming(s: State, i: int, j: int) -> None:
+    """Of those that wait for room on j: all where j is i, else those whose KV is on i."""
+    inst = s.instances[j]
+    r, head, tail = inst.incoming_head, -1, -1
+    while r >= 0:
+        following = s.requests[r].next
+        q = s.requests[r]
+        if j == i or q.instance == i:
+            inst.incoming -= 1
+            inst.incoming_kv_tokens -= q.kv
+            inst.queued_tokens -= q.prefill_until - q.prefilled
+            q.destination = -1
+            free_kv(s, q.instance, r)
+        else:
+            head = append(s, head, tail, r)
+            tail = r
+        r = following
+    inst.incoming_head = head
+    inst.incoming_tail = tail
+
+
+@inner
+def _drop_own(s: State, i: int) -> None:
+    """Those that wait, prefill, run, join, are swapped out, or are at their splits."""
+    inst = s.instances[i]
+    while inst.waiting_root >= 0:
+        r = queue_pop(s, i)
+        inst.queued -= 1
+        inst.queued_tokens -= s.requests[r].prefill_until
+    while inst.prefilling > 0:
+        r = s.lists[inst.prefilling_at]
+        remove_prefilling(s, i, r)
+        free_kv(s, i, r)
+    while inst.running > 0:
+        r = s.lists[inst.running_at]
+        if unlikely(s.requests[r].migration != NOT_MIGRATING):
+            cancel_migration(s, r)
+        remove_running(s, i, r)
+        free_kv(s, i, r)
+    while inst.joining_head >= 0:
+        r = inst.joining_head
+        inst.joining_head = s.requests[r].next
+        inst.joining -= 1
+        inst.queued_tokens -= s.requests[r].prefill_until - s.requests[r].prefilled
+        free_kv(s, i, r)
+    while inst.swapped_head >= 0:
+        inst.swapped_head = s.requests[inst.swapped_head].next
+        inst.swapped -= 1
+    while inst.split_head >= 0:
+        r = inst.split_head
+        inst.split_head = s.requests[r].next
+        free_kv(s, i, r)
+
+
+@inner
+def fail_rest(s: State, reason: int) -> None:
+    """Nothing can happen any more: whoever has not ended fails, and what they held is free."""
+    for i in range(s.options.instances):
+        drop_all(s, i)
+    for r in range(s.options.requests):
+        q = s.requests[r]
+        if q.state < FINISHED:
+            q.state = FAILED
+            q.reason = reason
+            q.end_s = s.sim.now_s
+            s.sim.remaining -= 1

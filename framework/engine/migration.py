@@ -1,0 +1,79 @@
+"""Live migration: a decoding request is copied while it goes on, and switched over at a boundary."""
+
+from __future__ import annotations
+
+from framework.codes import COPIED, COPYING, DECODE, DECODING, NOT_MIGRATING
+from framework.compiler.decorators import inner
+from framework.engine.events import wake
+from framework.engine.kv_blocks import available, blocks_of, fits, has_room
+from framework.engine.leap import catch_up_one, reserve
+from framework.engine.queues import copy_withdraw
+from framework.engine.state import State
+from framework.engine.transfers import free_reservation, start_copy
+
+
+@inner
+def kv_now(s: State, r: int) -> int:
+    """KV tokens of a decoding request."""
+    return s.requests[r].offset + s.instances[s.requests[r].instance].decode_steps
+
+
+@inner
+def migrate(s: State, r: int, target: int) -> None:
+    """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
+    q, dst = s.requests[r], s.instances[target]
+    if q.state != DECODING or q.migration != NOT_MIGRATING or q.instance == target or dst.role & DECODE == 0:
+        return
+    catch_up_one(s, q.instance)
+    catch_up_one(s, target)
+    kv = kv_now(s, r)
+    blocks = blocks_of(s, target, kv)
+    if not fits(s, target, r) or not has_room(s, target, blocks):
+        return
+    q.migration = COPYING
+    q.destination = target
+    q.migrated_kv = kv
+    dst.reserved += 1
+    dst.incoming += 1
+    dst.incoming_kv_tokens += kv
+    reserve(s, target, blocks)
+    start_copy(s, r, q.instance, target, kv)
+
+
+@inner
+def copy_done(s: State, r: int) -> None:
+    """The background copy has ended: the switch is due at the source's next boundary."""
+    s.requests[r].migration = COPIED
+    s.instances[s.requests[r].instance].switching = True
+    wake(s, s.requests[r].instance)
+
+
+@inner
+def switch_over(s: State, r: int) -> bool:
+    """At a boundary of its instance: send the tail of r's KV, which stops decoding here; False if there is no room."""
+    q = s.requests[r]
+    target = q.destination
+    dst = s.instances[target]
+    catch_up_one(s, target)
+    kv = kv_now(s, r)
+    extra = blocks_of(s, target, kv) - blocks_of(s, target, q.migrated_kv)
+    if extra > available(s, target):
+        cancel_migration(s, r)
+        return False
+    reserve(s, target, extra)
+    dst.incoming_kv_tokens += kv - q.migrated_kv
+    q.migration = NOT_MIGRATING
+    start_copy(s, r, q.instance, target, kv - q.migrated_kv)
+    return True
+
+
+@inner
+def cancel_migration(s: State, r: int) -> None:
+    """Give back what r had reserved at its destination."""
+    q = s.requests[r]
+    target = q.destination
+    if q.migration == COPYING:
+        copy_withdraw(s, r)
+    q.migration = NOT_MIGRATING
+    q.destination = -1
+    free_reservation(s, target, q.migrated_kv)

@@ -1,0 +1,101 @@
+"""Preemption: who gives way for KV blocks, what a preempted request loses, and how swapped ones come back."""
+
+from __future__ import annotations
+
+from framework.codes import FAILED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.ask import ask_route
+from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats
+from framework.engine.kv_cache import allocate, free_kv
+from framework.engine.mechanisms.data_parallel import put_on_rank
+from framework.engine.mechanisms.speculation import kv_of_next_step
+from framework.engine.migration import cancel_migration
+from framework.engine.queues import append
+from framework.engine.requests import end_request, queue_again, remove_prefilling, remove_running, start_decoding
+from framework.engine.state import State
+from framework.policy.hooks import ROUTE_PREFILL
+
+
+@inner
+def preemption_victim(s: State, i: int) -> int:
+    """The running or prefilling request of i that was admitted last."""
+    inst = s.instances[i]
+    chosen, latest = -1, -1
+    for j in range(inst.running):
+        r = s.lists[inst.running_at + j]
+        if s.requests[r].admission > latest:
+            chosen, latest = r, s.requests[r].admission
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:
+            chosen, latest = r, s.requests[r].admission
+    return chosen
+
+
+@inner
+def preempt(s: State, i: int, r: int) -> None:
+    """Drop or swap out r's KV; what it has emitted stays emitted."""
+    q, inst, sim = s.requests[r], s.instances[i], s.sim
+    inst.changed = True
+    prefills = q.state == PREFILLING
+    q.preemptions += 1
+    sim.preemptions += 1
+    if q.migration != NOT_MIGRATING:
+        cancel_migration(s, r)
+    if prefills:
+        remove_prefilling(s, i, r)
+    else:
+        remove_running(s, i, r)
+    free_kv(s, i, r)
+    if s.options.preemption == SWAP and not prefills:
+        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
+        q.state = SWAPPED
+        inst.swapped_head = append(s, inst.swapped_head, inst.swapped_tail, r)
+        inst.swapped_tail = r
+        inst.swapped += 1
+        return
+    target = i
+    if inst.role & PREFILL == 0:
+        q.state = WAITING
+        target = ask_route(s, ROUTE_PREFILL, r)
+        if target < 0:
+            return
+        if not fits(s, target, r):
+            end_request(s, r, FAILED, REASON_KV)
+            return
+    queue_again(s, target, r)
+
+
+@inner
+def preempt_prefill(s: State, i: int, r: int) -> None:
+    """Drop what r has prefilled here; it waits here again."""
+    inst = s.instances[i]
+    inst.preempted = True
+    inst.changed = True
+    s.requests[r].preemptions += 1
+    s.sim.preemptions += 1
+    remove_prefilling(s, i, r)
+    free_kv(s, i, r)
+    queue_again(s, i, r)
+
+
+@inner
+def swap_in(s: State, i: int) -> None:
+    """Bring back swapped-out requests in order, while seats and blocks allow."""
+    inst, sim = s.instances[i], s.sim
+    while inst.swapped_head >= 0:
+        r = inst.swapped_head
+        q = s.requests[r]
+        blocks = blocks_of(s, i, kv_of_next_step(s, i, r, q.kv))  # those of its next tokens too
+        if seats(s, i) >= inst.max_batch or available(s, i) - blocks < inst.watermark:
+            break
+        inst.swapped_head = q.next
+        inst.swapped -= 1
+        allocate(s, i, blocks)
+        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
+        add_kv_tokens(s, i, q.kv, sim.now_s)
+        sim.admissions += 1
+        q.admission = sim.admissions
+        if unlikely(inst.ranks > 0):
+            put_on_rank(s, i, r)
+        start_decoding(s, i, r, q.kv)

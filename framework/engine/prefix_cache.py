@@ -1,0 +1,232 @@
+"""The prefix cache of an instance: cached blocks are known by name, and shared by requests.
+
+Cached trace blocks live in an open-addressing table per instance, those that nobody references in a list from the least
+recently used to the most recently used. Memory per instance, from `cache_at`: slots | key | references | older |
+younger.
+"""
+
+from __future__ import annotations
+
+from framework.compiler.decorators import inner
+from framework.engine.kv_blocks import note_use
+from framework.engine.mechanisms.prefix_tiers import tier_of
+from framework.engine.state import State
+
+
+@inner
+def matched_blocks(s: State, i: int, r: int, target: int) -> int:
+    """Leading trace blocks of r that i has cached or in a store, leaving at least one of `target` tokens to compute."""
+    q = s.requests[r]
+    if s.options.hash_blocks == 0:
+        return 0
+    hash_tokens = s.options.hash_blocks * s.options.block_tokens
+    most = min(q.hash_count, (target - 1) // hash_tokens)
+    run = 0
+    while run < most:
+        key = s.lists[s.options.hash_at + q.hash_at + run]
+        if find(s, i, key) < 0 and (s.options.tiers == 0 or tier_of(s, i, key) < 0):
+            break
+        run += 1
+    return run
+
+
+@inner
+def cached_among(s: State, i: int, r: int, run: int) -> int:
+    """How many of r's first `run` trace blocks, all matched, are in i's cache: the others are in stores."""
+    if s.options.tiers == 0:
+        return run
+    count = 0
+    for j in range(run):
+        if find(s, i, s.lists[s.options.hash_at + s.requests[r].hash_at + j]) >= 0:
+            count += 1
+    return count
+
+
+@inner
+def unreferenced_among(s: State, i: int, r: int, run: int) -> int:
+    """Engine blocks among r's first `run` matched trace blocks that count as evictable now."""
+    refs_at = s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
+    count = 0
+    for j in range(run):
+        node = find(s, i, s.lists[s.options.hash_at + s.requests[r].hash_at + j])
+        if node >= 0 and s.lists[refs_at + node] == 0:
+            count += 1
+    return count * s.options.hash_blocks
+
+
+@inner
+def reference_prefix(s: State, i: int, r: int, run: int) -> None:
+    """Let r hold those of its first `run` trace blocks, all matched, that are cached on i."""
+    q, inst, sim = s.requests[r], s.instances[i], s.sim
+    refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
+    for j in range(run):
+        node = find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
+        if node < 0:
+            continue
+        if s.lists[refs_at + node] == 0:
+            _unlink(s, i, node)
+            inst.evictable_blocks -= s.options.hash_blocks
+            note_use(s, i, s.options.hash_blocks, sim.now_s)
+        s.lists[refs_at + node] += 1
+        s.lists[s.options.held_at + q.hash_at + j] = 1
+        q.shared += 1
+    q.registered = run
+
+
+@inner
+def register_prefix(s: State, i: int, r: int) -> None:
+    """Enter into i's cache the trace blocks of r that its prefill has completed; one known already stays private."""
+    q = s.requests[r]
+    if s.options.hash_blocks == 0:
+        return
+    hash_tokens = s.options.hash_blocks * s.options.block_tokens
+    while q.registered < q.hash_count and (q.registered + 1) * hash_tokens <= q.prefilled:
+        key = s.lists[s.options.hash_at + q.hash_at + q.registered]
+        if find(s, i, key) < 0:
+            insert(s, i, key)
+            s.lists[s.options.held_at + q.hash_at + q.registered] = 1
+            q.shared += 1
+        q.registered += 1
+
+
+@inner
+def load_prefix(s: State, i: int, r: int) -> None:
+    """Bring the matched blocks of r that i has in stores alone into its cache, where r has taken room for them."""
+    q, inst = s.requests[r], s.instances[i]
+    for k in range(s.options.tiers):
+        blocks = 0
+        for j in range(q.registered):
+            held = s.lists[s.options.held_at + q.hash_at + j]
+            if held == 0 and tier_of(s, i, s.lists[s.options.hash_at + q.hash_at + j]) == k:
+                blocks += 1
+        if blocks > 0:
+            store = s.tiers[i * s.options.tiers + k]
+            tokens = blocks * s.options.hash_blocks * s.options.block_tokens
+            bytes_ = tokens * s.options.kv_bytes_per_token
+            store.loaded_bytes += bytes_
+            inst.load_s += store.latency_s + bytes_ / store.bandwidth_bytes_s
+            if q.start_s != q.start_s:
+                store.hit_tokens += tokens
+    for j in range(q.registered):
+        key = s.lists[s.options.hash_at + q.hash_at + j]
+        if s.lists[s.options.held_at + q.hash_at + j] == 0 and find(s, i, key) < 0:
+            insert(s, i, key)
+            s.lists[s.options.held_at + q.hash_at + j] = 1
+            q.shared += 1
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+@inner
+def _home(s: State, key: int) -> int:
+    """Fibonacci hashing of the low 31 bits; the table's size is a power of two."""
+    return (((key & 0x7FFFFFFF) * 2654435769) >> 12) & (s.options.cache_slots - 1)
+
+
+@inner
+def find(s: State, i: int, key: int) -> int:
+    """The cache node of a prefix block on i, -1 if it is not cached."""
+    at = s.instances[i].cache_at
+    mask = s.options.cache_slots - 1
+    slot = _home(s, key)
+    while True:
+        node = s.lists[at + slot]
+        if node < 0 or s.lists[at + s.options.cache_slots + node] == key:
+            return node
+        slot = (slot + 1) & mask
+
+
+@inner
+def insert(s: State, i: int, key: int) -> None:
+    """A new cached block with one reference. There is always a node left: nodes cover the whole KV memory."""
+    inst = s.instances[i]
+    at = inst.cache_at
+    keys_at = at + s.options.cache_slots
+    node = inst.cache_free
+    inst.cache_free = s.lists[keys_at + 3 * s.options.cache_nodes + node]
+    s.lists[keys_at + node] = key
+    s.lists[keys_at + s.options.cache_nodes + node] = 1
+    slot = _home(s, key)
+    while s.lists[at + slot] >= 0:
+        slot = (slot + 1) & (s.options.cache_slots - 1)
+    s.lists[at + slot] = node
+
+
+@inner
+def _remove(s: State, i: int, node: int) -> None:
+    """Forget a cached block; later entries of its probe run move up so that none is lost."""
+    inst = s.instances[i]
+    at = inst.cache_at
+    keys_at = at + s.options.cache_slots
+    mask = s.options.cache_slots - 1
+    hole = _home(s, s.lists[keys_at + node])
+    while s.lists[at + hole] != node:
+        hole = (hole + 1) & mask
+    slot = (hole + 1) & mask
+    while s.lists[at + slot] >= 0:
+        home = _home(s, s.lists[keys_at + s.lists[at + slot]])
+        if ((slot - home) & mask) >= ((slot - hole) & mask):
+            s.lists[at + hole] = s.lists[at + slot]
+            hole = slot
+        slot = (slot + 1) & mask
+    s.lists[at + hole] = -1
+    s.lists[keys_at + 3 * s.options.cache_nodes + node] = inst.cache_free
+    inst.cache_free = node
+
+
+@inner
+def forget_prefixes(s: State, i: int) -> None:
+    """Empty the cache of prefixes, none of which anybody references."""
+    while s.instances[i].cache_old >= 0:
+        evict_oldest(s, i)
+
+
+# --- the list of unreferenced blocks --------------------------------------------------------------------------------
+
+
+@inner
+def unreference(s: State, i: int, key: int) -> None:
+    """A request gives up its reference to a cached block of i, which may be evicted when it was the last."""
+    sim, inst = s.sim, s.instances[i]
+    node = find(s, i, key)
+    keys_at = inst.cache_at + s.options.cache_slots
+    nodes = s.options.cache_nodes
+    s.lists[keys_at + nodes + node] -= 1
+    if s.lists[keys_at + nodes + node] == 0:
+        s.lists[keys_at + 2 * nodes + node] = inst.cache_young
+        s.lists[keys_at + 3 * nodes + node] = -1
+        if inst.cache_young >= 0:
+            s.lists[keys_at + 3 * nodes + inst.cache_young] = node
+        else:
+            inst.cache_old = node
+        inst.cache_young = node
+        inst.evictable_blocks += s.options.hash_blocks
+        note_use(s, i, -s.options.hash_blocks, sim.now_s)
+
+
+@inner
+def _unlink(s: State, i: int, node: int) -> None:
+    inst = s.instances[i]
+    older_at = inst.cache_at + s.options.cache_slots + 2 * s.options.cache_nodes
+    younger_at = older_at + s.options.cache_nodes
+    older, younger = s.lists[older_at + node], s.lists[younger_at + node]
+    if older >= 0:
+        s.lists[younger_at + older] = younger
+    else:
+        inst.cache_old = younger
+    if younger >= 0:
+        s.lists[older_at + younger] = older
+    else:
+        inst.cache_young = older
+
+
+@inner
+def evict_oldest(s: State, i: int) -> None:
+    """Free the least recently used of the cached blocks that nobody references."""
+    inst = s.instances[i]
+    node = inst.cache_old
+    _unlink(s, i, node)
+    _remove(s, i, node)
+    inst.evictable_blocks -= s.options.hash_blocks
+    inst.free_blocks += s.options.hash_blocks

@@ -1,0 +1,63 @@
+"""The decision points of a run, one row each, and how a batching plan travels as one whole number.
+
+A new hook is a method of `Policy` (`base`), a row here, the place in an engine that asks it, and the same place in the
+plain engine. What it answers is one of the kinds that `answers` checks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Hook(NamedTuple):
+    """One decision point.
+
+    `name`: the method of `Policy`. `argument`: what it is asked about ("request", "instance" or "tick"). `answer`: the
+    kind of its answer, as `framework.policy.answers` names them. `when`: the event at which it is asked. `looks`: it
+    may look at what changes within a leap of decode steps (KV tokens, blocks), so that all instances are brought up to
+    date before it is asked; a compiled rule says for itself whether it does.
+    """
+
+    name: str
+    argument: str
+    answer: str
+    when: str
+    looks: bool
+
+
+HOOKS = (
+    Hook("admit", "request", "verdict", "a request arrives that some instance could serve", True),
+    Hook("route_prefill", "request", "instance", "a request is admitted, preempted elsewhere, split or rerouted", True),
+    Hook(
+        "route_decode", "request", "instance or refusal", "a prefill ends away from where it decodes, or a split", True
+    ),
+    Hook("prioritize", "request", "key", "a request is queued, or a queue with dynamic keys is read", True),
+    Hook("batching", "instance", "plan", "an instance forms a step after something changed there", True),
+    Hook("on_tick", "tick", "actions", "every tick_s seconds", True),
+    Hook("split_at", "request", "tokens", "a request has been routed to its prefill", True),
+    Hook(
+        "fetch_prefix", "request", "instance or none", "a request has been routed, where there are prefix tiers", True
+    ),
+)
+HOOK_NAMES = tuple(hook.name for hook in HOOKS)
+ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX = range(len(HOOKS))
+
+# What a hook answers when the policy raised: the engine stops and the exception is raised again outside.
+RAISED = -(2**62)
+# What `route_decode` answers to turn a request away: this less the number of its reason.
+REFUSED = -(2**40)
+
+MOST_ACTIONS = 1 << 16  # of one tick
+_MODES = 8  # of batching, at most
+_SHARE = 1 << 48
+MOST_TOKENS = _SHARE // _MODES  # a token budget is less
+
+
+def encode_plan(percent: int, token_budget: int, mode: int) -> int:
+    """A plan as one number, above 0. `percent`: of the SMs for prefills, 0: as before."""
+    return percent * _SHARE + token_budget * _MODES + mode
+
+
+def decode_plan(plan: int) -> tuple[int, int, int]:
+    """The percent, the token budget and the mode of such a number."""
+    return plan // _SHARE, plan % _SHARE // _MODES, plan % _MODES

@@ -1,0 +1,108 @@
+"""What a policy's view asks of an engine: each engine answers from memory of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.timing.table import StepTables
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class View(NamedTuple):
+    """What a compiled rule receives. Rules read it; the engine alone writes."""
+
+    options: NDArray[np.void]  # (1,): what holds for the whole run, `block_tokens` among it
+    sim: NDArray[np.void]  # (1,): the clock, `now_s`, and counters
+    requests: NDArray[np.void]  # (N,)
+    instances: NDArray[np.void]  # (M,)
+
+
+class Inspection(Protocol):
+    """One run as an engine holds it, as of the present event. `r` is a request, `i` an instance, `ids` several.
+
+    `requests` (N,) and `instances` (M,) are structured arrays that the engine keeps up to date in place, with at least
+    the columns that `framework.policy.view` lists. `tables`: the step times of each pool.
+    """
+
+    @property
+    def requests(self) -> NDArray[np.void]: ...
+
+    @property
+    def instances(self) -> NDArray[np.void]: ...
+
+    @property
+    def view(self) -> View:
+        """What compiled rules are handed."""
+        ...
+
+    @property
+    def tables(self) -> StepTables: ...
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of an engine block."""
+        ...
+
+    @property
+    def copy_bytes_per_token(self) -> float:
+        """Bytes of a token of KV on a link between instances."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """Time of the present event, seconds."""
+        ...
+
+    @property
+    def role_changes(self) -> int:
+        """How often the role of any instance has changed."""
+        ...
+
+    @property
+    def finished(self) -> Integers:
+        """Requests that have finished, in the order of their ends."""
+        ...
+
+    def decoding(self, i: int) -> Integers:
+        """Requests that decode on an instance, in running order."""
+        ...
+
+    def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
+        """Requests that decode on these instances, and the position of each one's instance among them."""
+        ...
+
+    def migrating(self, ids: Integers) -> NDArray[np.bool_]:
+        """Which of these requests are being migrated."""
+        ...
+
+    def generated(self, ids: Integers) -> Integers:
+        """Tokens that these requests have emitted. Raises IndexError for a number that no request has."""
+        ...
+
+    def kv_tokens(self, ids: Integers) -> Integers:
+        """KV tokens of these decoding requests."""
+        ...
+
+    def cached_tokens(self, ids: Integers, r: int) -> Integers:
+        """Tokens of r's prompt that each of these instances has in its prefix cache or a tier below."""
+        ...
+
+    def prefill_times_s(self, ids: Integers, r: int, cached: Integers, most: int) -> Floats:
+        """Seconds to prefill what r lacks on each of these instances, alone, if `cached` tokens are there.
+
+        It is prefilled in steps of at most `most` tokens.
+        """
+        ...
+
+    def step_times_s(self, ids: Integers) -> Floats:
+        """Seconds of each instance's next decode step; 0 where nothing decodes."""
+        ...
+
+    def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
+        """Seconds of i's next prefill step and decode step by the percent of the SMs that each has, shape (101,)."""
+        ...
