@@ -202,9 +202,7 @@ _MECHANISMS = {
     "ranks_kv": Golden(_CHUNKED + "cluster.dp=4 cluster.rank_choice=kv"),
     "ranks_requests": Golden(_CHUNKED + "cluster.dp=4 cluster.rank_choice=requests", unlike="ranks_kv"),
     "ranks_in_turn": Golden(_DISTSERVE + "cluster.dp=2 cluster.rank_choice=round_robin", unlike="distserve"),
-    "pipeline": Golden(
-        "policy=continuous " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",), unlike="continuous"
-    ),
+    "pipeline": Golden("policy=continuous " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",)),
     "layer_wise": Golden(_DISTSERVE + "engine.layerwise_tokens=512", unlike="distserve"),
     "first_token_decode": Golden(_DISTSERVE + "engine.first_token=decode", unlike="distserve"),
     "admission_waits": Golden(_TIGHT + "engine.admission_wait_steps=8", unlike="recompute"),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import polars as pl
 
-from framework.job import perform
-from tests.composing import configured
+from framework.run.job import perform
 from tests.golden.configurations import Golden
 from tests.golden.fingerprint import columns, figures, portable
+from tests.helpers.composing import configured
 
 HASHES = Path(__file__).with_name("hashes.json")
 _WORKER = Path(__file__).with_name("worker.py")
