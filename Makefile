@@ -1,6 +1,6 @@
 # Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
 .DEFAULT_GOAL := run
-.PHONY: run test slow bench fidelity lint clean
+.PHONY: run test slow golden bench fidelity lint clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -20,6 +20,9 @@ test: $(INSTALLED)
 
 slow: $(INSTALLED) $(MEASUREMENTS) $(CLUSTER)
 	@$(PY) -m pytest -m slow $(ARGS)
+
+golden: $(INSTALLED)
+	@$(PY) -m tests.golden $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
 	@$(PY) -m experiments.bench $(ARGS)
