@@ -15,13 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from framework.engine.config import EngineConfig
-    from framework.system.cluster import ClusterSpec
-    from framework.system.model import Model
-    from framework.workload import Workload
+from typing import IO, Any
 
 TRACE_BLOCK_TOKENS = 512
 
@@ -58,7 +52,7 @@ def version(python: Path) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
-def job(workload: Workload, cluster: ClusterSpec, model: Model, engine: EngineConfig, blocks: int, folder: Path) -> Job:
+def job(workload: Any, cluster: Any, model: Any, engine: Any, blocks: int, folder: Path) -> Job:
     """The same requests on as many workers, options alike; `blocks` of KV each. Writes the trace into `folder`.
 
     Step times are the mocker's own: it has no affine model.
@@ -78,7 +72,7 @@ def job(workload: Workload, cluster: ClusterSpec, model: Model, engine: EngineCo
     return Job(str(trace), tuple(pool.instances for pool in cluster.pools), options)
 
 
-def write_mooncake(workload: Workload, file: IO[str]) -> None:
+def write_mooncake(workload: Any, file: IO[str]) -> None:
     """One JSON object a request; a workload without prefix information gets hash ids that never repeat."""
     prompts = workload.input_tokens.tolist()
     ids = _hash_ids(workload, prompts)
@@ -88,7 +82,7 @@ def write_mooncake(workload: Workload, file: IO[str]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def _hash_ids(workload: Workload, prompts: list[int]) -> Iterator[list[int]]:
+def _hash_ids(workload: Any, prompts: list[int]) -> Iterator[list[int]]:
     if workload.hash_offsets is not None and workload.hash_block_tokens == TRACE_BLOCK_TOKENS:
         known, offsets = workload.hash_ids.tolist(), workload.hash_offsets.tolist()
         for begin, end in itertools.pairwise(offsets):

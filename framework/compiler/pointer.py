@@ -104,8 +104,8 @@ class _RecordModel(models.PrimitiveModel):
 class _Field(AttributeTemplate):
     key = RecordPointer
 
-    def generic_resolve(self, pointed: RecordPointer, name: str) -> Any:
-        return pointed.dtype.typeof(name) if name in pointed.dtype.fields else None
+    def generic_resolve(self, value: Any, attr: str) -> Any:
+        return value.dtype.typeof(attr) if attr in value.dtype.fields else None
 
 
 @lower_getattr_generic(RecordPointer)

@@ -7,8 +7,8 @@ from framework.compiler.decorators import inner
 from framework.engine.ask import ask, fail
 from framework.engine.events import wake
 from framework.engine.leap import catch_up
+from framework.engine.mechanisms.migration import migrate
 from framework.engine.mechanisms.roles import set_role
-from framework.engine.migration import migrate
 from framework.engine.state import State
 from framework.policy.hooks import ON_TICK, RAISED
 

@@ -17,9 +17,9 @@ from framework.codes import (
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask, ask_key, ask_route, ask_split, bring_up_to_date, fail, is_asked
 from framework.engine.kv_blocks import fits
+from framework.engine.mechanisms.migration import copy_done
+from framework.engine.mechanisms.prefix_cache import matched_blocks
 from framework.engine.mechanisms.prefix_tiers import keep
-from framework.engine.migration import copy_done
-from framework.engine.prefix_cache import matched_blocks
 from framework.engine.queues import copy_withdraw, turn_pop, turn_push
 from framework.engine.requests import end_request, enter_queue
 from framework.engine.state import State

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from framework.codes import DECODING
 from framework.compiler.decorators import compiled
 from framework.engine.attach import attach
+from framework.engine.mechanisms.prefix_cache import matched_blocks
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
-from framework.engine.prefix_cache import matched_blocks
 from framework.engine.state import Memory
 from framework.policy.inspection import View
 from framework.timing.table import StepTables, base_s, chunk_s

@@ -12,8 +12,8 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.sm_sharing import streaming
-from framework.engine.migration import cancel_migration
 from framework.engine.queues import append, copy_withdraw, queue_pop
 from framework.engine.requests import remove_prefilling, remove_running
 from framework.engine.state import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from framework.codes import OUT_OF_BLOCKS
 from framework.compiler.decorators import inner
 from framework.engine.kv_blocks import add_kv_tokens, blocks_of, note_use
-from framework.engine.prefix_cache import evict_oldest, unreference
+from framework.engine.mechanisms.prefix_cache import evict_oldest, unreference
 from framework.engine.state import State
 
 

@@ -8,8 +8,8 @@ from framework.engine.ask import ask_route
 from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats
 from framework.engine.kv_cache import allocate, free_kv
 from framework.engine.mechanisms.data_parallel import put_on_rank
+from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.speculation import kv_of_next_step
-from framework.engine.migration import cancel_migration
 from framework.engine.queues import append
 from framework.engine.requests import end_request, queue_again, remove_prefilling, remove_running, start_decoding
 from framework.engine.state import State

@@ -15,14 +15,14 @@ from framework.engine.mechanisms.data_parallel import (
     spend,
 )
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
-from framework.engine.preemption import preempt_prefill
-from framework.engine.prefix_cache import (
+from framework.engine.mechanisms.prefix_cache import (
     cached_among,
     load_prefix,
     matched_blocks,
     reference_prefix,
     unreferenced_among,
 )
+from framework.engine.preemption import preempt_prefill
 from framework.engine.queues import load_changed, queue_pop
 from framework.engine.state import State
 

@@ -9,7 +9,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
 from framework.engine.kv_cache import free_kv
 from framework.engine.mechanisms.data_parallel import count_decode, count_prefill
-from framework.engine.migration import cancel_migration
+from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.queues import append, load_changed, queue_push, turn_push
 from framework.engine.state import State
 

@@ -21,10 +21,10 @@ from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.data_parallel import put_on_rank
+from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.roles import proceed
 from framework.engine.mechanisms.sm_sharing import start_prefill_step, streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth
-from framework.engine.migration import switch_over
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.queues import time_of

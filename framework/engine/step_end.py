@@ -16,10 +16,10 @@ from framework.engine.kv_blocks import fits
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.data_parallel import count_prefill
+from framework.engine.mechanisms.prefix_cache import register_prefix
 from framework.engine.mechanisms.prefix_tiers import keep_prefix
 from framework.engine.mechanisms.sm_sharing import complete_prefill_step
 from framework.engine.mechanisms.speculation import emit_accepted
-from framework.engine.prefix_cache import register_prefix
 from framework.engine.queues import load_changed, set_time
 from framework.engine.requests import end_request, end_with_kv, finish_decodes, start_decoding
 from framework.engine.scheduler import schedule

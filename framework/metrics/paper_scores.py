@@ -5,17 +5,12 @@ Each gives one value a request, shape (N,), NaN where it is undefined: for a req
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError
 from framework.metrics.token_gaps import recover, slowest_mean
-from framework.result import FINISHED, Gaps
-
-if TYPE_CHECKING:
-    from framework.result import Result
+from framework.result import FINISHED, Gaps, Result
 
 Floats = NDArray[np.float64]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,7 @@ from numpy.typing import NDArray
 from framework.errors import InputError, require_positive
 from framework.metrics.paper_scores import gaps_of, normalized_latency_s, slowest_tbt_s
 from framework.metrics.slowdown import Slowdown
-from framework.result import FINISHED
-
-if TYPE_CHECKING:
-    from framework.result import Result
+from framework.result import FINISHED, Result
 
 Floats = NDArray[np.float64]
 _TAIL = 0.1

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
 from framework.errors import require_positive
-from framework.result import FINISHED
+from framework.result import FINISHED, Result
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepTables, Timing, base_s, chunk_s, decode_s, stack
-
-if TYPE_CHECKING:
-    from framework.result import Result
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import bubbles, drafted, loaded, pool_table, usage
-from framework.result import FINISHED, STATES, Gaps
-
-if TYPE_CHECKING:
-    from framework.result import Result
+from framework.result import FINISHED, STATES, Gaps, Result
 
 Floats = NDArray[np.float64]
 _ROOT = Path(__file__).resolve().parents[2]

@@ -6,19 +6,16 @@ All shares are of the whole run (`duration_s`), idle time included, and all work
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from framework.result import Result
 from framework.system.cluster import PoolSpec
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
-
-if TYPE_CHECKING:
-    from framework.result import Result
 
 Floats = NDArray[np.float64]
 _HOUR_S = 3600.0

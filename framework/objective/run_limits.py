@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,7 @@ from framework.errors import InputError, require_positive
 from framework.metrics.paper_scores import gaps_of, job_completion_time_s, normalized_latency_s
 from framework.metrics.slo import Slo, judge
 from framework.metrics.slowdown import Slowdown
-
-if TYPE_CHECKING:
-    from framework.result import Result
+from framework.result import Result
 
 Floats = NDArray[np.float64]
 _ANY = Slo(ttft_s=None, tpot_s=None)

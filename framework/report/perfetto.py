@@ -9,13 +9,12 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 import polars as pl
 
-if TYPE_CHECKING:
-    from framework.result import Result
+from framework.result import Result
 
 _NS = 1e9
 _STEPS_THREAD, _BESIDE_THREAD = 1, 2  # the latter for prefill steps beside the decodes

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,7 @@ from framework.cli.files import write_whole
 from framework.errors import InputError
 from framework.metrics.summary import Evaluation
 from framework.report.perfetto import write_timeline
-
-if TYPE_CHECKING:
-    from framework.result import Result
+from framework.result import Result
 
 
 def write(

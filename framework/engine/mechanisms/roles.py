@@ -16,7 +16,7 @@ from framework.engine.ask import ask_route
 from framework.engine.events import wake
 from framework.engine.inventory import is_drained
 from framework.engine.kv_blocks import fits
-from framework.engine.prefix_cache import forget_prefixes
+from framework.engine.mechanisms.prefix_cache import forget_prefixes
 from framework.engine.queues import first_due, load_changed, queue_pop, set_time, time_of
 from framework.engine.requests import end_request, enter_queue
 from framework.engine.state import State

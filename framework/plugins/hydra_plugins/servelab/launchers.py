@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra._internal.core_plugins import basic_launcher
 from hydra.core.config_store import ConfigStore
@@ -19,9 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from framework.errors import InputError
 from framework.run.launchers.composition import hasten
-
-if TYPE_CHECKING:
-    from framework.run.launchers.jobs import Shared
 
 Overrides = Sequence[Sequence[str]]
 
@@ -95,7 +92,7 @@ class LocalLauncher(SlurmLauncher):
     cluster = "local"
 
 
-def _shared(launcher: Any) -> Shared:
+def _shared(launcher: Any) -> Any:
     from framework.run.launchers.jobs import Shared
 
     return Shared(launcher.hydra_context, launcher.config, launcher.task_function)

@@ -1,0 +1,120 @@
+"""Imports between rooms go down only: a room may import those that stand before it here, and none twice around."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+# From low to high. A room is a folder of framework/, a flat module of it, or a top-level folder.
+FLOORS = (
+    "framework.moved",
+    "framework.errors",
+    "framework.compiler",
+    "framework.cli",
+    "framework.system",
+    "framework.codes",
+    "framework.workload",
+    "framework.timing",
+    "framework.timing.kernels",
+    "framework.timing.microbench",
+    "framework.policy",
+    "framework.engine",
+    "framework.result",
+    "framework.metrics",
+    "framework.bound",
+    "framework.simulate",
+    "framework.calibration",
+    "framework.objective",
+    "framework.report",
+    "framework.run",
+    "framework.plugins",
+    "policies",
+    "predictors",
+    "traces",
+    "experiments",
+)
+TOPS = ("framework", "policies", "predictors", "traces", "experiments")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for top in TOPS
+    for path in sorted((ROOT / top).rglob("*.py"))
+}
+MOST_FLAT, MOST_IN_A_FOLDER = 8, 26
+
+
+def room_of(module: str) -> str:
+    """The longest floor that holds the module."""
+    fitting = [floor for floor in FLOORS if module == floor or module.startswith(f"{floor}.")]
+    return max(fitting, key=len) if fitting else module
+
+
+def imported(module: str) -> Iterator[str]:
+    """The project's own modules that a module imports, wherever the import stands."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+GRAPH = {module: {other for other in imported(module) if other in MODULES} - {module} for module in MODULES}
+
+
+def test_every_module_has_a_floor() -> None:
+    assert not {room_of(module) for module in MODULES} - set(FLOORS) - {"framework"}
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_no_import_goes_up(room: str) -> None:
+    height = {floor: number for number, floor in enumerate((*FLOORS, "framework"))}
+    up = [
+        f"{module} imports {other}"
+        for module, others in GRAPH.items()
+        if room_of(module) == room
+        for other in sorted(others)
+        if other != "framework" and height[room_of(other)] > height[room]
+    ]
+    assert not up
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Within a room too, wherever the import stands; a package's own face may be imported by what it is made of."""
+    done: set[str] = set()
+    for start in sorted(GRAPH):
+        assert not (circle := _circle(start, [], done)), " -> ".join(circle)
+
+
+def _circle(module: str, path: list[str], done: set[str]) -> list[str]:
+    if module in path:
+        return [*path[path.index(module) :], module]
+    if module in done:
+        return []
+    for other in sorted(GRAPH[module]):
+        if MODULES[other].name == "__init__.py":
+            continue
+        if circle := _circle(other, [*path, module], done):
+            return circle
+    done.add(module)
+    return []
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_import_is_for_type_checkers_alone_between_rooms(module: str) -> None:
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            names = {inner.module for inner in ast.walk(node) if isinstance(inner, ast.ImportFrom) and inner.module}
+            assert all(room_of(name) == room_of(module) for name in names if name.split(".")[0] in TOPS)
+
+
+def test_framework_has_few_flat_modules_and_no_crowded_folder() -> None:
+    flat = [path.name for path in (ROOT / "framework").glob("*.py")]
+    assert len(flat) <= MOST_FLAT, flat
+    for folder in {Path(path).parent for module, path in MODULES.items() if module.startswith("framework")}:
+        assert len(list(folder.glob("*.py"))) <= MOST_IN_A_FOLDER, folder
