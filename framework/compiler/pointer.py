@@ -8,7 +8,7 @@ and exists in compiled code only.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 from llvmlite import ir
 from numba import types
@@ -18,9 +18,10 @@ from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, inf
 from numba.extending import intrinsic, lower_builtin, register_model
 from numba.np.arrayobj import record_getattr, record_setattr
 
-from framework.compiler.decorators import numba_config
+from framework.compiler.dispatchers import numba_config
 
 _BYTES = ir.IntType(8).as_pointer()
+_FIRST = {"target": "cpu"}  # numba asks what is made for this target before what is made for all
 
 
 class Pointer(types.Type):
@@ -39,6 +40,8 @@ class _Model(models.PrimitiveModel):
 
 @infer_global(operator.getitem)
 class _GetItem(AbstractTemplate):
+    metadata: ClassVar[dict[str, str]] = _FIRST
+
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Pointer) and isinstance(args[1], types.Integer):
             return signature(args[0].dtype, args[0], types.intp)
@@ -47,6 +50,8 @@ class _GetItem(AbstractTemplate):
 
 @infer_global(operator.setitem)
 class _SetItem(AbstractTemplate):
+    metadata: ClassVar[dict[str, str]] = _FIRST
+
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Pointer) and isinstance(args[1], types.Integer):
             return signature(types.none, args[0], types.intp, args[0].dtype)

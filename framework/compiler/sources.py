@@ -1,4 +1,7 @@
-"""Which source files a module's behaviour can depend on: itself and what it imports, as far as this project's own."""
+"""Which source files a module's behaviour can depend on: itself and what it imports, as far as this project's own.
+
+What was read of a file is kept as long as the file has the same age and size.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,17 @@ import functools
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements have statements
+
+
+class _Stamp(NamedTuple):
+    """A file as it is at a time."""
+
+    file: Path
+    changed_ns: int
+    size: int
 
 
 def import_closure(source: Path, root: Path) -> set[Path]:
@@ -19,32 +31,51 @@ def import_closure(source: Path, root: Path) -> set[Path]:
         file = pending.pop()
         if file not in found:
             found.add(file)
-            pending += _imported(file, root) + _imported(file, source.parent)
+            stamp = _stamp(file)
+            pending += _imported(stamp, root) + _imported(stamp, source.parent)
     return found
 
 
-def source_hash(sources: Iterable[Path]) -> str:
-    """Hash of the paths and contents of source files; 24 hex digits."""
+def source_hash(sources: Iterable[Path], root: Path) -> str:
+    """Hash of the places and contents of source files, the same in every copy of the project at `root`; 24 hex digits."""
     digest = hashlib.sha256()
-    for source in sorted(sources):
-        content = source.read_bytes()
-        digest.update(f"{source}\0{len(content)}\0".encode())
-        digest.update(content)
+    for name, content in sorted((place(source, root), _content_hash(_stamp(source))) for source in sources):
+        digest.update(f"{name}\0{content}\0".encode())
     return digest.hexdigest()[:24]
 
 
+def place(source: Path, root: Path) -> str:
+    """Where a file is in the project at `root`; of a file elsewhere, its name."""
+    return source.relative_to(root).as_posix() if source.is_relative_to(root) else source.name
+
+
+def last_change_ns(sources: Iterable[Path]) -> int:
+    """When the youngest of these files was written."""
+    return max(_stamp(source).changed_ns for source in sources)
+
+
+def _stamp(file: Path) -> _Stamp:
+    status = file.stat()
+    return _Stamp(file, status.st_mtime_ns, status.st_size)
+
+
 @functools.cache
-def _imported(source: Path, root: Path) -> list[Path]:
-    files = (root.joinpath(*name.split(".")) for name in _names(source))
+def _content_hash(stamp: _Stamp) -> str:
+    return hashlib.sha256(stamp.file.read_bytes()).hexdigest()
+
+
+@functools.cache
+def _imported(stamp: _Stamp, root: Path) -> list[Path]:
+    files = (root.joinpath(*name.split(".")) for name in _names(stamp))
     candidates = (place for file in files for place in (file.with_suffix(".py"), file / "__init__.py"))
     return [place for place in candidates if place.is_file()]
 
 
 @functools.cache
-def _names(source: Path) -> tuple[str, ...]:
+def _names(stamp: _Stamp) -> tuple[str, ...]:
     """Dotted names that may be modules; relative imports are not used in this project."""
     names: list[str] = []
-    pending: list[ast.AST] = [ast.parse(source.read_bytes())]
+    pending: list[ast.AST] = [ast.parse(stamp.file.read_bytes())]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):

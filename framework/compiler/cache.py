@@ -1,0 +1,175 @@
+"""numba's disk cache, with keys that hold on to contents.
+
+numba keys its cache by the path and the age of the file of the compiled function, so an edit in a callee of another
+module leaves stale machine code behind, and another copy of the same project compiles everything anew. Here the
+directory of a function is named after a hash of its file and of every file of this project that it imports, directly
+or not: their contents, and their places within the project. numba's own configuration is left as it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import inspect
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import llvmlite
+import numba
+from numba.core import caching
+
+from framework.compiler.sources import import_closure, last_change_ns, place, source_hash
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_NAME = "servelab"
+_KEPT_DIRECTORIES = 32
+_YOUNG_S = 3600.0  # a directory used within the last hour may belong to a running process
+
+
+class _Locator(caching.UserProvidedCacheLocator):
+    """Puts the files of one function under `cache_directory`."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        directory = cache_directory(Path(py_file))
+        if directory is None:
+            raise OSError("no writable cache directory")
+        self._py_file = py_file
+        self._lineno = py_func.__code__.co_firstlineno
+        self._cache_path = str(directory)
+
+    def get_source_stamp(self) -> str:
+        """Nothing: a directory is of the same contents for ever."""
+        return ""
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
+        return cls(py_func, py_file)
+
+
+class _CacheFiles(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 (as numba declares it)
+
+
+class FunctionCache(caching.FunctionCache):
+    """A cache is a convenience: what cannot be read is compiled again, what cannot be written is not kept."""
+
+    _impl_class = _CacheFiles
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], imported_ns: int) -> FunctionCache | None:
+        """The cache of a function; None where nothing can be kept.
+
+        Nothing is kept of files that were changed after `imported_ns`, for the process has what they were before.
+        """
+        source = Path(inspect.getfile(function))
+        if not source.exists():  # typed at a prompt
+            return None
+        if last_change_ns(import_closure(source.resolve(), _PROJECT)) > imported_ns or cache_directory(source) is None:
+            return None
+        make: Any = cls  # numba has no types
+        return cast(FunctionCache, make(function))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        parent: Any = super()
+        try:
+            return parent.load_overload(sig, target_context)
+        except Exception:  # a damaged file shows as almost any error of unpickling
+            self._forget()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        parent: Any = super()
+        try:
+            with _locked(Path(self.cache_path)):  # numba's index is read, changed and written back
+                parent.save_overload(sig, data)
+        except OSError:
+            return
+
+    def _forget(self) -> None:
+        """Start the index anew: saving reads it first."""
+        parent: Any = super()
+        try:
+            with _locked(Path(self.cache_path)):
+                parent.flush()
+        except OSError:
+            return
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def cache_directory(source: Path) -> Path | None:
+    """Where compiled code of the functions in file `source` is kept, or None where no directory can be written.
+
+    Under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory.
+    """
+    environment = os.environ
+    root = _writable_root(environment.get("NUMBA_CACHE_DIR"), environment.get("XDG_CACHE_HOME"))
+    return None if root is None else _prepared(root, _key(source.resolve()))
+
+
+def _key(source: Path) -> str:
+    """The same for equal contents at equal places of the project, wherever it is."""
+    own = f"{place(source, _PROJECT)} {source_hash(import_closure(source, _PROJECT), _PROJECT)}"
+    return hashlib.sha256(f"{own} numba {numba.__version__} llvmlite {llvmlite.__version__}".encode()).hexdigest()[:24]
+
+
+@functools.cache
+def _prepared(root: Path, key: str) -> Path | None:
+    directory = root / key
+    try:
+        directory.mkdir(exist_ok=True)
+        os.utime(directory)
+        prune(root)
+    except OSError:
+        return None
+    return directory
+
+
+def prune(root: Path) -> None:
+    """Remove all directories in `root` but the most recently used few and those used within the last hour."""
+    used = sorted(((entry.stat().st_mtime, entry) for entry in root.iterdir() if entry.is_dir()), reverse=True)
+    for mtime_s, directory in used[_KEPT_DIRECTORIES:]:
+        if time.time() - mtime_s > _YOUNG_S:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@functools.cache
+def _writable_root(numba_directory: str | None, user_directory: str | None) -> Path | None:
+    first = Path(numba_directory or user_directory or "~/.cache").expanduser()
+    if _is_writable(first / _NAME / "compiled"):
+        return (first / _NAME / "compiled").absolute()
+    shared = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
+    return shared if _is_private(shared) and _is_writable(shared) else None
+
+
+def _is_writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_private(directory: Path) -> bool:
+    """Cached code is executed: a directory in a place that all users share must be this user's alone."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077 == 0
