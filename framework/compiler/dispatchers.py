@@ -1,4 +1,4 @@
-"""When functions are compiled, and for which types: not before they are needed, and inner functions for one kind only."""
+"""When functions are compiled, and for which types: not before they are needed, inner functions for one kind only."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def import_closure(source: Path, root: Path) -> set[Path]:
 
 
 def source_hash(sources: Iterable[Path], root: Path) -> str:
-    """Hash of the places and contents of source files, the same in every copy of the project at `root`; 24 hex digits."""
+    """Hash of the places and contents of source files, equal in every copy of the project at `root`; 24 hex digits."""
     digest = hashlib.sha256()
     for name, content in sorted((place(source, root), _content_hash(_stamp(source))) for source in sources):
         digest.update(f"{name}\0{content}\0".encode())

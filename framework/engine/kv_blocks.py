@@ -45,8 +45,14 @@ def note_use(s: State, i: int, blocks: int, time_s: float) -> None:
 @inner
 def add_kv_tokens(s: State, i: int, tokens: int, time_s: float) -> None:
     """From `time_s` on, so many more KV tokens are held on i; their integral over time is kept as that of blocks is."""
+    note_tokens(s, i, tokens, tokens * time_s)
+
+
+@inner
+def note_tokens(s: State, i: int, tokens: int, added_s: float) -> None:
+    """The same for tokens added at several times, `added_s` summed over the tokens."""
     s.instances[i].kv_tokens += tokens
-    s.instances[i].kv_token_s -= tokens * time_s
+    s.instances[i].kv_token_s -= added_s
 
 
 @inner

@@ -12,14 +12,14 @@ from framework.engine.state import State
 @inner
 def allocate(s: State, i: int, blocks: int) -> None:
     """Take blocks that are available, evicting the oldest unreferenced prefixes where free ones are not enough."""
-    allocate_at(s, i, blocks, s.sim.now_s)
+    allocate_noted(s, i, blocks, blocks * s.sim.now_s)
 
 
 @inner
-def allocate_at(s: State, i: int, blocks: int, time_s: float) -> None:
-    """The same, for blocks that were taken at an earlier time of a leap."""
+def allocate_noted(s: State, i: int, blocks: int, taken_s: float) -> None:
+    """The same, for blocks that were taken at earlier times of a leap, `taken_s` summed over the blocks."""
     inst = s.instances[i]
-    note_use(s, i, blocks, time_s)
+    inst.kv_block_s -= taken_s
     while inst.free_blocks < blocks:
         if inst.cache_old < 0:
             s.error.status = OUT_OF_BLOCKS

@@ -10,8 +10,8 @@ import math
 
 from framework.codes import STEP_END
 from framework.compiler.decorators import inner
-from framework.engine.kv_blocks import add_kv_tokens, available
-from framework.engine.kv_cache import allocate, allocate_at
+from framework.engine.kv_blocks import available, note_tokens
+from framework.engine.kv_cache import allocate, allocate_noted
 from framework.engine.queues import set_time
 from framework.engine.state import State
 
@@ -65,19 +65,47 @@ def growth(s: State, i: int, from_step: int, steps: int) -> int:
 
 
 @inner
+def boundaries_s(s: State, i: int, first: int, stride: int, count: int) -> float:
+    """Sum of the ends of `count` steps of the leap, from its step number `first` on, every `stride`-th."""
+    step = s.step[i]
+    pairs = count * (count - 1) // 2
+    numbers = count * first + stride * pairs
+    squares = count * first * first + 2 * first * stride * pairs + stride * stride * (pairs * (2 * count - 1) // 3)
+    return count * step.start_s + (numbers * step.first_s + step.increment_s * ((squares - numbers) // 2))
+
+
+@inner
+def _grow(s: State, i: int, begun: int) -> None:
+    """Allocate the new blocks of i's leap up to its step number `begun`, each as of the start of the step it is for."""
+    inst, step, block = s.instances[i], s.step[i], s.options.block_tokens
+    count = begun - step.grown
+    blocks, taken_s = 0, 0.0
+    if inst.reserve_blocks == 0:
+        phase = (inst.decode_steps - step.done + step.grown) % block
+        for j in range(min(count, block)):
+            growing = s.lists[inst.growth_at + phase]
+            if growing > 0:
+                rounds = (count - j - 1) // block + 1
+                blocks += growing * rounds
+                taken_s += growing * boundaries_s(s, i, step.grown + j, block, rounds)
+            phase += 1
+            if phase == block:
+                phase = 0
+    allocate_noted(s, i, blocks, taken_s)
+    step.grown = begun
+
+
+@inner
 def advance(s: State, i: int, steps: int) -> None:
     """Bring i's counters to where `steps` steps of its leap have ended (and the next, if any, is under way)."""
     inst, step = s.instances[i], s.step[i]
     fresh = steps - step.done
     begun = min(steps + 1, step.steps)
     if begun > step.grown:
-        step0 = inst.decode_steps - step.done
-        middle_s = 0.5 * (boundary_s(s, i, step.grown) + boundary_s(s, i, begun - 1))
-        allocate_at(s, i, growth(s, i, step0 + step.grown, begun - step.grown), middle_s)
-        step.grown = begun
+        _grow(s, i, begun)
     if fresh > 0:
-        middle_s = 0.5 * (boundary_s(s, i, step.done + 1) + boundary_s(s, i, steps))
-        add_kv_tokens(s, i, fresh * step.decodes, middle_s)
+        added_s = step.decodes * boundaries_s(s, i, step.done + 1, 1, fresh)
+        note_tokens(s, i, fresh * step.decodes, added_s)
         step.done = steps
         inst.decode_steps += fresh
         inst.decode_kv += fresh * step.decodes
