@@ -1,23 +1,22 @@
-"""The pages for developers are true: files and functions that they name exist, and imports go down the floors shown."""
+"""The pages for developers are true: the files and functions that they name exist, the rooms have their floors."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.house.test_floors import FLOORS
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = (ARCHITECTURE, ROOT / "CONTRIBUTING.md", ROOT / "framework" / "engine" / "SEMANTICS.md")
 FOLDERS = (ROOT, ROOT / "framework", ROOT / "framework" / "engine")
 MADE = {"summary.json", "requests.parquet"}  # by a run
-TREES = ("framework", "policies", "predictors", "traces", "experiments")
 _NAMED = re.compile(r"`((?:[\w.]+/)+|(?:[\w.]+/)*[\w.]+\.(?:py|md|yaml|json|parquet))(?:: ?(\w+))?`(?:: `(\w+)`)?")
-_FLOORS = re.search(r"<!-- floors.*?```text\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -44,50 +43,11 @@ def test_lines_are_of_readable_length(page: Path) -> None:
     assert not [line for line in page.read_text().splitlines() if len(line) > 120 and not line.startswith("|")]
 
 
-def floors() -> dict[str, int]:
-    """The floor of each room, 0 the lowest; two blanks separate the rooms of a floor and what is said of them."""
-    assert _FLOORS is not None
-    lines = _FLOORS[1].splitlines()
-    words = [re.split(r" {2,}", line)[:-1] for line in lines]
-    return {room: len(lines) - 1 - number for number, rooms in enumerate(words) for room in rooms}
-
-
-def room(module: str) -> str:
-    """`timing.kernels` of framework.timing.kernels.table, `simulate` of framework.simulate, `traces` of traces.load."""
-    parts = module.split(".")
-    if parts[0] != "framework":
-        return parts[0]
-    inner = ".".join(parts[1:3])
-    return inner if inner in floors() else ".".join(parts[1:2])
-
-
-def imports() -> Iterator[tuple[str, str]]:
-    """Each import of a module of the project by another: (importing, imported)."""
-    paths = {name_of(path): path for tree in TREES for path in (ROOT / tree).rglob("*.py")}
-    for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for alias in node.names:
-                    inner = f"{node.module}.{alias.name}"
-                    imported = inner if inner in paths else node.module
-                    if imported in paths:
-                        yield name, imported
-
-
-def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-def test_every_room_has_a_floor() -> None:
-    packages = {path.parent.name for path in (ROOT / "framework").glob("*/__init__.py")}
-    modules = {path.stem for path in (ROOT / "framework").glob("*.py")} - {"__init__"}
-    assert (packages | modules) - floors().keys() <= {"moved", "version"}  # which import nothing
-
-
-def test_imports_go_down() -> None:
-    known, found = floors(), list(imports())
-    assert len(found) > 500
-    rooms = {(room(one), room(other)) for one, other in found}
-    across = {(one, other) for one, other in rooms if one != other and one in known and other in known}
-    assert ("simulate", "engine") in across
-    assert not {(one, other) for one, other in across if known[one] <= known[other]}
+def test_the_picture_of_the_rooms_has_their_floors() -> None:
+    shown = re.search(r"<!-- floors.*?```text\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
+    assert shown is not None
+    rooms = [re.split(r" {2,}", line)[:-1] for line in reversed(shown[1].splitlines())]
+    names = [[name if (ROOT / name).is_dir() else f"framework.{name}" for name in line] for line in rooms]
+    assert {name for line in names for name in line} >= set(FLOORS) - {"framework.moved"}
+    for lower, higher in pairwise(names):
+        assert max(map(FLOORS.index, lower)) < min(map(FLOORS.index, higher)), (lower, higher)
