@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SYSTEMS = ("ares", "mooncake", "vllm", "sarathi", "distserve", "orca", "llumnix", "splitwise", "tetriinfer", "dynamo")
 # scorers of single papers are named after them
-FRAMEWORK = [path for path in sorted((ROOT / "framework").rglob("*.py")) if path.name != "scorers.py"]
+FRAMEWORK = [path for path in sorted((ROOT / "framework").rglob("*.py")) if path.name != "paper_scores.py"]
 
 
 def locked(name: str) -> dict[str, str]:
