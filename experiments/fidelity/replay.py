@@ -23,9 +23,9 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.kernels.read_aiconfigurator import load_package, package_gpu
 from framework.timing.kernels.table import Kernels
-from framework.timing.kernels.tabulate import compose
-from framework.timing.profile import Parts
-from framework.timing.table import StepRow
+from framework.timing.kernels.tabulate import tabulate
+from framework.timing.profile import StepParts
+from framework.timing.step_row import StepRow
 from framework.workload import Closed, Workload
 
 _ROWS_A_TASK = 8
@@ -117,8 +117,8 @@ def _kernels(gpu: str, backend: str) -> Kernels:
 
 
 @lru_cache(maxsize=64)
-def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> Parts:
-    return compose(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
+def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> StepParts:
+    return tabulate(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
 
 
 def _means(result: Result) -> Replayed | str:

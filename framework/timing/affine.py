@@ -8,7 +8,7 @@ from framework.errors import require_at_least
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import StepRow
+from framework.timing.step_row import StepRow
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from framework.cli.files import write_whole
 from framework.errors import InputError, require_at_least, require_choice, require_positive
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
+from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
 _KINDS = ("dense", "moe")
@@ -44,6 +45,16 @@ class Calibration:
             require_positive(f"calibration: {name}", getattr(self, name))
         for name in ("step_s", "prefill_step_s", "sequence_s", "request_s"):
             require_at_least(f"calibration: {name}", getattr(self, name), 0)
+
+    @property
+    def overheads(self) -> StepRow:
+        """The seconds that are added to every step, to every chunk and decode in it, and to every request."""
+        return StepRow(
+            base_s=self.step_s,
+            prefill_step_s=self.prefill_step_s,
+            per_sequence_s=self.sequence_s,
+            request_s=self.request_s,
+        )
 
 
 _TERMS = tuple(field.name for field in fields(Calibration))

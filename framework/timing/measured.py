@@ -14,11 +14,11 @@ from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load
-from framework.timing.profile import Parts, Setup
+from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
-from framework.timing.scale import NEIGHBOURS, same_speed, scaled
-from framework.timing.table import StepRow
-from framework.timing.two_batch_overlap import NODE_GPUS, in_two_batches, with_expert_load
+from framework.timing.scale import SCALING_SOURCES, same_speed, scaled
+from framework.timing.step_row import StepRow
+from framework.timing.two_batch_overlap import in_two_batches, with_expert_load
 
 _Asked = tuple[Model, Gpu, Parallelism]
 
@@ -31,7 +31,7 @@ class Entry:
     was scaled; None where nothing was.
     """
 
-    parts: Parts
+    parts: StepParts
     gpu: str
     origin: Origin
     fit: Fit | None
@@ -144,7 +144,7 @@ class Measured:
 
     def _like(self, gpu: Gpu) -> tuple[str, float]:
         """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""
-        known = NEIGHBOURS.get(gpu.name)
+        known = SCALING_SOURCES.get(gpu.name)
         if self.neighbour is not None:
             return self.neighbour, known.tensor_gain if known is not None and known.gpu == self.neighbour else 1.0
         return (known.gpu, known.tensor_gain) if known is not None else (gpu.name, 1.0)

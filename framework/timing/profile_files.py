@@ -1,33 +1,28 @@
 """Profiles: the parts of all setups of one model on one GPU and backend, as small files that ship with the package.
 
 A profile is `<directory>/<gpu>/<backend>/<model>.json.gz`: JSON of a header (where its times come from) and entries,
-one `Parts` each, times in microseconds, rounded to four significant digits. The same profile is the same bytes.
+one `StepParts` each (framework.timing.profile_entry). The same profile is the same bytes.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from framework.cli.files import read_once, user_cache, write_whole
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
-from framework.system.parallelism import Parallelism
-from framework.timing.profile import FloatArray, Parts, Setup
+from framework.timing.profile import Setup, StepParts
+from framework.timing.profile_entry import decoded, encoded
 
 _FORMAT = "servelab timing profile 1"
-_DIGITS = 4
-_US = 1e-6
 _SUFFIX = ".json.gz"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may differ between a model and its profile
@@ -59,9 +54,9 @@ class Profile:
     """Measured parts of one model on one GPU and backend, one entry for each setup."""
 
     origin: Origin
-    entries: tuple[Parts, ...]
+    entries: tuple[StepParts, ...]
 
-    def find(self, setup: Setup) -> Parts | None:
+    def find(self, setup: Setup) -> StepParts | None:
         """The entry of that setup, None where it was not measured."""
         return next((parts for parts in self.entries if parts.setup == setup), None)
 
@@ -80,7 +75,7 @@ class Profile:
 class Found:
     """An entry of a profile, and the profile it was found in."""
 
-    parts: Parts
+    parts: StepParts
     origin: Origin
 
 
@@ -150,7 +145,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
     content = {
         "format": _FORMAT,
         "origin": asdict(origin),
-        "entries": [_encoded(parts) for parts in profile.entries],
+        "entries": [encoded(parts) for parts in profile.entries],
     }
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
@@ -161,16 +156,14 @@ def write_profile(directory: Path, profile: Profile) -> Path:
 def read_profile(path: Path) -> Profile:
     """Read a profile; InputError, naming the file, for one that cannot be read or is something else.
 
-    A process reads a file again only if it has changed; arrays of a profile cannot be altered.
+    A process reads a file again only if it has changed.
     """
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         origin = content["origin"]
-        return Profile(
-            Origin(**{**origin, "device": Gpu(**origin["device"])}), tuple(map(_decoded, content["entries"]))
-        )
+        return Profile(Origin(**{**origin, "device": Gpu(**origin["device"])}), tuple(map(decoded, content["entries"])))
     except OSError as error:  # gzip.BadGzipFile is one
         reason = error.strerror or str(error)
         raise InputError(f"{path}: cannot be read as a timing profile ({reason}); {_MEND}") from error
@@ -186,51 +179,3 @@ def _profiles(places: Iterable[Path], model: str, gpu: str, backend: str) -> Ite
         path = profile_path(place, model, gpu, backend)
         if path.is_file():
             yield read_profile(path), path
-
-
-def _encoded(parts: Parts) -> dict[str, Any]:
-    """The fields of an entry by name; times are named `_us` instead of `_s`."""
-    encoded: dict[str, Any] = {}
-    for field in fields(Parts):
-        value = getattr(parts, field.name)
-        if isinstance(value, Parallelism):
-            encoded[field.name] = asdict(value)
-        elif isinstance(value, str):
-            encoded[field.name] = value
-        elif field.name.endswith("_s"):
-            encoded[f"{field.name[:-2]}_us"] = _numbers((np.asarray(value) / _US).tolist(), _DIGITS)
-        else:
-            encoded[field.name] = _numbers(np.asarray(value, np.float64).tolist())
-    return encoded
-
-
-def _numbers(value: Any, digits: int | None = None) -> Any:
-    """Nested lists of numbers, shortened: whole ones as integers, infinity as null, to that many significant digits."""
-    if isinstance(value, list):
-        return [_numbers(item, digits) for item in value]
-    if math.isinf(value):
-        return None
-    number = value if digits is None else float(f"{value:.{digits}g}")
-    return int(number) if number.is_integer() else number
-
-
-def _decoded(entry: Mapping[str, Any]) -> Parts:
-    decoded: dict[str, Any] = {}
-    for name, value in entry.items():
-        if name == "parallelism":
-            decoded[name] = Parallelism(**value)
-        elif isinstance(value, str):
-            decoded[name] = value
-        elif name.endswith("_us"):
-            times_s = np.array(value, np.float64) * _US
-            decoded[f"{name[:-3]}_s"] = _read_only(times_s) if times_s.ndim else float(times_s)
-        elif isinstance(value, list):
-            decoded[name] = _read_only(np.array([np.inf if item is None else item for item in value], np.float64))
-        else:
-            decoded[name] = math.inf if value is None else float(value)
-    return Parts(**decoded)
-
-
-def _read_only(array: FloatArray) -> FloatArray:
-    array.flags.writeable = False
-    return array

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from framework.errors import require_at_least, require_share
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import Curve, StepRow
+from framework.timing.curves import Curve
+from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
 _ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
@@ -105,8 +103,7 @@ class Roofline:
         read_s = model.dtype_bytes / (bandwidth * parallelism.tp)
         linear = _matrix(model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
         if model.experts is not None:
-            experts = self._experts(model, gpu, parallelism)
-            linear = _sum(linear, experts)
+            linear = linear + self._experts(model, gpu, parallelism)
         return StepRow(
             base_s=self.overhead_s + reductions * self.all_reduce_latency_s,
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
@@ -134,15 +131,3 @@ def _matrix(read_s: float, row_s: float, extra_s: float) -> Curve:
     ridge = max(read_s / row_s, 2.0)
     knots = (1.0, ridge, 2 * ridge)
     return Curve(knots, tuple(max(read_s, row_s * rows) + extra_s * rows for rows in knots))
-
-
-def _sum(one: Curve, other: Curve) -> Curve:
-    """The sum of two curves, on the knots of both."""
-    knots = np.union1d(one.knots, other.knots)
-    return Curve(tuple(knots), tuple(_at(one, knots) + _at(other, knots)))
-
-
-def _at(curve: Curve, xs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The curve's values at xs >= its first knot; the last segment goes on."""
-    slope = (curve.values[-1] - curve.values[-2]) / (curve.knots[-1] - curve.knots[-2])
-    return np.interp(xs, curve.knots, curve.values) + slope * np.maximum(xs - curve.knots[-1], 0.0)

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from framework.cli.launch import USER_ERROR, launch
 from framework.report import show_step as command
-from framework.report.show_step import Shown, parse_step, run, show
+from framework.report.show_step import parse_step, run
+from framework.report.step_figures import StepFigures, step_figures
 from framework.report.step_table import step_table
 from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
@@ -36,7 +37,7 @@ POINTS = [
 
 
 @functools.cache
-def asked(words: str) -> Shown:
+def asked(words: str) -> StepFigures:
     return run(["gpu=h100", *words.split()])
 
 
@@ -99,9 +100,9 @@ def test_windows_bound_what_is_read() -> None:
     assert long - short == 1000 * model.kv_bytes_per_token  # of the layers without a window alone
 
 
-def made(step: Step, **more: Any) -> Shown:
+def made(step: Step, **more: Any) -> StepFigures:
     model, gpu = load("model", "llama3_8b"), load("gpu", "h100")
-    return show(model, gpu, Parallelism(), Roofline(**more), step)
+    return step_figures(model, gpu, Parallelism(), Roofline(**more), step)
 
 
 def test_figures_follow_from_their_definitions() -> None:

@@ -20,10 +20,10 @@ from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
 from framework.timing.measured import Measured
-from framework.timing.profile import Parts, Setup
+from framework.timing.profile import StepParts, Setup
 from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
-from framework.timing.scale import NEIGHBOURS, scaled
+from framework.timing.scale import SCALING_SOURCES, scaled
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -211,12 +211,12 @@ def test_compute_that_doubles_halves_what_it_limits() -> None:
     assert scaled(parts, mixture, gpu("h100"), gpu("h100"), 2.0).gemm_s[-1] == pytest.approx(parts.gemm_s[-1] / 2)
 
 
-@pytest.mark.parametrize("name", NEIGHBOURS)
+@pytest.mark.parametrize("name", SCALING_SOURCES)
 def test_unmeasured_gpus_have_a_neighbour(own: Path, name: str) -> None:
     timing = measured(own)
     row = timing.row(model(), gpu(name), TP1)
-    assert f"{name} scaled from {NEIGHBOURS[name].gpu}" in timing.source
-    measured_row = measured(own).row(model(), gpu(NEIGHBOURS[name].gpu), TP1)
+    assert f"{name} scaled from {SCALING_SOURCES[name].gpu}" in timing.source
+    measured_row = measured(own).row(model(), gpu(SCALING_SOURCES[name].gpu), TP1)
     assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
 
 
@@ -250,14 +250,14 @@ def test_a_changed_datasheet_is_scaled_and_says_so(own: Path) -> None:
 # --- what ships -----------------------------------------------------------------------------------------------------
 
 
-def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: str = "vllm", **types: str) -> Parts:
+def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: str = "vllm", **types: str) -> StepParts:
     asked = replace(load("model", name), **types)
     found = find((shipped_directory(),), asked, gpu_name, backend, Setup.of(asked, parallelism))
     assert found is not None
     return found.parts
 
 
-@pytest.mark.parametrize("name", NEIGHBOURS)
+@pytest.mark.parametrize("name", SCALING_SOURCES)
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_scaled_times_lie_above_the_roofline_and_near_it(name: str, tokens: int) -> None:
     """No part is faster than the datasheet allows, none much slower than kernels usually are."""

@@ -11,7 +11,7 @@ from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.measured import Measured
-from framework.timing.profile import Parts
+from framework.timing.profile import StepParts
 from framework.timing.table import StepRow, base_s, stack
 from framework.timing.two_batch_overlap import in_two_batches, with_expert_load
 from tests.helpers.parts import load, made_up
@@ -20,13 +20,13 @@ PLAIN = Calibration()
 WIDE = Parallelism(ep=16, dp=16)
 
 
-def linear_s(parts: Parts, tokens: int, calibration: Calibration = PLAIN) -> float:
+def linear_s(parts: StepParts, tokens: int, calibration: Calibration = PLAIN) -> float:
     """Seconds that a prefill of so many tokens costs, attention apart."""
     row = replace(parts.row(calibration), base_s=0.0, prefill_step_s=0.0, logits=None)
     return base_s(stack([row]), 0, tokens, 0, 0)
 
 
-def flat(compute_s: float, per_token_s: float, communication_s: float) -> Parts:
+def flat(compute_s: float, per_token_s: float, communication_s: float) -> StepParts:
     """Compute that takes `compute_s` and so much a token more, and communication a token."""
     tokens = np.array([1.0, 64.0, 2048.0, 4096.0])
     zeros = np.zeros(4)

@@ -25,7 +25,7 @@ from framework.timing.calibration_terms import (
     replace_calibration,
     write_calibrations,
 )
-from framework.timing.profile import Parts, Setup
+from framework.timing.profile import StepParts, Setup
 from framework.timing.profile_files import Profile, find, profile_path, read_profile, write_profile
 from framework.timing.scale import same_speed
 from framework.timing.shipped_setups import Types, parallelisms, typed
@@ -45,7 +45,7 @@ def written(tmp_path: Path) -> Path:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def seconds(parts: Parts, calibration: Calibration = PLAIN, **step: Any) -> float:
+def seconds(parts: StepParts, calibration: Calibration = PLAIN, **step: Any) -> float:
     asked: dict[str, Any] = {"prefixes": [], "chunks": [], "decodes": 0, "context": 0} | step
     return step_s(stack([parts.row(calibration)]), 0, **asked)
 
@@ -119,7 +119,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     before = Profile(origin(model, gpu), (made_up(tokens_limit=math.inf, skew_s=1.25e-12, scaled_from="a100"),))
     after = read_profile(write_profile(tmp_path, before))
     assert after.origin == before.origin
-    for field in fields(Parts):
+    for field in fields(StepParts):
         old, new = getattr(before.entries[0], field.name), getattr(after.entries[0], field.name)
         if field.name.endswith("_s"):
             np.testing.assert_allclose(new, old, rtol=5.1e-4)
@@ -367,13 +367,13 @@ def test_knots_are_close_to_the_full_tables(name: str, gpu: str, backend: str, p
     """Steps between the knots, against every measured shape that they are made of."""
     pytest.importorskip("aiconfigurator_core", reason="no kernel tables to compare with: pip install '.[kernels]'")
     from framework.timing.kernels.read_aiconfigurator import load_package
-    from framework.timing.kernels.step_cost import exact_times
+    from framework.timing.kernels.step_cost import step_cost
 
     model, (instance,) = typed(load("model", name), types), parallelisms(parallelism)
     found = find((SHIPPED,), model, gpu, backend, Setup.of(model, instance))
     assert found is not None
     tables = stack([found.parts.row(PLAIN)])
-    exact = exact_times(load_package(gpu, backend), model, load("gpu", gpu), instance)
+    exact = step_cost(load_package(gpu, backend), model, load("gpu", gpu), instance)
     errors = []
     for chunks, decodes, mean in steps(instance.pp * instance.dp):
         decoded, sampled = decodes * mean, len(chunks) + decodes

@@ -11,7 +11,7 @@ from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.parallelism import Parallelism
 from framework.timing.affine import Affine
-from framework.timing.overheads import InWaves
+from framework.timing.overheads import WaveQuantization
 from framework.timing.roofline import Roofline
 from framework.timing.table import chunk_s, stack
 from framework.workload import Workload
@@ -19,7 +19,7 @@ from policies.chunked import Chunked
 from tests.helpers.parts import load as part
 
 A100, YI = part("gpu", "a100"), part("model", "yi_6b")  # 32 heads
-WAVES = InWaves(Roofline(), 64, {"a100": 216})
+WAVES = WaveQuantization(Roofline(), 64, {"a100": 216})
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_what_it_cannot_know_is_refused() -> None:
     with pytest.raises(InputError, match=r"timing.slots names a100, not gpu=v100"):
         WAVES.row(YI, part("gpu", "v100"), Parallelism())
     with pytest.raises(InputError, match=r"timing.tile_rows"):
-        InWaves(Affine(0.01), 0, {"a100": 216})
+        WaveQuantization(Affine(0.01), 0, {"a100": 216})

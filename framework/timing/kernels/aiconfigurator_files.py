@@ -9,6 +9,7 @@ import polars as pl
 
 from framework.errors import InputError
 from framework.timing.kernels.table import NAMES
+from framework.timing.profile import NODE_GPUS
 
 # Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.hardware has
 # no such types.
@@ -24,7 +25,6 @@ _DTYPES = {
 }
 _US = 1e-6
 _BF16_BYTES = 2
-_NODE_GPUS = 8
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _deepep_files() -> list[File]:
 def _spread_experts(name: str) -> File:
     """Kernels behind DeepEP, whole experts on each GPU; routing is even, as copies of the popular ones make it."""
     columns = {**_EXPERTS, "distribution": pl.lit("balanced")}
-    keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > _NODE_GPUS)
+    keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > NODE_GPUS)
     return File("moe", name, columns, keep)
 
 

@@ -9,7 +9,7 @@ model's own) pick what to make, into the user's cache, where timing=measured fin
 a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of conf/.
 
 Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
-kernels=FILE, from a CSV of one's own or the profiles of the simulator Vidur (framework/timing/kernels/read.py).
+kernels=FILE, from a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
-from framework.timing.kernels.read import load
+from framework.timing.kernels.read_aiconfigurator import load_package
+from framework.timing.kernels.read_csv import load_csv, read_text
+from framework.timing.kernels.read_vidur import is_vidur, load_vidur
 from framework.timing.kernels.table import Kernels, Provenance
-from framework.timing.kernels.tabulate import compose
-from framework.timing.profile import Parts, Setup
+from framework.timing.kernels.tabulate import tabulate
+from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import Origin, Profile
 from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
 
@@ -52,7 +54,7 @@ _CITATION = "{source}: kernel times measured on {gpu} with {backend} {backend_ve
 class Request:
     """What to make. `parallelisms`, `types`: None where those that ship are to be made.
 
-    `kernels`: "package" or a file, as for `framework.timing.kernels.read.load`. `keep`: entries that are at `out`.
+    `kernels`: "package" or a file, as for `load_kernels`. `keep`: entries that are at `out`.
     """
 
     models: tuple[Model, ...]
@@ -78,6 +80,20 @@ class Made:
         self.missing.setdefault(reason, []).append(what)
 
 
+def load_kernels(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
+    """Kernel tables of `gpu` from "package" (aiconfigurator-core), a CSV of one's own, or profiles of Vidur.
+
+    Vidur's are a directory, or a file recognised by its columns. `backend` may be None for a CSV that states it. Raises
+    InputError for what cannot be used.
+    """
+    path = Path(source)
+    if source != _PACKAGE and not path.is_dir() and not is_vidur(read_text(path)):
+        return load_csv(path, gpu, backend)
+    if backend is None:
+        raise InputError(f"kernel times from {source} need a backend")
+    return load_package(gpu.name, backend) if source == _PACKAGE else load_vidur(path, gpu, backend)
+
+
 def build(request: Request, progress: Callable[[int, int], None] | None = None) -> Made:
     """Make the profiles of a request; kernels that were not measured are listed, not refused.
 
@@ -88,7 +104,7 @@ def build(request: Request, progress: Callable[[int, int], None] | None = None) 
     total = len(platforms) * len(request.models)
     for at, (gpu, backend) in enumerate(platforms):
         try:
-            kernels = load(request.kernels, gpu, backend)
+            kernels = load_kernels(request.kernels, gpu, backend)
         except InputError as error:
             made.miss(str(error), f"{gpu.name} {backend}")
             continue
@@ -102,10 +118,10 @@ def build(request: Request, progress: Callable[[int, int], None] | None = None) 
 
 
 def _profile(request: Request, kernels: Kernels, model: Model, gpu: Gpu, made: Made) -> Profile | None:
-    entries: dict[Setup, Parts] = {}
+    entries: dict[Setup, StepParts] = {}
     for candidate, setup in _candidates(request, model, gpu):
         try:
-            entries[setup] = compose(kernels, candidate, gpu, setup.parallelism)
+            entries[setup] = tabulate(kernels, candidate, gpu, setup.parallelism)
         except InputError as error:
             made.miss(str(error), f"{model.name} {gpu.name} {kernels.provenance.backend} {setup}")
     if not entries:
@@ -125,7 +141,7 @@ def _candidates(request: Request, model: Model, gpu: Gpu) -> Iterator[tuple[Mode
     return fitting(model, gpu, types, parallelisms, anyway=request.parallelisms is not None)
 
 
-def _kept(out: Path, origin: Origin) -> dict[Setup, Parts]:
+def _kept(out: Path, origin: Origin) -> dict[Setup, StepParts]:
     """The entries that a profile at `out` already has from the same tables."""
     path = profile_files.profile_path(out, origin.model, origin.device.name, origin.backend)
     if not path.is_file():

@@ -20,8 +20,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from framework.timing.curves import FloatArray
 
-FloatArray = NDArray[np.float64]
 Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
 
 

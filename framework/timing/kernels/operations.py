@@ -12,8 +12,10 @@ import polars as pl
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Experts
-from framework.timing.kernels.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.table import Kernels
+from framework.timing.profile import NODE_GPUS
 
 ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
 # A kernel that only moves data reaches 80 % of the bandwidth after a launch of 3 us: the values that
@@ -23,7 +25,6 @@ LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
-NODE_GPUS = 8
 _NETWORK_S = 15e-6  # of a round between nodes; estimate
 _LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU

@@ -15,7 +15,7 @@ import polars as pl
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.timing.kernels.checks import checked, named, require_plausible, require_range, sized
-from framework.timing.kernels.csv_text import read_text
+from framework.timing.kernels.read_csv import read_text
 from framework.timing.kernels.table import OPERATIONS, Kernels, Provenance, fastest
 
 _MS = 1e-3
