@@ -73,7 +73,7 @@ def encoded(parts: StepParts) -> dict[str, Any]:
 
 def decoded(entry: Mapping[str, Any]) -> StepParts:
     """The parts of an entry. Raises ValueError, KeyError or TypeError for columns that are not those of an entry."""
-    entry = _DEFAULTS | dict(entry)
+    entry = {**_DEFAULTS, **entry}
     if set(entry) != _KNOWN:
         raise ValueError(f"an entry lacks, or has too many: {', '.join(sorted(_KNOWN ^ set(entry)))}")
     rows: dict[str, dict[str, Any]] = {}

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.curves import Curve, Surface
+from framework.timing.curves import Curve, FloatArray, Surface
 from framework.timing.profile import Setup, StepParts, limits_of_decodes
 from framework.timing.profile_files import Origin, Profile, shape_of, write_profile
 from framework.timing.step_row import StepRow
@@ -75,6 +75,14 @@ def _of_columns(**of: Any) -> StepParts:
     rows["logits"] = StepRow(logits=Curve.of(of["sampled"], of["logits_s"]), sampled_limit=of["sampled_limit"])
     rows["overhead"] = StepRow(base_s=of["base_s"])
     return StepParts(setup, rows, of.get("scaled_from", ""))
+
+
+def seconds_of(parts: StepParts, part: str) -> FloatArray:
+    """The seconds at the knots of a part's curve or surface."""
+    row = parts[part]
+    tables: list[Curve | Surface | None] = [row.linear, row.attention, row.decode, row.logits]
+    (values,) = [np.asarray(table.values) for table in tables if table is not None]
+    return values
 
 
 def origin(model: Model, gpu: Gpu, backend: str = "vllm") -> Origin:

@@ -12,10 +12,10 @@ import yaml
 
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
-from framework.timing.kernels.checks import too_fast
 from framework.timing.kernels.build import load_kernels
-from framework.timing.kernels.read_csv import load_csv
+from framework.timing.kernels.checks import too_fast
 from framework.timing.kernels.read_aiconfigurator import BACKENDS, load_package, package_gpu, package_root
+from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
 from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS, Kernels
 from tests.timing.test_timing import H100

@@ -12,7 +12,7 @@ from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.kernels.all_to_all import all_to_all_s
 from framework.timing.kernels.operations import Operations
-from tests.timing.test_composition import (
+from tests.timing.test_tabulate import (
     DENSE,
     GPU,
     LATENT,

@@ -19,13 +19,16 @@ from framework.system.gpu import Gpu
 from framework.system.model import Experts, LatentAttention, Model
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
-from framework.timing.kernels.interpolate import FloatArray, interpolate, nearest
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import interpolate, nearest
 from framework.timing.kernels.operations import Operations, Shard
 from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
-from framework.timing.kernels.tabulate import choose_knots, tabulate, samples
+from framework.timing.kernels.tabulate import choose_knots, samples, tabulate
+from framework.timing.profile import Setup
 from framework.timing.table import stack, step_s
 from tests.conftest import ROOT
+from tests.helpers.parts import seconds_of
 
 GPU = Gpu("toy", {"bf16": 1e14, "fp8": 2e14}, 80e9, 1e12, 1e11, 1e10, 1e10, 500.0, 50.0, 1.0)
 ONE = Parallelism()
@@ -350,11 +353,13 @@ def test_parts_reproduce_the_tables(model: Model, parallelism: Parallelism) -> N
         errors = np.abs(deviations(times, stack([parts.row(Calibration())]), 64, 4096))
         assert np.median(errors) < 0.01
         assert np.max(errors) < 0.05
-    assert parts.tokens_limit == 4096 * (parallelism.pp if model.experts else groups)
-    assert parts.length_limit == 4096
-    assert parts.context_limits[0] == 8192
-    assert (parts.dtype, parts.expert_dtype, parts.kv_dtype) == ("bf16", "bf16", "bf16")
-    assert np.all(parts.experts_s > 0) == (model.experts is not None)
+    assert parts["gemm"].tokens_limit == 4096 * (parallelism.pp if model.experts else groups)
+    assert parts["prefill_attention"].length_limit == 4096
+    limits = parts["decode_attention"].decode_limits
+    assert limits is not None
+    assert limits.values[0] == 8192
+    assert parts.setup == Setup(parallelism, "bf16", "bf16", "bf16")
+    assert np.all(seconds_of(parts, "experts") > 0) == (model.experts is not None)
 
 
 def test_beyond_measurement_time_grows_in_proportion() -> None:
@@ -399,8 +404,8 @@ def test_reference_points(h100: Kernels, name: str, tp: int) -> None:
     errors = np.abs(deviations(times, tables, 512, 16384))
     assert np.median(errors) < 0.01
     assert np.max(errors) < 0.05
-    assert len(parts.tokens) < 80
-    assert parts.decode_s.size < 1500
+    assert len(seconds_of(parts, "gemm")) < 80
+    assert seconds_of(parts, "decode_attention").size < 1500
 
 
 def test_every_architecture_composes_from_measured_kernels(h100: Kernels) -> None:

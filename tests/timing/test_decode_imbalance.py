@@ -72,12 +72,12 @@ def test_batches_without_an_even_one_are_ignored() -> None:
 
 def test_too_few_pairs_are_refused() -> None:
     even, uneven = tables()
-    with pytest.raises(InputError, match="skew: 3 uneven decode batches with an even one"):
+    with pytest.raises(InputError, match="decode imbalance: 3 uneven decode batches with an even one"):
         fit_imbalance(even.head(1), uneven)
 
 
 def test_rows_of_several_layers_are_refused() -> None:
     even, uneven = tables()
     other = even.with_columns(heads=pl.lit(64, pl.Int64))
-    with pytest.raises(InputError, match=r"skew: rows of 2 layers .*bf16 32 8 128 0; bf16 64 8 128 0"):
+    with pytest.raises(InputError, match=r"decode imbalance: rows of 2 layers .*bf16 32 8 128 0; bf16 64 8 128 0"):
         fit_imbalance(pl.concat([even, other]), uneven)
