@@ -32,8 +32,8 @@ _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may dif
 class Origin:
     """Where a profile's times come from.
 
-    `device`: the GPU as conf/gpu had it, by which the times are scaled to others. `shape`: sizes of the model, see
-    `shape_of`. `version`: of the backend, `versions` of each kernel table.
+    `device` is the GPU as conf/gpu had it, by which the times are scaled to others. `shape` has the sizes of the model,
+    as `shape_of` gives them. `version` is that of the backend, and `versions` are those of each kernel table.
     """
 
     model: str
@@ -51,7 +51,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Measured parts of one model on one GPU and backend, one entry for each setup."""
+    """The measured step times of one model on one GPU and backend, one entry for each setup."""
 
     origin: Origin
     entries: tuple[StepParts, ...]
@@ -80,7 +80,7 @@ class Found:
 
 
 def shape_of(model: Model) -> dict[str, Any]:
-    """The sizes that step times depend on: not the name, nor data types, which each entry states itself."""
+    """The sizes of a model that step times depend on, by name; each entry of a profile states its data types itself."""
     flat: dict[str, Any] = {}
     for name, value in asdict(model).items():
         nested = value.items() if isinstance(value, dict) else ()
@@ -89,7 +89,7 @@ def shape_of(model: Model) -> dict[str, Any]:
 
 
 def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:
-    """Where the profile of a model lies in a directory of profiles; InputError for names that cannot be file names."""
+    """Where the profile of a model lies in a directory of profiles. Raises InputError for names no file can have."""
     for what, name in (("model.name", model), ("gpu.name", gpu), ("timing.backend", backend)):
         if not _NAME.fullmatch(name):
             raise InputError(f"{what} = {name!r} cannot name a profile: letters, digits, dots, - and _ only")
@@ -97,9 +97,9 @@ def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:
 
 
 def directories(own: Path | None = None) -> tuple[Path, ...]:
-    """Where profiles are looked for, first to last: the user's own directory, the user's cache, those that ship.
+    """The directories to look for profiles in, first to last: the user's own one, the user's cache, those that ship.
 
-    InputError if `own` is no directory.
+    Raises InputError if `own` is no directory.
     """
     if own is not None and not own.is_dir():
         raise InputError(f"timing.profiles = {own}: there is no such directory")
@@ -107,17 +107,20 @@ def directories(own: Path | None = None) -> tuple[Path, ...]:
 
 
 def cache_directory() -> Path:
-    """Profiles that the user made."""
+    """The directory of the profiles that the user made."""
     return user_cache() / "profiles"
 
 
 def shipped_directory() -> Path:
-    """Profiles that ship with the package."""
+    """The directory of the profiles that ship with the package."""
     return Path(__file__).resolve().parent / "profiles"
 
 
 def find(places: Iterable[Path], model: Model, gpu: str, backend: str, setup: Setup) -> Found | None:
-    """The first entry of that setup; None where there is none. InputError for a bad file, or one of other sizes."""
+    """The first entry of that setup, in the order of `places`; None where there is none.
+
+    Raises InputError for a file that cannot be read, and for one of a model with other sizes.
+    """
     for profile, path in _profiles(places, model.name, gpu, backend):
         parts = profile.find(setup)
         if parts is not None:
@@ -127,19 +130,22 @@ def find(places: Iterable[Path], model: Model, gpu: str, backend: str, setup: Se
 
 
 def setups(places: Iterable[Path], model: str, gpu: str, backend: str) -> tuple[Setup, ...]:
-    """All setups of a model that profiles hold."""
+    """All setups of a model that the profiles of one GPU and backend hold."""
     found = {parts.setup: None for profile, _ in _profiles(places, model, gpu, backend) for parts in profile.entries}
     return tuple(found)
 
 
 def platforms(places: Iterable[Path], model: str) -> tuple[tuple[str, str], ...]:
-    """The GPUs and backends that have a profile of a model, sorted."""
+    """The (GPU, backend) pairs that have a profile of a model, sorted."""
     files = (path for place in places for path in place.glob(f"*/*/{model}{_SUFFIX}"))
     return tuple(sorted({(path.parent.parent.name, path.parent.name) for path in files}))
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:
-    """Write a profile below `directory`, whole or not at all; its path. InputError if it cannot be written."""
+    """Write a profile below `directory`, whole or not at all, and return its path.
+
+    Raises InputError if it cannot be written.
+    """
     origin = profile.origin
     path = profile_path(directory, origin.model, origin.device.name, origin.backend)
     content = {
@@ -154,9 +160,9 @@ def write_profile(directory: Path, profile: Profile) -> Path:
 
 @read_once(keep=16)
 def read_profile(path: Path) -> Profile:
-    """Read a profile; InputError, naming the file, for one that cannot be read or is something else.
+    """The profile in a file, which a process reads again only if it has changed.
 
-    A process reads a file again only if it has changed.
+    Raises InputError, naming the file, for one that cannot be read or is something else.
     """
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))

@@ -52,9 +52,10 @@ _CITATION = "{source}: kernel times measured on {gpu} with {backend} {backend_ve
 
 @dataclass(frozen=True)
 class Request:
-    """What to make. `parallelisms`, `types`: None where those that ship are to be made.
+    """Which profiles to make, and where to.
 
-    `kernels`: "package" or a file, as for `load_kernels`. `keep`: entries that are at `out`.
+    `parallelisms` and `types` are None where those that ship are to be made. `kernels` is "package" or a file, as for
+    `load_kernels`. With `keep`, entries that are at `out` already stay.
     """
 
     models: tuple[Model, ...]
@@ -70,13 +71,14 @@ class Request:
 
 @dataclass
 class Made:
-    """What came of a request: the files, how many entries in all, and what could not be made, with the reason."""
+    """What came of a request: the files, how many entries they have in all, and by reason what could not be made."""
 
     paths: list[Path] = field(default_factory=list)
     entries: int = 0
     missing: dict[str, list[str]] = field(default_factory=dict)
 
     def miss(self, reason: str, what: str) -> None:
+        """Note that `what` could not be made for that reason."""
         self.missing.setdefault(reason, []).append(what)
 
 
@@ -95,9 +97,9 @@ def load_kernels(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
 
 
 def build(request: Request, progress: Callable[[int, int], None] | None = None) -> Made:
-    """Make the profiles of a request; kernels that were not measured are listed, not refused.
+    """Make the profiles of a request. What lacks measured kernels is listed in the result, not refused.
 
-    `progress(done, total)` counts profiles. InputError where the tables cannot be had at all, or a file not written.
+    `progress(done, total)` counts profiles. Raises InputError for a file that cannot be written.
     """
     made = Made()
     platforms = [(gpu, backend) for gpu in request.gpus for backend in request.backends]
@@ -195,7 +197,7 @@ def _project_version() -> str:
 
 
 def parse(words: Sequence[str]) -> Request:
-    """The request of a command line; InputError, or one of Hydra's, for what cannot be."""
+    """The request of a command line. Raises InputError, or an error of Hydra's, for what cannot be."""
     own, overrides = split_arguments(words, _OWN, ("model", "gpu"))
     models = _chosen("model", own, PLANS, overrides)
     sizes = {name: whole(name, own[name]) for name in _SIZES if name in own}
@@ -228,7 +230,7 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
 
 
 def main(words: Sequence[str]) -> None:
-    """Make what the command line asks for and print what came of it; InputError if nothing could be made."""
+    """Make what the command line asks for and print what came of it. Raises InputError if nothing could be made."""
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return

@@ -32,10 +32,11 @@ _DEFAULTS = {"window": "0", "prefix": "0"}
 
 
 def load_csv(path: Path, gpu: Gpu, backend: str | None = None) -> Kernels:
-    """The tables of a CSV as the module describes it. Raises InputError naming file, operation, row and what is wrong.
+    """The kernel tables of a CSV as the module describes it.
 
     `gpu` tells what is possible: times that it cannot reach, or far slower than it could be, are refused as mistakes.
-    `backend`: what the file must state, where it states one; None: whatever it states.
+    `backend` is what the file must state, where it states one; None leaves that open. Raises InputError, naming file,
+    operation, row and what is wrong.
     """
     rows = read_text(path)
     where = str(path)
@@ -112,10 +113,9 @@ def _stated(rows: pl.DataFrame, where: str, name: str, expected: str | None = No
 
 
 def read_text(path: Path) -> pl.DataFrame:
-    """All columns as strings without blanks around them, null for empty ones, and `row` as an editor counts it.
+    """The rows of a CSV: all columns as strings without blanks around them, where empty ones are null, and `row`.
 
-    The header is row 1; a column `row` of the file is left out.
-
+    `row` is the number of the row as an editor counts it: the header is row 1. A column `row` of the file is left out.
     Raises InputError for a file that cannot be read, is no CSV or has no rows.
     """
     try:
