@@ -18,19 +18,19 @@ Rows = Callable[[Calibration, Model, Gpu, Parallelism], StepRow]
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Step times of `rows` under one calibration."""
+    """The step times that `rows` gives under one calibration."""
 
     rows: Rows
     calibration: Calibration
     source: str
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance; InputError where the source has none."""
+        """The step times of one instance. Raises InputError where the source has none."""
         return self.rows(self.calibration, model, gpu, parallelism)
 
 
 def calibrations_of(timing: Timing) -> Callable[[Calibration], Timing]:
-    """What makes `timing` under any calibration, instead of the one it would find.
+    """A function that makes `timing` under any calibration, instead of the one that it would find.
 
     A source that is not made of measured parts does not tell communication from kernels: there `communication` does
     nothing, and `kernel` multiplies every time of a step.

@@ -32,36 +32,40 @@ _LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
 
 @dataclass(frozen=True)
 class StepRow:
-    """The step times of one instance, or of one part of a step on it; the module says how they make up a step.
+    """The step times of one instance, or of one part of a step on it; framework.timing.table says how they add up.
 
-    All numbers are seconds per unit and at least 0, but for the limits, which count tokens or sequences. Curves are in
-    seconds, but for `waste` and `decode_limits`. Whatever is not given costs nothing, and limits nothing.
+    Numbers and curves are in seconds, but for the ratio `waste` and the limits, which count tokens or sequences. All
+    are at least 0. Whatever is not given costs nothing, and limits nothing. Decodes are sequences of a step that decode.
     """
 
-    # Linear layers; `linear` is over the tokens of a step, which are those of its chunks and one for each decode.
+    # Linear layers. `linear` is over the tokens of a step: those of its chunks, and one for each decode.
     linear: Curve | None = field(default=None, metadata=_LINEAR)
     per_prefill_token_s: float = field(default=0.0, metadata=_LINEAR)
-    # Prefill attention; `attention` is over the tokens of a whole prompt.
+    # Prefill attention. `attention` is over the tokens of a whole prompt; `prefill_quadratic_s` is per squared token of
+    # it, `prefill_step_s` per step with a chunk, and `masked_s` per squared token of a chunk, for what kernels compute
+    # above its diagonal. `waste` is over the tokens of a chunk: its time over that of one which fills the GPU.
     attention: Curve | None = field(default=None, metadata=_PREFILL)
     prefill_quadratic_s: float = field(default=0.0, metadata=_PREFILL)
-    prefill_step_s: float = field(default=0.0, metadata=_PREFILL)  # of every step with a chunk
-    # Of what kernels compute of a chunk's own square above its diagonal, per squared token.
+    prefill_step_s: float = field(default=0.0, metadata=_PREFILL)
     masked_s: float = field(default=0.0, metadata=_PREFILL)
-    # Over the tokens of a chunk: its attention time over that of a chunk which fills the GPU, a ratio of at least 1.
     waste: Curve | None = field(default=None, metadata=_PREFILL_RATIO)
-    # Decode attention; `decode` is over the decodes of a step and their summed context.
+    # Decode attention. `decode` is over the decodes and their summed context; `per_context_token_s` is per token of the
+    # summed context, `per_sequence_s` per decode, and `skew_s` per token by which contexts fall short of the longest.
     decode: Surface | None = field(default=None, metadata=_DECODE)
     per_context_token_s: float = field(default=0.0, metadata=_DECODE)
     per_sequence_s: float = field(default=0.0, metadata=_DECODE)
-    skew_s: float = field(default=0.0, metadata=_DECODE)  # per token by which contexts are shorter than the longest one
-    # The projection to the vocabulary; `logits` is over the sequences that emit a token.
+    skew_s: float = field(default=0.0, metadata=_DECODE)
+    # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
     logits: Curve | None = field(default=None, metadata=_LOGITS)
     per_sampled_s: float = field(default=0.0, metadata=_LOGITS)
-    base_s: float = field(default=0.0, metadata=_OVERHEAD)  # of every step
-    # Of every request before the scheduler sees it: its way to the front end, which takes in one after another.
+    # Every step.
+    base_s: float = field(default=0.0, metadata=_OVERHEAD)
+    # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
+    # in one after another, `intake_s` each.
     request_s: float = field(default=0.0, metadata=_REQUEST)
     intake_s: float = field(default=0.0, metadata=_REQUEST)
-    # Where measurement ends: tokens of a step, of a prompt, sequences that emit, and summed context over the decodes.
+    # Where measurement ends: tokens of a step, tokens of a prompt, sequences that emit a token, and, over the decodes,
+    # their summed context.
     tokens_limit: float = field(default=np.inf, metadata=_LIMIT)
     length_limit: float = field(default=np.inf, metadata=_LIMIT)
     sampled_limit: float = field(default=np.inf, metadata=_LIMIT)
@@ -86,7 +90,10 @@ class StepRow:
         return {part: StepRow(**{name: getattr(self, name) for name in names}) for part, names in members.items()}
 
     def __add__(self, other: StepRow) -> StepRow:
-        """Steps that cost what both rows say, up to the nearer limit; ValueError where both have a limit of decodes."""
+        """The row of steps that cost what both rows say, up to the nearer limit.
+
+        Raises ValueError where both rows have `waste`, or both have `decode_limits`.
+        """
         both = {one.name: _sum(one, getattr(self, one.name), getattr(other, one.name)) for one in fields(self)}
         return StepRow(**both)
 

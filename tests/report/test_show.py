@@ -19,7 +19,9 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration, Fit, calibration_path, write_calibrations
 from framework.timing.flops import Chunk, Step, flops, moved_bytes
 from framework.timing.measured import Measured
+from framework.timing.overheads import WaveQuantization
 from framework.timing.roofline import Roofline
+from framework.timing.table import stack, step_s
 from tests.helpers.parts import load, made_up, put
 
 DECODES = [f"decode={batch}x{context}" for context in (512, 4096) for batch in (1, 16, 64, 256)]
@@ -139,12 +141,21 @@ def test_calibrated_times_are_named_and_asked_for(tmp_path: Any) -> None:
 
 
 def test_parts_and_step_are_what_the_engine_reads() -> None:
-    from framework.timing.table import stack, step_s
-
     shown = asked("model=llama3_8b prefill=2x700@300 decode=20x900")
     row = Measured(calibrated=False).row(load("model", "llama3_8b"), load("gpu", "h100"), Parallelism())
     expected = step_s(stack([row]), 0, [300, 300], [700, 700], 20, 18_000)
     assert shown.step_ms == pytest.approx(1e3 * expected, rel=1e-12)
+
+
+def test_waste_of_short_chunks_is_in_the_parts() -> None:
+    """A step of any source takes what the engine reads, the ratio of its short chunks included."""
+    timing = WaveQuantization(Roofline(), 64, {"a100": 216})
+    instance = load("model", "llama3_8b"), load("gpu", "a100"), Parallelism()
+    figures = step_figures(*instance, timing, Step((Chunk(600, prefix=1200),)))
+    expected = step_s(stack([timing.row(*instance)]), 0, [1200], [600], 0, 0)
+    assert figures.step_ms == pytest.approx(1e3 * expected, rel=1e-12)
+    plain = step_figures(*instance, Roofline(), Step((Chunk(600, prefix=1200),)))
+    assert figures.parts_ms["prefill_attention"] > 1.05 * plain.parts_ms["prefill_attention"]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def test_compute_that_doubles_halves_what_it_limits() -> None:
 
 
 @pytest.mark.parametrize("name", SCALING_SOURCES)
-def test_unmeasured_gpus_have_a_neighbour(own: Path, name: str) -> None:
+def test_unmeasured_gpus_are_scaled_from_a_measured_one(own: Path, name: str) -> None:
     timing = measured(own)
     row = timing.row(model(), gpu(name), TP1)
     assert f"{name} scaled from {SCALING_SOURCES[name].gpu}" in timing.source

@@ -12,6 +12,7 @@ from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.kernels.all_to_all import all_to_all_s
 from framework.timing.kernels.operations import Operations
+from tests.timing.test_kernels import EXPERT, read
 from tests.timing.test_tabulate import (
     DENSE,
     GPU,
@@ -25,7 +26,6 @@ from tests.timing.test_tabulate import (
     grid,
     kernels,
 )
-from tests.timing.test_kernels import EXPERT, read
 
 SHARED_KERNEL = "sglang_flashinfer_trtllm_moe"
 NARROWER = {"mxfp4": "mxfp4_mxfp8"}

@@ -1,4 +1,4 @@
-"""Step times that others fitted, and the host's work on top of the GPU's."""
+"""Step times that others fitted."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing.affine import Affine
-from framework.timing.overheads import CpuOverhead
 from framework.timing.published import Published
 from framework.timing.table import stack, step_s
 from tests.timing.test_timing import H100, LLAMA_8B, LLAMA_70B
@@ -82,19 +80,3 @@ def test_laws_are_of_one_model_and_know_no_data_parallelism() -> None:
         Published("a test", [LAW]).row(LLAMA_70B, H100, Parallelism(2))
     with pytest.raises(InputError, match="tp and pp only"):
         Published("a test", [LAW]).row(LLAMA_8B, H100, Parallelism(2, dp=2))
-
-
-def test_the_host_works_between_steps() -> None:
-    timing = CpuOverhead(Affine(base_s=1.0, per_sequence_s=0.5), "a test", {1: [0.25, 0.125], 2: [2.0, 1.0]})
-    assert seconds(timing, Parallelism(), [], [], 4, 0) == 1.25 + 4 * 0.625
-    assert seconds(timing, Parallelism(4), [], [], 4, 0) == 3 + 4 * 1.5  # as of the largest tp that is known below
-    assert timing.source == "affine, with the host's work in a test"
-
-
-@pytest.mark.parametrize(
-    ("by_tp", "word"),
-    [({2: [0.0, 0.0]}, "must name tp 1"), ({1: [0.0]}, "a step and of a decode"), ({1: [-1.0, 0.0]}, "at least 0")],
-)
-def test_a_host_without_times_is_refused(by_tp: dict[int, list[float]], word: str) -> None:
-    with pytest.raises(InputError, match=word):
-        CpuOverhead(Affine(), "a test", by_tp)
