@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError, require_at_least, require_whole
+from framework.timing.profile import NODE_GPUS, StepParts
 
 _LAYERS = 64  # orders over which the load of GPUs without copies is averaged
 
@@ -63,6 +64,22 @@ def expert_load(given: Any) -> ExpertLoad | None:
     if not isinstance(given, Mapping) or not set(given) <= set(known):
         raise InputError(f"timing.experts must be null or settings among {', '.join(known)}, got {given!r}")
     return ExpertLoad(**given)
+
+
+def with_expert_load(parts: StepParts, load: float) -> StepParts:
+    """The parts of a step where the GPU that has most tokens of a layer has `load` times as many as was measured.
+
+    A layer ends with that GPU: its experts take `load` times as long, and so do dispatch and combine where they cross
+    nodes. The routing that was measured is uneven itself (framework.timing.kernels.operations), so that 1 changes
+    nothing. Within a node every GPU gathers all tokens, whatever experts they choose.
+    """
+    parallelism = parts.setup.parallelism
+    crosses = parallelism.dp > 1 and parallelism.ep > NODE_GPUS
+    rows = {
+        "experts": parts["experts"].times(load),
+        "communication": parts["communication"].times(load if crosses else 1.0),
+    }
+    return replace(parts, rows=dict(parts.rows) | rows)
 
 
 @functools.lru_cache(maxsize=64)

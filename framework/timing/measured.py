@@ -13,12 +13,12 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
-from framework.timing.expert_parallel import ExpertLoad, expert_load
+from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
 from framework.timing.scale import SCALING_SOURCES, same_speed, scaled
 from framework.timing.step_row import StepRow
-from framework.timing.two_batch_overlap import in_two_batches, with_expert_load
+from framework.timing.two_batch_overlap import in_two_batches
 
 _Asked = tuple[Model, Gpu, Parallelism]
 

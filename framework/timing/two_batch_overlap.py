@@ -1,7 +1,4 @@
-"""Other ways of running a mixture of experts: another load of its GPUs, and two micro-batches that overlap.
-
-Both turn the parts of a step as they were measured into those of the other way.
-"""
+"""Two micro-batches that overlap: while one computes, the other communicates."""
 
 from __future__ import annotations
 
@@ -11,23 +8,7 @@ import numpy as np
 
 from framework.timing.calibration_terms import Calibration
 from framework.timing.curves import Curve, FloatArray
-from framework.timing.profile import NODE_GPUS, StepParts
-
-
-def with_expert_load(parts: StepParts, load: float) -> StepParts:
-    """The parts of a step where the GPU that has most tokens of a layer has `load` times as many as was measured.
-
-    A layer ends with that GPU: its experts take `load` times as long, and so do dispatch and combine where they cross
-    nodes. The routing that was measured is uneven itself (framework.timing.kernels.operations), so that 1 changes
-    nothing. Within a node every GPU gathers all tokens, whatever experts they choose.
-    """
-    parallelism = parts.setup.parallelism
-    crosses = parallelism.dp > 1 and parallelism.ep > NODE_GPUS
-    rows = {
-        "experts": parts["experts"].times(load),
-        "communication": parts["communication"].times(load if crosses else 1.0),
-    }
-    return replace(parts, rows=dict(parts.rows) | rows)
+from framework.timing.profile import StepParts
 
 
 def in_two_batches(parts: StepParts, calibration: Calibration) -> StepParts:

@@ -10,10 +10,11 @@ import pytest
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
+from framework.timing.expert_parallel import with_expert_load
 from framework.timing.measured import Measured
 from framework.timing.profile import StepParts
 from framework.timing.table import StepRow, base_s, stack
-from framework.timing.two_batch_overlap import in_two_batches, with_expert_load
+from framework.timing.two_batch_overlap import in_two_batches
 from tests.helpers.parts import load, made_up, seconds_of
 
 PLAIN = Calibration()
