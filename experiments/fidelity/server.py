@@ -29,7 +29,7 @@ from framework.calibration.apply import Calibrated
 from framework.calibration.replay import Deployment
 from framework.engine.config import Batching, EngineConfig
 from framework.errors import InputError
-from framework.policy.base import Aggregated, Disaggregated
+from framework.policy import Aggregated, Disaggregated
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens

@@ -18,7 +18,13 @@ NAMES = [declared.name for declared in fields(StepRow)]
 CURVE = Curve((1.0, 64.0), (0.5, 2.0))
 SURFACE = Surface((1.0, 8.0), (1.0, 64.0), ((1.0, 2.0), (3.0, 4.0)))
 CURVES = ("linear", "attention", "logits", "waste", "decode_limits")
-FULL = StepRow(**{name: CURVE if name in CURVES else SURFACE if name == "decode" else 0.25 for name in NAMES})
+
+
+def row(**values: Any) -> StepRow:
+    return StepRow(**values)
+
+
+FULL = row(**{name: CURVE if name in CURVES else SURFACE if name == "decode" else 0.25 for name in NAMES})
 
 
 def step_of(row: StepRow) -> float:
@@ -29,7 +35,7 @@ def step_of(row: StepRow) -> float:
 def test_every_field_is_packed(name: str) -> None:
     value = getattr(FULL, name)
     other = value.times(2.0) if isinstance(value, Curve | Surface) else 2 * value
-    before, after = stack([FULL]), stack([replace(FULL, **{name: other})])
+    before, after = stack([FULL]), stack([FULL.mapped(**{name: lambda _: other})])
     assert before.rows != after.rows or not np.array_equal(before.data, after.data, equal_nan=True)
 
 
@@ -48,7 +54,7 @@ def test_times_of_a_step_scale_and_the_rest_stays() -> None:
     for name in ("request_s", "intake_s", "tokens_limit", "length_limit", "sampled_limit", "decode_limits", "waste"):
         assert getattr(twice, name) == getattr(FULL, name), name
     for lookup, asked in ((base_s, (10, 3, 4)), (chunk_s, (4, 8)), (uneven_s, (3, 30, 16))):
-        assert lookup(stack([twice]), 0, *asked) == 2 * lookup(stack([FULL]), 0, *asked)  # type: ignore[operator]
+        assert lookup(stack([twice]), 0, *asked) == 2 * lookup(stack([FULL]), 0, *asked)
     assert decode_s(stack([twice]), 0, 3, 30)[:2] == tuple(2 * value for value in decode_s(stack([FULL]), 0, 3, 30)[:2])
 
 
@@ -57,7 +63,7 @@ def test_rows_add_up_to_the_nearer_limit() -> None:
     assert near + far == StepRow(base_s=1.5, tokens_limit=100.0, decode_limits=CURVE)
     for name in ("waste", "decode_limits"):
         with pytest.raises(ValueError, match=f"only one of the rows may have {name}"):
-            StepRow(**{name: CURVE}) + StepRow(**{name: CURVE})
+            row(**{name: CURVE}) + row(**{name: CURVE})
 
 
 def test_curves_add_on_the_knots_of_both() -> None:
