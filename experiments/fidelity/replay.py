@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from multiprocessing import get_context
 
 import numpy as np
 
 from experiments.fidelity.rows import Row
-from experiments.fidelity.scripts import aggregated
-from experiments.fidelity.server import Client, assumed, served, server
+from experiments.fidelity.server import Client, server
+from framework.calibration import replay as requests
 from framework.errors import InputError
-from framework.policy import Aggregated, Disaggregated
-from framework.result import FINISHED, Result
-from framework.simulate import simulate
-from framework.system.gpu import Gpu
-from framework.system.model import Model
-from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
-from framework.timing.kernels.read_aiconfigurator import load_package, package_gpu
-from framework.timing.kernels.table import Kernels
-from framework.timing.kernels.tabulate import compose
-from framework.timing.profile import Parts
-from framework.timing.table import StepRow
 from framework.workload import Closed, Workload
 
 _ROWS_A_TASK = 8
@@ -42,43 +30,25 @@ class Replay:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Means over the requests, in seconds, and the share of busy time in steps past what was measured."""
+    """Means over the requests, in seconds, and the share of busy time in steps beyond what was measured."""
 
     ttft_s: float
     tpot_s: float
     extrapolated: float
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """Step times composed from the full tables, calibrated."""
-
-    gpu: str
-    backend: str
-    calibration: Calibration
-    source: str = "kernel tables"
-
-    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        return _parts(self.gpu, self.backend, model, parallelism).row(self.calibration)
-
-
 def replay(task: Replay) -> Replayed | str:
     """The deployment as the simulator sees it; or why it cannot be simulated, in one line."""
     row = task.row
+    sent = requests.Sent(workload(row, task.client), Closed(row.concurrency), "closed")
     try:
-        there = server(row, task.client)
-        result = simulate(
-            workload(row, task.client),
-            there.cluster,
-            there.model,
-            _Composed(row.gpu, row.backend, task.calibration),
-            there.engine,
-            Aggregated() if row.mode == "agg" else Disaggregated(),
-            load=Closed(row.concurrency),
-        )
+        served = requests.replay(sent, server(row, task.client), task.calibration)
+    except requests.UnservedError as error:
+        return f"{error.unserved} of {len(sent.workload)} requests were not served"
     except InputError as error:
         return str(error)
-    return _means(result)
+    later_s = served.tpot_s[sent.workload.output_tokens > 1]
+    return Replayed(float(served.ttft_s.mean()), float(later_s.mean()), served.extrapolated)
 
 
 def workload(row: Row, client: Client) -> Workload:
@@ -97,36 +67,3 @@ def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | s
     # a forked child of a process with threads may never come back: polars has some
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(replay, tasks, chunksize=_ROWS_A_TASK)
-
-
-def unsupported(row: Row) -> str:
-    """Why no step times can be composed for a row, in one line; empty if they can."""
-    try:
-        model = served(row)
-        for pool in (row.prefill, aggregated(row)):
-            _parts(row.gpu, row.backend, model, pool.parallelism)
-        server(row, assumed(row))
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-@lru_cache(maxsize=4)
-def _kernels(gpu: str, backend: str) -> Kernels:
-    return load_package(gpu, backend)
-
-
-@lru_cache(maxsize=64)
-def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> Parts:
-    return compose(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
-
-
-def _means(result: Result) -> Replayed | str:
-    requests, outputs = result.requests, result.workload.output_tokens
-    ended = requests["state"] == FINISHED
-    if not np.all(ended):
-        return f"{np.sum(~ended)} of {len(ended)} requests were not served"
-    ttft_s = requests["first_token_s"] - requests["arrival_s"]
-    several = outputs > 1
-    tpot_s = (requests["end_s"] - requests["first_token_s"])[several] / (outputs[several] - 1)
-    return Replayed(float(ttft_s.mean()), float(tpot_s.mean()), result.extrapolated)

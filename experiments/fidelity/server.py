@@ -7,8 +7,9 @@ not known of the clients and is chosen on deployments other than those it is tes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -24,12 +25,21 @@ from experiments.fidelity.scripts import (
     kv_dtype_of,
     token_budget_of,
 )
+from framework.calibration.apply import Calibrated
+from framework.calibration.replay import Deployment
 from framework.engine.config import Batching, EngineConfig
+from framework.errors import InputError
+from framework.policy import Aggregated, Disaggregated
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
-from framework.timing.kernels.read_aiconfigurator import package_gpu
+from framework.timing.calibration_terms import Calibration
+from framework.timing.kernels.read_aiconfigurator import load_package, package_gpu
+from framework.timing.kernels.table import Kernels
+from framework.timing.kernels.tabulate import tabulate
+from framework.timing.profile import StepParts
+from framework.timing.step_row import StepRow, Timing
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"
 _LATENCY_S = 1e-4  # of a transfer between instances
@@ -85,15 +95,6 @@ def assumed(row: Row) -> Client:
     return stated(row) or (Client(_UNKNOWN.shortest, spare=1) if campaign == _ONE_WAITS else _UNKNOWN)
 
 
-@dataclass(frozen=True)
-class Server:
-    """All that a replay of a row needs beside its kernel times."""
-
-    model: Model
-    cluster: ClusterSpec
-    engine: EngineConfig
-
-
 def gpu_of(row: Row) -> Gpu:
     """The row's GPU as the package of the kernel tables describes it: with all of its memory."""
     return package_gpu(row.gpu)
@@ -112,8 +113,11 @@ def served(row: Row) -> Model:
     return model_of(row.model, row.dtype, expert_dtype_of(row), kv_dtype_of(row))
 
 
-def server(row: Row, client: Client) -> Server:
-    """The deployment of a row; InputError where its weights leave no room for KV."""
+def server(row: Row, client: Client) -> Deployment:
+    """The deployment of a row, with step times from the full kernel tables.
+
+    Raises InputError where its weights leave no room for KV.
+    """
     model = served(row)
     if row.mode == "agg":
         pools: tuple[PoolSpec, ...] = (_pool("mixed", aggregated(row), row, model),)
@@ -132,7 +136,39 @@ def server(row: Row, client: Client) -> Server:
         kv_fraction=1.0,
         watermark=0.0,
     )
-    return Server(model, ClusterSpec(pools, LinkSpec(gpu.nic_bytes_s, _LATENCY_S)), engine)
+    cluster = ClusterSpec(pools, LinkSpec(gpu.nic_bytes_s, _LATENCY_S))
+    return Deployment(model, cluster, engine, _timing(row), Aggregated if row.mode == "agg" else Disaggregated)
+
+
+def unsupported(row: Row) -> str:
+    """Why no step times can be made for a row, in one line; empty if they can."""
+    try:
+        model = served(row)
+        for pool in (row.prefill, aggregated(row)):
+            _parts(row.gpu, row.backend, model, pool.parallelism)
+        server(row, assumed(row))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _timing(row: Row) -> Callable[[Calibration], Timing]:
+    """What makes the step times of a row's GPU and backend under any calibration."""
+
+    def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        return _parts(row.gpu, row.backend, model, parallelism).row(calibration)
+
+    return lambda calibration: Calibrated(rows, calibration, "kernel tables")
+
+
+@lru_cache(maxsize=4)
+def _kernels(gpu: str, backend: str) -> Kernels:
+    return load_package(gpu, backend)
+
+
+@lru_cache(maxsize=64)
+def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> StepParts:
+    return tabulate(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
 
 
 def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, model: Model) -> PoolSpec:

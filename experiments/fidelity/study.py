@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.fidelity.fit import Cell, Surfaces, calibration, choose_clients, fit_all, terms_of
-from experiments.fidelity.replay import Replay, Replayed, replay_all, unsupported
+from experiments.fidelity.replay import Replay, Replayed, replay_all
 from experiments.fidelity.rows import Row
 from experiments.fidelity.score import splits
-from experiments.fidelity.server import Client, assumed
+from experiments.fidelity.server import Client, assumed, unsupported
 from framework.cli.terminal import progress_bar
 from framework.timing.calibration_terms import Calibration
 

@@ -32,10 +32,12 @@ _JSON_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls")
 class Benchmark:
     """N requests that were served, in the order in which they were sent; those that failed are only counted.
 
-    `ttft_s`: from sending to the first token; `tpot_s`: gaps after it on average, NaN for a single token and where all
-    tokens came at once; `start_s`: when each was sent, from 0, None if unknown; all of shape (N,). `concurrency`:
-    requests that the client kept in flight at most; `rate`: requests/s at which it meant to send, inf: all at once;
-    `burstiness`: shape of the gamma distribution of the gaps between them; None where the file does not say.
+    Arrays have shape (N,). `ttft_s` runs from sending to the first token. `tpot_s` is the mean gap after it, NaN for a
+    single token and where all tokens came at once. `start_s` says when each request was sent, from 0; it is None where
+    that is unknown. `concurrency` is the number of requests that the client kept in flight at most, `rate` the
+    requests/s at which it meant to send, where inf stands for all at once, and `duration_s` the length of the
+    benchmark; each is None where the file does not say. `burstiness` is the shape of the gamma distribution of the gaps
+    between requests.
     """
 
     name: str
@@ -58,13 +60,13 @@ class Benchmark:
 
     @property
     def e2e_s(self) -> Floats:
-        """From sending to the last token, shape (N,)."""
+        """The seconds from sending a request to its last token, shape (N,)."""
         return self.ttft_s + np.nan_to_num(self.tpot_s) * (self.output_tokens - 1)
 
 
 @dataclass(frozen=True)
 class _Served:
-    """One request as read: `gaps_s` from the first token to the last."""
+    """One request as read; `gaps_s` runs from its first token to the last."""
 
     input_tokens: int
     output_tokens: int
@@ -74,9 +76,9 @@ class _Served:
 
 
 def read_benchmark(path: str | Path) -> Benchmark:
-    """The requests in a file; JSON if it begins with a brace, else CSV.
+    """The requests in a file, which is JSON if it begins with a brace or a bracket, else a CSV.
 
-    Raises InputError naming the request or the line that cannot be.
+    Raises InputError, naming the request or the line that cannot be.
     """
     path = Path(path).expanduser()
     try:

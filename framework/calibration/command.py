@@ -64,7 +64,7 @@ class _Command:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the command line; InputError, or an error of Hydra's, for what cannot be."""
+    """Run the command line. Raises InputError, or an error of Hydra's, for what cannot be."""
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return

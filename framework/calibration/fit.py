@@ -43,21 +43,22 @@ _GROUPS = 8  # of one kind at most
 
 @dataclass(frozen=True)
 class Observed:
-    """A benchmark and how its requests are sent again."""
+    """A benchmark, and how its requests are sent again."""
 
     benchmark: Benchmark
     sent: Sent
 
     @cached_property
     def times(self) -> Served:
-        """What was measured."""
+        """The times that were measured."""
         return measured(self.benchmark)
 
 
 def observe(benchmark: Benchmark, load: str | None = None, seed: int = 0) -> Observed:
-    """Prepare a benchmark for replays; `load` is one of LOADS, by default what `load_of` says.
+    """The benchmark prepared for replays; `load` is one of LOADS, by default what `load_of` says.
 
-    Raises InputError for too few requests and for a load that the benchmark does not tell.
+    `seed` is that of drawn sending times. Raises InputError for too few requests, and for a load that the benchmark
+    does not tell.
     """
     if len(benchmark) < LEAST_REQUESTS:
         raise InputError(f"{benchmark.name}: {len(benchmark)} served requests; at least {LEAST_REQUESTS} are needed")
@@ -66,9 +67,9 @@ def observe(benchmark: Benchmark, load: str | None = None, seed: int = 0) -> Obs
 
 
 class Groups:
-    """The groups of requests of one benchmark, `chosen` (indices) among them, by whose mean log times it is compared.
+    """Groups of requests of one benchmark, by whose mean log times a replay is compared with it.
 
-    `weights`: how much each counts, shape (groups,).
+    `chosen` are the indices of the requests that count. `weights` says how much each group counts, shape (groups,).
     """
 
     def __init__(self, observed: Observed, chosen: Chosen) -> None:
@@ -82,7 +83,7 @@ class Groups:
         self.weights = np.full(len(self._ttft) + len(self._tpot), 1 / len(kinds))
 
     def log_times(self, served: Served) -> Floats:
-        """Mean log TTFT of each group, then mean log TPOT."""
+        """The mean log TTFT of each group, then the mean log TPOT of each, shape (groups,)."""
         log_ttft, log_tpot = np.log(served.ttft_s), np.log(served.tpot_s)
         means = [_middle_mean(log_ttft[group]) for group in self._ttft]
         return np.asarray(means + [_middle_mean(log_tpot[group]) for group in self._tpot])
@@ -108,9 +109,10 @@ def calibrate(
     prior: Sequence[Term] = PRIOR,
     until: float = 1.0,
 ) -> Fitted:
-    """Fit the terms of `prior` to the first `until` (a share) of the requests of each benchmark.
+    """Fit the terms of `prior` to the first requests of each benchmark, as many as the share `until` of them.
 
-    All are replayed whole, so that what is compared met the load that it met.
+    All benchmarks are replayed whole, so that the requests that are compared meet the load that they met. Raises
+    InputError where the simulated server does not serve all requests.
     """
     groups = [Groups(each, np.arange(round(until * len(each.benchmark)))) for each in observed]
 
@@ -126,7 +128,7 @@ def calibrate(
 
 
 def calibration_of(values: Mapping[str, float]) -> Calibration:
-    """The calibration of these terms; those that are missing do nothing."""
+    """The calibration with these terms, by name; those that are missing do nothing."""
     none = Calibration()
     return replace(none, **values)
 

@@ -1,4 +1,4 @@
-"""A few parameters of a simulator fitted to measured times, held near what is known of them where the data say little.
+"""Fits a few parameters of a simulator to measured times; where the data say little, the prior holds them.
 
 A simulated time is not a smooth function of the parameters: a step that ends a little later lets the scheduler decide
 otherwise, and single times jump. So the simulator is run at points spread over a box around the estimate, a quadratic
@@ -39,10 +39,10 @@ _ALIKE = 0.95  # correlation of two terms that the data hardly tell apart
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter and what is known of it before any data: a normal prior around `centre`, cut at the bounds.
+    """A parameter, and what is known of it before any data: a normal prior around `centre`, cut at the bounds.
 
-    `width` is its standard deviation; of the logarithm where `factor` is true (a multiplier), else in the term's own
-    unit. Raises InputError for bounds that do not hold the centre.
+    `width` is the standard deviation of the prior: that of the logarithm where `factor` is true (a multiplier), else in
+    the term's own unit. Raises InputError for bounds that do not hold the centre.
     """
 
     name: str
@@ -59,28 +59,29 @@ class Term:
             raise InputError(f"{self.name}: the bounds {self.lowest:g} to {self.highest:g} must hold {self.centre:g}")
 
     def value(self, z: float) -> float:
-        """The value that lies `z` widths from the centre, at the nearest bound if that is beyond one."""
+        """The value that lies `z` widths from the centre, or the nearest bound if that lies beyond it."""
         value = self.centre * np.exp(self.width * z) if self.factor else self.centre + self.width * z
         return float(np.clip(value, self.lowest, self.highest))
 
     def z(self, value: float) -> float:
-        """How many widths a value lies from the centre."""
+        """How many widths of the prior a value lies from the centre."""
         return float((np.log(value / self.centre) if self.factor else value - self.centre) / self.width)
 
     def error(self, value: float, z_error: float) -> float:
-        """Standard error in the term's own unit."""
+        """The standard error in the term's own unit, from `z_error`, that in widths of the prior."""
         return float(z_error * self.width * (value if self.factor else 1.0))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit found, terms in the order of the prior.
+    """What a fit of K terms to M log times found, with the terms in the order of the prior.
 
-    `values` and `errors` (standard, at most the prior's width): by term, in its unit. `known`: the data, not the prior,
-    told it. `idle`: names of the terms that change nothing. `before` and `after`: predicted - measured log times at the
-    prior's centres and at `values`, shape (M,). `scatter`: standard deviation of each log time among simulations that
-    hardly differ, shape (M,); `noise`: what residuals have beside it. `correlation`: of the errors, shape (K, K).
-    `evaluations`: how often the times were predicted.
+    `values` and `errors` are by term, in its unit; errors are standard errors, at most the prior's width. `known` says
+    by term whether the data told it, and not the prior. `idle` has the names of the terms that change nothing. `before`
+    and `after` are predicted - measured log times at the prior's centres and at `values`, shape (M,). `scatter` is the
+    standard deviation of each log time among simulations that hardly differ, shape (M,), and `noise` is the standard
+    deviation that residuals have beside it. `correlation` is that of the errors, shape (K, K). `evaluations` counts how
+    often the times were predicted.
     """
 
     values: Mapping[str, float]
@@ -95,7 +96,7 @@ class Fitted:
     evaluations: int
 
     def warnings(self) -> tuple[str, ...]:
-        """One line on each term that the data do not tell, and on each pair that they hardly tell apart."""
+        """One line on each term that the data do not tell, and on each pair of terms that they hardly tell apart."""
         names = list(self.values)
         lines = [f"{name}: has no effect here and stays what it was" for name in self.idle]
         unknown = [name for name, known in self.known.items() if not known and name not in self.idle]
@@ -115,11 +116,11 @@ def fit(
 ) -> Fitted:
     """Fit the terms of `prior` so that `predict` meets the `measured` log times, shape (M,).
 
-    `predict` takes the value of every term and returns M log times; it is called some hundred times: for three to ten
-    boxes, `points` times for each of the (K + 1) (K + 2) / 2 coefficients of a surface. With more of them less scatter
-    passes for effects, and weak effects are told better. `weights`, shape (M,): how many independent measurements each
-    stands for, 1 by default. A term without any effect keeps its centre. The same arguments give the same fit. Raises
-    InputError where there is nothing to fit, and for times that are not finite.
+    `predict` takes the value of every term and returns M log times. It is called some hundred times: for three to ten
+    boxes, `points` times for each of the (K + 1) (K + 2) / 2 coefficients of a surface. With more points less scatter
+    passes for effects, and weak effects are told better. `weights`, shape (M,), says how many independent measurements
+    each time stands for, by default 1. A term without any effect keeps its centre. The same arguments give the same
+    fit. Raises InputError where there is nothing to fit, and for times that are not finite.
     """
     measured = np.asarray(measured, np.float64)
     if len(measured) == 0 or len(prior) == 0:

@@ -26,7 +26,7 @@ LOADS = ("recorded", "closed", "drawn")
 
 @dataclass(frozen=True)
 class Deployment:
-    """The simulated server: `timing` makes its step times under a calibration, `policy` a policy for each replay."""
+    """The simulated server. `timing` makes its step times under a calibration, `policy` a policy for each replay."""
 
     model: Model
     cluster: ClusterSpec
@@ -37,7 +37,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Sent:
-    """The requests of a benchmark, to be sent again: `by` one of LOADS, which `load` carries out."""
+    """The requests of a benchmark, to be sent again as `load` says; `by` is the one of LOADS that it carries out."""
 
     workload: Workload
     load: Load
@@ -46,8 +46,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class Served:
-    """Times of N requests, in the order of their sending: as in `Benchmark`, shape (N,) each; `duration_s` from the
-    first sending to the last token, None where unknown; `extrapolated`: share of the busy time beyond measured steps.
+    """The times of N requests in seconds, each of shape (N,), in the order of their sending.
+
+    `ttft_s` runs from sending to the first token; `tpot_s` is the mean gap after it, NaN for a single token; `e2e_s`
+    runs from sending to the last token. `duration_s` runs from the first sending to the last token, None where it is
+    unknown. `extrapolated` is the share of the busy time in steps beyond those that were measured.
     """
 
     ttft_s: Floats
@@ -57,8 +60,16 @@ class Served:
     extrapolated: float = 0.0
 
 
+class UnservedError(InputError):
+    """The simulated server refuses `unserved` requests, all of which the real one served."""
+
+    def __init__(self, reason: str, unserved: int) -> None:
+        super().__init__(reason)
+        self.unserved = unserved
+
+
 def measured(benchmark: Benchmark) -> Served:
-    """What the benchmark measured."""
+    """The times that the benchmark measured."""
     duration_s = benchmark.duration_s
     if duration_s is None and benchmark.start_s is not None:
         duration_s = float((benchmark.start_s + benchmark.e2e_s).max())
@@ -66,12 +77,13 @@ def measured(benchmark: Benchmark) -> Served:
 
 
 def load_of(benchmark: Benchmark) -> str:
-    """How the requests should be sent again, by what is known: "recorded" where it says when each was sent, "closed"
-    where a client kept a fixed number in flight, else "drawn", from the law that the client drew its gaps from.
+    """How the requests should be sent again, one of LOADS, by what the benchmark says.
 
-    Recorded times come first for a closed loop too: they tie the replay to what was measured, so that a fit scatters
-    less. They make a server that is simulated too slow look worse than it is, for it falls behind a client that in
-    truth would have waited. Raises InputError where nothing is known.
+    That is "recorded" where it says when each was sent, "closed" where a client kept a fixed number in flight, else
+    "drawn", from the law that the client drew its gaps from. Recorded times come first for a closed loop too: they tie
+    the replay to what was measured, so that a fit scatters less. They make a server that is simulated too slow look
+    worse than it is, for it falls behind a client that in truth would have waited. Raises InputError where nothing is
+    known.
     """
     if benchmark.start_s is not None:
         return "recorded"
@@ -86,7 +98,10 @@ def load_of(benchmark: Benchmark) -> str:
 
 
 def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
-    """The same requests, sent as `by` (one of LOADS) says; InputError where the benchmark lacks what that needs."""
+    """The same requests, to be sent as `by` (one of LOADS) says; `seed` is that of drawn sending times.
+
+    Raises InputError where the benchmark lacks what that needs.
+    """
     require_choice("load", by, LOADS)
     load: Load = Open()
     arrival_s, notes = np.zeros(len(benchmark)), benchmark.notes
@@ -128,7 +143,7 @@ def _drawn_s(benchmark: Benchmark, seed: int) -> tuple[Floats, str]:
 
 
 def replay(sent: Sent, deployment: Deployment, calibration: Calibration) -> Served:
-    """Times of the requests on the simulated server; InputError where it does not serve them all."""
+    """The times of the requests on the simulated server. Raises UnservedError where it does not serve them all."""
     result = simulate(
         sent.workload,
         deployment.cluster,
@@ -156,8 +171,9 @@ def _refuse_unserved(result: Result) -> None:
     if len(unserved):
         first = unserved[0]
         workload = result.workload
-        raise InputError(
+        raise UnservedError(
             f"{workload.name}: the simulated server refuses {len(unserved)} of {len(workload)} requests that the real"
             f" one served (the first: {workload.input_tokens[first]} + {workload.output_tokens[first]} tokens, reason"
-            f" {result.reasons[result.requests['reason'][first]]}); check model, gpu, tp and engine options"
+            f" {result.reasons[result.requests['reason'][first]]}); check model, gpu, tp and engine options",
+            len(unserved),
         )

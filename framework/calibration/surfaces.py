@@ -1,6 +1,7 @@
 """Quadratic surfaces through what a simulator with scatter predicts, and the best point on them.
 
-The estimate is a maximum of the posterior with a unit normal prior: everything is in widths of the prior (z).
+The estimate is a maximum of the posterior with a unit normal prior: everything is in widths of the prior (z). Shapes
+are in terms of K active terms, C coefficients of a surface, M measured log times and N simulations.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ _LEAST_NOISE = 0.002  # of a log time
 
 @dataclass(frozen=True)
 class Box:
-    """Where simulations are spread, (K,) each, within the bounds of the terms."""
+    """The box in which simulations are spread, within the bounds of the terms; its corners have shape (K,)."""
 
     low: Floats
     high: Floats
 
     @classmethod
     def around(cls, centre: Floats, radius: float, lowest: Floats, highest: Floats) -> Box:
-        """As wide everywhere, shifted where it would cross a bound."""
+        """A box of that radius around the centre, shifted where it would cross a bound; arrays have shape (K,)."""
         low = np.clip(centre - radius, lowest, np.maximum(highest - 2 * radius, lowest))
         return cls(low, np.minimum(low + 2 * radius, highest))
 
     def points(self, count: int, seed: int) -> Floats:
-        """Latin hypercube, (count, K)."""
+        """Points of the box, shape (count, K): a Latin hypercube."""
         rng = np.random.default_rng(seed)
         strata = rng.permuted(np.tile(np.arange(count), (len(self.low), 1)), axis=1).T
         return self.low + (strata + rng.random(strata.shape)) / count * (self.high - self.low)
@@ -41,10 +42,11 @@ class Box:
 
 @dataclass(frozen=True)
 class Surfaces:
-    """Residuals as quadratic functions of the active z: `coefficients` (C, M) of the terms that `_design` lists.
+    """Residuals as quadratic functions of the active z, in whose box `centre`, shape (K,), lies.
 
-    `around`: covariance of the residuals among simulations, (M, M); `scatter`: the roots of its diagonal, (M,);
-    `spread`: that of the coefficients, (C, C), in units of the scatter squared.
+    `coefficients`, shape (C, M), are those of the products that `_design` lists. `around` is the covariance of the
+    residuals among simulations, shape (M, M), and `spread` that of the coefficients, shape (C, C), in units of the
+    scatter squared.
     """
 
     centre: Floats
@@ -54,11 +56,12 @@ class Surfaces:
 
     @property
     def scatter(self) -> Floats:
+        """The standard deviation of each residual among simulations, shape (M,)."""
         return np.sqrt(np.diag(self.around))
 
     @classmethod
     def through(cls, points: Floats, outcomes: Floats, centre: Floats) -> Surfaces:
-        """Least squares through the residuals `outcomes`, (N, M), at `points`, (N, K)."""
+        """The least-squares surfaces through the residuals `outcomes`, shape (N, M), at `points`, shape (N, K)."""
         design = _design(points - centre)
         coefficients = np.asarray(np.linalg.lstsq(design, outcomes, rcond=None)[0], np.float64)
         left = outcomes - design @ coefficients
@@ -66,15 +69,15 @@ class Surfaces:
         return cls(centre, coefficients, around, np.asarray(np.linalg.inv(design.T @ design), np.float64))
 
     def residuals(self, z: Floats) -> Floats:
-        """(M,) at a point of the box."""
+        """The residuals at a point z of the box, shape (M,)."""
         return self._row(z) @ self.coefficients
 
     def noise(self, z: Floats, weights: Floats) -> float:
-        """Of the residuals around that point of the box."""
+        """The noise of the residuals at a point z of the box, as `noise_beside` has it."""
         return noise_beside(self.residuals(z), self.scatter, weights, len(z))
 
     def optimum(self, box: Box, weights: Floats, noise: float) -> Floats:
-        """The best point of the box: Gauss-Newton steps, outliers reweighted for the loss."""
+        """The best point of the box, shape (K,): Gauss-Newton steps, in which outliers are reweighted for the loss."""
         z = np.clip(self.centre, box.low, box.high)
         for _ in range(_STEPS):
             known, slope, _ = self._information(z, weights, noise)
@@ -87,7 +90,7 @@ class Surfaces:
         return np.where(z - box.low < _ON_BOUND, box.low, z)  # lsq_linear stays just inside
 
     def covariance(self, z: Floats, noise: float, weights: Floats) -> Floats:
-        """Of the active z, (K, K), prior included."""
+        """The covariance of the active z, shape (K, K), with the prior in it."""
         known, _, pull = self._information(z, weights, noise)
         bread = np.linalg.inv(known + np.eye(len(z)))
         leverage = self._row(z) @ self.spread @ self._row(z)
@@ -123,7 +126,7 @@ class Surfaces:
 
 
 def coefficients_of(terms: int) -> int:
-    """Coefficients of a surface over that many terms."""
+    """The number of coefficients of a surface over that many terms."""
     return (terms + 1) * (terms + 2) // 2
 
 
@@ -138,10 +141,10 @@ def _design(away: Floats) -> Floats:
 
 
 def noise_beside(residuals: Floats, scatter: Floats, weights: Floats, terms: int) -> float:
-    """The noise beside the scatter that gives residuals the variance of a unit normal, as far as `terms` left them it.
+    """The noise beside the scatter that gives residuals the variance of a unit normal, less what `terms` terms took.
 
-    Residuals beyond two standard deviations count as two (Huber's proposal 2, "Robust estimation of a location
-    parameter", Ann. Math. Stat. 35(1), 1964).
+    Arrays have shape (M,). Residuals beyond two standard deviations count as two (Huber's proposal 2, "Robust
+    estimation of a location parameter", Ann. Math. Stat. 35(1), 1964).
     """
     target = _CUT_VARIANCE * max(1 - terms / len(residuals), 1 / len(residuals))
     low, high = _LEAST_NOISE, max(10 * float(np.abs(residuals).max()), 2 * _LEAST_NOISE)

@@ -1,4 +1,4 @@
-"""Terminal tables of a calibration: what was measured, what the simulator said before and after, and the terms."""
+"""The tables of a calibration on a terminal: measured times, simulated ones before and after, and the terms."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Replayed:
-    """One benchmark: measured, replayed without and with the fitted terms, shape (N,) each.
+    """One benchmark of N requests: its times as measured, and as replayed without and with the fitted terms.
 
-    `checked`: with terms that were fitted to the requests before `held_out` (indices). `title`: a line on it.
+    `checked` has the times with terms that were fitted to the requests before `held_out`, which are indices. `title` is
+    a line on the benchmark, and `output_tokens` has shape (N,).
     """
 
     title: str
@@ -46,7 +47,7 @@ class Replayed:
 
 
 def report(replays: Sequence[Replayed], fitted: Fitted) -> RenderableType:
-    """What a calibration came to, for `rich.console.Console.print`."""
+    """What came of a calibration, for `rich.console.Console.print`."""
     parts: list[RenderableType] = []
     for replayed in replays:
         parts += [Text(replayed.title, style="bold"), _times(replayed), _check(replayed)]
@@ -58,7 +59,10 @@ def report(replays: Sequence[Replayed], fitted: Fitted) -> RenderableType:
 
 
 def figures(served: Served, output_tokens: NDArray[np.int64], chosen: Chosen | None = None) -> dict[str, float | None]:
-    """Latencies in ms, of `chosen` requests or all; throughputs of all, None where they are not known."""
+    """Latencies in milliseconds of all requests, or of those `chosen` by index, and throughputs per second of all.
+
+    They are None where they are not known, and throughputs are left out for chosen requests.
+    """
     latencies = {"TTFT": served.ttft_s, "TPOT": served.tpot_s, "E2E": served.e2e_s}
     found: dict[str, float | None] = {}
     for name, values_s in latencies.items():

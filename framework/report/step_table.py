@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from framework.report.show_step import Shown
+from framework.report.step_figures import StepFigures
 
 _WARNING = "bold black on yellow"
 _FILL = "grey37"
@@ -21,39 +19,41 @@ _LEAST_SHOWN_MS = 0.005  # what two decimals show
 _TERA = 1e12
 
 
-def step_table(shown: Shown) -> RenderableType:
-    """A step for `rich.console.Console.print`."""
-    return Group(*_headline(shown), Text(), _parts(shown), Text(), *_use(shown), Text(), *_Roofline(shown).lines())
+def step_table(figures: StepFigures) -> RenderableType:
+    """The figures of a step as a table, for `rich.console.Console.print`."""
+    return Group(
+        *_headline(figures), Text(), _parts(figures), Text(), *_use(figures), Text(), *_Roofline(figures).lines()
+    )
 
 
-def _headline(shown: Shown) -> Iterator[Text]:
-    experts = f", {shown.expert_dtype} experts" if shown.expert_dtype != shown.dtype else ""
-    types = f"{shown.dtype} weights{experts}, {shown.kv_dtype} KV"
-    yield Text.assemble((shown.model, "bold"), " on ", (shown.gpu, "bold"), f" {shown.parallelism}, {types}")
-    yield Text(_work(shown))
-    yield Text(f"{shown.source}{_compared(shown)}", style="dim")
-    if shown.scaled_from:
+def _headline(figures: StepFigures) -> Iterator[Text]:
+    experts = f", {figures.expert_dtype} experts" if figures.expert_dtype != figures.dtype else ""
+    types = f"{figures.dtype} weights{experts}, {figures.kv_dtype} KV"
+    yield Text.assemble((figures.model, "bold"), " on ", (figures.gpu, "bold"), f" {figures.parallelism}, {types}")
+    yield Text(_content(figures))
+    yield Text(f"{figures.source}{_compared(figures)}", style="dim")
+    if figures.scaled_from:
         where = (
-            f"{shown.gpu}: scaled from {shown.scaled_from}"
-            if shown.scaled_from != shown.gpu
+            f"{figures.gpu}: scaled from {figures.scaled_from}"
+            if figures.scaled_from != figures.gpu
             else "this datasheet: scaled"
         )
         text = f" not measured on {where} by the roofline of each part "
         yield Text(text, style=_WARNING)
-    if shown.extrapolated:
-        text = f" extrapolated: {shown.beyond_what}, {shown.extrapolation:.2f} x what was measured "
+    if figures.extrapolated:
+        text = f" extrapolated: {figures.beyond_what}, {figures.extrapolation:.2f} x what was measured "
         yield Text(text, style=_WARNING)
 
 
-def _work(shown: Shown) -> str:
-    chunks = shown.step.chunks
+def _content(figures: StepFigures) -> str:
+    chunks = figures.step.chunks
     words = []
     if chunks:
         count = f"{len(chunks):,} chunks of " if len(chunks) > 1 else ""
         after = f" after {chunks[0].prefix:,} cached" if chunks[0].prefix else ""
         words.append(f"prefill of {count}{chunks[0].tokens:,} token{_plural(chunks[0].tokens)}{after}")
-    if shown.step.batch:
-        batch, context = shown.step.batch, shown.step.context
+    if figures.step.batch:
+        batch, context = figures.step.batch, figures.step.context
         words.append(f"decode of {batch:,} sequence{_plural(batch)} at context {context:,}")
     return ", ".join(words)
 
@@ -62,39 +62,39 @@ def _plural(count: int) -> str:
     return "s" if count > 1 else ""
 
 
-def _parts(shown: Shown) -> Table:
+def _parts(figures: StepFigures) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("step", style="bold", no_wrap=True)
-    table.add_column(f"{_decimals(shown.step_ms)} ms", justify="right", no_wrap=True)
+    table.add_column(f"{_decimals(figures.step_ms)} ms", justify="right", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for name, part_ms in shown.parts_ms.items():
+    for name, part_ms in figures.parts_ms.items():
         if part_ms > _LEAST_SHOWN_MS:
-            share = part_ms / shown.step_ms
+            share = part_ms / figures.step_ms
             bar = Text("█" * round(_BAR_COLUMNS * share) or "▏", style="cyan")
             table.add_row(name.replace("_", " "), f"{_decimals(part_ms)} ms", f"{100 * share:.1f} %", bar)
     return table
 
 
-def _compared(shown: Shown) -> str:
+def _compared(figures: StepFigures) -> str:
     """The same step without, or with, what was fitted."""
-    if shown.calibrated_ms is None:
+    if figures.calibrated_ms is None:
         return ""
-    if shown.step_ms == shown.calibrated_ms:
-        return f"; kernels alone {_number(shown.kernels_ms)} ms"
-    return f", kernels alone; calibrated {_number(shown.calibrated_ms)} ms"
+    if figures.step_ms == figures.calibrated_ms:
+        return f"; kernels alone {_number(figures.kernels_ms)} ms"
+    return f", kernels alone; calibrated {_number(figures.calibrated_ms)} ms"
 
 
-def _use(shown: Shown) -> Iterator[Text]:
-    achieved = shown.flops / (shown.step_ms / 1e3)
-    peak, bandwidth = _number(shown.peak_flops / _TERA), _number(shown.bandwidth_bytes_s / _TERA)
-    yield Text.assemble(("MFU ", "bold"), f"{100 * shown.mfu:5.1f} %", (f"  of {peak} TFLOP/s", "dim"))
-    yield Text.assemble(("MBU ", "bold"), f"{100 * shown.mbu:5.1f} %", (f"  of {bandwidth} TB/s", "dim"))
+def _use(figures: StepFigures) -> Iterator[Text]:
+    achieved = figures.flops / (figures.step_ms / 1e3)
+    peak, bandwidth = _number(figures.peak_flops / _TERA), _number(figures.bandwidth_bytes_s / _TERA)
+    yield Text.assemble(("MFU ", "bold"), f"{100 * figures.mfu:5.1f} %", (f"  of {peak} TFLOP/s", "dim"))
+    yield Text.assemble(("MBU ", "bold"), f"{100 * figures.mbu:5.1f} %", (f"  of {bandwidth} TB/s", "dim"))
     yield Text.assemble(
-        (f"{shown.bound}-bound", "bold"),
-        f": {_number(shown.intensity)} FLOP/byte",
-        (f" (ridge at {_number(shown.ridge)})", "dim"),
-        f", {_number(achieved / _TERA)} of {_number(shown.attainable_flops / _TERA)} attainable TFLOP/s",
+        (f"{figures.bound}-bound", "bold"),
+        f": {_number(figures.intensity)} FLOP/byte",
+        (f" (ridge at {_number(figures.ridge)})", "dim"),
+        f", {_number(achieved / _TERA)} of {_number(figures.attainable_flops / _TERA)} attainable TFLOP/s",
     )
 
 
@@ -104,12 +104,12 @@ class _Roofline:
     _columns, _rows = 56, 8
     _heights = " ▁▂▃▄▅▆▇█"
 
-    def __init__(self, shown: Shown) -> None:
-        self._shown = shown
-        self._achieved = shown.flops / (shown.step_ms / 1e3)
-        self._left = math.floor(math.log10(min(shown.intensity, shown.ridge) / 3))
-        self._right = math.ceil(math.log10(max(shown.intensity, shown.ridge) * 3))
-        self._top = math.log10(shown.peak_flops * 1.3)
+    def __init__(self, figures: StepFigures) -> None:
+        self._figures = figures
+        self._achieved = figures.flops / (figures.step_ms / 1e3)
+        self._left = math.floor(math.log10(min(figures.intensity, figures.ridge) / 3))
+        self._right = math.ceil(math.log10(max(figures.intensity, figures.ridge) * 3))
+        self._top = math.log10(figures.peak_flops * 1.3)
         self._bottom = math.log10(min(self._achieved / 2, self._roof(self._left + 0.7)))
 
     def lines(self) -> Iterator[Text]:
@@ -128,7 +128,7 @@ class _Roofline:
         yield from self._axis()
 
     def _roof(self, x: float) -> float:
-        return min(self._shown.peak_flops, self._shown.bandwidth_bytes_s * 10**x)
+        return min(self._figures.peak_flops, self._figures.bandwidth_bytes_s * 10**x)
 
     def _height(self, flops: float) -> float:
         """Share of the drawing's height, 0 at the bottom."""
@@ -142,7 +142,7 @@ class _Roofline:
 
     def _at(self) -> tuple[int, int]:
         """Column and row of the step."""
-        share = (math.log10(self._shown.intensity) - self._left) / (self._right - self._left)
+        share = (math.log10(self._figures.intensity) - self._left) / (self._right - self._left)
         return int(share * self._columns), self._row_of(self._achieved)
 
     def _cells(self) -> list[str]:
@@ -157,9 +157,9 @@ class _Roofline:
 
     def _label(self, line: int) -> str:
         """TFLOP/s of that row: the peak, or a round number that lies there."""
-        if line == self._row_of(self._shown.peak_flops):
-            return _number(self._shown.peak_flops / _TERA)
-        for power in range(math.ceil(self._bottom), math.ceil(math.log10(self._shown.peak_flops))):
+        if line == self._row_of(self._figures.peak_flops):
+            return _number(self._figures.peak_flops / _TERA)
+        for power in range(math.ceil(self._bottom), math.ceil(math.log10(self._figures.peak_flops))):
             if self._row_of(10.0**power) == line:
                 return f"{10.0**power / _TERA:,.6g}"
         return ""

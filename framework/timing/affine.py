@@ -8,14 +8,16 @@ from framework.errors import require_at_least
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import StepRow
+from framework.timing.step_row import StepRow
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A step costs base_s + per_prefill_token_s * sum(chunk) + prefill_quadratic_s * sum((prefix + chunk)^2 - prefix^2)
-    + per_sequence_s * decodes + per_context_token_s * summed context, whatever the model and the GPU. A request takes
-    request_s to the front end, which takes in one after another, intake_s each.
+    """Step times that are affine in what a step holds, whatever the model and the GPU. All coefficients are in seconds.
+
+    A step costs base_s + per_prefill_token_s * sum(chunk) + prefill_quadratic_s * sum((prefix + chunk)^2 - prefix^2)
+    + per_sequence_s * decodes + per_context_token_s * summed context. A request takes request_s to the front end, which
+    takes in one after another, intake_s each.
 
     Sums are exact in float64 where the coefficients are dyadic (a small integer times a power of two). Raises
     InputError for a negative coefficient.
@@ -38,7 +40,7 @@ class Affine:
             require_at_least(f"timing.{name}", getattr(self, name), 0)
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """The coefficients as they are."""
+        """The coefficients as they are, for every instance."""
         return StepRow(
             base_s=self.base_s,
             per_prefill_token_s=self.per_prefill_token_s,

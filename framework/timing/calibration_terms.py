@@ -17,6 +17,7 @@ from framework.cli.files import write_whole
 from framework.errors import InputError, require_at_least, require_choice, require_positive
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
+from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
 _KINDS = ("dense", "moe")
@@ -24,12 +25,12 @@ _KINDS = ("dense", "moe")
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is laid over the kernel times of one GPU and backend; the default changes nothing.
+    """The terms that are laid over the kernel times of one GPU and backend; the default changes nothing.
 
-    `kernel` multiplies all times of kernels but communication, which `communication` multiplies. Seconds: `step_s` of
-    every step, `prefill_step_s` of every step with a chunk (its kernels are launched one by one where decodes replay a
-    CUDA graph), `sequence_s` of every decoding sequence in a step, `request_s` of every request before the scheduler
-    sees it (client, HTTP, tokenizer). Raises InputError for values that no fit can give.
+    `kernel` multiplies all times of kernels but communication, which `communication` multiplies. The others are seconds
+    that are added: `step_s` to every step, `prefill_step_s` to every step with a chunk (its kernels are launched one by
+    one where decodes replay a CUDA graph), `sequence_s` to a step for every decode in it, and `request_s` to every
+    request before the scheduler sees it (client, HTTP, tokenizer). Raises InputError for values that no fit can give.
     """
 
     kernel: float = 1.0
@@ -45,15 +46,25 @@ class Calibration:
         for name in ("step_s", "prefill_step_s", "sequence_s", "request_s"):
             require_at_least(f"calibration: {name}", getattr(self, name), 0)
 
+    @property
+    def overheads(self) -> StepRow:
+        """The seconds that are added to every step, to every chunk and decode in it, and to every request."""
+        return StepRow(
+            base_s=self.step_s,
+            prefill_step_s=self.prefill_step_s,
+            per_sequence_s=self.sequence_s,
+            request_s=self.request_s,
+        )
+
 
 _TERMS = tuple(field.name for field in fields(Calibration))
 
 
 @dataclass(frozen=True)
 class Selector:
-    """The models that a calibration is for: one, or all "dense" or "moe" ones, with weights of `dtype`; "" is any.
+    """The models that a calibration is for: one by name, or all of the kind "dense" or "moe", with weights of `dtype`.
 
-    Raises InputError for a kind or a data type that there is not, and where both model and kind are given.
+    "" stands for any. Raises InputError for an unknown kind or data type, and where both model and kind are given.
     """
 
     model: str = ""
@@ -71,17 +82,17 @@ class Selector:
 
     @classmethod
     def of(cls, model: Model) -> Selector:
-        """Of this model in its data type, the most specific."""
+        """The selector of this model in its data type, which is the most specific there is."""
         return cls(model=model.name, dtype=model.dtype)
 
     def fits(self, model: Model) -> bool:
-        """Whether it is for that model."""
+        """Whether the calibration is for that model."""
         own = {"model": model.name, "kind": "dense" if model.experts is None else "moe", "dtype": model.dtype}
         return all(asked in ("", own[name]) for name, asked in asdict(self).items())
 
     @property
     def specificity(self) -> tuple[bool, bool, bool]:
-        """The larger the more specific: a model before a kind before a data type."""
+        """A rank, the larger the more specific: a model comes before a kind, and that before a data type."""
         return self.model != "", self.kind != "", self.dtype != ""
 
     def __str__(self) -> str:
@@ -92,7 +103,8 @@ class Selector:
 class Fit:
     """A calibration, the models it is for, and where it comes from.
 
-    `rows`: keys of the deployments it was fitted to; `note`: how; `source`, `licence`: of their measurements.
+    `rows` has the keys of the deployments that it was fitted to, and `note` says how. `source` and `licence` are those
+    of their measurements. Raises InputError for what is no text.
     """
 
     calibration: Calibration
@@ -113,7 +125,10 @@ def calibration_path(directory: Path, gpu: str, backend: str) -> Path:
 
 
 def write_calibrations(path: Path, entries: Iterable[Fit]) -> None:
-    """Write `entries` as JSON, whole or not at all. InputError if two are for the same, or the file cannot be."""
+    """Write `entries` as JSON, whole or not at all.
+
+    Raises InputError if two are for the same models, and if the file cannot be written.
+    """
     ordered = sorted(entries, key=lambda fit: (fit.selector.specificity, str(fit.selector)))
     _require_distinct(ordered)
     content = {"format": _FORMAT, "entries": [_encoded(fit) for fit in ordered]}
@@ -121,7 +136,10 @@ def write_calibrations(path: Path, entries: Iterable[Fit]) -> None:
 
 
 def replace_calibration(path: Path, fit: Fit) -> bool:
-    """Put `fit` into the file at `path`, which need not exist, in place of the one for the same; True if it had one."""
+    """Put `fit` into the file at `path`, which need not exist, in place of the one for the same models.
+
+    Returns whether there was one. Raises InputError as reading and writing do.
+    """
     there = read_calibrations(path) if path.is_file() else ()
     others = [entry for entry in there if entry.selector != fit.selector]
     write_calibrations(path, [*others, fit])
@@ -129,7 +147,7 @@ def replace_calibration(path: Path, fit: Fit) -> bool:
 
 
 def read_calibrations(path: Path) -> tuple[Fit, ...]:
-    """Read what `write_calibrations` wrote, or somebody wrote by hand; InputError where it is something else."""
+    """The calibrations in a file, written by `write_calibrations` or by hand. Raises InputError for anything else."""
     try:
         content = json.loads(path.read_text("utf-8"))
         if content["format"] != _FORMAT:
@@ -147,7 +165,10 @@ def read_calibrations(path: Path) -> tuple[Fit, ...]:
 
 
 def find_calibration(directories: Iterable[Path], gpu: str, backend: str, model: Model) -> Fit | None:
-    """The most specific fit for `model` of the first directory that has one; None where there is none."""
+    """The most specific fit for `model` in the first directory that has one; None where there is none.
+
+    Raises InputError for a file that cannot be read.
+    """
     for directory in directories:
         path = calibration_path(directory, gpu, backend)
         fits = [fit for fit in read_calibrations(path) if fit.selector.fits(model)] if path.is_file() else []

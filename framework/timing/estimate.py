@@ -12,7 +12,10 @@ from framework.timing.table import StepTables, base_s, chunk_s, decode_s
 
 
 class StepTimes(NamedTuple):
-    """Of several instances: the tables of all pools, and the pool and the pipeline stages of each, shape (M,)."""
+    """The step times of M instances: the tables of all K pools, as in `StepTables`, and which of them each has.
+
+    `pools` is the pool of each instance and `stages` the number of its pipeline stages, both of shape (M,).
+    """
 
     rows: NDArray[Any]
     data: NDArray[np.float64]
@@ -22,7 +25,10 @@ class StepTimes(NamedTuple):
 
 @compiled
 def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int) -> float:
-    """Seconds of a step on instance i: one whole prompt (0: none) and decodes that read `context` tokens together."""
+    """Seconds of a step on instance i: one whole prompt and decodes that read `context` tokens together.
+
+    `prompt` is its length in tokens, 0 for a step without one; `decodes` is the number of decodes.
+    """
     tables = StepTables(times.rows, times.data)
     k, stages = times.pools[i], times.stages[i]
     time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
@@ -35,7 +41,7 @@ def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int
 
 @compiled
 def estimates_s(times: StepTimes, prompt: int, decodes: int, context: int) -> NDArray[np.float64]:
-    """The same for each of the instances."""
+    """Seconds of such a step on each of the instances, shape (M,)."""
     times_s = np.empty(len(times.pools))
     for i in range(len(times.pools)):
         times_s[i] = estimate_s(times, i, prompt, decodes, context)

@@ -1,4 +1,4 @@
-"""How unevenly experts are loaded on the GPUs of an expert-parallel group, and what copies of the popular ones mend.
+"""How unevenly experts are loaded on the GPUs of an expert-parallel group, and how copies even that out.
 
 Popularity follows Zipf's law: the expert of rank r (from 1) is chosen in proportion to r^-skew, each layer in an order
 of its own. Without copies, experts lie on the GPUs in that order. With `redundant` more slots they are copied and
@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError, require_at_least, require_whole
+from framework.timing.profile import NODE_GPUS, StepParts
 
 _LAYERS = 64  # orders over which the load of GPUs without copies is averaged
 
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """`skew`: exponent of the popularity, 0: all alike; `redundant`: slots for copies; `seed`: of the experts' orders.
+    """How popular experts are, and how many copies of them there are.
 
-    Raises InputError for a value out of range.
+    `skew` is the exponent of the popularity, where 0 makes all experts alike. `redundant` is the number of further
+    slots, for copies. `seed` is that of the orders in which experts lie on the GPUs. Raises InputError for a value out
+    of range.
     """
 
     skew: float = 0.0
@@ -39,9 +42,9 @@ class ExpertLoad:
         require_whole("timing.experts.seed", self.seed)
 
     def most(self, experts: int, ep: int) -> float:
-        """Load of the GPU that has most over the mean of `ep` GPUs; a layer ends with it.
+        """The load of the GPU with most tokens over the mean of `ep` GPUs, a ratio of at least 1.
 
-        InputError where the slots are fewer than the GPUs.
+        Raises InputError where there are fewer slots than GPUs.
         """
         if experts + self.redundant < ep:
             raise InputError(
@@ -51,13 +54,32 @@ class ExpertLoad:
 
 
 def expert_load(given: Any) -> ExpertLoad | None:
-    """An ExpertLoad from its settings by name; None and one that is made already pass. InputError for anything else."""
+    """An ExpertLoad from its settings by name; None and an ExpertLoad stay as they are.
+
+    Raises InputError for anything else.
+    """
     if given is None or isinstance(given, ExpertLoad):
         return given
     known = [item.name for item in fields(ExpertLoad)]
     if not isinstance(given, Mapping) or not set(given) <= set(known):
         raise InputError(f"timing.experts must be null or settings among {', '.join(known)}, got {given!r}")
     return ExpertLoad(**given)
+
+
+def with_expert_load(parts: StepParts, load: float) -> StepParts:
+    """The parts of a step where the GPU that has most tokens of a layer has `load` times as many as was measured.
+
+    A layer ends with that GPU: its experts take `load` times as long, and so do dispatch and combine where they cross
+    nodes. The routing that was measured is uneven itself (framework.timing.kernels.operations), so that 1 changes
+    nothing. Within a node every GPU gathers all tokens, whatever experts they choose.
+    """
+    parallelism = parts.setup.parallelism
+    crosses = parallelism.dp > 1 and parallelism.ep > NODE_GPUS
+    rows = {
+        "experts": parts["experts"].times(load),
+        "communication": parts["communication"].times(load if crosses else 1.0),
+    }
+    return replace(parts, rows=dict(parts.rows) | rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,18 +94,18 @@ def _most(skew: float, redundant: int, seed: int, experts: int, ep: int) -> floa
 
 
 def popularity(experts: int, skew: float) -> NDArray[np.float64]:
-    """Share of the tokens that each expert gets, the most popular first; shape (experts,)."""
+    """The share of the tokens that each expert gets, the most popular first; shape (experts,)."""
     weights = np.arange(1, experts + 1, dtype=np.float64) ** -skew
     return np.asarray(weights / weights.sum())
 
 
 def in_order(loads: NDArray[np.float64], gpus: int) -> NDArray[np.float64]:
-    """Load of each GPU where experts are dealt out in their order, as evenly in number as can be; shape (gpus,)."""
+    """The load of each GPU where experts are dealt out in their order, as evenly in number as can be; shape (gpus,)."""
     return np.array([part.sum() for part in np.array_split(loads, gpus)])
 
 
 def replicate(loads: NDArray[np.float64], slots: int) -> NDArray[np.int64]:
-    """Copies of each expert on so many slots; the first among equals gets the next."""
+    """The copies of each expert that `slots` slots hold, of the shape of `loads`; the first of equals gets the next."""
     copies = np.ones(len(loads), np.int64)
     for _ in range(slots - len(loads)):
         copies[np.argmax(loads / copies)] += 1
@@ -91,7 +113,7 @@ def replicate(loads: NDArray[np.float64], slots: int) -> NDArray[np.int64]:
 
 
 def pack(loads: NDArray[np.float64], gpus: int) -> NDArray[np.float64]:
-    """Load of each GPU after packing, ceil(len(loads) / gpus) slots each; shape (gpus,)."""
+    """The load of each GPU, shape (gpus,), after these loads were packed, ceil(len(loads) / gpus) of them to a GPU."""
     room = -(-len(loads) // gpus)
     packed, used = np.zeros(gpus), np.zeros(gpus, np.int64)
     for load in -np.sort(-loads):

@@ -1,4 +1,4 @@
-"""What a step has to compute and to move, whatever it takes: for MFU, MBU and its place under the roofline.
+"""The FLOPs and bytes of a step, whatever time it takes: for MFU, MBU and its place under the roofline.
 
 FLOPs: two for each token and weight that it passes, embedding and output projection apart, and the attention of each
 pair of a query and a key in layers without a window, causal (as `metrics.usage` counts them). Bytes, over all GPUs of
@@ -20,7 +20,7 @@ from framework.system.parallelism import Parallelism
 
 @dataclass(frozen=True)
 class Chunk:
-    """`tokens` of a prompt are prefilled after `prefix` tokens that are already cached."""
+    """A chunk of a prompt: `tokens` are prefilled after `prefix` tokens that are already cached."""
 
     tokens: int
     prefix: int = 0
@@ -28,7 +28,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Step:
-    """Chunks of prompts, and `batch` decodes of `context` tokens each, the one that is computed included."""
+    """What a step holds: chunks of prompts, and `batch` decodes of `context` tokens each, the computed one included.
+
+    Raises InputError where it holds nothing.
+    """
 
     chunks: Sequence[Chunk] = ()
     batch: int = 0
@@ -40,27 +43,27 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are computed."""
+        """The number of tokens that are computed."""
         return sum(chunk.tokens for chunk in self.chunks) + self.batch
 
     @property
     def sampled(self) -> int:
-        """Sequences that emit a token: each chunk is taken for its prompt's last."""
+        """The number of sequences that emit a token; each chunk is taken for its prompt's last."""
         return len(self.chunks) + self.batch
 
     @property
     def decode_context(self) -> int:
-        """Context summed over the decodes."""
+        """The context summed over the decodes, in tokens."""
         return self.batch * self.context
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt, its prefix included; 0 without chunks."""
+        """The tokens of the longest prompt, its prefix included; 0 without chunks."""
         return max((chunk.prefix + chunk.tokens for chunk in self.chunks), default=0)
 
 
 def flops(model: Model, step: Step) -> float:
-    """FLOPs of a step, see the module."""
+    """The FLOPs of a step over all GPUs; the module says how they are counted."""
     pairs = step.decode_context + sum(
         ((chunk.prefix + chunk.tokens) ** 2 - chunk.prefix**2) / 2 for chunk in step.chunks
     )
@@ -68,7 +71,7 @@ def flops(model: Model, step: Step) -> float:
 
 
 def moved_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
-    """Bytes that the GPUs of one instance must read and write for a step, see the module."""
+    """The bytes that the GPUs of one instance must read and write for a step; the module says how they are counted."""
     return _weight_bytes(model, parallelism, step) + _kv_bytes(model, step)
 
 

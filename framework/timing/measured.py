@@ -13,12 +13,12 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
-from framework.timing.expert_parallel import ExpertLoad, expert_load
-from framework.timing.profile import Parts, Setup
+from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
+from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
-from framework.timing.scale import NEIGHBOURS, same_speed, scaled
-from framework.timing.table import StepRow
-from framework.timing.two_batch_overlap import NODE_GPUS, in_two_batches, with_expert_load
+from framework.timing.scale import SCALING_SOURCES, same_speed, scaled
+from framework.timing.step_row import StepRow
+from framework.timing.two_batch_overlap import in_two_batches
 
 _Asked = tuple[Model, Gpu, Parallelism]
 
@@ -27,11 +27,11 @@ _Asked = tuple[Model, Gpu, Parallelism]
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu`: the one that the parts are for. `fit`: what was fitted on `fitted_on`, that GPU or the one whose measurement
-    was scaled; None where nothing was.
+    `gpu` is the one that the parts are for. `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
+    one whose measurement was scaled; it is None where nothing was fitted.
     """
 
-    parts: Parts
+    parts: StepParts
     gpu: str
     origin: Origin
     fit: Fit | None
@@ -39,11 +39,11 @@ class Entry:
 
     @property
     def calibration(self) -> Calibration | None:
-        """What was fitted, None where nothing was."""
+        """The terms that were fitted, None where nothing was."""
         return None if self.fit is None else self.fit.calibration
 
     def described(self, calibrated: bool) -> str:
-        """GPU, backend and version, and what was done to the measurement."""
+        """The GPU, the backend and its version, and what was done to the measurement, in words."""
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
         return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{self._fitted() if calibrated else ''}"
 
@@ -55,15 +55,16 @@ class Entry:
 
 @dataclass
 class Measured:
-    """The times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or one's own.
+    """Step times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or one's own.
 
-    `calibrated`: with the terms that were fitted to measured deployments, where there are any. `profiles`: a directory
-    of one's own profiles, which is searched first. A GPU without a profile gets those of `neighbour`, or of the one
-    known to be like it, scaled (framework.timing.scale); so does one whose datasheet was changed. `expert_load`:
-    of the GPU with most tokens, relative to the routing that was measured; `experts`: the same from the experts'
-    popularity and copies, where they are spread over more GPUs than a node has and times are of even routing;
-    `two_batches`: micro-batches that hide each other's communication (two_batch_overlap). `source` names
-    all that one object gave out; it reads what it gives out again but once.
+    With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
+    directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
+    or of the one known to be like it, scaled (framework.timing.scale); so does one whose datasheet was changed.
+    `expert_load` is the load of the GPU with most tokens, relative to the routing that was measured. `experts` gives it
+    by the experts' popularity and copies, where they are spread over more GPUs than a node has, whose times are of even
+    routing. With `two_batches`, a step runs as two micro-batches that hide each other's communication
+    (framework.timing.two_batch_overlap). `source` names all rows that one object gave out; each is read only once.
+    Raises InputError for values that cannot be.
     """
 
     backend: str = "vllm"
@@ -89,11 +90,14 @@ class Measured:
 
     @property
     def source(self) -> str:
-        """What was measured, for the rows made so far."""
+        """What was measured, for the rows that were made so far."""
         return f"measured ({'; '.join(self._given) or self.backend})"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance; InputError, with what there is and how to make more, where none were measured."""
+        """The step times of one instance.
+
+        Raises InputError, with what there is and how to make more, where none were measured.
+        """
         asked = (model, gpu, parallelism)
         row = next((row for known, row in self._rows if known == asked), None)
         if row is None:
@@ -106,7 +110,7 @@ class Measured:
         return row
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
-        """What `row` is made from; InputError as there."""
+        """What `row` is made from; raises InputError as `row` does."""
         places = profile_files.directories(None if self.profiles is None else Path(self.profiles).expanduser())
         setup = Setup.of(model, parallelism)
         measured, gain = gpu.name, 1.0
@@ -144,7 +148,7 @@ class Measured:
 
     def _like(self, gpu: Gpu) -> tuple[str, float]:
         """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""
-        known = NEIGHBOURS.get(gpu.name)
+        known = SCALING_SOURCES.get(gpu.name)
         if self.neighbour is not None:
             return self.neighbour, known.tensor_gain if known is not None and known.gpu == self.neighbour else 1.0
         return (known.gpu, known.tensor_gain) if known is not None else (gpu.name, 1.0)

@@ -1,6 +1,6 @@
-"""Times of the GPU, and of the host that prepares each step and reads its results while the GPU waits.
+"""What steps cost on top of measured kernels: CPU work between steps, and wave quantization of short chunks.
 
-Attention of short chunks: blocks of threads run in waves, the last of which leaves part of the GPU idle.
+Both lay something over the step times of another source.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from framework.errors import InputError, require_at_least, require_count
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import Curve, StepRow, Timing
+from framework.timing.curves import Curve
+from framework.timing.step_row import StepRow, Timing
+
+_LONGEST = 16384  # tokens from which on a prompt counts as filling the GPU
+_FILLS = 0.8  # share of the slots from which on keys are not split over blocks to fill the others (FlashAttention 2)
 
 
 @dataclass(frozen=True)
-class WithHost:
-    """The steps of `gpu_times`, each longer by the host's work: (seconds of a step, seconds of a decode) by tp.
+class CpuOverhead:
+    """The steps of `gpu_times`, each longer by what the CPU does to prepare it and to read its results.
 
-    A tp that is not named takes those of the largest named one below it. `host` says whose work it is. Raises
+    The GPU waits meanwhile. `by_tp` has (seconds of a step, seconds of each decode in it) for each tensor-parallel
+    degree; one that is not named takes those of the largest named one below it. `host` says whose work it is. Raises
     InputError for seconds below 0 and where tp 1 is not named.
     """
 
@@ -43,27 +48,21 @@ class WithHost:
         return f"{self.gpu_times.source}, with the host's work in {self.host}"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance; InputError as of `gpu_times`."""
+        """The step times of one instance; raises InputError as `gpu_times` does."""
         row = self.gpu_times.row(model, gpu, parallelism)
         step_s, decode_s = self.by_tp[max(tp for tp in self.by_tp if tp <= parallelism.tp)]
         return replace(row, base_s=row.base_s + step_s, per_sequence_s=row.per_sequence_s + decode_s)
 
 
-# --- short chunks in waves --------------------------------------------------------------------------------------------
-
-
-_LONGEST = 16384  # tokens from which on a prompt counts as filling the GPU
-_FILLS = 0.8  # share of the slots from which on keys are not split over blocks to fill the others (FlashAttention 2)
-
-
 @dataclass(frozen=True)
-class InWaves:
-    """The steps of `gpu_times`, the attention of a chunk longer by what its blocks leave idle of the GPU.
+class WaveQuantization:
+    """The steps of `gpu_times`, where attention of a chunk takes longer by what its blocks leave idle of the GPU.
 
-    A block computes `tile_rows` queries of one head; a GPU runs as many blocks at once as `slots` has for its name, and
-    n blocks take as long as the next multiple of that. Where they would fill less than 0.8 of one wave, keys are split
-    until they do. Measured times of whole prompts have this in them already: a chunk takes longer by its own waste over
-    that of a prompt up to its end. Raises InputError for counts below 1 and for a GPU that `slots` does not name.
+    A block computes `tile_rows` queries of one head. A GPU runs as many blocks at once, in one wave, as `slots` has for
+    its name, and n blocks take as long as the next multiple of that. Where they would fill less than 0.8 of one wave,
+    keys are split until they do. Measured times of whole prompts have this in them already: a chunk takes longer by its
+    own waste over that of a prompt up to its end. Raises InputError for counts below 1 and for a GPU that `slots` does
+    not name.
     """
 
     gpu_times: Timing
@@ -80,7 +79,7 @@ class InWaves:
         return f"{self.gpu_times.source}, chunks in waves"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance; InputError as of `gpu_times`."""
+        """The step times of one instance; raises InputError as `gpu_times` does."""
         if gpu.name not in self.slots:
             raise InputError(f"timing.slots names {', '.join(self.slots)}, not gpu={gpu.name}; add its blocks at once")
         heads = max(1, model.heads // parallelism.tp)
@@ -96,7 +95,10 @@ class InWaves:
         return Curve((*knots, knots[-1] + 1, knots[-1] + 2), (*values, 1.0, 1.0))
 
     def waste_of(self, tokens: int, heads: int, slots: int) -> float:
-        """Time of a chunk of so many tokens over that of as much work on a full GPU, at least 1."""
+        """The time of a chunk of `tokens` over that of as much work on a full GPU, at least 1.
+
+        `heads` are those of one GPU, and `slots` are the blocks that it runs at once.
+        """
         tiles = math.ceil(tokens / self.tile_rows)
         waves = tiles * heads / slots
         if waves >= _FILLS:

@@ -1,33 +1,28 @@
 """Profiles: the parts of all setups of one model on one GPU and backend, as small files that ship with the package.
 
 A profile is `<directory>/<gpu>/<backend>/<model>.json.gz`: JSON of a header (where its times come from) and entries,
-one `Parts` each, times in microseconds, rounded to four significant digits. The same profile is the same bytes.
+one `StepParts` each (framework.timing.profile_entry). The same profile is the same bytes.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from framework.cli.files import read_once, user_cache, write_whole
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
-from framework.system.parallelism import Parallelism
-from framework.timing.profile import FloatArray, Parts, Setup
+from framework.timing.profile import Setup, StepParts
+from framework.timing.profile_entry import decoded, encoded
 
 _FORMAT = "servelab timing profile 1"
-_DIGITS = 4
-_US = 1e-6
 _SUFFIX = ".json.gz"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may differ between a model and its profile
@@ -37,8 +32,8 @@ _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may dif
 class Origin:
     """Where a profile's times come from.
 
-    `device`: the GPU as conf/gpu had it, by which the times are scaled to others. `shape`: sizes of the model, see
-    `shape_of`. `version`: of the backend, `versions` of each kernel table.
+    `device` is the GPU as conf/gpu had it, by which the times are scaled to others. `shape` has the sizes of the model,
+    as `shape_of` gives them. `version` is that of the backend, and `versions` are those of each kernel table.
     """
 
     model: str
@@ -56,12 +51,12 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Measured parts of one model on one GPU and backend, one entry for each setup."""
+    """The measured step times of one model on one GPU and backend, one entry for each setup."""
 
     origin: Origin
-    entries: tuple[Parts, ...]
+    entries: tuple[StepParts, ...]
 
-    def find(self, setup: Setup) -> Parts | None:
+    def find(self, setup: Setup) -> StepParts | None:
         """The entry of that setup, None where it was not measured."""
         return next((parts for parts in self.entries if parts.setup == setup), None)
 
@@ -80,12 +75,12 @@ class Profile:
 class Found:
     """An entry of a profile, and the profile it was found in."""
 
-    parts: Parts
+    parts: StepParts
     origin: Origin
 
 
 def shape_of(model: Model) -> dict[str, Any]:
-    """The sizes that step times depend on: not the name, nor data types, which each entry states itself."""
+    """The sizes of a model that step times depend on, by name; each entry of a profile states its data types itself."""
     flat: dict[str, Any] = {}
     for name, value in asdict(model).items():
         nested = value.items() if isinstance(value, dict) else ()
@@ -94,7 +89,7 @@ def shape_of(model: Model) -> dict[str, Any]:
 
 
 def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:
-    """Where the profile of a model lies in a directory of profiles; InputError for names that cannot be file names."""
+    """Where the profile of a model lies in a directory of profiles. Raises InputError for names no file can have."""
     for what, name in (("model.name", model), ("gpu.name", gpu), ("timing.backend", backend)):
         if not _NAME.fullmatch(name):
             raise InputError(f"{what} = {name!r} cannot name a profile: letters, digits, dots, - and _ only")
@@ -102,9 +97,9 @@ def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:
 
 
 def directories(own: Path | None = None) -> tuple[Path, ...]:
-    """Where profiles are looked for, first to last: the user's own directory, the user's cache, those that ship.
+    """The directories to look for profiles in, first to last: the user's own one, the user's cache, those that ship.
 
-    InputError if `own` is no directory.
+    Raises InputError if `own` is no directory.
     """
     if own is not None and not own.is_dir():
         raise InputError(f"timing.profiles = {own}: there is no such directory")
@@ -112,17 +107,20 @@ def directories(own: Path | None = None) -> tuple[Path, ...]:
 
 
 def cache_directory() -> Path:
-    """Profiles that the user made."""
+    """The directory of the profiles that the user made."""
     return user_cache() / "profiles"
 
 
 def shipped_directory() -> Path:
-    """Profiles that ship with the package."""
+    """The directory of the profiles that ship with the package."""
     return Path(__file__).resolve().parent / "profiles"
 
 
 def find(places: Iterable[Path], model: Model, gpu: str, backend: str, setup: Setup) -> Found | None:
-    """The first entry of that setup; None where there is none. InputError for a bad file, or one of other sizes."""
+    """The first entry of that setup, in the order of `places`; None where there is none.
+
+    Raises InputError for a file that cannot be read, and for one of a model with other sizes.
+    """
     for profile, path in _profiles(places, model.name, gpu, backend):
         parts = profile.find(setup)
         if parts is not None:
@@ -132,25 +130,28 @@ def find(places: Iterable[Path], model: Model, gpu: str, backend: str, setup: Se
 
 
 def setups(places: Iterable[Path], model: str, gpu: str, backend: str) -> tuple[Setup, ...]:
-    """All setups of a model that profiles hold."""
+    """All setups of a model that the profiles of one GPU and backend hold."""
     found = {parts.setup: None for profile, _ in _profiles(places, model, gpu, backend) for parts in profile.entries}
     return tuple(found)
 
 
 def platforms(places: Iterable[Path], model: str) -> tuple[tuple[str, str], ...]:
-    """The GPUs and backends that have a profile of a model, sorted."""
+    """The (GPU, backend) pairs that have a profile of a model, sorted."""
     files = (path for place in places for path in place.glob(f"*/*/{model}{_SUFFIX}"))
     return tuple(sorted({(path.parent.parent.name, path.parent.name) for path in files}))
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:
-    """Write a profile below `directory`, whole or not at all; its path. InputError if it cannot be written."""
+    """Write a profile below `directory`, whole or not at all, and return its path.
+
+    Raises InputError if it cannot be written.
+    """
     origin = profile.origin
     path = profile_path(directory, origin.model, origin.device.name, origin.backend)
     content = {
         "format": _FORMAT,
         "origin": asdict(origin),
-        "entries": [_encoded(parts) for parts in profile.entries],
+        "entries": [encoded(parts) for parts in profile.entries],
     }
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
@@ -159,18 +160,16 @@ def write_profile(directory: Path, profile: Profile) -> Path:
 
 @read_once(keep=16)
 def read_profile(path: Path) -> Profile:
-    """Read a profile; InputError, naming the file, for one that cannot be read or is something else.
+    """The profile in a file, which a process reads again only if it has changed.
 
-    A process reads a file again only if it has changed; arrays of a profile cannot be altered.
+    Raises InputError, naming the file, for one that cannot be read or is something else.
     """
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         origin = content["origin"]
-        return Profile(
-            Origin(**{**origin, "device": Gpu(**origin["device"])}), tuple(map(_decoded, content["entries"]))
-        )
+        return Profile(Origin(**{**origin, "device": Gpu(**origin["device"])}), tuple(map(decoded, content["entries"])))
     except OSError as error:  # gzip.BadGzipFile is one
         reason = error.strerror or str(error)
         raise InputError(f"{path}: cannot be read as a timing profile ({reason}); {_MEND}") from error
@@ -186,51 +185,3 @@ def _profiles(places: Iterable[Path], model: str, gpu: str, backend: str) -> Ite
         path = profile_path(place, model, gpu, backend)
         if path.is_file():
             yield read_profile(path), path
-
-
-def _encoded(parts: Parts) -> dict[str, Any]:
-    """The fields of an entry by name; times are named `_us` instead of `_s`."""
-    encoded: dict[str, Any] = {}
-    for field in fields(Parts):
-        value = getattr(parts, field.name)
-        if isinstance(value, Parallelism):
-            encoded[field.name] = asdict(value)
-        elif isinstance(value, str):
-            encoded[field.name] = value
-        elif field.name.endswith("_s"):
-            encoded[f"{field.name[:-2]}_us"] = _numbers((np.asarray(value) / _US).tolist(), _DIGITS)
-        else:
-            encoded[field.name] = _numbers(np.asarray(value, np.float64).tolist())
-    return encoded
-
-
-def _numbers(value: Any, digits: int | None = None) -> Any:
-    """Nested lists of numbers, shortened: whole ones as integers, infinity as null, to that many significant digits."""
-    if isinstance(value, list):
-        return [_numbers(item, digits) for item in value]
-    if math.isinf(value):
-        return None
-    number = value if digits is None else float(f"{value:.{digits}g}")
-    return int(number) if number.is_integer() else number
-
-
-def _decoded(entry: Mapping[str, Any]) -> Parts:
-    decoded: dict[str, Any] = {}
-    for name, value in entry.items():
-        if name == "parallelism":
-            decoded[name] = Parallelism(**value)
-        elif isinstance(value, str):
-            decoded[name] = value
-        elif name.endswith("_us"):
-            times_s = np.array(value, np.float64) * _US
-            decoded[f"{name[:-3]}_s"] = _read_only(times_s) if times_s.ndim else float(times_s)
-        elif isinstance(value, list):
-            decoded[name] = _read_only(np.array([np.inf if item is None else item for item in value], np.float64))
-        else:
-            decoded[name] = math.inf if value is None else float(value)
-    return Parts(**decoded)
-
-
-def _read_only(array: FloatArray) -> FloatArray:
-    array.flags.writeable = False
-    return array

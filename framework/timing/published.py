@@ -1,6 +1,7 @@
-"""Step times that others fitted to an engine of theirs: prompts and decodes apart, by model, GPU and tp.
+"""Step times that others published: fitted to an engine of theirs, or measured for whole prompts.
 
-Step times of which whole prompts were measured elsewhere: on another machine, with another engine.
+`Published` takes all times of a step from a publication; `PublishedPrompts` takes those of steps with one whole prompt
+from a publication and the rest from another source.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from framework.errors import InputError, require_at_least, require_count
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import Curve, StepRow, Surface, Timing, stack, step_s
+from framework.timing.curves import Curve, Surface
+from framework.timing.step_row import StepRow, Timing
+from framework.timing.table import stack, step_s
 
 _CONTEXTS = (1.0, 2.0**20)  # a decode's time is affine in its context: any two points tell it
 
 
 @dataclass(frozen=True)
 class Law:
-    """The times of one model on `tp` GPUs of one kind.
+    """The step times of one model on `tp` GPUs of one kind, in seconds.
 
     A step of prompts costs prefill_base_s + prefill_per_token_s * tokens + prefill_quadratic_s * sum of squared lengths
-    + prefill_curve_s over the tokens of the step: points (tokens, seconds), nothing up to the first. A step of decodes
-    costs seconds + per_context_token_s * summed context, linear in the batch between the rows (batch, seconds,
-    per_context_token_s) of decode_s, the first of which is of one decode. A step with both costs what the two would
-    cost, less the cheaper one's cost of being a step at all.
+    + what `prefill_curve_s` adds: points (tokens of the step, seconds), between which it is affine, and up to the first
+    of which it is 0. A step of decodes costs seconds + per_context_token_s * summed context, which are given by the
+    rows (batch, seconds, per_context_token_s) of `decode_s` and linear in the batch between them; the first row is of
+    one decode. A step with both costs what the two would cost, less what the cheaper one costs as a step alone. Raises
+    InputError for negative numbers and for rows of another length.
     """
 
     model: str
@@ -54,7 +58,7 @@ class Law:
         return f"timing.laws: {self.model} on {self.tp} {self.gpu}"
 
     def row(self, stages: int) -> StepRow:
-        """Step times of an instance of so many pipeline stages, over which as many equal micro-batches are spread.
+        """The step times of an instance of `stages` pipeline stages, over which as many equal micro-batches are spread.
 
         Raises InputError for points that do not rise.
         """
@@ -90,10 +94,10 @@ def _of_stages(batches: Sequence[float], stages: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """`laws`, each the fields of a `Law`; `source` says where they are from.
+class Published:
+    """Step times by `laws`, each given as the fields of a `Law`; `source` says where they were published.
 
-    Raises InputError for laws that are none, and where there is none of a model, GPU and tp.
+    Raises InputError for laws with other fields, and where there is no law of a model, GPU and tp.
     """
 
     source: str
@@ -103,7 +107,7 @@ class Fitted:
         object.__setattr__(self, "laws", tuple(_law(one) for one in self.laws))
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance."""
+        """The step times of one instance."""
         if parallelism.dp > 1 or parallelism.ep > 1:
             raise InputError(f"timing {self.source} knows tp and pp only, not {parallelism}")
         known = [one for one in self.laws if isinstance(one, Law)]
@@ -126,19 +130,16 @@ def _law(fields: Mapping[str, Any] | Law) -> Law:
         raise InputError(f"timing.laws: {error}") from error
 
 
-# --- prompts measured elsewhere ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Anchored:
-    """The steps of `times`, those of one whole prompt as long as they were measured elsewhere.
+class PublishedPrompts:
+    """The step times of `times`, except that steps of one whole prompt take as long as was published.
 
-    `prompts_s`: (tokens, seconds of the step), of `model` on `tp` GPUs named `gpu`; `measured` says by whom. Attention
-    of a chunk takes longer by `masked_s` for each squared token of its own, as in kernels that compute above the
-    diagonal too. Linear layers take what the rest of a step leaves of a point. They are affine in tokens between points
-    and go on so beyond the last; below the first they take as long as in `times`, longer or shorter by the same factor
-    as there. Raises InputError for fewer than two points, for points that do not rise, for a `masked_s` below 0, and
-    for what else than these was not measured.
+    `prompts_s` has points (tokens of the prompt, seconds of the step) of `model` on `tp` GPUs named `gpu`; `measured`
+    says by whom. Attention of a chunk takes longer by `masked_s` seconds for each squared token of its own, as in
+    kernels that compute above the diagonal too. Linear layers take what the rest of a step leaves of a point. They are
+    affine in tokens between points and go on so beyond the last; below the first they take as long as in `times`,
+    longer or shorter by the same factor as at the first. Raises InputError for fewer than two points, for points that
+    do not rise, for a `masked_s` below 0, and for another model, GPU or parallelism.
     """
 
     times: Timing
@@ -164,7 +165,7 @@ class Anchored:
         return f"{self.times.source}, prompts as measured by {self.measured}"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance; InputError as of `times`, and where a point is shorter than its attention."""
+        """The step times of one instance. Raises InputError as `times` does, and for a point below its attention."""
         if (model.name, gpu.name, parallelism) != (self.model, self.gpu, Parallelism(tp=self.tp)):
             raise InputError(
                 f"timing {self.source} has times of {self.model} on {self.gpu} tp {self.tp},"

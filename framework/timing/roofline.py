@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from framework.errors import require_at_least, require_share
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import Curve, StepRow
+from framework.timing.curves import Curve
+from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
 _ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
@@ -24,59 +22,68 @@ _LARGEST_STEP_LOG2 = 16  # beyond 65,536 tokens all experts have long been chose
 
 
 def ridge_flops_per_byte(peak_flops: float, bandwidth_bytes_s: float) -> float:
-    """Arithmetic intensity (FLOP/byte) above which a kernel is limited by compute instead of bandwidth."""
+    """The arithmetic intensity (FLOP/byte) above which a kernel is limited by compute instead of bandwidth."""
     return peak_flops / bandwidth_bytes_s
 
 
 def attainable_flops(intensity: float, peak_flops: float, bandwidth_bytes_s: float) -> float:
-    """FLOP/s of a kernel of that arithmetic intensity (FLOP/byte)."""
+    """The FLOP/s that a kernel of that arithmetic intensity (FLOP/byte) can reach."""
     return min(peak_flops, bandwidth_bytes_s * intensity)
 
 
 def prefill_s(parameters: float, tokens: int, peak_flops: float, mfu: float) -> float:
-    """Seconds to prefill `tokens`: 2 FLOP per weight and token, attention not counted."""
+    """Seconds to prefill `tokens` tokens: 2 FLOPs per weight and token, attention not counted."""
     return 2 * parameters * tokens / (peak_flops * mfu)
 
 
 def tpot_s(
     weight_bytes: float, bandwidth_bytes_s: float, batch: int = 1, kv_bytes_per_request: float = 0.0, mbu: float = 1.0
 ) -> float:
-    """Seconds of a decode step limited by bandwidth: weights are read once for the batch, KV once for each request."""
+    """Seconds of a decode step that is limited by bandwidth.
+
+    The weights are read once for the `batch` requests, and the KV of each once.
+    """
     return (weight_bytes + batch * kv_bytes_per_request) / (bandwidth_bytes_s * mbu)
 
 
 def kv_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int, dtype_bytes: int) -> int:
-    """Bytes of the keys and values of `tokens` tokens: 2 L n_kv d_h s b."""
+    """The bytes of the keys and values of `tokens` tokens: 2 L n_kv d_h s b."""
     return 2 * layers * kv_heads * head_dim * tokens * dtype_bytes
 
 
 def attention_flops(model: Model, prefix: int, chunk: int) -> float:
-    """FLOPs of causal attention of `chunk` tokens after `prefix`; layers with a window do not count."""
+    """The FLOPs of causal attention of `chunk` tokens after `prefix` tokens; layers with a window do not count."""
     pairs = ((prefix + chunk) ** 2 - prefix**2) / 2
     return model.attention_flops_per_pair * pairs
 
 
 def prefill_mfu(model: Model, tokens: int, time_s: float, peak_flops: float) -> float:
-    """Fraction of the peak that prefilling one prompt in `time_s` reached: attention counts, embeddings do not."""
+    """The fraction of the peak that prefilling one prompt of `tokens` tokens in `time_s` seconds reached.
+
+    Attention counts, embeddings do not.
+    """
     flops = 2.0 * model.active_parameters * tokens + attention_flops(model, 0, tokens)
     return flops / (time_s * peak_flops)
 
 
 def all_reduce_s(message_bytes: float, tp: int, link_bytes_s: float) -> float:
-    """Seconds of a ring all-reduce over `tp` GPUs, latency apart: each sends 2 (tp - 1) / tp of the message."""
+    """Seconds of a ring all-reduce over `tp` GPUs, latency apart: each GPU sends 2 (tp - 1) / tp of the message."""
     return 2 * (tp - 1) / tp * message_bytes / link_bytes_s
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Linear layers and output projection take the longer of compute and weight traffic, prefill attention is compute,
-    decode attention is KV traffic, all divided over the GPUs; two ring all-reduces a layer join those of a stage.
+    """Step times from peak FLOP/s and bandwidth.
+
+    Linear layers and output projection take the longer of compute and weight traffic, prefill attention is compute, and
+    decode attention is KV traffic. All is divided over the GPUs; two ring all-reduces a layer join those of a stage.
 
     Experts are read as far as tokens choose them, evenly and at random. With pp stages, pp micro-batches of equal size
     are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights.
-    `mfu` and `mbu`: fractions of peak FLOP/s and bandwidth; `overhead_s`: of every step (launches, sampling,
-    scheduling); `all_reduce_latency_s`: of every all-reduce. Where a chunk is short and its prefix long, prefill
-    attention is limited by KV traffic, which is not counted. Raises InputError for values out of range.
+    `mfu` and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that
+    every step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce.
+    Where a chunk is short and its prefix long, prefill attention is limited by KV traffic, which is not counted. Raises
+    InputError for values out of range.
     """
 
     mfu: float = 0.65
@@ -92,7 +99,7 @@ class Roofline:
         require_at_least("timing.all_reduce_latency_s", self.all_reduce_latency_s, 0)
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of `model`; InputError where the GPU states no peak for the model's data types."""
+        """The step times of one instance. Raises InputError where the GPU states no peak for the model's data types."""
         stage, micro_batches = parallelism.stage_gpus, parallelism.pp
         flops = gpu.peak(model.dtype) * self.mfu * parallelism.gpus
         bandwidth = gpu.bandwidth_bytes_s * self.mbu
@@ -105,8 +112,7 @@ class Roofline:
         read_s = model.dtype_bytes / (bandwidth * parallelism.tp)
         linear = _matrix(model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
         if model.experts is not None:
-            experts = self._experts(model, gpu, parallelism)
-            linear = _sum(linear, experts)
+            linear = linear + self._experts(model, gpu, parallelism)
         return StepRow(
             base_s=self.overhead_s + reductions * self.all_reduce_latency_s,
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
@@ -134,15 +140,3 @@ def _matrix(read_s: float, row_s: float, extra_s: float) -> Curve:
     ridge = max(read_s / row_s, 2.0)
     knots = (1.0, ridge, 2 * ridge)
     return Curve(knots, tuple(max(read_s, row_s * rows) + extra_s * rows for rows in knots))
-
-
-def _sum(one: Curve, other: Curve) -> Curve:
-    """The sum of two curves, on the knots of both."""
-    knots = np.union1d(one.knots, other.knots)
-    return Curve(tuple(knots), tuple(_at(one, knots) + _at(other, knots)))
-
-
-def _at(curve: Curve, xs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The curve's values at xs >= its first knot; the last segment goes on."""
-    slope = (curve.values[-1] - curve.values[-2]) / (curve.knots[-1] - curve.knots[-2])
-    return np.interp(xs, curve.knots, curve.values) + slope * np.maximum(xs - curve.knots[-1], 0.0)

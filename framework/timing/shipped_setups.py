@@ -23,7 +23,10 @@ _LEAST_KV_TOKENS = 8192  # with less room than this nobody serves
 
 @dataclass(frozen=True)
 class Types:
-    """Data types of the weights, the experts' weights (None: as in conf/model, or the weights') and the KV cache."""
+    """The data types of the weights, of the KV cache, and of the experts' weights.
+
+    `expert_dtype` None stands for what conf/model says, or else for that of the weights.
+    """
 
     dtype: str
     kv_dtype: str
@@ -31,7 +34,7 @@ class Types:
 
 
 def parallelisms(names: str) -> tuple[Parallelism, ...]:
-    """`tp4-pp2 tp8` as Parallelism(4, 2), Parallelism(8)."""
+    """The parallelisms in a text such as "tp4-pp2 tp8", which are Parallelism(4, 2) and Parallelism(8)."""
     found = []
     for name in names.split():
         sizes = {size.rstrip("0123456789"): int(size.lstrip("abcdefghijklmnopqrstuvwxyz")) for size in name.split("-")}
@@ -75,13 +78,13 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
 
 
 def plan_of(model: Model) -> tuple[tuple[Types, ...], tuple[Parallelism, ...]]:
-    """Types and parallelisms to make for a model; its own types on 1, 2, 4 and 8 GPUs if it is not one of ours."""
+    """The data types and parallelisms to make for a model; for one that does not ship its own types on 1 to 8 GPUs."""
     own = (Types(model.dtype, model.kv_dtype),)
     return PLANS.get(model.name, (own, _DENSE if model.experts is None else _DENSE + _SPREAD))
 
 
 def typed(model: Model, types: Types) -> Model:
-    """`model` with those data types."""
+    """The model with those data types."""
     experts = model.experts
     if experts is not None and types.expert_dtype is not None:
         experts = replace(experts, dtype=types.expert_dtype)
@@ -91,7 +94,10 @@ def typed(model: Model, types: Types) -> Model:
 def fitting(
     model: Model, gpu: Gpu, types: Sequence[Types], instances: Sequence[Parallelism], anyway: bool = False
 ) -> Iterator[tuple[Model, Setup]]:
-    """All that fit the GPU's memory and whose types it computes in, or `anyway` all; those alike in a row."""
+    """The setups that fit the GPU's memory and whose data types it computes in, or `anyway` all of them.
+
+    Each comes with the model in its data types. Those of one KV type and parallelism follow each other.
+    """
     for kv_dtype in dict.fromkeys(type_.kv_dtype for type_ in types):
         for parallelism in instances:
             for type_ in types:

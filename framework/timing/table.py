@@ -1,6 +1,6 @@
-"""The time of one step, from a table of coefficients and knots that engine and reference read alike.
+"""The time of one step, from coefficients and curves that the engine and its reference read alike.
 
-A step costs
+A step costs, in seconds,
 
     base_s + per_prefill_token_s * prefill tokens + per_sequence_s * decodes + per_sampled_s * sampled
     + prefill_step_s where there is a chunk + linear(prefill tokens + decodes) + logits(sampled)          `base_s`
@@ -10,43 +10,49 @@ A step costs
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
 
-where `context` is summed over the decodes and `longest` is the longest one's, and linear, logits, attention (of a whole
-prompt) and decode are piecewise affine between knots: the last segment goes on beyond the last knot, and an absent
-table adds exactly nothing. Products of dyadic coefficients and token counts are exact in float64, and so are their
-sums.
+Here `context` is summed over the decodes, and `longest` is that of the decode with the longest context. The functions
+linear, logits, attention (of a whole prompt) and decode are piecewise affine between knots: the last segment goes on
+beyond the last knot, and an absent one adds exactly nothing. Products of dyadic coefficients and token counts are exact
+in float64, and so are their sums.
+
+The coefficients and curves are the fields of framework.timing.step_row.StepRow, from which the packed form is derived.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.system.gpu import Gpu
-from framework.system.model import Model
-from framework.system.parallelism import Parallelism
+from framework.timing.curves import Curve as Curve
+from framework.timing.curves import Surface as Surface
+from framework.timing.step_row import StepRow as StepRow
+from framework.timing.step_row import Timing as Timing
 
-_COEFFICIENTS = (
-    *("base_s", "per_prefill_token_s", "prefill_quadratic_s"),
-    *("per_sequence_s", "per_context_token_s", "per_sampled_s"),
-    *("prefill_step_s", "skew_s", "masked_s"),
-)
-_LIMITS = ("tokens_limit", "length_limit", "sampled_limit")
-_CURVES = ("linear", "attention", "logits", "decode_limits", "waste")
 _SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
 _FIRST_BUCKET = 1023 << 3  # of 1.0
-# An axis of n knots lies in `data` as a count of buckets, for each bucket the segment that holds its lower edge, the
-# knots, and an infinite one. `stride` = n + 1 values and as many slopes follow. For the decode surface the two axes
-# (batch, context) come first, then values and slopes over context for each batch knot. A stride of 0: no such table.
+
+
+_TYPES = get_type_hints(StepRow)
+_NUMBERS = tuple(name for name, kind in _TYPES.items() if kind is float)
+_CURVES = tuple(name for name, kind in _TYPES.items() if kind == Curve | None)
+_SURFACES = tuple(name for name, kind in _TYPES.items() if kind == Surface | None)
+# A packed StepRow: its numbers, and for each curve and surface where it lies in `StepTables.data`. An axis of n knots
+# lies there as a count of buckets, for each bucket the segment that holds its lower edge, the knots, and an infinite
+# one. `stride` = n + 1 values and as many slopes follow. For a surface the two axes (batch, context) come first, then
+# values and slopes over the context for each batch. A stride of 0: no such table.
 ROW = np.dtype(
-    [(name, np.float64) for name in (*_COEFFICIENTS, *_LIMITS)]
+    [(name, np.float64) for name in _NUMBERS]
     + [(f"{name}_{what}", np.int64) for name in _CURVES for what in ("at", "stride")]
-    + [(f"decode_{what}", np.int64) for what in ("at", "batches", "context_at", "lines_at", "stride")]
+    + [
+        (f"{name}_{what}", np.int64)
+        for name in _SURFACES
+        for what in ("at", "batches", "context_at", "lines_at", "stride")
+    ]
 )
 
 
@@ -57,91 +63,8 @@ class StepTables(NamedTuple):
     data: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A piecewise affine function: `values[i]` seconds at `knots[i]`."""
-
-    knots: tuple[float, ...]
-    values: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        _check_knots(self.knots)
-        if len(self.values) != len(self.knots):
-            raise ValueError(f"{len(self.knots)} knots but {len(self.values)} values")
-        if not all(np.isfinite(self.values)) or min(self.values) < 0 or self.values[-1] < self.values[-2]:
-            raise ValueError("values must be finite, not negative, and not fall after the last knot")
-
-
-@dataclass(frozen=True)
-class Surface:
-    """Seconds over (batch, summed context): affine in context between knots, linear in batch between knots.
-
-    `values[i][j]` is the time at `batches[i]` and `contexts[j]`.
-    """
-
-    batches: tuple[float, ...]
-    contexts: tuple[float, ...]
-    values: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        _check_knots(self.batches)
-        if len(self.values) != len(self.batches):
-            raise ValueError(f"{len(self.batches)} batch knots but {len(self.values)} rows of values")
-        for row in self.values:
-            Curve(self.contexts, row)
-
-
-def _check_knots(knots: tuple[float, ...]) -> None:
-    if len(knots) < 2 or not np.all(np.isfinite(knots)) or np.any(np.diff(knots) <= 0):
-        raise ValueError(f"a table needs at least two increasing knots, got {knots}")
-    if knots[0] > 1:
-        raise ValueError(f"the first knot must be at most 1, got {knots[0]}: below it nothing is known")
-
-
-@dataclass(frozen=True)
-class StepRow:
-    """Coefficients (seconds per unit) and tables of one pool; see the module. All default to nothing.
-
-    `request_s`: from a client's sending a request to the front end, which takes in one after another, `intake_s` each,
-    before the scheduler sees it. Limits say where measurement ends: tokens of a step, length of a prompt, sequences
-    that emit, summed context by the number of decodes.
-    """
-
-    base_s: float = 0.0
-    per_prefill_token_s: float = 0.0
-    prefill_quadratic_s: float = 0.0
-    per_sequence_s: float = 0.0
-    per_context_token_s: float = 0.0
-    per_sampled_s: float = 0.0
-    linear: Curve | None = None  # over the tokens of a step
-    attention: Curve | None = None  # over the tokens of a whole prompt
-    logits: Curve | None = None  # over the sequences that emit a token
-    decode: Surface | None = None
-    prefill_step_s: float = 0.0
-    skew_s: float = 0.0
-    request_s: float = 0.0
-    intake_s: float = 0.0
-    tokens_limit: float = np.inf
-    length_limit: float = np.inf
-    sampled_limit: float = np.inf
-    decode_limits: Curve | None = None
-    waste: Curve | None = None  # over the tokens of a chunk: its time over that of a GPU which it fills, no seconds
-    masked_s: float = 0.0  # of what kernels compute of a chunk's own square above its diagonal
-
-
-class Timing(Protocol):
-    """A source of step times. `source` names it in every result."""
-
-    @property
-    def source(self) -> str: ...
-
-    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """Step times of one instance; InputError where the source has none."""
-        ...
-
-
 def stack(rows: Sequence[StepRow]) -> StepTables:
-    """The tables of K pools, in order; arrays of the caller's own."""
+    """The tables of K pools, in the order of `rows`. The arrays are the caller's own."""
     table, data = _stacked(tuple(rows))
     return StepTables(table.copy(), data.copy())
 
@@ -156,23 +79,24 @@ def _stacked(rows: tuple[StepRow, ...]) -> StepTables:
         data.append(part)
         return at
 
-    for k, row in enumerate(rows):
-        for name in (*_COEFFICIENTS, *_LIMITS):
-            table[name][k] = getattr(row, name)
+    for packed, row in zip(table, rows, strict=True):
+        for name in _NUMBERS:
+            packed[name] = getattr(row, name)
         for name in _CURVES:
-            curve = getattr(row, name)
+            curve: Curve | None = getattr(row, name)
             if curve is not None:
-                table[f"{name}_at"][k] = append(_axis(curve.knots))
-                table[f"{name}_stride"][k] = len(curve.knots) + 1
-                append(_line(curve))
-        if row.decode is not None:
-            surface = row.decode
-            table["decode_at"][k] = append(_axis(surface.batches))
-            table["decode_batches"][k] = len(surface.batches)
-            table["decode_context_at"][k] = append(_axis(surface.contexts))
-            table["decode_stride"][k] = len(surface.contexts) + 1
-            lines = [_line(Curve(surface.contexts, values)) for values in surface.values]
-            table["decode_lines_at"][k] = append(np.concatenate(lines))
+                packed[f"{name}_at"] = append(_axis(curve.knots))
+                packed[f"{name}_stride"] = len(curve.knots) + 1
+                append(_line(curve.knots, curve.values))
+        for name in _SURFACES:
+            surface: Surface | None = getattr(row, name)
+            if surface is not None:
+                packed[f"{name}_at"] = append(_axis(surface.batches))
+                packed[f"{name}_batches"] = len(surface.batches)
+                packed[f"{name}_context_at"] = append(_axis(surface.contexts))
+                packed[f"{name}_stride"] = len(surface.contexts) + 1
+                lines = [_line(surface.contexts, values) for values in surface.values]
+                packed[f"{name}_lines_at"] = append(np.concatenate(lines))
     return StepTables(table, np.concatenate(data) if data else np.zeros(0))
 
 
@@ -184,10 +108,10 @@ def _axis(knots: tuple[float, ...]) -> NDArray[np.float64]:
     return np.concatenate([[len(starts)], starts, knots, [np.inf]])
 
 
-def _line(curve: Curve) -> NDArray[np.float64]:
+def _line(knots: tuple[float, ...], values: tuple[float, ...]) -> NDArray[np.float64]:
     """Value at each knot and slope of the segment that starts there; the last segment goes on."""
-    slopes = np.diff(curve.values) / np.diff(curve.knots)
-    return np.concatenate([curve.values, [np.nan], slopes, slopes[-1:], [np.nan]])
+    slopes = np.diff(values) / np.diff(knots)
+    return np.concatenate([values, [np.nan], slopes, slopes[-1:], [np.nan]])
 
 
 # Branches stay inside the lookups, and the functions that call them are straight lines: numba then drops the reference
@@ -217,7 +141,7 @@ def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
 
 
 @compiled
-def _ratio(data: NDArray[np.float64], at: int, stride: int, x: float, y: float) -> float:
+def _quotient(data: NDArray[np.float64], at: int, stride: int, x: float, y: float) -> float:
     """The curve at x over the curve at y; 1 where there is none."""
     if stride == 0:
         return 1.0
@@ -243,9 +167,10 @@ def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) 
 
 @compiled
 def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
-    """Seconds of a step that do not depend on any context, in pool k.
+    """Seconds of a step in pool k that do not depend on any context.
 
-    `prefill_tokens` over all chunks, `decodes` sequences, of which (and of the chunks) `sampled` emit a token.
+    The step has `prefill_tokens` over all its chunks and `decodes` sequences that decode; `sampled` of its sequences
+    emit a token.
     """
     row = tables.rows[k]
     time_s: float = row["base_s"] + row["per_prefill_token_s"] * prefill_tokens
@@ -257,21 +182,22 @@ def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sample
 
 @compiled
 def chunk_s(tables: StepTables, k: int, prefix: int, chunk: int) -> float:
-    """Seconds of prefill attention of one chunk of at least one token after `prefix` tokens, in pool k."""
+    """Seconds of prefill attention in pool k of one chunk of `chunk` >= 1 tokens after `prefix` tokens."""
     row = tables.rows[k]
     length = float(prefix + chunk)
     square = length * length - float(prefix) * float(prefix)
     whole_s = _curve(tables.data, row["attention_at"], row["attention_stride"], length)
     time_s: float = row["prefill_quadratic_s"] * square + whole_s * (square / (length * length))
     masked_s: float = row["masked_s"] * (float(chunk) * float(chunk))
-    return time_s * _ratio(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length) + masked_s
+    return time_s * _quotient(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length) + masked_s
 
 
 @compiled
 def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[float, float, float]:
-    """Decode attention of `decodes` sequences with that summed context, in pool k.
+    """Decode attention in pool k of `decodes` sequences with that summed context, in tokens.
 
-    Returns (value_s, slope_s, knot): value_s + slope_s * more at context + more, while context + more < knot.
+    Returns (value_s, slope_s, knot): it takes value_s + slope_s * more seconds at context + more, while context + more
+    < knot.
     """
     row = tables.rows[k]
     value_s, slope_s, knot = _surface(tables.data, row, float(decodes), float(context))
@@ -281,17 +207,22 @@ def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[fl
 
 @compiled
 def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: int) -> float:
-    """Seconds that decodes of unequal context cost on top, in pool k; the same for all steps of one batch."""
+    """Seconds in pool k that decodes of unequal context cost on top; the same for all steps of one batch.
+
+    `context` is summed over the decodes, and `longest` is the longest of them, both in tokens.
+    """
     time_s: float = tables.rows[k]["skew_s"] * (decodes * longest - context)
     return time_s
 
 
 @compiled
-def beyond(tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: int, length: int) -> float:
-    """How far a step lies past what was measured for pool k: the largest ratio to a limit; at most 1: within.
+def extrapolation(
+    tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: int, length: int
+) -> float:
+    """How far a step lies past what was measured for pool k: the largest ratio to a limit, at most 1 if it lies within.
 
-    `tokens` of the step, of which `sampled` sequences emit one; `decodes` with that summed context; `length` of the
-    longest prompt up to the end of its chunk.
+    The step has `tokens` tokens, of which `sampled` sequences emit one, and `decodes` with that summed context; its
+    longest prompt has `length` tokens up to the end of its chunk.
     """
     row = tables.rows[k]
     decode_limit = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
@@ -299,6 +230,9 @@ def beyond(tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, 
         decode_limit = np.inf
     prefill: float = max(tokens / row["tokens_limit"], length / row["length_limit"])
     return max(prefill, sampled / row["sampled_limit"], context / decode_limit)
+
+
+beyond = extrapolation
 
 
 def step_s(
@@ -313,8 +247,8 @@ def step_s(
 ) -> float:
     """Seconds of a whole step in pool k: chunk i of `chunks[i]` tokens after `prefixes[i]`, and `decodes` sequences.
 
-    `sampled` sequences emit a token; by default all decodes and all chunks do. `longest` is the longest context; by
-    default all are equal.
+    `context` is summed over the decodes, in tokens. `sampled` sequences emit a token; by default all decodes and all
+    chunks do. `longest` is the longest context; by default all are equal.
     """
     emitting = decodes + len(chunks) if sampled is None else sampled
     time_s = base_s(tables, k, sum(chunks), decodes, emitting)

@@ -16,9 +16,9 @@ from experiments.fidelity import score as fidelity_score
 from experiments.fidelity.calibrations import write_fitted
 from experiments.fidelity.csv_file import read_rows
 from experiments.fidelity.fit import TERMS, Surfaces, calibration, choose_clients, fit_all, terms_of
-from experiments.fidelity.replay import Replay, Replayed, replay, unsupported, workload
+from experiments.fidelity.replay import Replay, Replayed, replay, workload
 from experiments.fidelity.rows import Row
-from experiments.fidelity.server import CANDIDATES, Client, assumed, server, stated
+from experiments.fidelity.server import CANDIDATES, Client, assumed, server, stated, unsupported
 from experiments.fidelity.study import Replays, Study, study
 from framework.errors import InputError
 from framework.timing.calibration_terms import Calibration, read_calibrations

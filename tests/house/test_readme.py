@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.helpers import warm
 from tests.helpers.readme import PICTURE, README, SHOWN, commands, environment, example_files, printed, shown_output
-from tests.timing.test_measure import fill, some_cases
+from tests.timing.test_microbench import fill, some_cases
 
 NEEDS_NETWORK = "python -m traces.fetch mooncake"
 NEEDS_GPU = "python -m framework.timing.microbench model=llama3_8b out=h200.csv"

@@ -11,14 +11,17 @@ from rich.console import Console
 
 from framework.cli.launch import USER_ERROR, launch
 from framework.report import show_step as command
-from framework.report.show_step import Shown, parse_step, run, show
+from framework.report.show_step import parse_step, run
+from framework.report.step_figures import StepFigures, step_figures
 from framework.report.step_table import step_table
 from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration, Fit, calibration_path, write_calibrations
 from framework.timing.flops import Chunk, Step, flops, moved_bytes
 from framework.timing.measured import Measured
+from framework.timing.overheads import WaveQuantization
 from framework.timing.roofline import Roofline
+from framework.timing.table import stack, step_s
 from tests.helpers.parts import load, made_up, put
 
 DECODES = [f"decode={batch}x{context}" for context in (512, 4096) for batch in (1, 16, 64, 256)]
@@ -36,7 +39,7 @@ POINTS = [
 
 
 @functools.cache
-def asked(words: str) -> Shown:
+def asked(words: str) -> StepFigures:
     return run(["gpu=h100", *words.split()])
 
 
@@ -99,9 +102,9 @@ def test_windows_bound_what_is_read() -> None:
     assert long - short == 1000 * model.kv_bytes_per_token  # of the layers without a window alone
 
 
-def made(step: Step, **more: Any) -> Shown:
+def made(step: Step, **more: Any) -> StepFigures:
     model, gpu = load("model", "llama3_8b"), load("gpu", "h100")
-    return show(model, gpu, Parallelism(), Roofline(**more), step)
+    return step_figures(model, gpu, Parallelism(), Roofline(**more), step)
 
 
 def test_figures_follow_from_their_definitions() -> None:
@@ -138,12 +141,21 @@ def test_calibrated_times_are_named_and_asked_for(tmp_path: Any) -> None:
 
 
 def test_parts_and_step_are_what_the_engine_reads() -> None:
-    from framework.timing.table import stack, step_s
-
     shown = asked("model=llama3_8b prefill=2x700@300 decode=20x900")
     row = Measured(calibrated=False).row(load("model", "llama3_8b"), load("gpu", "h100"), Parallelism())
     expected = step_s(stack([row]), 0, [300, 300], [700, 700], 20, 18_000)
     assert shown.step_ms == pytest.approx(1e3 * expected, rel=1e-12)
+
+
+def test_waste_of_short_chunks_is_in_the_parts() -> None:
+    """A step of any source takes what the engine reads, the ratio of its short chunks included."""
+    timing = WaveQuantization(Roofline(), 64, {"a100": 216})
+    instance = load("model", "llama3_8b"), load("gpu", "a100"), Parallelism()
+    figures = step_figures(*instance, timing, Step((Chunk(600, prefix=1200),)))
+    expected = step_s(stack([timing.row(*instance)]), 0, [1200], [600], 0, 0)
+    assert figures.step_ms == pytest.approx(1e3 * expected, rel=1e-12)
+    plain = step_figures(*instance, Roofline(), Step((Chunk(600, prefix=1200),)))
+    assert figures.parts_ms["prefill_attention"] > 1.05 * plain.parts_ms["prefill_attention"]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from framework.timing.kernels import build as command
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile_files import cache_directory, profile_path, read_profile, shipped_directory
 from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types
-from tests.timing.test_composition import DENSE, GPU, kernels
+from tests.timing.test_tabulate import DENSE, GPU, kernels
 
 ONE, TWO = Parallelism(), Parallelism(tp=2)
 ASKED = command.Request(
@@ -37,11 +37,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
             raise InputError(f"no tables of {backend}")
         return kernels()
 
-    monkeypatch.setattr(command, "load", load)
+    monkeypatch.setattr(command, "load_kernels", load)
 
 
 def setups(out: Path) -> list[Parallelism]:
-    return [parts.parallelism for parts in read_profile(profile_path(out, DENSE.name, GPU.name, "vllm")).entries]
+    return [parts.setup.parallelism for parts in read_profile(profile_path(out, DENSE.name, GPU.name, "vllm")).entries]
 
 
 def test_without_words_all_that_ship_are_made() -> None:

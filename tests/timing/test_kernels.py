@@ -12,9 +12,10 @@ import yaml
 
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.timing.kernels.build import load_kernels
 from framework.timing.kernels.checks import too_fast
-from framework.timing.kernels.read import load, load_csv
 from framework.timing.kernels.read_aiconfigurator import BACKENDS, load_package, package_gpu, package_root
+from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
 from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS, Kernels
 from tests.timing.test_timing import H100
@@ -206,16 +207,16 @@ def test_columns_of_other_operations_may_be_empty(tmp_path: Path) -> None:
 
 def test_files_that_are_no_csv(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.csv: cannot be read"):
-        load(str(tmp_path / "none.csv"), H100, "vllm")
+        load_kernels(str(tmp_path / "none.csv"), H100, "vllm")
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(InputError, match=r"empty.csv: is no CSV"):
-        load(str(tmp_path / "empty.csv"), H100, "vllm")
+        load_kernels(str(tmp_path / "empty.csv"), H100, "vllm")
     (tmp_path / "ragged.csv").write_text("op,m\ngemm,1,2,3\n")
     with pytest.raises(InputError, match=r"ragged.csv: is no CSV"):
-        load(str(tmp_path / "ragged.csv"), H100, "vllm")
+        load_kernels(str(tmp_path / "ragged.csv"), H100, "vllm")
     (tmp_path / "bytes.csv").write_bytes(b"op,m\n\xff\xfe,1\n")
     with pytest.raises(InputError, match=r"bytes.csv: is no CSV"):
-        load(str(tmp_path / "bytes.csv"), H100, "vllm")
+        load_kernels(str(tmp_path / "bytes.csv"), H100, "vllm")
 
 
 # Vidur's profiles
@@ -275,7 +276,7 @@ def profiles(folder: Path, files: dict[str, Rows]) -> Path:
 def test_vidur_profiles(tmp_path: Path) -> None:
     files = {"mlp": LAYERS, "attention": SEQUENCES, "all_reduce": REDUCES, "other": [{"x": 1}]}
     folder = profiles(tmp_path / "a100", files)
-    kernels = load(str(folder), H100, "vllm")
+    kernels = load_kernels(str(folder), H100, "vllm")
     gemm = kernels.table("gemm").filter(m=64)
     assert set(gemm.select("n", "k").rows()) == {(3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)}
     assert gemm.filter(n=3072)["latency_s"].to_list() == pytest.approx([24e-6])  # the median of three
@@ -290,9 +291,9 @@ def test_vidur_profiles(tmp_path: Path) -> None:
 
 def test_one_file_of_vidur_is_recognised(tmp_path: Path) -> None:
     folder = profiles(tmp_path / "x", {"mlp": changed(LAYERS, 0, use_gated_mlp=False)})
-    assert set(load(str(folder / "mlp.csv"), H100, "vllm").table("gemm")["n"]) == {3072, 4096, 14336, 7168}
+    assert set(load_kernels(str(folder / "mlp.csv"), H100, "vllm").table("gemm")["n"]) == {3072, 4096, 14336, 7168}
     with pytest.raises(InputError, match="need a backend"):
-        load(str(folder / "mlp.csv"), H100)
+        load_kernels(str(folder / "mlp.csv"), H100)
 
 
 MICROSECONDS = [{name: value * 1e3 if "time_stats" in name else value for name, value in row.items()} for row in LAYERS]
@@ -550,7 +551,7 @@ def test_package_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         load_package("h100", "vllm", root)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install '\.\[kernels\]'"):
-        load("package", H100, "vllm")
+        load_kernels("package", H100, "vllm")
 
 
 # The package itself

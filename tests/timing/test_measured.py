@@ -20,14 +20,14 @@ from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
 from framework.timing.measured import Measured
-from framework.timing.profile import Parts, Setup
+from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
-from framework.timing.scale import NEIGHBOURS, scaled
+from framework.timing.scale import SCALING_SOURCES, scaled
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
 from tests.conftest import ROOT
-from tests.helpers.parts import load, made_up, put
+from tests.helpers.parts import load, made_up, put, seconds_of
 
 TP1 = Parallelism()
 ANY = Selector()
@@ -182,21 +182,24 @@ def test_a_slower_gpu_is_slower_by_what_limits_the_part() -> None:
     parts, slow = made_up(), gpu("h100", bandwidth_bytes_s=3.35e12 / 2)
     to = scaled(parts, model(), gpu("h100"), slow)
     assert to.scaled_from == "h100"
-    assert to.gemm_s[0] == pytest.approx(2 * parts.gemm_s[0])  # one row: bandwidth
-    assert to.gemm_s[-1] == parts.gemm_s[-1]  # thousands: compute
-    assert to.elementwise_s[0] == parts.elementwise_s[0]  # launches
-    assert to.elementwise_s[-1] == pytest.approx(2 * parts.elementwise_s[-1], rel=0.1)
-    np.testing.assert_allclose(to.decode_s - to.decode_s[0, 0], 2 * (parts.decode_s - parts.decode_s[0, 0]))
-    assert to.attention_floor_s == parts.attention_floor_s
-    np.testing.assert_array_equal(to.communication_s, parts.communication_s)
+    assert seconds_of(to, "gemm")[0] == pytest.approx(2 * seconds_of(parts, "gemm")[0])  # one row: bandwidth
+    assert seconds_of(to, "gemm")[-1] == seconds_of(parts, "gemm")[-1]  # thousands: compute
+    assert seconds_of(to, "elementwise")[0] == seconds_of(parts, "elementwise")[0]  # launches
+    assert seconds_of(to, "elementwise")[-1] == pytest.approx(2 * seconds_of(parts, "elementwise")[-1], rel=0.1)
+    np.testing.assert_allclose(
+        seconds_of(to, "decode_attention") - seconds_of(to, "decode_attention")[0, 0],
+        2 * (seconds_of(parts, "decode_attention") - seconds_of(parts, "decode_attention")[0, 0]),
+    )
+    assert to["prefill_attention"].prefill_step_s == parts["prefill_attention"].prefill_step_s
+    np.testing.assert_array_equal(seconds_of(to, "communication"), seconds_of(parts, "communication"))
 
 
 def test_the_same_gpu_is_the_same() -> None:
     parts = made_up(experts_s=np.array([1e-3, 1e-3, 2e-3, 4e-3]))
     mixture = model(experts=Experts(count=8, per_token=2, intermediate=4096))
     same = scaled(parts, mixture, gpu("h100"), gpu("h100"))
-    for name in ("gemm_s", "experts_s", "elementwise_s", "attention_s", "decode_s", "logits_s"):
-        np.testing.assert_allclose(getattr(same, name), getattr(parts, name), rtol=1e-15)
+    for part in ("gemm", "experts", "elementwise", "prefill_attention", "decode_attention", "logits"):
+        np.testing.assert_allclose(seconds_of(same, part), seconds_of(parts, part), rtol=1e-15)
 
 
 def test_compute_that_doubles_halves_what_it_limits() -> None:
@@ -204,19 +207,21 @@ def test_compute_that_doubles_halves_what_it_limits() -> None:
     mixture = model(experts=Experts(count=8, per_token=2, intermediate=4096))
     fast = gpu("h100", peak_flops={"bf16": 2 * 989e12})
     to = scaled(parts, mixture, gpu("h100"), fast)
-    assert to.gemm_s[-1] == pytest.approx(parts.gemm_s[-1] / 2)
-    assert to.experts_s[-1] == pytest.approx(parts.experts_s[-1] / 2)
-    assert to.attention_s[-1] == pytest.approx(parts.attention_s[-1] / 2)
-    np.testing.assert_array_equal(to.decode_s, parts.decode_s)
-    assert scaled(parts, mixture, gpu("h100"), gpu("h100"), 2.0).gemm_s[-1] == pytest.approx(parts.gemm_s[-1] / 2)
+    assert seconds_of(to, "gemm")[-1] == pytest.approx(seconds_of(parts, "gemm")[-1] / 2)
+    assert seconds_of(to, "experts")[-1] == pytest.approx(seconds_of(parts, "experts")[-1] / 2)
+    assert seconds_of(to, "prefill_attention")[-1] == pytest.approx(seconds_of(parts, "prefill_attention")[-1] / 2)
+    np.testing.assert_array_equal(seconds_of(to, "decode_attention"), seconds_of(parts, "decode_attention"))
+    assert seconds_of(scaled(parts, mixture, gpu("h100"), gpu("h100"), 2.0), "gemm")[-1] == pytest.approx(
+        seconds_of(parts, "gemm")[-1] / 2
+    )
 
 
-@pytest.mark.parametrize("name", NEIGHBOURS)
-def test_unmeasured_gpus_have_a_neighbour(own: Path, name: str) -> None:
+@pytest.mark.parametrize("name", SCALING_SOURCES)
+def test_unmeasured_gpus_are_scaled_from_a_measured_one(own: Path, name: str) -> None:
     timing = measured(own)
     row = timing.row(model(), gpu(name), TP1)
-    assert f"{name} scaled from {NEIGHBOURS[name].gpu}" in timing.source
-    measured_row = measured(own).row(model(), gpu(NEIGHBOURS[name].gpu), TP1)
+    assert f"{name} scaled from {SCALING_SOURCES[name].gpu}" in timing.source
+    measured_row = measured(own).row(model(), gpu(SCALING_SOURCES[name].gpu), TP1)
     assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
 
 
@@ -250,14 +255,14 @@ def test_a_changed_datasheet_is_scaled_and_says_so(own: Path) -> None:
 # --- what ships -----------------------------------------------------------------------------------------------------
 
 
-def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: str = "vllm", **types: str) -> Parts:
+def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: str = "vllm", **types: str) -> StepParts:
     asked = replace(load("model", name), **types)
     found = find((shipped_directory(),), asked, gpu_name, backend, Setup.of(asked, parallelism))
     assert found is not None
     return found.parts
 
 
-@pytest.mark.parametrize("name", NEIGHBOURS)
+@pytest.mark.parametrize("name", SCALING_SOURCES)
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_scaled_times_lie_above_the_roofline_and_near_it(name: str, tokens: int) -> None:
     """No part is faster than the datasheet allows, none much slower than kernels usually are."""
@@ -273,8 +278,11 @@ def test_a_slower_network_in_a_node_slows_what_stays_in_it() -> None:
     timing, units = Measured("sglang", calibrated=False), Parallelism(dp=32, ep=32)
     for asked, parallelism, same in ((model(), Parallelism(8), False), (load("model", "deepseek_v3"), units, True)):
         h100, h800 = (timing.entry(asked, gpu(name), parallelism).parts for name in ("h100", "h800"))
-        assert np.allclose(h100.communication_s, h800.communication_s, rtol=1e-12, atol=0.0) is same
-        assert np.array_equal(h100.gemm_s, h800.gemm_s)
+        assert (
+            np.allclose(seconds_of(h100, "communication"), seconds_of(h800, "communication"), rtol=1e-12, atol=0.0)
+            is same
+        )
+        assert np.array_equal(seconds_of(h100, "gemm"), seconds_of(h800, "gemm"))
 
 
 def test_a_row_is_made_in_no_time() -> None:
@@ -290,7 +298,7 @@ def test_the_default_needs_no_package() -> None:
         "import sys; sys.modules['aiconfigurator_core'] = None\n"
         "from framework.timing.measured import Measured\n"
         "from tests.helpers.parts import load\n"
-        "from framework.hardware import Parallelism\n"
+        "from framework.system.parallelism import Parallelism\n"
         "timing = Measured()\n"
         "timing.row(load('model', 'llama3_8b'), load('gpu', 'h100'), Parallelism())\n"
         "assert 'framework.timing.kernels.table' not in sys.modules\n"

@@ -10,9 +10,10 @@ import pytest
 
 from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
-from framework.timing.kernels.all_to_all import exchange_s
+from framework.timing.kernels.all_to_all import all_to_all_s
 from framework.timing.kernels.operations import Operations
-from tests.timing.test_composition import (
+from tests.timing.test_kernels import EXPERT, read
+from tests.timing.test_tabulate import (
     DENSE,
     GPU,
     LATENT,
@@ -25,7 +26,6 @@ from tests.timing.test_composition import (
     grid,
     kernels,
 )
-from tests.timing.test_kernels import EXPERT, read
 
 SHARED_KERNEL = "sglang_flashinfer_trtllm_moe"
 NARROWER = {"mxfp4": "mxfp4_mxfp8"}
@@ -96,9 +96,9 @@ def test_tokens_go_by_the_fastest_library_that_brings_them_back() -> None:
         ]
     )
     operations = Operations(kernels(dispatch=table), GPU)
-    assert exchange_s(operations, 512, WIDE, 4, at(64)) == pytest.approx(2e-6 + 3e-8 * 64)
-    assert exchange_s(operations, 512, WIDE, 8, at(1024)) > exchange_s(operations, 512, WIDE, 4, at(1024))
-    assert exchange_s(operations, 512, WIDE, 16, at(1024)) > 5 * exchange_s(operations, 512, WIDE, 8, at(1024))
+    assert all_to_all_s(operations, 512, WIDE, 4, at(64)) == pytest.approx(2e-6 + 3e-8 * 64)
+    assert all_to_all_s(operations, 512, WIDE, 8, at(1024)) > all_to_all_s(operations, 512, WIDE, 4, at(1024))
+    assert all_to_all_s(operations, 512, WIDE, 16, at(1024)) > 5 * all_to_all_s(operations, 512, WIDE, 8, at(1024))
 
 
 def test_experts_beyond_a_node_need_not_gather_all_tokens() -> None:
@@ -142,7 +142,7 @@ def test_launches_of_modules_are_no_time_of_a_graph() -> None:
 def test_among_nodes_that_were_measured_more_of_them_add_little() -> None:
     table = grid(sent_s, phase=["dispatch", "combine"], comm="deepep_ll", **(SENT | {"ep": 16, "nodes": 2}))
     operations = Operations(kernels(dispatch=table), GPU)
-    two_nodes_s, ten_s = (float(exchange_s(operations, 512, WIDE, ep, at(1024))) for ep in (16, 80))
+    two_nodes_s, ten_s = (float(all_to_all_s(operations, 512, WIDE, ep, at(1024))) for ep in (16, 80))
     assert two_nodes_s < ten_s < 1.1 * two_nodes_s
 
 

@@ -25,12 +25,14 @@ from framework.timing.calibration_terms import (
     replace_calibration,
     write_calibrations,
 )
-from framework.timing.profile import Parts, Setup
+from framework.timing.curves import Curve, Surface
+from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import Profile, find, profile_path, read_profile, write_profile
 from framework.timing.scale import same_speed
 from framework.timing.shipped_setups import Types, parallelisms, typed
+from framework.timing.step_row import StepRow
 from framework.timing.table import stack, step_s
-from tests.helpers.parts import load, made_up, origin, put
+from tests.helpers.parts import load, made_up, origin, put, seconds_of
 
 SHIPPED = profile_files.shipped_directory()
 PROFILES = sorted(SHIPPED.rglob("*.json.gz"))
@@ -45,7 +47,7 @@ def written(tmp_path: Path) -> Path:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def seconds(parts: Parts, calibration: Calibration = PLAIN, **step: Any) -> float:
+def seconds(parts: StepParts, calibration: Calibration = PLAIN, **step: Any) -> float:
     asked: dict[str, Any] = {"prefixes": [], "chunks": [], "decodes": 0, "context": 0} | step
     return step_s(stack([parts.row(calibration)]), 0, **asked)
 
@@ -53,9 +55,14 @@ def seconds(parts: Parts, calibration: Calibration = PLAIN, **step: Any) -> floa
 def test_a_row_costs_what_the_parts_do() -> None:
     parts = made_up()
     at = {"tokens": 2, "lengths": 1, "sampled": 0}
-    expected = parts.base_s + parts.attention_floor_s + parts.attention_s[at["lengths"]] + parts.logits_s[0]
-    for name in ("gemm_s", "experts_s", "elementwise_s", "communication_s"):
-        expected += getattr(parts, name)[at["tokens"]]
+    expected = (
+        parts["overhead"].base_s
+        + parts["prefill_attention"].prefill_step_s
+        + seconds_of(parts, "prefill_attention")[at["lengths"]]
+        + seconds_of(parts, "logits")[0]
+    )
+    for part in ("gemm", "experts", "elementwise", "communication"):
+        expected += seconds_of(parts, part)[at["tokens"]]
     assert seconds(parts, prefixes=[0], chunks=[2048]) == pytest.approx(expected, rel=1e-12)
 
 
@@ -63,15 +70,15 @@ def test_decodes_read_the_surface() -> None:
     parts = made_up(skew_s=2.0**-40)
     even = seconds(parts, decodes=16, context=4096)
     only = seconds(parts, decodes=16, context=1)
-    assert even - only == pytest.approx(parts.decode_s[1, 1] - parts.decode_s[1, 0], rel=1e-9)
+    grid_s = seconds_of(parts, "decode_attention")
+    assert even - only == pytest.approx(grid_s[1, 1] - grid_s[1, 0], rel=1e-9)
     assert seconds(parts, decodes=16, context=4096, longest=300) - even == pytest.approx(2.0**-40 * (4800 - 4096))
 
 
-def test_pieces_sum_to_the_row() -> None:
+def test_parts_sum_to_the_row() -> None:
     parts = made_up(experts_s=np.array([1e-3, 1e-3, 2e-3, 3e-3]))
     step: dict[str, Any] = {"prefixes": [512, 0], "chunks": [100, 700], "decodes": 33, "context": 50_000}
-    pieces = parts.pieces(FITTED).values()
-    total = sum(step_s(stack([piece]), 0, **step) for piece in pieces)
+    total = sum(step_s(stack([part]), 0, **step) for part in parts.calibrated(FITTED).values())
     assert seconds(parts, FITTED, **step) == pytest.approx(total, rel=1e-12)
 
 
@@ -89,13 +96,15 @@ def test_calibration_multiplies_kernels_and_adds_overheads() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"gemm_s": np.zeros(3)}, "gemm_s must have shape"),
-        ({"decode_s": np.zeros((4, 3))}, "decode_s must have shape"),
-        ({"attention_s": np.array([0, np.nan, 1])}, "attention_s must be finite"),
-        ({"logits_s": np.array([-1.0, 1.0])}, "logits_s must be finite"),
-        ({"base_s": math.inf}, "base_s must be finite"),
-        ({"tokens": np.array([2.0, 64.0, 2048.0, 4096.0])}, "increasing knots from 1"),
-        ({"sampled": np.array([1.0, 1.0])}, "increasing knots from 1"),
+        ({"gemm_s": np.zeros(3)}, "4 knots but 3 values"),
+        ({"decode_s": np.zeros((4, 3))}, "3 batch knots but 4 rows"),
+        ({"decode_s": np.zeros((3, 3))}, "4 knots but 3 values"),
+        ({"attention_s": np.array([0, np.nan, 1])}, "must be finite"),
+        ({"logits_s": np.array([-1.0, 1.0])}, "not negative"),
+        ({"base_s": math.inf}, "base_s of overhead must be finite"),
+        ({"length_limit": -1.0}, "length_limit of prefill_attention must be finite and not negative"),
+        ({"tokens": np.array([2.0, 64.0, 2048.0, 4096.0])}, "first knot must be at most 1"),
+        ({"sampled": np.array([1.0, 1.0])}, "at least two increasing knots"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(change: dict[str, Any], words: str) -> None:
@@ -119,13 +128,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     before = Profile(origin(model, gpu), (made_up(tokens_limit=math.inf, skew_s=1.25e-12, scaled_from="a100"),))
     after = read_profile(write_profile(tmp_path, before))
     assert after.origin == before.origin
-    for field in fields(Parts):
-        old, new = getattr(before.entries[0], field.name), getattr(after.entries[0], field.name)
-        if field.name.endswith("_s"):
-            np.testing.assert_allclose(new, old, rtol=5.1e-4)
-        else:
-            assert np.all(new == old), field.name
-        assert type(new) is type(old), field.name
+    (old,), (new,) = before.entries, after.entries
+    assert (new.setup, new.scaled_from, list(new.rows)) == (old.setup, old.scaled_from, list(old.rows))
+    for part, row in old.rows.items():
+        for name in (field.name for field in fields(StepRow)):
+            was, read = getattr(row, name), getattr(new[part], name)
+            assert type(read) is type(was), name
+            if isinstance(was, Curve | Surface):
+                assert replace(was, values=read.values) == read, name
+                np.testing.assert_allclose(read.values, was.values, rtol=5.1e-4)
+            elif was is not None:
+                np.testing.assert_allclose(read, was, rtol=5.1e-4 if name.endswith("_s") else 0)
 
 
 def test_a_profile_is_always_the_same_bytes(tmp_path: Path) -> None:
@@ -167,7 +180,7 @@ def damaged(path: Path, kind: str) -> None:
 def test_a_damaged_profile_is_one_clear_line(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path)
     damaged(path, kind)
-    with pytest.raises(InputError, match=r"llama3_8b\.json\.gz: .*framework\.timing\.build") as caught:
+    with pytest.raises(InputError, match=r"llama3_8b\.json\.gz: .*framework\.timing\.kernels\.build") as caught:
         read_profile(path)
     assert "\n" not in str(caught.value)
 
@@ -193,7 +206,7 @@ def test_the_first_directory_that_has_the_setup_wins(tmp_path: Path) -> None:
 
     def base_s(tp: int) -> float | None:
         found = find((own, shipped), model, "h100", "vllm", Setup.of(model, Parallelism(tp=tp)))
-        return None if found is None else found.parts.base_s
+        return None if found is None else found.parts["overhead"].base_s
 
     assert [base_s(tp) for tp in (1, 2, 3)] == [1.0, 3.0, None]
 
@@ -347,7 +360,7 @@ def test_every_shipped_profile_makes_rows(gpu: str) -> None:
             row = parts.row(PLAIN)  # refuses knots and values that a step cannot be read from
             assert step_s(stack([row]), 0, [0], [512], 8, 8 * 1024) > 0
             assert not parts.scaled_from
-            assert parts.tokens_limit >= 1024
+            assert parts["gemm"].tokens_limit >= 1024
 
 
 @pytest.mark.parametrize(
@@ -367,13 +380,13 @@ def test_knots_are_close_to_the_full_tables(name: str, gpu: str, backend: str, p
     """Steps between the knots, against every measured shape that they are made of."""
     pytest.importorskip("aiconfigurator_core", reason="no kernel tables to compare with: pip install '.[kernels]'")
     from framework.timing.kernels.read_aiconfigurator import load_package
-    from framework.timing.kernels.step_cost import exact_times
+    from framework.timing.kernels.step_cost import step_cost
 
     model, (instance,) = typed(load("model", name), types), parallelisms(parallelism)
     found = find((SHIPPED,), model, gpu, backend, Setup.of(model, instance))
     assert found is not None
     tables = stack([found.parts.row(PLAIN)])
-    exact = exact_times(load_package(gpu, backend), model, load("gpu", gpu), instance)
+    exact = step_cost(load_package(gpu, backend), model, load("gpu", gpu), instance)
     errors = []
     for chunks, decodes, mean in steps(instance.pp * instance.dp):
         decoded, sampled = decodes * mean, len(chunks) + decodes

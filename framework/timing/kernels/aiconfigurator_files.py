@@ -1,4 +1,4 @@
-"""Which columns of which files of aiconfigurator-core make the rows of each operation (facts about a format)."""
+"""Which columns of which files of aiconfigurator-core make the rows of each operation: facts about its format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import polars as pl
 
 from framework.errors import InputError
 from framework.timing.kernels.table import NAMES
+from framework.timing.profile import NODE_GPUS
 
-# Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.hardware has
-# no such types.
+# Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.system.gpu
+# has no such types.
 _DTYPES = {
     "bfloat16": "bf16",
     "half": "bf16",
@@ -24,12 +25,11 @@ _DTYPES = {
 }
 _US = 1e-6
 _BF16_BYTES = 2
-_NODE_GPUS = 8
 
 
 @dataclass(frozen=True)
 class File:
-    """One kind of file: where it lies, the column or expression of each key, which rows count and in which unit."""
+    """One kind of file: where it lies, the column or expression of each key, which rows count, and their seconds."""
 
     family: str
     name: str
@@ -41,10 +41,10 @@ class File:
     latency_s: pl.Expr = pl.col("latency") * 1e-3
 
     def rows(self, raw: pl.DataFrame, where: str) -> pl.DataFrame:
-        """The file's rows that count, under the names of the schema; null for a type without a name there.
+        """The file's rows that count, under the names of the schema; a data type without a name there is null.
 
-        `raw` has the columns of the file `where` and `gpus_per_node`. `row` counts from 1. Raises InputError for a
-        missing column.
+        `raw` has the columns of the file `where`, and `gpus_per_node`. The column `row` of the result counts from 1.
+        Raises InputError for a missing column.
         """
         if self.family == "attention" and "window_size" not in raw.columns:  # files older than windows
             raw = raw.with_columns(window_size=pl.lit(0, pl.Int64))
@@ -139,7 +139,7 @@ def _deepep_files() -> list[File]:
 def _spread_experts(name: str) -> File:
     """Kernels behind DeepEP, whole experts on each GPU; routing is even, as copies of the popular ones make it."""
     columns = {**_EXPERTS, "distribution": pl.lit("balanced")}
-    keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > _NODE_GPUS)
+    keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > NODE_GPUS)
     return File("moe", name, columns, keep)
 
 

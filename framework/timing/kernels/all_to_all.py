@@ -1,4 +1,4 @@
-"""Seconds in which tokens travel to the GPUs of their experts and back (expert parallelism)."""
+"""All-to-all communication of expert parallelism: tokens travel to the GPUs of their experts and back."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import numpy as np
 import polars as pl
 
 from framework.system.model import Experts
-from framework.timing.kernels.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 
 _PHASES = ("dispatch", "combine")
 
 
-def exchange_s(operations: Operations, hidden: int, experts: Experts, ep: int, tokens: FloatArray) -> FloatArray:
-    """Sending `tokens` of each of `ep` GPUs to those of their experts, and the results back, for one layer.
+def all_to_all_s(operations: Operations, hidden: int, experts: Experts, ep: int, tokens: FloatArray) -> FloatArray:
+    """Seconds of dispatch and combine of one layer: tokens go to the GPUs of their experts, and results come back.
 
-    Of the libraries that were measured the fastest counts. Among more GPUs than were measured a token goes to more of
-    them: k experts are on p (1 - (1 - 1 / p)^k) of p. Raises InputError where no library was measured.
+    Each of `ep` GPUs sends `tokens`, an array of any shape, which the result has too; each token is `hidden` values. Of
+    the libraries that were measured the fastest counts. Among more GPUs than were measured a token goes to more of
+    them: k experts lie on p (1 - (1 - 1 / p)^k) of p GPUs. Raises InputError where no library was measured.
     """
     shape = {"hidden": hidden, "per_token": experts.per_token, "experts": experts.count}
     rows = nearest(operations.rows("dispatch", shape), {"ep": ep})
@@ -33,7 +35,7 @@ def exchange_s(operations: Operations, hidden: int, experts: Experts, ep: int, t
 def _phase(
     operations: Operations, rows: pl.DataFrame, comm: str, phase: str, shape: tuple[int, Experts, int]
 ) -> Interpolated:
-    """One way of one library, over the tokens of each GPU."""
+    """Seconds of one phase of one library, over the tokens of each GPU."""
     hidden, experts, ep = shape
     measured = int(rows["ep"][0])
     of_one_node = measured if int(rows["nodes"][0]) == 1 else 1
@@ -47,4 +49,4 @@ def _phase(
         chosen = rows.filter((pl.col("comm") == comm) & (pl.col("phase") == phase))
         return interpolate(chosen, ("tokens",), ideal(measured), ideal(ep), capped=False)
 
-    return operations.fit(("exchange", *shape, comm, phase), make)
+    return operations.fit(("all_to_all", *shape, comm, phase), make)

@@ -1,55 +1,21 @@
-"""What attention costs one GPU: projections over the tokens of a step, attention itself over prompts and decodes."""
+"""What grouped-query attention costs one GPU, by the methods that framework.timing.kernels.step_cost asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from framework.system.model import Model
-from framework.timing.kernels.interpolate import FloatArray, Interpolated
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import Interpolated
 from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations, Shard
-
-
-class Attention(Protocol):
-    """Attention of all layers on one of `tp` GPUs; arguments broadcast, all times in seconds.
-
-    `copied_bytes`: moved for each token by elementwise kernels (rotary embedding, writing the cache); `copies`: such
-    kernels in a step with a prefill. A decode's measured time includes their launch.
-    """
-
-    @property
-    def copied_bytes(self) -> float: ...
-
-    @property
-    def copies(self) -> int: ...
-
-    def projections_s(self, tokens: FloatArray) -> FloatArray:
-        """Matrices before and after attention."""
-        ...
-
-    def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
-        """`batch` prompts of `tokens` tokens each."""
-        ...
-
-    def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
-        """One token for each of `batch` sequences of `context` tokens each."""
-        ...
-
-    def length_limit(self) -> float:
-        """Longest prompt that was measured."""
-        ...
-
-    def context_limit(self, batch: FloatArray) -> FloatArray:
-        """Longest context that was measured for a batch."""
-        ...
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """`count` layers of one kind."""
+    """`count` layers of one kind, and what attention of one of them takes."""
 
     count: int
     prefill: Interpolated
@@ -58,7 +24,10 @@ class _Layers:
 
 @dataclass(frozen=True)
 class GroupedQuery:
-    """Grouped-query attention, in some layers to a window only; raises InputError where heads cannot be split."""
+    """Grouped-query attention of all layers on one of `tp` GPUs, in some layers to a window only.
+
+    Raises InputError where tp GPUs cannot split the heads.
+    """
 
     operations: Operations
     model: Model

@@ -1,8 +1,8 @@
-"""What multi-head latent attention costs one GPU (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1).
+"""What multi-head latent attention (MLA) costs one GPU, by the methods that framework.timing.kernels.step_cost asks.
 
 A prefill projects latents up to keys and values of every head; a decode absorbs that projection into queries and
-outputs and attends to the latents themselves. Backends were measured in one of two ways: the whole attention module,
-or its kernels one by one.
+outputs and attends to the latents themselves (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1). Backends were
+measured in one of two ways: the whole attention module, or its kernels one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import polars as pl
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import LatentAttention, Model
-from framework.timing.kernels.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 
 _SHORT = 16.0  # tokens: attention among so few costs nothing beside the projections
@@ -25,8 +26,8 @@ _FOUR_BITS = ("nvfp4", "mxfp4", "int4")
 
 
 @dataclass(frozen=True)
-class _Latent:
-    """Latent attention of all layers on one of `tp` GPUs; raises InputError where heads cannot be split."""
+class _Mla:
+    """MLA of all layers on one of `tp` GPUs. Raises InputError where tp GPUs cannot split the heads."""
 
     operations: Operations
     model: Model
@@ -111,13 +112,13 @@ class _Latent:
 
 
 @dataclass(frozen=True)
-class LatentModule(_Latent):
-    """Measured as a whole, projections, rotary embedding and cache writes included.
+class MlaModule(_Mla):
+    """MLA that was measured as a whole module, with its projections, rotary embedding and cache writes.
 
     What a step's tokens cost whatever they attend to is the least that so many were seen to take: as one sequence, as
     sequences of a few tokens each, or as decodes with next to no context. Prefills and decodes cost what is above it.
-    On some GPUs modules of a few tokens take twice their matrices measured apart and the four kernels between these,
-    for they were launched from the host one by one, where servers replay a CUDA graph: the excess is taken off.
+    On some GPUs modules of a few tokens take twice as long as their matrices and the four kernels between these,
+    measured apart: the CPU launched them one by one, where servers replay a CUDA graph. The excess is subtracted.
     """
 
     @property
@@ -136,8 +137,8 @@ class LatentModule(_Latent):
         return self._flat_s(tokens) - self._launched_s()
 
     def _launched_s(self) -> float:
-        """Launches from the host that took longer than the kernels of one token; 0 where these were not measured."""
-        one, apart = np.ones(()), LatentKernels(self.operations, self.model, self.tp)
+        """Seconds that launches from the CPU took beyond the kernels of one token; 0 where these were not measured."""
+        one, apart = np.ones(()), MlaKernels(self.operations, self.model, self.tp)
         try:
             kernels_s = apart.projections_s(one) + apart.absorb_s(one)
         except InputError:
@@ -161,8 +162,8 @@ class LatentModule(_Latent):
 
 
 @dataclass(frozen=True)
-class LatentKernels(_Latent):
-    """Measured kernel by kernel: projections as matrices, attention, and the products that absorb in a decode."""
+class MlaKernels(_Mla):
+    """MLA that was measured kernel by kernel: projections, attention, and the products that absorb them in a decode."""
 
     @property
     def _module(self) -> int:
@@ -193,7 +194,10 @@ class LatentKernels(_Latent):
         return self.absorb_s(batch) + self.model.layers * self._decode().seconds(batch, context)
 
     def absorb_s(self, tokens: FloatArray) -> FloatArray:
-        """Products of queries and outputs with the up-projections, instead of those of keys and values."""
+        """Seconds of a decode's products of queries and outputs with the up-projections, over its tokens.
+
+        They take the place of projecting keys and values up.
+        """
         return self.model.layers * (self._absorb("pre").seconds(tokens) + self._absorb("post").seconds(tokens))
 
     def _absorb(self, phase: str) -> Interpolated:
@@ -218,13 +222,13 @@ class LatentKernels(_Latent):
         return self.operations.fit(("latent_bmm", phase), make)
 
 
-def latent_attention(operations: Operations, model: Model, tp: int) -> LatentModule | LatentKernels:
-    """Latent attention as it was measured: the module where there is one, else its kernels; InputError for neither."""
-    module = LatentModule(operations, model, tp)
+def mla_attention(operations: Operations, model: Model, tp: int) -> MlaModule | MlaKernels:
+    """MLA as it was measured: the whole module where there is one, else its kernels; raises InputError for neither."""
+    module = MlaModule(operations, model, tp)
     try:
         module.length_limit(), module.context_limit(np.ones(1))
     except InputError:
-        kernels = LatentKernels(operations, model, tp)
+        kernels = MlaKernels(operations, model, tp)
         kernels.length_limit(), kernels.context_limit(np.ones(1))
         return kernels
     return module

@@ -9,7 +9,7 @@ model's own) pick what to make, into the user's cache, where timing=measured fin
 a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of conf/.
 
 Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
-kernels=FILE, from a CSV of one's own or the profiles of the simulator Vidur (framework/timing/kernels/read.py).
+kernels=FILE, from a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
-from framework.timing.kernels.read import load
+from framework.timing.kernels.read_aiconfigurator import load_package
+from framework.timing.kernels.read_csv import load_csv, read_text
+from framework.timing.kernels.read_vidur import is_vidur, load_vidur
 from framework.timing.kernels.table import Kernels, Provenance
-from framework.timing.kernels.tabulate import compose
-from framework.timing.profile import Parts, Setup
+from framework.timing.kernels.tabulate import tabulate
+from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import Origin, Profile
 from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
 
@@ -50,9 +52,10 @@ _CITATION = "{source}: kernel times measured on {gpu} with {backend} {backend_ve
 
 @dataclass(frozen=True)
 class Request:
-    """What to make. `parallelisms`, `types`: None where those that ship are to be made.
+    """Which profiles to make, and where to.
 
-    `kernels`: "package" or a file, as for `framework.timing.kernels.read.load`. `keep`: entries that are at `out`.
+    `parallelisms` and `types` are None where those that ship are to be made. `kernels` is "package" or a file, as for
+    `load_kernels`. With `keep`, entries that are at `out` already stay.
     """
 
     models: tuple[Model, ...]
@@ -68,27 +71,42 @@ class Request:
 
 @dataclass
 class Made:
-    """What came of a request: the files, how many entries in all, and what could not be made, with the reason."""
+    """What came of a request: the files, how many entries they have in all, and by reason what could not be made."""
 
     paths: list[Path] = field(default_factory=list)
     entries: int = 0
     missing: dict[str, list[str]] = field(default_factory=dict)
 
     def miss(self, reason: str, what: str) -> None:
+        """Note that `what` could not be made for that reason."""
         self.missing.setdefault(reason, []).append(what)
 
 
-def build(request: Request, progress: Callable[[int, int], None] | None = None) -> Made:
-    """Make the profiles of a request; kernels that were not measured are listed, not refused.
+def load_kernels(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
+    """Kernel tables of `gpu` from "package" (aiconfigurator-core), a CSV of one's own, or profiles of Vidur.
 
-    `progress(done, total)` counts profiles. InputError where the tables cannot be had at all, or a file not written.
+    Vidur's are a directory, or a file recognised by its columns. `backend` may be None for a CSV that states it. Raises
+    InputError for what cannot be used.
+    """
+    path = Path(source)
+    if source != _PACKAGE and not path.is_dir() and not is_vidur(read_text(path)):
+        return load_csv(path, gpu, backend)
+    if backend is None:
+        raise InputError(f"kernel times from {source} need a backend")
+    return load_package(gpu.name, backend) if source == _PACKAGE else load_vidur(path, gpu, backend)
+
+
+def build(request: Request, progress: Callable[[int, int], None] | None = None) -> Made:
+    """Make the profiles of a request. What lacks measured kernels is listed in the result, not refused.
+
+    `progress(done, total)` counts profiles. Raises InputError for a file that cannot be written.
     """
     made = Made()
     platforms = [(gpu, backend) for gpu in request.gpus for backend in request.backends]
     total = len(platforms) * len(request.models)
     for at, (gpu, backend) in enumerate(platforms):
         try:
-            kernels = load(request.kernels, gpu, backend)
+            kernels = load_kernels(request.kernels, gpu, backend)
         except InputError as error:
             made.miss(str(error), f"{gpu.name} {backend}")
             continue
@@ -102,10 +120,10 @@ def build(request: Request, progress: Callable[[int, int], None] | None = None) 
 
 
 def _profile(request: Request, kernels: Kernels, model: Model, gpu: Gpu, made: Made) -> Profile | None:
-    entries: dict[Setup, Parts] = {}
+    entries: dict[Setup, StepParts] = {}
     for candidate, setup in _candidates(request, model, gpu):
         try:
-            entries[setup] = compose(kernels, candidate, gpu, setup.parallelism)
+            entries[setup] = tabulate(kernels, candidate, gpu, setup.parallelism)
         except InputError as error:
             made.miss(str(error), f"{model.name} {gpu.name} {kernels.provenance.backend} {setup}")
     if not entries:
@@ -125,7 +143,7 @@ def _candidates(request: Request, model: Model, gpu: Gpu) -> Iterator[tuple[Mode
     return fitting(model, gpu, types, parallelisms, anyway=request.parallelisms is not None)
 
 
-def _kept(out: Path, origin: Origin) -> dict[Setup, Parts]:
+def _kept(out: Path, origin: Origin) -> dict[Setup, StepParts]:
     """The entries that a profile at `out` already has from the same tables."""
     path = profile_files.profile_path(out, origin.model, origin.device.name, origin.backend)
     if not path.is_file():
@@ -179,7 +197,7 @@ def _project_version() -> str:
 
 
 def parse(words: Sequence[str]) -> Request:
-    """The request of a command line; InputError, or one of Hydra's, for what cannot be."""
+    """The request of a command line. Raises InputError, or an error of Hydra's, for what cannot be."""
     own, overrides = split_arguments(words, _OWN, ("model", "gpu"))
     models = _chosen("model", own, PLANS, overrides)
     sizes = {name: whole(name, own[name]) for name in _SIZES if name in own}
@@ -212,7 +230,7 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
 
 
 def main(words: Sequence[str]) -> None:
-    """Make what the command line asks for and print what came of it; InputError if nothing could be made."""
+    """Make what the command line asks for and print what came of it. Raises InputError if nothing could be made."""
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return

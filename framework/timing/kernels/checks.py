@@ -49,11 +49,12 @@ _NOPE, _ROPE, _VALUE, _RANK = 128, 64, 128, 512
 def checked(
     operation: str, rows: pl.DataFrame, where: str, latency: str = "latency_s", unit_s: float = 1.0
 ) -> pl.DataFrame:
-    """The rows with typed columns: names as strings, sizes as int64, `latency_s` as float64.
+    """The rows with typed columns: names as strings, sizes as int64, `latency_s` in seconds as float64.
 
-    `rows` has all key columns of the operation, the column `latency` in units of `unit_s` seconds, and `row`, where the
-    row stands in the file `where`. Raises InputError naming file, operation, row and value for the first size that is
-    no whole number in its range, name that is empty or type that is unknown, and time that is not finite and positive.
+    `rows` has all key columns of the operation, the column `latency` in units of `unit_s` seconds, and `row`, which
+    says where the row stands in the file `where`. Raises InputError, naming file, operation, row and value, for the
+    first size that is no whole number in its range, the first name that is empty or unknown type, and the first time
+    that is not finite and positive.
     """
     for name in OPERATIONS[operation]:
         rows = named(operation, rows, where, name) if name in NAMES else sized(operation, rows, where, name)
@@ -64,7 +65,7 @@ def checked(
 
 
 def named(operation: str, rows: pl.DataFrame, where: str, name: str) -> pl.DataFrame:
-    """The rows with that column as strings; InputError for the first empty one, or unknown type of values."""
+    """The rows with the column `name` as strings. Raises InputError for the first empty one or unknown data type."""
     rows = rows.with_columns(pl.col(name).cast(pl.String).str.strip_chars())
     if name.endswith("dtype"):
         known = rows[name].is_in(list(DTYPE_BYTES))
@@ -73,7 +74,10 @@ def named(operation: str, rows: pl.DataFrame, where: str, name: str) -> pl.DataF
 
 
 def sized(operation: str, rows: pl.DataFrame, where: str, name: str, minimum: int | None = None) -> pl.DataFrame:
-    """The rows with that column as int64; InputError for the first that is no whole number of at least `minimum`."""
+    """The rows with the column `name` as int64.
+
+    Raises InputError for the first value that is no whole number of at least `minimum`.
+    """
     if minimum is None:
         minimum = 0 if name in MAY_BE_ZERO else 1
     size = rows[name].cast(pl.Float64, strict=False)
@@ -141,8 +145,8 @@ def require_even(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> No
     slowness = pl.col("latency_s") / (_LAUNCH_S + pl.col("light_s"))
     uneven = light.with_columns(
         next_s=pl.col("latency_s").shift(-1).over(others),
-        leap=slowness / slowness.shift(1).over(others),
-    ).filter((pl.col("latency_s") > _UNEVEN * pl.col("next_s")) | (pl.col("leap") > _UNEVEN))
+        jump=slowness / slowness.shift(1).over(others),
+    ).filter((pl.col("latency_s") > _UNEVEN * pl.col("next_s")) | (pl.col("jump") > _UNEVEN))
     if uneven.height:
         row = uneven.sort("row").row(0, named=True)
         raise InputError(
@@ -153,7 +157,7 @@ def require_even(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> No
 
 
 def too_fast(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.Series:
-    """(rows,) booleans: faster than the GPU can be."""
+    """Whether each row is faster than the GPU can be, booleans of shape (rows,)."""
     return _light(operation, rows, gpu)["too_fast"]
 
 
@@ -171,7 +175,7 @@ def _refuse_first(
 
 def _light(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
     """The rows with the FLOPs, bytes and speed of light of each, and whether it is too fast."""
-    flops, moved = _work(operation)
+    flops, moved = _flops_and_bytes(operation)
     links = operation == "dispatch" or "bytes" in OPERATIONS[operation]
     bandwidth = gpu.link_bytes_s if links else gpu.bandwidth_bytes_s
     computed = "dtype" in OPERATIONS[operation] and operation in ("gemm", "experts", "spread_experts", "latent_bmm")
@@ -184,7 +188,7 @@ def _light(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
     )
 
 
-def _work(operation: str) -> tuple[pl.Expr, pl.Expr]:
+def _flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
     """FLOPs, and the bytes that memory or link must move at least, of one call on one GPU."""
     none = pl.lit(0.0)
     weight = _by_dtype(DTYPE_BYTES)
@@ -196,7 +200,7 @@ def _work(operation: str) -> tuple[pl.Expr, pl.Expr]:
         # Two of three matrices: experts without a gate have no third. A group may have few tokens or none.
         return 4.0 * tokens * routed * hidden * inner / (pl.col("tp") * pl.col("ep")), none
     if operation in ("prefill_attention", "decode_attention", "uneven_decode"):
-        return _attention_work(operation)
+        return _attention_flops_and_bytes(operation)
     if operation == "latent_prefill":
         heads, batch, tokens, prefix = _columns("heads", "batch", "tokens", "prefix")
         return batch * heads * tokens * (tokens + 2 * prefix) * float(_NOPE + _ROPE + _VALUE), none
@@ -216,7 +220,7 @@ def _work(operation: str) -> tuple[pl.Expr, pl.Expr]:
     return none, pl.col("bytes").cast(pl.Float64)
 
 
-def _attention_work(operation: str) -> tuple[pl.Expr, pl.Expr]:
+def _attention_flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
     heads, kv_heads, size, batch, window = _columns("heads", "kv_heads", "head_dim", "batch", "window")
     cached = 2.0 * kv_heads * size * batch * _by_dtype(DTYPE_BYTES, "kv_dtype")
     if operation != "prefill_attention":

@@ -34,12 +34,12 @@ _CAUCHY_SCALE = 2.385  # in standard deviations of the noise
 
 
 @dataclass(frozen=True)
-class Skew:
-    """`per_token_s`: seconds of one layer per context token of (batch x longest - summed context).
+class DecodeImbalance:
+    """What was fitted to the decodes of one layer whose contexts are uneven.
 
-    `error_s`: its standard error (bootstrap over the cases); `cases`: uneven batches it rests on; `residual`: median
-    over these of the relative difference between measured and fitted time; `residual_without`: the same without the
-    term.
+    `per_token_s` are the seconds of one layer per context token of (batch x longest - summed context), and `error_s` is
+    their standard error, from a bootstrap over the `cases` uneven batches. `residual` is the median over these of the
+    relative difference between measured and fitted time, and `residual_without` the same without the term.
     """
 
     per_token_s: float
@@ -49,21 +49,22 @@ class Skew:
     residual_without: float
 
     def step_s(self, layers: int) -> float:
-        """`Parts.skew_s` of a model with so many layers of this kind; 0 where it cannot be told from 0 (2 errors)."""
+        """`StepRow.skew_s` of a model with so many layers of this kind; 0 where it lies within 2 errors of 0."""
         return layers * self.per_token_s if self.per_token_s > 2 * self.error_s else 0.0
 
 
-def fit_skew(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> Skew:
-    """Fit the term to the rows of `decode_attention` and `uneven_decode` of one layer: the same heads and types.
+def fit_imbalance(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> DecodeImbalance:
+    """Fit the term to rows of one layer, with the same heads and types: `even` ones and `uneven` ones.
 
-    Each uneven row counts for which there is an even one of the same batch and (mean) context. `seed`: of the
-    bootstrap. Raises InputError for rows of several layers, and for fewer than 4 such pairs.
+    They are rows of the tables `decode_attention` and `uneven_decode`. Each uneven row counts for which there is an
+    even one of the same batch and (mean) context. `seed` is that of the bootstrap. Raises InputError for rows of
+    several layers, and for fewer than 4 such pairs.
     """
     pairs = _pairs(even, uneven)
     if pairs.height < _LEAST_CASES:
         raise InputError(
-            f"skew: {pairs.height} uneven decode batches with an even one of the same batch and context, it takes"
-            f" {_LEAST_CASES}; measure more of them"
+            f"decode imbalance: {pairs.height} uneven decode batches with an even one of the same batch and context,"
+            f" it takes {_LEAST_CASES}; measure more of them"
         )
     even_s = pairs["latency_s"].to_numpy()
     uneven_s = pairs["uneven_s"].to_numpy()
@@ -72,7 +73,7 @@ def fit_skew(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> Skew:
     per_token_s = _robust_slope(spare / even_s, slowdown)
     draws = np.random.default_rng(seed).integers(0, pairs.height, (_RESAMPLES, pairs.height))
     slopes = [_robust_slope((spare / even_s)[draw], slowdown[draw]) for draw in draws]
-    return Skew(
+    return DecodeImbalance(
         per_token_s=per_token_s,
         error_s=float(np.std(slopes, ddof=1)),
         cases=pairs.height,
@@ -81,10 +82,10 @@ def fit_skew(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> Skew:
     )
 
 
-def skew_step_s(kernels: Kernels, model: Model, tp: int) -> float:
-    """`Parts.skew_s` of one GPU's share of a model: 0 where its heads have too few uneven batches, or no effect.
+def imbalance_s(kernels: Kernels, model: Model, tp: int) -> float:
+    """`StepRow.skew_s` of a model on one of `tp` GPUs; 0 where too few uneven batches of its heads were measured.
 
-    Layers with a window read no more than it, and are not counted.
+    It is 0 too where they show no effect. Layers with a window read no more than the window, and are not counted.
     """
     if "uneven_decode" not in kernels.tables or model.latent is not None:
         return 0.0
@@ -94,7 +95,7 @@ def skew_step_s(kernels: Kernels, model: Model, tp: int) -> float:
     even, uneven = (kernels.table(name).filter(own) for name in ("decode_attention", "uneven_decode"))
     if _pairs(even, uneven).height < _LEAST_CASES:
         return 0.0
-    return fit_skew(even, uneven).step_s(model.layers - model.windowed_layers)
+    return fit_imbalance(even, uneven).step_s(model.layers - model.windowed_layers)
 
 
 def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:
@@ -102,7 +103,9 @@ def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:
     layers = pl.concat([even.select(_LAYER), uneven.select(_LAYER)]).unique(maintain_order=True)
     if layers.height > 1:
         described = "; ".join(" ".join(map(str, row)) for row in layers.head(3).iter_rows())
-        raise InputError(f"skew: rows of {layers.height} layers ({' '.join(_LAYER)}: {described}), give one layer's")
+        raise InputError(
+            f"decode imbalance: rows of {layers.height} layers ({' '.join(_LAYER)}: {described}), give one layer's"
+        )
     return even.select("batch", "context", "latency_s").join(
         uneven.select("batch", "context", "longest", uneven_s="latency_s"), on=["batch", "context"]
     )

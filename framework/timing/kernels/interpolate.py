@@ -1,4 +1,4 @@
-"""Times between measured shapes: utilisation, interpolated in logarithms of sizes.
+"""Times between measured shapes, by interpolating the utilisation of the GPU in logarithms of sizes.
 
 Kernel times span six orders of magnitude and bend where a kernel changes from one limit of the hardware to the other.
 Their utilisation, the time at the speed of light (roofline: Williams, Waterman, Patterson, "Roofline: an insightful
@@ -20,20 +20,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from framework.timing.curves import FloatArray
 
-FloatArray = NDArray[np.float64]
 Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
 
 
 @dataclass(frozen=True)
 class Interpolated:
-    """Seconds of an operation over d sizes, from rows on a grid of them.
+    """Seconds of an operation over d sizes, from measurements on a grid of them.
 
-    `axes`: d arrays, the log2 of each measured size, increasing; `log_utilisation`: their log2 utilisation, shape
-    (len(axes[0]), ..., len(axes[-1])), where nothing was measured that of the last smaller size on the last axis that
-    has one; `limits`: the largest measured last size for all sizes but the last; `ideal`: the speed of light. What was
-    measured may be a share of what is asked for, 1 / `stretch` of it, and keep the GPU as busy with `stretch` times the
-    first size; of a larger batch than was measured that says nothing, so that no less than its own utilisation counts.
+    `axes` has d arrays: the log2 of each measured size, increasing. `log_utilisation` has the log2 of the utilisation,
+    of shape (len(axes[0]), ..., len(axes[-1])); where nothing was measured, it is that of the last smaller size on the
+    last axis that has one. `limits` has the largest measured last size for all sizes but the last, of shape
+    (len(axes[0]), ..., len(axes[-2])). `ideal` gives the seconds at the speed of light. What was measured may be a
+    share of what is asked for, 1 / `stretch` of it, and keep the GPU as busy with `stretch` times the first size; that
+    says nothing of a larger batch than was measured, so that no less than its own utilisation counts.
     """
 
     axes: tuple[FloatArray, ...]
@@ -43,7 +44,7 @@ class Interpolated:
     stretch: float = 1.0
 
     def seconds(self, *sizes: FloatArray | float) -> FloatArray:
-        """Seconds at d sizes >= 0, which broadcast against each other."""
+        """The seconds at d sizes >= 0, which broadcast against each other, and whose shape the result has."""
         held = [np.maximum(size, 2.0**least) for size, least in zip(sizes, self._smallest, strict=True)]
         utilisation = self._utilisation(held[0] * self.stretch, *held[1:])
         if self.stretch > 1:
@@ -51,7 +52,7 @@ class Interpolated:
         return np.asarray(self.ideal(*held) * 2.0**-utilisation)
 
     def limit(self, *sizes: FloatArray | float) -> FloatArray:
-        """Largest last size that was measured around the other d - 1 sizes: the smallest of the neighbours'."""
+        """The largest last size that was measured around the other d - 1 `sizes`: the least that neighbours have."""
         stretched = [np.asarray(sizes[0]) * min(self.stretch, 1.0), *sizes[1:]]
         neighbours = []
         for corner in _corners(self.axes[:-1], stretched):
@@ -71,19 +72,19 @@ class Interpolated:
         return np.asarray(sum(corner.weight * self.log_utilisation[corner.at] for corner in corners))
 
     def largest(self, axis: int) -> float:
-        """Largest measured size on an axis."""
+        """The largest measured size on an axis."""
         return float(2.0 ** self.axes[axis][-1])
 
 
 def interpolate(
     rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal, wanted: Ideal | None = None, capped: bool = True
 ) -> Interpolated:
-    """Interpolation of the column latency_s over the columns `sizes`, which say different things in each row.
+    """The interpolation of the column latency_s over the columns `sizes`, which no two rows have alike.
 
-    `ideal`: the speed of light of what was measured; `wanted`: of what is asked for, where that is something else of
-    which the same utilisation is expected. `capped`: `ideal` is a bound, so that times below it (data that stayed in
-    cache) are raised to it; else it only says how time scales. Raises InputError for an empty table and for times and
-    sizes that are not positive.
+    `ideal` gives the seconds at the speed of light of what was measured, and `wanted` those of what is asked for, where
+    that is something else of which the same utilisation is expected. With `capped`, `ideal` is a bound, so that times
+    below it (data that stayed in cache) are raised to it; otherwise it only says how time scales. Raises InputError for
+    an empty table, and for times and sizes that are not positive.
     """
     if rows.is_empty():
         raise InputError(f"no measured time to interpolate over {', '.join(sizes)}")
@@ -102,7 +103,7 @@ def interpolate(
 
 
 def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:
-    """The rows of the one combination of the columns `wanted` that is closest to it in log2, smaller ones first."""
+    """The rows whose values of the columns `wanted` are closest to those wanted in log2; of equals the smaller ones."""
     names = list(wanted)
     combinations = rows.select(names).unique().sort(names)
     distance = np.zeros(combinations.height)

@@ -1,4 +1,4 @@
-"""Seconds of the operations that a decoder's layers are made of, on one GPU, from measured kernel times."""
+"""The operations that a decoder's layers are made of, on one GPU, timed by interpolation of measured kernel times."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import polars as pl
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Experts
-from framework.timing.kernels.interpolate import FloatArray, Ideal, Interpolated, interpolate, nearest
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.table import Kernels
+from framework.timing.profile import NODE_GPUS
 
 ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
 # A kernel that only moves data reaches 80 % of the bandwidth after a launch of 3 us: the values that
@@ -23,7 +25,6 @@ LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
-NODE_GPUS = 8
 _NETWORK_S = 15e-6  # of a round between nodes; estimate
 _LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
@@ -32,7 +33,7 @@ _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the searc
 
 @dataclass(frozen=True)
 class Shard:
-    """What one GPU holds of a layer's attention: its heads, and the type of cached keys and values."""
+    """What one GPU holds of a layer's attention: its heads, and the data type of cached keys and values."""
 
     heads: int
     kv_heads: int
@@ -41,15 +42,16 @@ class Shard:
     window: int = 0
 
     def seen(self, context: FloatArray) -> FloatArray:
-        """Tokens that the last one attends to."""
+        """How many tokens the last one of `context` tokens attends to."""
         return np.minimum(context, self.window) if self.window else context
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Measured operations of one GPU and backend, between shapes interpolated. Sizes broadcast; all times in seconds.
+    """The operations of one GPU and backend, interpolated between measured shapes.
 
-    Methods raise InputError, naming operation and shape, where the tables hold nothing to go by.
+    Arrays of sizes broadcast, and all times are in seconds. Methods raise InputError, naming operation and shape, where
+    the tables hold nothing to go by.
     """
 
     kernels: Kernels
@@ -57,11 +59,14 @@ class Operations:
     _fits: dict[tuple[Any, ...], Interpolated] = field(default_factory=dict, repr=False)
 
     def copy_s(self, moved_bytes: FloatArray) -> FloatArray:
-        """An elementwise kernel that reads and writes so many bytes, launch apart."""
+        """Seconds of an elementwise kernel that reads and writes so many bytes, its launch apart."""
         return np.asarray(moved_bytes / (_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s))
 
     def gemm(self, dtype: str) -> Interpolated:
-        """(m, k) activations times (k, n) weights of `dtype`, over (n, k, m); scaling of activations included."""
+        """The product of (m, k) activations and (k, n) weights of `dtype`, over (n, k, m).
+
+        Scaling the activations is included.
+        """
         key = ("gemm", dtype)
         if key not in self._fits:
             rows = self._gemm_rows(dtype)
@@ -75,9 +80,10 @@ class Operations:
         return self._fits[key]
 
     def experts(self, dtype: str, hidden: int, experts: Experts, tp: int, ep: int) -> Interpolated:
-        """A layer's routed experts over the tokens that enter it on all GPUs that share it.
+        """A layer's routed experts, over the tokens that enter it on all GPUs that share it.
 
-        Among the GPUs of several nodes, kernels made for that count where they were measured, under even routing.
+        Each of `ep` groups has whole experts, and `tp` GPUs of a group split each of them. Among the GPUs of several
+        nodes, kernels made for that count where they were measured, under even routing.
         """
         key = ("experts", dtype, hidden, experts, tp, ep)
         if key not in self._fits:
@@ -110,10 +116,10 @@ class Operations:
         return self._fits[key]
 
     def collective_s(self, operation: str, gpus: int, message_bytes: FloatArray) -> FloatArray:
-        """all_reduce, all_gather or reduce_scatter of a message (the gathered one) among `gpus`; none among one.
+        """Seconds of an all_reduce, all_gather or reduce_scatter of a message among `gpus` GPUs; 0 for a single one.
 
-        Across nodes the parts of a message that the GPUs of a node hold after their own exchange travel side by side,
-        each over the network port of its GPU.
+        The message is the gathered one, in bytes. Across nodes the parts of a message that the GPUs of a node hold
+        after their own exchange travel side by side, each over the network port of its GPU.
         """
         if gpus == 1:
             return np.zeros(np.shape(message_bytes))
@@ -136,7 +142,7 @@ class Operations:
         return self._fits[key].seconds(message_bytes)
 
     def prefill_attention(self, shard: Shard) -> Interpolated:
-        """Attention of one layer over (sequences, tokens of each), nothing cached before."""
+        """Prefill attention of one layer, over (sequences, tokens of each), with nothing cached before."""
         key = ("prefill_attention", shard)
         if key not in self._fits:
             rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
@@ -157,7 +163,7 @@ class Operations:
         return self._fits[key]
 
     def decode_attention(self, shard: Shard) -> Interpolated:
-        """Attention of one layer over (sequences, context of each): one new token a sequence."""
+        """Decode attention of one layer, over (sequences, context of each), with one new token a sequence."""
         key = ("decode_attention", shard)
         if key not in self._fits:
             rows = self._attention_rows("decode_attention", shard)
@@ -179,18 +185,18 @@ class Operations:
         return self._fits[key]
 
     def link_bytes_s(self, gpus: int, measured: int) -> float:
-        """Bytes a second from one of so many GPUs to the others, of which `measured` were seen to be of one node."""
+        """The bytes a second from one of `gpus` GPUs to the others; `measured` of them were seen to share a node."""
         near = max(measured, _LINKED.get(self.gpu.name, NODE_GPUS))
         return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
-        """Any other interpolation, made once for a key."""
+        """The interpolation that `make` makes, which is made only once for a key."""
         if key not in self._fits:
             self._fits[key] = make()
         return self._fits[key]
 
     def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
-        """The rows of a table in which the columns have the wanted values; InputError where there are none."""
+        """The rows of a table in which the columns have the wanted values. Raises InputError where there are none."""
         table = self.kernels.table(operation)
         rows = table.filter(*(pl.col(name) == value for name, value in wanted.items()))
         if rows.is_empty():
@@ -210,7 +216,7 @@ class Operations:
         )
 
     def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
-        """Seconds at the speed of light: the longer of computing and of moving."""
+        """Seconds at the speed of light: the longer of computing `flops` and of moving `moved_bytes`."""
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
 
     def _multiplied_as(self, dtype: str) -> str:
@@ -248,8 +254,9 @@ class Operations:
         return rows.join(search, on=("m", "k"), how="left").with_columns(latency_s=rest.fill_null(pl.col("latency_s")))
 
     def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
-        """Rows of the heads, or of the most similar ones: a batch of n sequences keeps the GPU as busy with h heads as
-        one of n / 2 with 2 h.
+        """Rows of the heads, or of the most similar ones.
+
+        A batch of n sequences keeps the GPU as busy with h heads as one of n / 2 with 2 h.
         """
         rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
         windowed = rows.filter(pl.col("window") == 0 if shard.window == 0 else pl.col("window") > 0)

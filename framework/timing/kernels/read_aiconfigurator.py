@@ -34,14 +34,14 @@ _GPUS = {
 
 
 def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
-    """All tables of a GPU (a name of conf/gpu, or b300, gb200, gb300) and a backend (vllm, trtllm or sglang).
+    """All kernel tables of a GPU (a name of conf/gpu, or b300, gb200, gb300) and a backend (vllm, trtllm or sglang).
 
     Each table is of the version that the package calls current for that GPU and backend, else of the newest older one
     that has it, else of the oldest newer one. Of several kernels that measured the same shape the fastest counts, of
     repeats their median: what a backend chooses by its heuristics is not recorded. Kernels for experts that several
     backends share count for all of them. Rows of types that the framework does not know, without a positive time or
-    faster than the GPU can be are left out and counted in `notes`. `root`: the `systems` directory, None: of the
-    installed package. Raises InputError for a package not installed, and for an unknown gpu or backend.
+    faster than the GPU can be are left out and counted in `notes`. `root` is the `systems` directory, by default that
+    of the installed package. Raises InputError for a package not installed, and for an unknown gpu or backend.
     """
     systems = package_root() if root is None else root
     hardware = package_gpu(gpu, systems)
@@ -56,7 +56,7 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
 
 
 def package_gpu(gpu: str, root: Path | None = None) -> Gpu:
-    """The GPU as the package describes it; InputError for one that it has no tables of."""
+    """The GPU as the package describes it. Raises InputError for a GPU that it has no tables of."""
     if gpu not in _GPUS:
         raise InputError(f"no measured kernel times of gpu {gpu}: aiconfigurator-core has {', '.join(sorted(_GPUS))}")
     system = _system(package_root() if root is None else root, gpu)
@@ -77,7 +77,7 @@ def package_gpu(gpu: str, root: Path | None = None) -> Gpu:
 
 
 def package_root() -> Path:
-    """The `systems` directory of the installed package; InputError, with how to install it, where there is none."""
+    """The `systems` directory of the installed package. Raises InputError, with how to install it, without one."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise InputError("measured kernel times need aiconfigurator-core: pip install '.[kernels]'")

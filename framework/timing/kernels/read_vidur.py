@@ -15,7 +15,7 @@ import polars as pl
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.timing.kernels.checks import checked, named, require_plausible, require_range, sized
-from framework.timing.kernels.csv_text import read_text
+from framework.timing.kernels.read_csv import read_text
 from framework.timing.kernels.table import OPERATIONS, Kernels, Provenance, fastest
 
 _MS = 1e-3
@@ -24,9 +24,10 @@ _TP = pl.col("num_tensor_parallel_workers")
 
 
 def load_vidur(source: Path | Sequence[Path], gpu: Gpu, backend: str) -> Kernels:
-    """Tables gemm, prefill_attention, decode_attention and all_reduce of a directory or of files, as far as there.
+    """The kernel tables of a directory or of files, in milliseconds there and in seconds here.
 
-    Of repeats the median counts. Raises InputError for files that are none of these, with a missing column, value or
+    They are gemm, prefill_attention, decode_attention and all_reduce, as far as there are files of them. Of repeats the
+    median counts. Raises InputError for files that are none of these, with a missing column, value or
     positive time, or with times that `gpu` cannot reach.
     """
     paths = sorted(source.rglob("*.csv")) if isinstance(source, Path) and source.is_dir() else source
@@ -51,7 +52,7 @@ def load_vidur(source: Path | Sequence[Path], gpu: Gpu, backend: str) -> Kernels
 
 
 def is_vidur(rows: pl.DataFrame) -> bool:
-    """Whether a file has the columns of a profile."""
+    """Whether the rows of a file have the columns of a profile of Vidur."""
     return any(_median(marker) in rows.columns for marker in _READERS)
 
 

@@ -1,9 +1,10 @@
-"""Step times of a model from measured kernel times: what each part of a step calls, and how often."""
+"""The time of a step from measured kernel times: which operations each part of a step calls, and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -11,21 +12,57 @@ from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.kernels.all_to_all import exchange_s
-from framework.timing.kernels.attention_gqa import Attention, GroupedQuery
-from framework.timing.kernels.attention_mla import latent_attention
-from framework.timing.kernels.interpolate import FloatArray, Interpolated
-from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, NODE_GPUS, Operations
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.all_to_all import all_to_all_s
+from framework.timing.kernels.attention_gqa import GroupedQuery
+from framework.timing.kernels.attention_mla import mla_attention
+from framework.timing.kernels.interpolate import Interpolated
+from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 from framework.timing.kernels.table import Kernels
+from framework.timing.profile import NODE_GPUS
 
 _SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
 _SUM_BYTES = 4.0  # fp32
 _OVERLAPPED_TOKENS = 256  # up to here servers are assumed to run shared experts on a stream of their own
 
 
+class Attention(Protocol):
+    """What a step asks of the attention of all layers on one GPU. Arrays broadcast, and all times are in seconds.
+
+    `copied_bytes` are the bytes that elementwise kernels (rotary embedding, writing the cache) move for each token, and
+    `copies` is the number of such kernels in a step with a prefill. A decode's measured time includes their launch.
+    """
+
+    @property
+    def copied_bytes(self) -> float: ...
+
+    @property
+    def copies(self) -> int: ...
+
+    def projections_s(self, tokens: FloatArray) -> FloatArray:
+        """Seconds of the matrices before and after attention, over the tokens of a step."""
+        ...
+
+    def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
+        """Seconds of attention over `batch` prompts of `tokens` tokens each."""
+        ...
+
+    def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
+        """Seconds of attention of one token for each of `batch` sequences of `context` tokens each."""
+        ...
+
+    def length_limit(self) -> float:
+        """The longest prompt that was measured, in tokens."""
+        ...
+
+    def context_limit(self, batch: FloatArray) -> FloatArray:
+        """The longest context of each sequence that was measured for a batch, in tokens."""
+        ...
+
+
 @dataclass(frozen=True)
-class ExactTimes:
-    """Times of the parts of a step, evaluated in the full tables. Sizes are those of the whole instance and broadcast.
+class StepCost:
+    """Seconds of the parts of a step, evaluated in the full tables, over sizes of the whole instance. Arrays broadcast.
 
     Tokens and sequences are spread evenly over the dp groups; with pp stages, pp micro-batches of equal size are in
     flight and each passes all stages, so that a step takes as long as one of them through the whole depth.
@@ -37,7 +74,7 @@ class ExactTimes:
     attention: Attention
 
     def gemm_s(self, tokens: FloatArray) -> FloatArray:
-        """Matrices of attention and MLPs, router included, over the tokens of a step."""
+        """Seconds of the matrices of attention and MLPs, router included, over the tokens of a step."""
         model, tp = self.model, self.parallelism.tp
         own = self._own(tokens)
         time_s = self.attention.projections_s(own)
@@ -50,7 +87,7 @@ class ExactTimes:
         return time_s
 
     def experts_s(self, tokens: FloatArray) -> FloatArray:
-        """Experts over the tokens of a step; few tokens pass the shared ones beside the routed ones."""
+        """Seconds of the experts over the tokens of a step; few tokens pass the shared ones beside the routed ones."""
         if self.model.experts is None:
             return np.zeros(np.shape(tokens))
         time_s = self._expert_layer().seconds(self._in_flight(tokens))
@@ -61,7 +98,7 @@ class ExactTimes:
         return self.model.expert_layers * time_s
 
     def elementwise_s(self, tokens: FloatArray) -> FloatArray:
-        """Norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
+        """Seconds of norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
         model = self.model
         norms = 2 * 4 * model.layers * model.hidden  # each reads and writes the tokens and the residual
         dense_layers = model.layers - model.expert_layers
@@ -78,7 +115,7 @@ class ExactTimes:
         return launches * LAUNCH_S + self.operations.copy_s(self._own(tokens) * moved)
 
     def communication_s(self, tokens: FloatArray) -> FloatArray:
-        """Collectives between the GPUs of a stage, and sends between stages, over the tokens of a step."""
+        """Seconds of collectives among the GPUs of a stage and of sends between stages, over the tokens of a step."""
         model, parallelism, collective_s = self.model, self.parallelism, self.operations.collective_s
         message = self._own(tokens) * model.hidden * ACTIVATION_BYTES
         reduce_s = collective_s("all_reduce", parallelism.tp, message)
@@ -90,11 +127,11 @@ class ExactTimes:
         if model.experts is not None and parallelism.dp == 1:
             time_s = time_s + model.expert_layers * reduce_s
         elif model.experts is not None:
-            time_s = time_s + model.expert_layers * self._exchange_s(tokens)
+            time_s = time_s + model.expert_layers * self._dispatch_and_combine_s(tokens)
         return time_s + (parallelism.pp - 1) * self._send_s(message)
 
-    def _exchange_s(self, tokens: FloatArray) -> FloatArray:
-        """Between the dp groups around the experts of a layer, over the tokens of a step.
+    def _dispatch_and_combine_s(self, tokens: FloatArray) -> FloatArray:
+        """Seconds in which the dp groups exchange tokens around the experts of a layer, over the tokens of a step.
 
         Within a node every GPU gathers all tokens; where experts are spread wider, tokens may go to their experts
         alone, if that is faster and was measured.
@@ -107,34 +144,34 @@ class ExactTimes:
         if parallelism.ep == parallelism.stage_gpus > NODE_GPUS:
             each = np.maximum(self._in_flight(tokens) / parallelism.ep, 1.0)
             try:
-                sent_s = exchange_s(self.operations, model.hidden, model.experts, parallelism.ep, each)
+                sent_s = all_to_all_s(self.operations, model.hidden, model.experts, parallelism.ep, each)
             except InputError:
                 return np.asarray(time_s)
             time_s = np.minimum(time_s, sent_s)
         return np.asarray(time_s)
 
     def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
-        """Attention of a step that prefills `batch` whole prompts of `tokens` tokens each."""
+        """Seconds of attention of a step that prefills `batch` whole prompts of `tokens` tokens each."""
         return self.attention.prefill_s(self._own(batch), tokens)
 
     def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
-        """Attention of a step that decodes `batch` sequences of `context` tokens in all."""
+        """Seconds of attention of a step that decodes `batch` sequences of `context` tokens in all."""
         own = self._own(batch)
         return self.attention.decode_s(own, np.maximum(np.asarray(context) / batch, 1.0))
 
     def logits_s(self, sampled: FloatArray) -> FloatArray:
-        """Projection of the sequences that emit a token to the vocabulary."""
+        """Seconds of the projection to the vocabulary, over the sequences that emit a token."""
         model = self.model
         return self.operations.gemm("bf16").seconds(model.vocab / self.parallelism.tp, model.hidden, self._own(sampled))
 
     @property
     def groups(self) -> int:
-        """Parts of a step that run at the same time: micro-batches in flight times dp groups."""
+        """How many parts of a step run at the same time: micro-batches in flight times dp groups."""
         return self.parallelism.dp * self.parallelism.pp
 
     @property
     def tokens_limit(self) -> float:
-        """Most tokens of a step that were measured."""
+        """The most tokens of a step that were measured."""
         limit = self.operations.gemm(self.model.dtype).largest(-1) * self.groups
         if self.model.experts is not None:
             limit = min(limit, self._expert_layer().largest(-1) * self.parallelism.pp)
@@ -142,26 +179,26 @@ class ExactTimes:
 
     @property
     def sampled_limit(self) -> float:
-        """Most sequences that emit which were measured."""
+        """The most sequences of a step that emit a token which were measured."""
         return self.operations.gemm("bf16").largest(-1) * self.groups
 
     @property
     def token_steps(self) -> FloatArray:
-        """Measured counts of tokens: where tiles fill, times jump between two of them."""
+        """The measured counts of tokens of a step, shape (M,): where a tile fills, times jump to the next."""
         return np.asarray(2.0 ** self.operations.gemm(self.model.dtype).axes[-1] * self.groups)
 
     def context_limits(self, batches: FloatArray) -> FloatArray:
-        """Largest summed context that was measured for each batch."""
+        """The largest summed context in tokens that was measured for each batch, of the shape of `batches`."""
         return batches * self.attention.context_limit(self._own(batches))
 
     @property
     def base_s(self) -> float:
-        """Of every step: the embedding's launch."""
+        """Seconds of every step: the embedding's launch."""
         return LAUNCH_S
 
     @property
     def copies_s(self) -> float:
-        """Launches of the elementwise kernels of a step that prefills."""
+        """Seconds of launching the elementwise kernels of a step that prefills."""
         return self.attention.copies * LAUNCH_S
 
     def step_s(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int, sampled: int) -> float:
@@ -185,7 +222,7 @@ class ExactTimes:
         return time_s
 
     def linear_s(self, tokens: FloatArray) -> FloatArray:
-        """All that depends on the tokens of a step alone."""
+        """Seconds of all that depends on the tokens of a step alone."""
         return self.gemm_s(tokens) + self.experts_s(tokens) + self.elementwise_s(tokens) + self.communication_s(tokens)
 
     def _expert_layer(self) -> Interpolated:
@@ -206,20 +243,20 @@ class ExactTimes:
         return _SEND_LATENCY_S + message_bytes / link
 
     def _in_flight(self, tokens: FloatArray) -> FloatArray:
-        """Of a micro-batch."""
+        """The tokens of a micro-batch."""
         return np.maximum(np.asarray(tokens) / self.parallelism.pp, 1.0)
 
     def _own(self, tokens: FloatArray) -> FloatArray:
-        """Of a micro-batch in one dp group."""
+        """The tokens of a micro-batch in one dp group."""
         return np.maximum(np.asarray(tokens) / self.groups, 1.0)
 
 
-def exact_times(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> ExactTimes:
-    """How a model's steps on an instance are made of kernels; InputError where a kernel was not measured."""
+def step_cost(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepCost:
+    """What a model's steps on an instance cost, made of kernels; raises InputError where a kernel was not measured."""
     operations = Operations(kernels, gpu)
     attention: Attention
     if model.latent is None:
         attention = GroupedQuery(operations, model, parallelism.tp)
     else:
-        attention = latent_attention(operations, model, parallelism.tp)
-    return ExactTimes(operations, model, parallelism, attention)
+        attention = mla_attention(operations, model, parallelism.tp)
+    return StepCost(operations, model, parallelism, attention)

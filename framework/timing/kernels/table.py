@@ -1,7 +1,8 @@
 """Tables of measured kernel times of one GPU and one backend, in one schema whatever they were read from.
 
 A table holds one row for each measured shape of one operation: the key columns of `OPERATIONS` and `latency_s`, the
-seconds of one call. Optional columns: `spread_s`, interquartile range of repeats, and `kernel`, the kernel's name.
+seconds of one call. Two columns are optional: `spread_s`, the interquartile range of repeats in seconds, and `kernel`,
+the kernel's name.
 
 The operations, each on one GPU:
 
@@ -60,7 +61,7 @@ MAY_BE_ZERO = ("window", "prefix", "module")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where tables come from: `version` of the backend, `versions` of each table where they differ."""
+    """Where tables come from. `version` is that of the backend, and `versions` are those of each table."""
 
     gpu: str
     backend: str
@@ -72,10 +73,10 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Measured kernel times of one GPU and backend.
+    """Measured kernel times of one GPU and backend, a table for each operation that was measured.
 
-    `notes`: what was left out of the source, and why. `multiplied_as`: types of experts' weights that the backend
-    multiplies as another one where that was measured.
+    `notes` say what was left out of the source, and why. `multiplied_as` has the types of experts' weights that the
+    backend multiplies as another type where that was measured.
     """
 
     provenance: Provenance
@@ -84,7 +85,7 @@ class Kernels:
     multiplied_as: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, operation: str) -> pl.DataFrame:
-        """The table of an operation, sorted by its key columns; InputError where nothing was measured."""
+        """The table of an operation, sorted by its key columns. Raises InputError where nothing was measured."""
         if operation not in self.tables:
             origin = self.provenance
             raise InputError(
@@ -95,9 +96,10 @@ class Kernels:
 
 
 def fastest(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """One row for each key, sorted: the median of repeats with a kernel, and of several kernels the fastest.
+    """One row for each key, sorted by the keys.
 
-    `rows` has the operation's key columns, `kernel`, `latency_s` and maybe `spread_s`, which repeats replace.
+    It has the median of repeats with one kernel, and of several kernels the fastest. `rows` has the operation's key
+    columns, `kernel`, `latency_s` and maybe `spread_s`, which the spread of repeats replaces.
     """
     keys = list(OPERATIONS[operation])
     if rows.select(keys).is_unique().all():

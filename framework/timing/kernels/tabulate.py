@@ -1,23 +1,26 @@
-"""From the full tables to Parts: knots few enough for a small file and close enough to be what was measured.
+"""From the full kernel tables to the curves of a step: few knots, between which curves stay close to what was measured.
 
-Few knots between which curves are affine, and as close to a function as asked for.
+Knots are few enough for a small file. Between them curves are affine, and as close to the function as is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.kernels.decode_imbalance import skew_step_s
-from framework.timing.kernels.interpolate import FloatArray
-from framework.timing.kernels.step_cost import ExactTimes, exact_times
+from framework.timing.curves import Curve, FloatArray, Surface
+from framework.timing.kernels.decode_imbalance import imbalance_s
+from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels
-from framework.timing.profile import Parts
+from framework.timing.profile import Setup, StepParts, limits_of_decodes
+from framework.timing.step_row import StepRow
 
 _TOLERANCE = 0.01  # of the parts that depend on the tokens of a step together
 # Attention may be off by this share of itself, or by that share of the step, whichever is more.
@@ -32,58 +35,62 @@ _ALONE_WEIGHT = 3.0  # of the error of one prompt, the commonest step
 _LARGEST_STEP = 2.0**14  # tokens
 
 
-def compose(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> Parts:
-    """Step times of a model on an instance from measured kernel times, as Parts.
+def tabulate(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepParts:
+    """The step times of a model on an instance from measured kernel times, part by part.
 
     `gpu` states peaks and bandwidth for the interpolation between measured shapes. Raises InputError, naming operation
-    and shape, where a kernel that a step needs was not measured, and where tp does not divide the heads.
+    and shape, where a kernel that a step needs was not measured, and where tp does not divide the heads; and where
+    measured times lead to curves that cannot be, as those that fall after their last knot.
     """
-    exact = exact_times(kernels, model, gpu, parallelism)
-    tokens, curves = _token_curves(exact)
-    lengths, attention_s, floor_s = _prompts(exact)
-    batches, contexts, decode_s = _decodes(exact)
-    sampled, logits_s = _sampled(exact)
-    return Parts(
-        parallelism=parallelism,
-        dtype=model.dtype,
-        expert_dtype=model.expert_dtype,
-        kv_dtype=model.kv_dtype,
-        tokens=tokens,
-        gemm_s=curves[0],
-        experts_s=curves[1],
-        elementwise_s=curves[2],
-        communication_s=curves[3],
-        lengths=lengths,
-        attention_s=attention_s,
-        attention_floor_s=floor_s,
-        batches=batches,
-        contexts=contexts,
-        decode_s=decode_s,
-        sampled=sampled,
-        logits_s=logits_s,
-        base_s=exact.base_s,
-        tokens_limit=exact.tokens_limit,
-        length_limit=exact.attention.length_limit(),
-        sampled_limit=exact.sampled_limit,
-        context_limits=exact.context_limits(batches),
-        skew_s=skew_step_s(kernels, model, parallelism.tp) / exact.groups,
+    cost = step_cost(kernels, model, gpu, parallelism)
+    try:
+        rows = _rows(cost)
+    except ValueError as error:
+        raise InputError(f"measured times of {model.name} on {gpu.name} {parallelism}: {error}") from error
+    skew_s = imbalance_s(kernels, model, parallelism.tp) / cost.groups
+    rows["decode_attention"] = replace(rows["decode_attention"], skew_s=skew_s)
+    return StepParts(Setup.of(model, parallelism), rows)
+
+
+def _rows(cost: StepCost) -> dict[str, StepRow]:
+    """The step times by part, in the order of `StepParts`."""
+    tokens, curves = _token_curves(cost)
+    lengths, attention_s, floor_s = _prompts(cost)
+    batches, contexts, decode_s = _decodes(cost)
+    sampled, logits_s = _sampled(cost)
+    rows = {part: StepRow(linear=Curve.of(tokens, curve_s)) for part, curve_s in curves.items()}
+    rows["gemm"] = replace(rows["gemm"], tokens_limit=cost.tokens_limit)
+    rows["prefill_attention"] = StepRow(
+        attention=Curve.of(lengths, attention_s), prefill_step_s=floor_s, length_limit=cost.attention.length_limit()
     )
+    rows["decode_attention"] = StepRow(
+        decode=Surface.of(batches, contexts, decode_s),
+        decode_limits=limits_of_decodes(batches, cost.context_limits(batches)),
+    )
+    rows["logits"] = StepRow(logits=Curve.of(sampled, logits_s), sampled_limit=cost.sampled_limit)
+    rows["overhead"] = StepRow(base_s=cost.base_s)
+    return rows
 
 
-def _token_curves(exact: ExactTimes) -> tuple[FloatArray, FloatArray]:
-    """Knots over the tokens of a step, and the four curves there."""
-    last = exact.tokens_limit
-    tokens = samples(1.0, last, 1.02, also=[*exact.token_steps, *(exact.token_steps + 1.0)])
-    parts = (exact.gemm_s, exact.experts_s, exact.elementwise_s, exact.communication_s)
-    curves = np.stack([part(tokens) for part in parts])
+def _token_curves(cost: StepCost) -> tuple[FloatArray, Mapping[str, FloatArray]]:
+    """Knots over the tokens of a step, shape (T,), and the seconds of each part there, shape (T,) too."""
+    last = cost.tokens_limit
+    tokens = samples(1.0, last, 1.02, also=[*cost.token_steps, *(cost.token_steps + 1.0)])
+    parts = {
+        "gemm": cost.gemm_s,
+        "experts": cost.experts_s,
+        "elementwise": cost.elementwise_s,
+        "communication": cost.communication_s,
+    }
+    curves = np.stack([part_s(tokens) for part_s in parts.values()])
     curves = np.vstack([curves, curves.sum(axis=0)])
     slack = np.broadcast_to(_TOLERANCE * curves[-1], curves.shape)
     knots = tokens[choose_knots(tokens, curves, slack, keep=_CHUNKS)]
     knots = np.append(knots, 2.0 * last)
-    return knots, np.stack([part(knots) for part in parts])
+    return knots, {part: part_s(knots) for part, part_s in parts.items()}
 
 
-def _prompts(exact: ExactTimes) -> tuple[FloatArray, FloatArray, float]:
+def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
     """Knots over the length of a prompt, the attention of one above the floor there, and the floor of a step.
 
     T(b, l) = floor + b above(l) stands for b prompts of l tokens. Alone, a short prompt does not fill the GPU: its time
@@ -91,19 +98,19 @@ def _prompts(exact: ExactTimes) -> tuple[FloatArray, FloatArray, float]:
     to 64 prompts and 16,384 tokens, as a share of the step, is smallest (the floor: on the mean over lengths); that of
     one prompt alone weighs three times.
     """
-    last = max(exact.attention.length_limit(), float(exact.model.max_context))
-    lengths = samples(1.0, last, _RATIO, also=exact.token_steps / exact.groups)
+    last = max(cost.attention.length_limit(), float(cost.model.max_context))
+    lengths = samples(1.0, last, _RATIO, also=cost.token_steps / cost.groups)
     batch = _TOGETHER[:, None]
     fits = (batch == 1.0) | (batch * lengths <= _LARGEST_STEP)
-    together_s = exact.prefill_s(batch * exact.groups, lengths) + exact.copies_s
-    step_s = together_s + exact.linear_s(batch * exact.groups * lengths)
+    together_s = cost.prefill_s(batch * cost.groups, lengths) + cost.copies_s
+    step_s = together_s + cost.linear_s(batch * cost.groups * lengths)
     floors = np.linspace(0.0, float(together_s[0].min()), 40)
     choices = [_above(floor, together_s, step_s, fits) for floor in floors]
     best = int(np.argmin([np.mean(error) for _, error in choices]))
     floor_s, above_s = float(floors[best]), choices[best][0]
     slack = np.maximum(_PART_TOLERANCE * (above_s + floor_s), _STEP_TOLERANCE * step_s[0])
     chosen = choose_knots(lengths, above_s[None], slack[None])
-    return lengths[chosen], above_s[chosen] / exact.groups, floor_s
+    return lengths[chosen], above_s[chosen] / cost.groups, floor_s
 
 
 def _above(
@@ -124,39 +131,37 @@ def _above(
     return candidates[best, columns], largest[best, columns]
 
 
-def _decodes(exact: ExactTimes) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _decodes(cost: StepCost) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Knots over sequences and their summed context, and the decode attention there."""
-    groups = exact.groups
+    groups = cost.groups
     batches = samples(1.0, _LARGEST_BATCH * groups, 1.1, also=2.0 ** np.arange(10))
     contexts = samples(1.0, _LARGEST_CONTEXT * groups, _RATIO)
-    grid = exact.decode_s(batches[:, None], contexts[None])
-    real = (contexts >= batches[:, None]) & (contexts <= batches[:, None] * exact.model.max_context)
-    step_s = grid + exact.linear_s(batches)[:, None]
+    grid = cost.decode_s(batches[:, None], contexts[None])
+    real = (contexts >= batches[:, None]) & (contexts <= batches[:, None] * cost.model.max_context)
+    step_s = grid + cost.linear_s(batches)[:, None]
     slack = np.where(real, np.maximum(_PART_TOLERANCE * grid, _STEP_TOLERANCE * step_s), np.inf)
     at_context = choose_knots(contexts, grid, slack)
     at_batch = choose_knots(batches, grid.T, slack.T)
     knots = np.append(contexts[at_context], 2.0 * contexts[-1])
-    return batches[at_batch], knots, exact.decode_s(batches[at_batch][:, None], knots[None])
+    return batches[at_batch], knots, cost.decode_s(batches[at_batch][:, None], knots[None])
 
 
-def _sampled(exact: ExactTimes) -> tuple[FloatArray, FloatArray]:
+def _sampled(cost: StepCost) -> tuple[FloatArray, FloatArray]:
     """Knots over the sequences that emit, and the projection to the vocabulary there."""
-    sampled = samples(1.0, exact.sampled_limit, _RATIO, also=[*exact.token_steps, *(exact.token_steps + 1.0)])
-    logits_s = exact.logits_s(sampled)
-    slack = np.maximum(_PART_TOLERANCE * logits_s, _LOGITS_TOLERANCE * exact.linear_s(sampled))
+    sampled = samples(1.0, cost.sampled_limit, _RATIO, also=[*cost.token_steps, *(cost.token_steps + 1.0)])
+    logits_s = cost.logits_s(sampled)
+    slack = np.maximum(_PART_TOLERANCE * logits_s, _LOGITS_TOLERANCE * cost.linear_s(sampled))
     knots = sampled[choose_knots(sampled, logits_s[None], slack[None])]
-    knots = np.append(knots, 2.0 * exact.sampled_limit)
-    return knots, exact.logits_s(knots)
-
-
-# --- knots ------------------------------------------------------------------------------------------------------------
+    knots = np.append(knots, 2.0 * cost.sampled_limit)
+    return knots, cost.logits_s(knots)
 
 
 def choose_knots(xs: FloatArray, curves: FloatArray, slack: FloatArray, keep: Iterable[float] = ()) -> NDArray[np.intp]:
-    """Indices of knots at which affine interpolation of all curves stays within their slack at every x.
+    """Indices, shape (knots,), of points between which affine interpolation of all curves stays within their slack.
 
-    `xs`: increasing, shape (N,); `curves`, `slack`: (K, N), the values and the error allowed around them, inf: any.
-    Each segment reaches as far as it can. First and last x and those in `keep` are knots.
+    `xs` are N increasing points. `curves` and `slack` have shape (K, N): the values of K curves, and the error that is
+    allowed around each, where inf allows any. Each segment reaches as far as it can. The first and the last point and
+    those in `keep` are knots.
     """
     forced = [*np.flatnonzero(np.isin(xs, list(keep))), len(xs) - 1]
     knots = [0]
@@ -179,7 +184,7 @@ def _reach(xs: FloatArray, curves: FloatArray, slack: FloatArray) -> int:
 
 
 def samples(first: float, last: float, ratio: float, also: Iterable[float] = ()) -> FloatArray:
-    """Whole numbers from first to last: each at least `ratio` times the one before, or the next one; and `also`."""
+    """Whole numbers from `first` to `last`, each `ratio` times the one before or the next one, and those in `also`."""
     spread = np.geomspace(first, last, int(np.ceil(np.log(last / first) / np.log(ratio))) + 1)
     points = np.unique(np.round(np.concatenate([spread, [first, last], np.asarray(list(also), float)])))
     return points[(points >= first) & (points <= last)]

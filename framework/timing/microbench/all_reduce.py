@@ -1,4 +1,4 @@
-"""All-reduces over NCCL: one process for each GPU, timed together.
+"""Times all-reduces over NCCL, with one process for each GPU.
 
 Source for collectives in CUDA graphs: NVIDIA NCCL user guide, "Using NCCL with CUDA Graphs".
 """
@@ -22,14 +22,14 @@ _ANSWER_S = 180.0  # the first answer waits for NCCL to connect
 
 
 class ReduceGroups:
-    """Groups of processes, one group for each number of GPUs, started when first needed."""
+    """Groups of processes, one group for each number of GPUs, which start when they are first needed."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._groups: dict[int, Group] = {}
 
     def prepare(self, case: Case) -> Timed:
-        """Set an all-reduce up on all GPUs of its group; raises OutOfMemoryError or UnsupportedError."""
+        """Set an all-reduce up on all GPUs of its group. Raises OutOfMemoryError or UnsupportedError."""
         gpus, present = case.size("gpus"), self._torch.cuda.device_count()
         if gpus > present:
             raise UnsupportedError(f"needs {gpus} GPUs, here {'is 1' if present == 1 else f'are {present}'}")
@@ -54,15 +54,15 @@ class _Reduce:
         group.ask(("prepare", message_bytes))
 
     def sample(self) -> float:
-        """Seconds of one all-reduce. All ranks end together, so the shortest time is that of the last to begin."""
+        """The seconds of one all-reduce: ranks end together, so the shortest time is that of the last one to begin."""
         return min(self._group.ask(("sample", 0)))
 
     def release(self) -> None:
-        """The next message takes the place of this one."""
+        """Do nothing: the next message takes the place of this one."""
 
 
 class Group:
-    """Processes that join one NCCL communicator and answer requests together."""
+    """One process for each of `gpus` GPUs, which join one communicator and answer requests together."""
 
     def __init__(self, torch: Any, gpus: int, backend: str = "nccl") -> None:
         context = import_module("torch.multiprocessing").get_context("spawn")
@@ -80,7 +80,10 @@ class Group:
         self._broken = ""
 
     def ask(self, request: tuple[str, int]) -> list[float]:
-        """Send all processes a request and collect their answers; a group that failed once answers no more."""
+        """Send all processes a request (what to do, bytes of the message) and collect their answers, in seconds.
+
+        Raises OutOfMemoryError or UnsupportedError; a group that failed once answers no more.
+        """
         if self._broken:
             raise UnsupportedError(self._broken)
         answers: list[float | str] = []
@@ -115,7 +118,7 @@ class Group:
 
 
 def serve(rank: int, gpus: int, meeting: str, pipe: Connection, backend: str) -> None:
-    """One process of a group: answers requests with seconds, or with the text of an error, until told to end."""
+    """Be the process `rank` of a group: answer requests with seconds or the text of an error, until told to end."""
     torch, distributed = import_module("torch"), import_module("torch.distributed")
     ready: Any = None
     while True:

@@ -27,20 +27,20 @@ _GROUP_FOR_TENSOR_CORES = 4  # query heads to a KV head from which decoding on t
 
 @dataclass(frozen=True)
 class Calls:
-    """A kernel and, one set for each copy of what a step reads from memory, what to call it with."""
+    """A kernel, and the arguments to call it with: one set for each copy of what a step reads from memory."""
 
     kernel: str
     function: Callable[..., object]
     inputs: Sequence[tuple[Any, ...]]
 
     def __call__(self, turn: int) -> object:
-        """The call of that turn."""
+        """Call the kernel with the set of arguments whose turn it is."""
         return self.function(*self.inputs[turn % len(self.inputs)])
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a call attends over: new tokens of each sequence, and its context, the new tokens included."""
+    """What a call attends over: the new tokens of each sequence, and its context, which includes the new tokens."""
 
     tokens: tuple[int, ...]
     contexts: tuple[int, ...]
@@ -57,17 +57,17 @@ class Sequences:
 
     @property
     def are_decodes(self) -> bool:
-        """No sequence has more than one new token."""
+        """Whether no sequence has more than one new token."""
         return max(self.tokens) == 1
 
     @property
     def are_alike(self) -> bool:
-        """All sequences have as many new tokens and the same context."""
+        """Whether all sequences have as many new tokens and the same context."""
         return len(set(self.tokens)) == len(set(self.contexts)) == 1
 
 
 class PagedCache:
-    """Queries and, `copies` times, the KV of one layer in scattered pages, filled with normal noise.
+    """Queries, and `copies` copies of the KV of one layer in scattered pages of `page` tokens, all normal noise.
 
     Noise and not zeros: a GPU that multiplies zeros draws less power and clocks higher than one that serves.
     """
@@ -86,23 +86,23 @@ class PagedCache:
         self._torch, self._device = torch, device
 
     def starts(self, sizes: Sequence[int]) -> Any:
-        """Where each sequence begins when `sizes` lie one after another, and the end: int32, (sequences + 1,)."""
+        """Where each sequence begins when `sizes` lie one after another, and the end; int32, shape (sequences + 1,)."""
         sums = [0]
         for size in sizes:
             sums.append(sums[-1] + size)
         return self.integers(sums)
 
     def integers(self, values: Sequence[int]) -> Any:
-        """Whole numbers on the device, int32."""
+        """The values on the device, int32 of shape (values,)."""
         return self._torch.tensor(values, dtype=self._torch.int32, device=self._device)
 
     def lengths(self) -> tuple[Any, Any, int, int]:
-        """Where queries and keys of each sequence begin, the most new tokens and the longest context."""
+        """Where the queries and the keys of each sequence begin, the most new tokens, and the longest context."""
         tokens, contexts = self.sequences.tokens, self.sequences.contexts
         return self.starts(tokens), self.starts(contexts), max(tokens), max(contexts)
 
     def page_table(self) -> Any:
-        """The pages of each sequence, int32, (sequences, most pages); 0 beyond its last."""
+        """The pages of each sequence, int32 of shape (sequences, most pages), and 0 beyond its last page."""
         table = self._torch.zeros((len(self.pages), max(self.pages)), dtype=self._torch.int32, device=self._device)
         for row, pages in zip(table, self.order.split(self.pages), strict=True):
             row[: len(pages)] = pages
@@ -110,12 +110,12 @@ class PagedCache:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many tokens before and after itself a token sees; -1: all."""
+        """How many tokens before and after itself a token sees, where -1 stands for all."""
         return (self.window - 1 if self.window else -1, 0)
 
 
 def attention_calls(torch: Any, library: str, case: Case, copies: int, device: str = "cuda") -> Calls:
-    """The calls of an attention case, over `copies` copies of the KV; UnsupportedError where there is none."""
+    """The calls of an attention case, over `copies` copies of the KV. Raises UnsupportedError where there are none."""
     if library != "flashinfer" and case.dtype("kv_dtype") != "bf16":
         raise UnsupportedError(f"{library} is not called with {case.dtype('kv_dtype')} KV")
     if library == "torch":
@@ -133,7 +133,7 @@ def attention_calls(torch: Any, library: str, case: Case, copies: int, device: s
 
 
 def flash_infer(torch: Any, flashinfer: Any, cache: PagedCache) -> Callable[..., object]:
-    """FlashInfer, as a function of keys and values: decodes and whatever holds a chunk have a kernel each."""
+    """FlashInfer as a function of keys and values. It has a kernel for decodes, and one for whatever holds a chunk."""
     sequences = cache.sequences
     workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=cache.queries.device)
     last = [(context - 1) % cache.page + 1 for context in sequences.contexts]
@@ -158,7 +158,7 @@ def flash_infer(torch: Any, flashinfer: Any, cache: PagedCache) -> Callable[...,
 
 
 def flash_2(flash: Any, cache: PagedCache) -> Callable[..., object]:
-    """FlashAttention 2: decodes by the kernel that splits the KV, whatever holds a chunk by the one for any lengths."""
+    """FlashAttention 2 as a function of keys and values: one kernel splits the KV of decodes, one takes any lengths."""
     sequences = cache.sequences
     options = {"causal": True, "window_size": cache.reach, "block_table": cache.page_table()}
     if sequences.are_decodes:
@@ -169,7 +169,7 @@ def flash_2(flash: Any, cache: PagedCache) -> Callable[..., object]:
 
 
 def flash_3(flash: Any, cache: PagedCache) -> Callable[..., object]:
-    """FlashAttention 3: one kernel for all."""
+    """FlashAttention 3 as a function of keys and values: one kernel takes everything."""
     sequences = cache.sequences
     options = {
         "cache_seqlens": cache.integers(sequences.contexts),
@@ -183,7 +183,10 @@ def flash_3(flash: Any, cache: PagedCache) -> Callable[..., object]:
 
 
 def paged_torch(attention: Callable[..., object], cache: PagedCache) -> Callable[..., object]:
-    """PyTorch's varlen_attn_out on a paged cache: one kernel for all. (varlen_attn itself adds a second, small one.)"""
+    """PyTorch's varlen_attn_out on a paged cache, as a function of keys and values: one kernel takes everything.
+
+    (varlen_attn itself adds a second, small kernel.)
+    """
     lengths = cache.lengths()
     options = {
         "window_size": cache.reach,
@@ -198,7 +201,10 @@ def paged_torch(attention: Callable[..., object], cache: PagedCache) -> Callable
 def plain_torch(
     torch: Any, case: Case, copies: int, device: str
 ) -> tuple[Callable[..., object], list[tuple[Any, ...]]]:
-    """PyTorch's flash attention on KV in one piece, of sequences that are all alike; the function and its inputs."""
+    """PyTorch's flash attention on KV in one piece: the function, and its arguments for each copy.
+
+    Raises UnsupportedError for sequences that are not all alike, and for a window.
+    """
     sequences = Sequences.of(case)
     if not sequences.are_alike:
         raise UnsupportedError("sequences of unlike lengths need flashinfer, flash_attn or torch 2.12")

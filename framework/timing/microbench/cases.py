@@ -36,8 +36,8 @@ _CALL_S = 5e-6
 class Case:
     """One kernel call: an operation and its key columns, in the order of `KEYS`, then `longest` for an uneven batch.
 
-    `round`: 0 is measured first. `flops` and `bytes`: work and memory traffic of the call (for all_reduce: bytes that
-    each GPU sends).
+    Round 0 is measured first. `flops` and `bytes` are what the call computes and moves through memory; for all_reduce
+    they are 0 and what each GPU sends.
     """
 
     operation: str
@@ -48,19 +48,19 @@ class Case:
 
     @property
     def identity(self) -> Identity:
-        """Equal for two cases that are the same measurement."""
+        """A value that is equal for two cases that are the same measurement."""
         return self.operation, self.key
 
     def size(self, name: str) -> int:
-        """The whole number in a key column; 0 for a column that this case lacks."""
+        """The whole number in the key column `name`; 0 for a column that this case lacks."""
         return int(dict(self.key).get(name, 0))
 
     def dtype(self, name: str = "dtype") -> str:
-        """The data type in a key column."""
+        """The data type in the key column `name`."""
         return str(dict(self.key)[name])
 
     def estimate_s(self, gpu: Gpu) -> float:
-        """Rough seconds of one call on that GPU."""
+        """A rough estimate of the seconds of one call on that GPU."""
         rate = gpu.link_bytes_s if self.operation == "all_reduce" else gpu.bandwidth_bytes_s
         peak = max(gpu.peak_flops.values()) if self.flops and self._is_8_bit() else gpu.peak("bf16")
         return _CALL_S + max(self.flops / peak, self.bytes / rate) / _REACHED
@@ -73,11 +73,11 @@ class Case:
 
 
 def model_cases(models: Sequence[Model], tps: Sequence[int], dtypes: Sequence[str]) -> list[Case]:
-    """The cases of all models on each number of GPUs, most useful first, none twice.
+    """The cases of all models on each number of GPUs, the most useful first, none twice.
 
-    `dtypes`: of the weights in GEMMs; the output projection stays in bf16. KV has each model's own type. Experts and
-    latent attention are left out: torch has no kernels of its own for them. InputError for a tp that does not divide
-    the attention heads.
+    `dtypes` are those of the weights in GEMMs; the output projection stays in bf16, and KV has each model's own type.
+    Experts and MLA are left out: torch has no kernels of its own for them. Raises InputError for a tp that does not
+    divide the attention heads.
     """
     found: dict[Identity, Case] = {}
     for case in _all(models, tps, dtypes):
@@ -97,10 +97,11 @@ def unmeasured_parts(models: Sequence[Model]) -> list[str]:
 
 
 def contexts_of(batch: int, mean: int, longest: int) -> tuple[int, ...]:
-    """Contexts of an uneven batch: one is `longest`, the others are drawn below it; their mean is `mean` exactly.
+    """The contexts of an uneven batch of `batch` sequences, in tokens, whose mean is exactly `mean`.
 
-    A beta law with the wanted mean and a concentration of 3 (the spread of a batch that mixes fresh with nearly
-    finished sequences). The same arguments always give the same batch.
+    One of them is `longest`, and the others are drawn below it, from a beta law with the wanted mean and a
+    concentration of 3 (the spread of a batch that mixes fresh with nearly finished sequences). The same arguments
+    always give the same batch. Raises ValueError where there is no such batch.
     """
     if longest == mean:
         return (mean,) * batch
@@ -117,7 +118,7 @@ def contexts_of(batch: int, mean: int, longest: int) -> tuple[int, ...]:
 
 
 def gemm_shapes(model: Model, tp: int) -> list[tuple[int, int]]:
-    """(n, k) of the weight matrices of a layer on one of `tp` GPUs, each once, the output projection apart."""
+    """The shapes (n, k) of a layer's weight matrices on one of `tp` GPUs, each once; not the output projection's."""
     heads, kv_heads = model.heads_on(tp)
     hidden, head_dim = model.hidden, model.head_dim
     shapes = [((heads + 2 * kv_heads) * head_dim, hidden), (hidden, heads * head_dim)]
@@ -194,7 +195,7 @@ class _Layer:
     window: int
 
     def case(self, operation: str, sizes: tuple[int, ...], wait: int, queries: Iterable[tuple[int, int]]) -> Case:
-        """`queries`: (new tokens, tokens behind them) of each sequence."""
+        """The case of an operation; `queries` has the new tokens of each sequence, and the tokens behind them."""
         pairs = keys = 0.0
         for tokens, behind in queries:
             reach = min(self.window or behind + tokens, behind + tokens)

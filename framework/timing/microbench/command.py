@@ -56,7 +56,10 @@ _PAUSE_S = 10.0  # between two records of the clocks
 
 @dataclass
 class Outcome:
-    """What became of the cases; `unsupported` counts by reason."""
+    """How many cases were measured and how many were not; `unsupported` counts them by reason.
+
+    `clocks` has the clocks of the GPU in MHz, by name, and the seconds since the start at which they were read.
+    """
 
     measured: int = 0
     known: int = 0
@@ -85,9 +88,10 @@ def measure(
     report: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Time the cases that `table` lacks, in order, and add them to it; stops before a case that would pass `budget_s`.
+    """Time the cases that `table` lacks, in order, and add them to it.
 
-    `gpu` serves to estimate what a case will take. `report(done, total)` is called before each case.
+    It stops before a case that would end later than `budget_s` seconds after the start, by an estimate for `gpu`.
+    `report(done, total)` is called before each case, and `clock()` tells the seconds.
     """
     outcome, started, clocks_due = Outcome(), clock(), clock()
     repeats = Repeats() if repeats is None else repeats
@@ -124,13 +128,13 @@ def _time(device: Device, case: Case, repeats: Repeats, clock: Callable[[], floa
 
 
 def estimate_s(case: Case, gpu: Gpu) -> float:
-    """Rough seconds that timing a case takes."""
+    """A rough estimate of the seconds that timing a case takes."""
     repeats = Repeats()
     return _PREPARE_S + (repeats.warm_up + repeats.least) * max(_REPLAY_S, case.estimate_s(gpu))
 
 
 def describe(cases: Sequence[Case], gpu: Gpu) -> str:
-    """How many cases of each operation there are in each round, and how long they take."""
+    """How many cases of each operation there are in each round, and how many minutes they take, as text."""
     lines, passed_s = [], 0.0
     for number in sorted({case.round for case in cases}):
         chosen = [case for case in cases if case.round == number]
@@ -141,7 +145,10 @@ def describe(cases: Sequence[Case], gpu: Gpu) -> str:
 
 
 def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
-    """Measure what `options` ask for; `open_device(attention library)` raises InputError where there is no GPU."""
+    """Measure what `options` ask for, on the device that `open_device(attention library)` returns.
+
+    Raises InputError where there is no GPU, and for files that cannot be continued.
+    """
     cases, earlier = options.cases(), _earlier_runs(_origin_path(options))
     device = open_device(options.attention)
     try:
@@ -191,7 +198,7 @@ def _described(options: Options, origin: Mapping[str, str | int | float], outcom
 
 
 def main(words: Sequence[str]) -> None:
-    """The command line; raises InputError for what its user can mend."""
+    """Run the command line. Raises InputError for what its user can mend."""
     if not words or {"help", "--help", "-h"} & {*words}:
         print(__doc__)
         return

@@ -1,4 +1,4 @@
-"""The CUDA side of the micro-benchmark: sets cases up with PyTorch and times replays of CUDA graphs.
+"""The CUDA side of the micro-benchmark: it sets cases up with PyTorch and times replays of CUDA graphs.
 
 Weights and cached KV come from memory in a real step: all the other layers pass between two uses of one layer's. A case
 that used the same ones again and again would be served from the L2 cache instead. So calls take turns over copies that
@@ -64,7 +64,7 @@ class CudaDevice:
         }
 
     def clocks_mhz(self) -> Mapping[str, float]:
-        """Clocks of SMs and memory, now and at most; empty without nvidia-smi."""
+        """The clocks of SMs and memory in MHz, now and at most; empty without nvidia-smi."""
         values = _nvidia_smi(self._uuid, list(_CLOCKS.values()))
         try:
             return dict(zip(_CLOCKS, map(float, values), strict=True)) if values else {}
@@ -72,7 +72,7 @@ class CudaDevice:
             return {}
 
     def prepare(self, case: Case) -> Timed:
-        """Allocate, warm up and capture a case; raises OutOfMemoryError or UnsupportedError."""
+        """Allocate, warm up and capture a case. Raises OutOfMemoryError or UnsupportedError."""
         torch = self._torch
         if torch.cuda.memory_reserved() > self._memory_bytes / 2:
             gc.collect()
@@ -87,7 +87,7 @@ class CudaDevice:
             raise refused(error) from None
 
     def close(self) -> None:
-        """End the processes of all-reduces."""
+        """End the processes that join all-reduces."""
         self._groups.close()
 
     def _calls(self, case: Case) -> Calls:
@@ -103,7 +103,7 @@ class CudaDevice:
 
 
 class CapturedGraph:
-    """Calls captured in a CUDA graph that takes at least 5 ms, or as long as one call takes."""
+    """Calls captured in a CUDA graph, as many as take at least 5 ms, but at least one."""
 
     def __init__(self, torch: Any, stream: Any, calls: Calls) -> None:
         self.kernel = calls.kernel
@@ -114,11 +114,11 @@ class CapturedGraph:
             eager_s = self._eager_s()
         self._capture(max(1, min(_CALLS, math.ceil(_REPLAY_S / eager_s))))
         replay_s = self._count * self.sample()
-        if replay_s < _REPLAY_S / 2 and self._count < _CALLS:  # the host had been slower than the GPU
+        if replay_s < _REPLAY_S / 2 and self._count < _CALLS:  # the CPU had been slower than the GPU
             self._capture(min(_CALLS, math.ceil(self._count * _REPLAY_S / replay_s)))
 
     def sample(self) -> float:
-        """Seconds of one call: one replay over the calls in it."""
+        """The seconds of one call: those of one replay over the number of calls in it."""
         start, end = self._events
         with self._torch.cuda.stream(self._stream):
             start.record()
@@ -128,7 +128,7 @@ class CapturedGraph:
         return float(start.elapsed_time(end)) / 1e3 / self._count
 
     def release(self) -> None:
-        """Drop the graph; what the calls hold goes with this object."""
+        """Drop the graph. What the calls hold is freed with this object."""
         self._graph.reset()
 
     def _eager_s(self) -> float:
@@ -150,7 +150,10 @@ class CapturedGraph:
 
 
 def gemm_calls(torch: Any, case: Case, copies: int, device: str = "cuda") -> Calls:
-    """(m, k) activations times (n, k) weights, in turn over copies of the weights; normal noise, see PagedCache."""
+    """Calls that multiply (m, k) activations and (n, k) weights, in turn over `copies` copies of the weights.
+
+    All are filled with normal noise, as in `PagedCache`. Raises UnsupportedError for sizes that fp8 kernels refuse.
+    """
     m, n, k = (case.size(name) for name in ("m", "n", "k"))
     noise = {"dtype": torch.bfloat16, "device": device}
     activations = torch.randn((m, k), **noise)
@@ -168,7 +171,7 @@ def gemm_calls(torch: Any, case: Case, copies: int, device: str = "cuda") -> Cal
 
 
 def load_torch() -> ModuleType:
-    """PyTorch with a GPU; InputError, in one line, without either."""
+    """PyTorch, which sees a GPU. Raises InputError, in one line, without either."""
     try:
         torch = import_module("torch")
     except ImportError as error:
@@ -201,7 +204,10 @@ def _version(library: str) -> str:
 
 
 def refused(error: Exception) -> Exception:
-    """What an error at set-up means: no memory, an unsupported case, or, after a fault of the GPU, the end."""
+    """The exception that an error at set-up amounts to: no memory, an unsupported case, or a fault of the GPU.
+
+    After a fault of the GPU nothing more can be measured, so that it is an InputError.
+    """
     text = " ".join(str(error).split())
     if "out of memory" in text:
         return OutOfMemoryError()

@@ -19,7 +19,7 @@ class OutOfMemoryError(Exception):
 
 
 class UnsupportedError(Exception):
-    """The case cannot run on this machine; says why in a few words."""
+    """The case cannot run on this machine; the message says why in a few words."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason[:REASON_LETTERS])
@@ -27,7 +27,7 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """Time of one call: median and interquartile range over repeats, and the kernel that ran."""
+    """The seconds of one call, as median and interquartile range over repeats, and the kernel that ran."""
 
     latency_s: float
     spread_s: float
@@ -35,17 +35,17 @@ class Measured:
 
 
 class Timed(Protocol):
-    """A case that is ready to be timed; `kernel` names the library or kernel that runs."""
+    """A case that is ready to be timed. `kernel` names the library or kernel that runs."""
 
     @property
     def kernel(self) -> str: ...
 
     def sample(self) -> float:
-        """Seconds of one call, the mean over one replay; raises OutOfMemoryError or UnsupportedError."""
+        """The seconds of one call, as the mean over one replay. Raises OutOfMemoryError or UnsupportedError."""
         ...
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory of the case."""
         ...
 
 
@@ -54,27 +54,28 @@ class Device(Protocol):
 
     @property
     def origin(self) -> Mapping[str, str | int | float]:
-        """What a table should say about its making: `device`, `memory_bytes`, `version` of the library, and more."""
+        """What a table should say about its origin: `device`, `memory_bytes`, `version` of the library, and more."""
         ...
 
     def clocks_mhz(self) -> Mapping[str, float]:
-        """Clocks now; empty where they cannot be read."""
+        """The clocks now in MHz, by name; empty where they cannot be read."""
         ...
 
     def prepare(self, case: Case) -> Timed:
-        """Set a case up; raises OutOfMemoryError or UnsupportedError."""
+        """Set a case up. Raises OutOfMemoryError or UnsupportedError."""
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """End all processes that were started."""
         ...
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often a case is timed: until the interquartile range is below `spread` of the median, or to a cap.
+    """How often a case is timed: until the interquartile range is below `spread` of the median, or up to a cap.
 
-    `warm_up` samples are dropped; then at least `least` and at most `most` are taken, and none after `seconds`.
+    The first `warm_up` samples are dropped. Then at least `least` and at most `most` are taken, and once there are
+    `least`, none is begun after `seconds`.
     """
 
     warm_up: int = 3
@@ -84,7 +85,7 @@ class Repeats:
     seconds: float = 5.0
 
     def time(self, timed: Timed, clock: Callable[[], float] = time.monotonic) -> Measured:
-        """Median and interquartile range of samples, in seconds."""
+        """The median and interquartile range of samples of `timed`, in seconds; `clock()` tells the seconds."""
         for _ in range(self.warm_up):
             timed.sample()
         started = clock()

@@ -31,7 +31,7 @@ _US = 1e6
 
 @dataclass(frozen=True)
 class Origin:
-    """What the rows of one table have in common."""
+    """What all rows of one table have in common."""
 
     gpu: str
     version: str
@@ -40,7 +40,10 @@ class Origin:
 
 
 class Table:
-    """Rows of `path` and of its journal. Raises InputError for files that cannot be read or are of another origin."""
+    """The rows of the table at `path` and of its journal.
+
+    Raises InputError for files that cannot be read, and for those of another origin.
+    """
 
     def __init__(self, path: Path, origin: Origin) -> None:
         self._path = path
@@ -59,7 +62,7 @@ class Table:
         return case.identity in self._rows
 
     def add(self, case: Case, measured: Measured) -> None:
-        """Keep a row; it is on disk when this returns."""
+        """Add a row, which is in the journal on disk when this returns."""
         row = {
             "op": case.operation,
             **{name: str(value) for name, value in case.key},
@@ -73,7 +76,7 @@ class Table:
         self._journal.flush()
 
     def finish(self) -> list[Path]:
-        """Write the table and what belongs beside it, drop the journal; the files that were written."""
+        """Write the table and what belongs beside it, remove the journal, and return the files that were written."""
         self._journal.close()
         rows = [self._rows[identity] for identity in sorted(self._rows, key=_order)]
         parts = {

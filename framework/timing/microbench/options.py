@@ -38,7 +38,10 @@ _VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links tha
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure and where to; `gpu` empty: from the device's name; `minutes` None: without end."""
+    """What to measure and where to write it.
+
+    An empty `gpu` stands for the one that the device's name tells, and `minutes` None for no end.
+    """
 
     models: tuple[Model, ...]
     tps: tuple[int, ...]
@@ -54,7 +57,7 @@ class Options:
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Options:
-        """Read key=value arguments; raises InputError, in one line, for what they should not be."""
+        """The options of key=value arguments. Raises InputError, in one line, for what cannot be."""
         words = ["list=true" if argument == "list" else argument for argument in arguments]
         given = _DEFAULTS | split_arguments(words, tuple(_DEFAULTS), ())[0]
         models = tuple(_load("model", name, Model) for name in _words("model", given["model"]))
@@ -81,19 +84,20 @@ class Options:
 
     @property
     def budget_s(self) -> float:
-        """Seconds after which to stop."""
+        """The seconds after which to stop, inf for no end."""
         return float("inf") if self.minutes is None else 60 * self.minutes
 
     def cases(self) -> list[Case]:
-        """What to measure, most useful first."""
+        """The cases to measure, the most useful first."""
         cases = model_cases(self.models, self.tps, self.dtypes)
         return [case for case in cases if case.operation in self.operations]
 
 
 def gpu_named(name: str, device: str, memory_bytes: float) -> Gpu:
-    """The entry of conf/gpu called `name`, or, without a name, the one that a device of that name and memory is.
+    """The entry of conf/gpu called `name`, or, without a name, the one that the device is.
 
-    InputError where it is none of them, or a variant with other clocks or memory than its namesake.
+    `device` is the name that the driver gives it, and `memory_bytes` its memory. Raises InputError where it is none of
+    them, and for a variant with other clocks or memory than its namesake.
     """
     if name:
         return _load("gpu", name, Gpu)
@@ -113,7 +117,7 @@ def gpu_named(name: str, device: str, memory_bytes: float) -> Gpu:
 
 
 def dry_run_gpu(name: str) -> Gpu:
-    """The GPU for estimates without one: `name`, else an h100."""
+    """The entry of conf/gpu for estimates without a GPU: the one called `name`, or an h100."""
     return _load("gpu", name or "h100", Gpu)
 
 

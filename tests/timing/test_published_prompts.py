@@ -10,7 +10,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing.published import Anchored
+from framework.timing.published import PublishedPrompts
 from framework.timing.roofline import Roofline
 from framework.timing.table import StepTables, chunk_s, decode_s, stack, step_s
 from tests.helpers.parts import load as part
@@ -19,9 +19,9 @@ A100, YI, TP1 = part("gpu", "a100"), part("model", "yi_6b"), Parallelism()
 POINTS = [[256, 0.03], [1024, 0.1], [4096, 0.5]]
 
 
-def anchored(**changed: Any) -> Anchored:
+def anchored(**changed: Any) -> PublishedPrompts:
     fields = {"measured": "somebody", "model": "yi_6b", "gpu": "a100", "tp": 1, "prompts_s": POINTS}
-    return Anchored(Roofline(), **{**fields, **changed})
+    return PublishedPrompts(Roofline(), **{**fields, **changed})
 
 
 def tables(timing: Any) -> StepTables:

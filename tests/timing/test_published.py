@@ -1,4 +1,4 @@
-"""Step times that others fitted, and the host's work on top of the GPU's."""
+"""Step times that others fitted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing.affine import Affine
-from framework.timing.overheads import WithHost
-from framework.timing.published import Fitted
+from framework.timing.published import Published
 from framework.timing.table import stack, step_s
 from tests.timing.test_timing import H100, LLAMA_8B, LLAMA_70B
 
@@ -44,7 +42,7 @@ def seconds(timing: Any, parallelism: Parallelism, *step: Any) -> float:
     ],
 )
 def test_a_step_costs_what_its_law_says(step: Any, expected_s: float) -> None:
-    assert seconds(Fitted("a test", [LAW]), Parallelism(2), *step) == expected_s
+    assert seconds(Published("a test", [LAW]), Parallelism(2), *step) == expected_s
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_a_step_costs_what_its_law_says(step: Any, expected_s: float) -> None:
     ],
 )
 def test_stages_run_equal_micro_batches(step: Any, expected_s: float) -> None:
-    assert seconds(Fitted("a test", [LAW]), Parallelism(2, 2), *step) == expected_s
+    assert seconds(Published("a test", [LAW]), Parallelism(2, 2), *step) == expected_s
 
 
 @pytest.mark.parametrize(
@@ -73,28 +71,12 @@ def test_stages_run_equal_micro_batches(step: Any, expected_s: float) -> None:
 )
 def test_what_is_no_law_is_refused(law: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(InputError) as error:
-        seconds(Fitted("a test", [LAW | law]), Parallelism(2), [0], [4], 0, 0)
+        seconds(Published("a test", [LAW | law]), Parallelism(2), [0], [4], 0, 0)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_laws_are_of_one_model_and_know_no_data_parallelism() -> None:
     with pytest.raises(InputError, match="no times of llama3_70b"):
-        Fitted("a test", [LAW]).row(LLAMA_70B, H100, Parallelism(2))
+        Published("a test", [LAW]).row(LLAMA_70B, H100, Parallelism(2))
     with pytest.raises(InputError, match="tp and pp only"):
-        Fitted("a test", [LAW]).row(LLAMA_8B, H100, Parallelism(2, dp=2))
-
-
-def test_the_host_works_between_steps() -> None:
-    timing = WithHost(Affine(base_s=1.0, per_sequence_s=0.5), "a test", {1: [0.25, 0.125], 2: [2.0, 1.0]})
-    assert seconds(timing, Parallelism(), [], [], 4, 0) == 1.25 + 4 * 0.625
-    assert seconds(timing, Parallelism(4), [], [], 4, 0) == 3 + 4 * 1.5  # as of the largest tp that is known below
-    assert timing.source == "affine, with the host's work in a test"
-
-
-@pytest.mark.parametrize(
-    ("by_tp", "word"),
-    [({2: [0.0, 0.0]}, "must name tp 1"), ({1: [0.0]}, "a step and of a decode"), ({1: [-1.0, 0.0]}, "at least 0")],
-)
-def test_a_host_without_times_is_refused(by_tp: dict[int, list[float]], word: str) -> None:
-    with pytest.raises(InputError, match=word):
-        WithHost(Affine(), "a test", by_tp)
+        Published("a test", [LAW]).row(LLAMA_8B, H100, Parallelism(2, dp=2))

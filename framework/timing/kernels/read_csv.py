@@ -1,6 +1,6 @@
-"""Kernel tables from files of one's own: a CSV of measured kernels, or the profiles of the simulator Vidur.
+"""Kernel tables from a CSV of one's own, one file for all operations.
 
-The CSV, one for all operations, is what `python -m framework.timing.microbench` writes. Its columns:
+`python -m framework.timing.microbench` writes such a file. Its columns:
 
 - `op`: an operation of framework.timing.kernels.table.OPERATIONS, such as gemm or decode_attention;
 - the key columns of the operations in it, named as there (empty where an operation has no such key; `window` and
@@ -25,34 +25,18 @@ import polars as pl
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.timing.kernels.checks import checked, require_consistent, require_even, require_plausible, require_range
-from framework.timing.kernels.csv_text import read_text
-from framework.timing.kernels.read_aiconfigurator import load_package
-from framework.timing.kernels.read_vidur import is_vidur, load_vidur
 from framework.timing.kernels.table import OPERATIONS, Kernels, Provenance, fastest
 
 _UNITS_S = {"latency_us": 1e-6, "latency_ms": 1e-3, "latency_s": 1.0}
 _DEFAULTS = {"window": "0", "prefix": "0"}
 
 
-def load(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
-    """Kernel tables from `source`: "package" (aiconfigurator-core), a CSV of one's own, or Vidur's profiles.
-
-    Vidur's are a directory, or a file recognised by its columns. `backend` may be None for a CSV that states it. Raises
-    InputError for what cannot be used.
-    """
-    path = Path(source)
-    if source != "package" and not path.is_dir() and not is_vidur(read_text(path)):
-        return load_csv(path, gpu, backend)
-    if backend is None:
-        raise InputError(f"kernel times from {source} need a backend")
-    return load_package(gpu.name, backend) if source == "package" else load_vidur(path, gpu, backend)
-
-
 def load_csv(path: Path, gpu: Gpu, backend: str | None = None) -> Kernels:
-    """The tables of a CSV as the module describes it. Raises InputError naming file, operation, row and what is wrong.
+    """The kernel tables of a CSV as the module describes it.
 
     `gpu` tells what is possible: times that it cannot reach, or far slower than it could be, are refused as mistakes.
-    `backend`: what the file must state, where it states one; None: whatever it states.
+    `backend` is what the file must state, where it states one; None leaves that open. Raises InputError, naming file,
+    operation, row and what is wrong.
     """
     rows = read_text(path)
     where = str(path)
@@ -126,3 +110,24 @@ def _stated(rows: pl.DataFrame, where: str, name: str, expected: str | None = No
             wanted = f"{expected} is asked for" if expected else f"the first row says {values[0]!r}"
             raise InputError(f"{where}, row {row}: {name} = {value!r}, but {wanted}; one file holds one {name}")
     return str(expected)
+
+
+def read_text(path: Path) -> pl.DataFrame:
+    """The rows of a CSV: all columns as strings without blanks around them, where empty ones are null, and `row`.
+
+    `row` is the number of the row as an editor counts it: the header is row 1. A column `row` of the file is left out.
+    Raises InputError for a file that cannot be read, is no CSV or has no rows.
+    """
+    try:
+        rows = pl.read_csv(path, infer_schema=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path}: is no CSV with a header and rows ({str(error).splitlines()[0]})") from None
+    rows = rows.rename({name: name.strip() for name in rows.columns}).drop("row", strict=False)
+    stripped = pl.all().str.strip_chars()
+    rows = rows.select(pl.when(stripped != "").then(stripped).name.keep()).with_row_index("row", offset=2)
+    rows = rows.filter(~pl.all_horizontal(pl.exclude("row").is_null())).with_columns(pl.col("row").cast(pl.Int64))
+    if rows.is_empty():
+        raise InputError(f"{path}: has no rows")
+    return rows

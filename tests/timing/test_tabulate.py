@@ -19,13 +19,16 @@ from framework.system.gpu import Gpu
 from framework.system.model import Experts, LatentAttention, Model
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
-from framework.timing.kernels.interpolate import FloatArray, interpolate, nearest
+from framework.timing.curves import FloatArray
+from framework.timing.kernels.interpolate import interpolate, nearest
 from framework.timing.kernels.operations import Operations, Shard
-from framework.timing.kernels.step_cost import ExactTimes, exact_times
+from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
-from framework.timing.kernels.tabulate import choose_knots, compose, samples
+from framework.timing.kernels.tabulate import choose_knots, samples, tabulate
+from framework.timing.profile import Setup
 from framework.timing.table import stack, step_s
 from tests.conftest import ROOT
+from tests.helpers.parts import seconds_of
 
 GPU = Gpu("toy", {"bf16": 1e14, "fp8": 2e14}, 80e9, 1e12, 1e11, 1e10, 1e10, 500.0, 50.0, 1.0)
 ONE = Parallelism()
@@ -94,8 +97,8 @@ def kernels(**tables: pl.DataFrame) -> Kernels:
     return Kernels(Provenance("toy", "vllm", "1", "a test", "none", {}), dict(TABLES) | tables)
 
 
-def exact(model: Model, parallelism: Parallelism = ONE, tables: Mapping[str, pl.DataFrame] = TABLES) -> ExactTimes:
-    return exact_times(kernels(**tables), model, GPU, parallelism)
+def exact(model: Model, parallelism: Parallelism = ONE, tables: Mapping[str, pl.DataFrame] = TABLES) -> StepCost:
+    return step_cost(kernels(**tables), model, GPU, parallelism)
 
 
 def load_conf(group: str, name: str) -> Any:
@@ -175,7 +178,7 @@ class TestOperations:
         with pytest.raises(InputError, match="no latent_prefill times"):
             exact(LATENT)
         with pytest.raises(InputError, match="no prefill_attention times with kv_dtype bf16, window 128"):
-            compose(kernels(), replace(DENSE, window=128, windowed_layers=1), GPU, Parallelism())
+            tabulate(kernels(), replace(DENSE, window=128, windowed_layers=1), GPU, Parallelism())
 
     def test_more_gpus_than_were_measured_share_the_network(self) -> None:
         operations = Operations(kernels(), GPU)
@@ -271,7 +274,7 @@ class TestSteps:
             2 * (attend_s(8, context=1024) + 2 * (3e-6 + 8e-8)), rel=0.02
         )
         assert float(times.prefill_s(at(1), at(256))) > 2 * attend_s(1, 256)  # and the up-projection
-        compose(kernels(**LATENT_TABLES), LATENT, GPU, Parallelism(tp=2))
+        tabulate(kernels(**LATENT_TABLES), LATENT, GPU, Parallelism(tp=2))
 
     def test_latent_attention_as_a_module_is_what_was_measured(self) -> None:
         module = {
@@ -317,7 +320,7 @@ class TestKnots:
         assert points[-1] == 100.0
 
 
-def deviations(times: ExactTimes, tables: Any, largest: float, length: float) -> list[float]:
+def deviations(times: StepCost, tables: Any, largest: float, length: float) -> list[float]:
     """Relative errors of the resampled steps: random prefills, decodes and both."""
     rng = np.random.default_rng(7)
     errors = []
@@ -343,22 +346,24 @@ def deviations(times: ExactTimes, tables: Any, largest: float, length: float) ->
     ],
 )
 def test_parts_reproduce_the_tables(model: Model, parallelism: Parallelism) -> None:
-    parts = compose(kernels(), model, GPU, parallelism)
-    times = exact_times(kernels(), model, GPU, parallelism)
+    parts = tabulate(kernels(), model, GPU, parallelism)
+    times = step_cost(kernels(), model, GPU, parallelism)
     groups = parallelism.dp * parallelism.pp
     if groups == 1:  # a step of one prompt keeps one group busy, while parts spread all prompts
         errors = np.abs(deviations(times, stack([parts.row(Calibration())]), 64, 4096))
         assert np.median(errors) < 0.01
         assert np.max(errors) < 0.05
-    assert parts.tokens_limit == 4096 * (parallelism.pp if model.experts else groups)
-    assert parts.length_limit == 4096
-    assert parts.context_limits[0] == 8192
-    assert (parts.dtype, parts.expert_dtype, parts.kv_dtype) == ("bf16", "bf16", "bf16")
-    assert np.all(parts.experts_s > 0) == (model.experts is not None)
+    assert parts["gemm"].tokens_limit == 4096 * (parallelism.pp if model.experts else groups)
+    assert parts["prefill_attention"].length_limit == 4096
+    limits = parts["decode_attention"].decode_limits
+    assert limits is not None
+    assert limits.values[0] == 8192
+    assert parts.setup == Setup(parallelism, "bf16", "bf16", "bf16")
+    assert np.all(seconds_of(parts, "experts") > 0) == (model.experts is not None)
 
 
 def test_beyond_measurement_time_grows_in_proportion() -> None:
-    tables = stack([compose(kernels(), DENSE, GPU, Parallelism()).row(Calibration())])
+    tables = stack([tabulate(kernels(), DENSE, GPU, Parallelism()).row(Calibration())])
     short_s, long_s = (step_s(tables, 0, [], [], 64, context) for context in (2**22, 2**23))
     slope_s = (long_s - short_s) / 2**22
     assert slope_s == pytest.approx(2 * attend_s(64, context=8192) / (64 * 8192), rel=0.05)
@@ -383,9 +388,9 @@ def h100() -> Kernels:
 @pytest.mark.parametrize(("name", "tp"), REFERENCES)
 def test_reference_points(h100: Kernels, name: str, tp: int) -> None:
     gpu, model = load_conf("gpu", "h100"), load_conf("model", name)
-    times = exact_times(h100, model, gpu, Parallelism(tp=tp))
+    times = step_cost(h100, model, gpu, Parallelism(tp=tp))
     start = time.perf_counter()
-    parts = compose(h100, model, gpu, Parallelism(tp=tp))
+    parts = tabulate(h100, model, gpu, Parallelism(tp=tp))
     assert time.perf_counter() - start < 1
     tables = stack([parts.row(Calibration())])
     prefill_ms, short_ms, long_ms = REFERENCES[name, tp]
@@ -399,8 +404,8 @@ def test_reference_points(h100: Kernels, name: str, tp: int) -> None:
     errors = np.abs(deviations(times, tables, 512, 16384))
     assert np.median(errors) < 0.01
     assert np.max(errors) < 0.05
-    assert len(parts.tokens) < 80
-    assert parts.decode_s.size < 1500
+    assert len(seconds_of(parts, "gemm")) < 80
+    assert seconds_of(parts, "decode_attention").size < 1500
 
 
 def test_every_architecture_composes_from_measured_kernels(h100: Kernels) -> None:
@@ -411,9 +416,9 @@ def test_every_architecture_composes_from_measured_kernels(h100: Kernels) -> Non
         ("gpt_oss_120b", Parallelism(tp=2)),
         ("deepseek_v3", Parallelism(dp=8, ep=8)),
     ):
-        times = exact_times(h100, load_conf("model", name), gpu, parallelism)
+        times = step_cost(h100, load_conf("model", name), gpu, parallelism)
         batch = 64 * parallelism.gpus
         decode_s = times.step_s([], batch, batch * 4096, batch)
         read = times.model.weight_bytes + batch * 4096 * times.model.kv_bytes_per_token * times.model.kv_share(1)
         assert 0.3 < read / (decode_s * parallelism.gpus * gpu.bandwidth_bytes_s) < 0.95
-        compose(h100, times.model, gpu, parallelism)
+        tabulate(h100, times.model, gpu, parallelism)

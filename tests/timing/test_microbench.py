@@ -24,10 +24,10 @@ from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.kernels.decode_imbalance import fit_skew
-from framework.timing.kernels.read import load_csv
+from framework.timing.kernels.decode_imbalance import fit_imbalance
+from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.table import NAMES
-from framework.timing.kernels.tabulate import compose
+from framework.timing.kernels.tabulate import tabulate
 from framework.timing.microbench import cuda as measure_cuda
 from framework.timing.microbench.attention import (
     Calls,
@@ -45,6 +45,7 @@ from framework.timing.microbench.device import OutOfMemoryError, Repeats, Timed,
 from framework.timing.microbench.journal import Origin, Table
 from framework.timing.microbench.options import Options, gpu_named
 from tests.conftest import ROOT
+from tests.helpers.parts import seconds_of
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 ORIGIN = Origin("h200", "2.9.0+cu128", "CC0-1.0")
@@ -334,20 +335,21 @@ def test_the_table_makes_step_times(tmp_path: Path) -> None:
     path = tmp_path / "h200.csv"
     fill(path, options("tp=1,2", "dtypes=bf16").cases())
     for tp in (1, 2):
-        parts = compose(load_csv(path, H200), LLAMA, H200, Parallelism(tp=tp))
-        assert parts.gemm_s[-1] > 0
-        assert parts.decode_s.min() > 0
-        assert (parts.communication_s.max() > 0) == (tp == 2)
-        assert parts.skew_s == pytest.approx(LLAMA.layers * SKEW_S, rel=1e-3)
+        parts = tabulate(load_csv(path, H200), LLAMA, H200, Parallelism(tp=tp))
+        assert seconds_of(parts, "gemm")[-1] > 0
+        assert seconds_of(parts, "decode_attention").min() > 0
+        assert (seconds_of(parts, "communication").max() > 0) == (tp == 2)
+        assert parts["decode_attention"].skew_s == pytest.approx(LLAMA.layers * SKEW_S, rel=1e-3)
     even = {name: table for name, table in load_csv(path, H200).tables.items() if name != "uneven_decode"}
-    assert compose(replace(load_csv(path, H200), tables=even), LLAMA, H200, Parallelism()).skew_s == 0.0
+    parts = tabulate(replace(load_csv(path, H200), tables=even), LLAMA, H200, Parallelism())
+    assert parts["decode_attention"].skew_s == 0.0
 
 
 def test_uneven_rows_give_the_skew_back(tmp_path: Path) -> None:
     path = tmp_path / "h200.csv"
     fill(path, options("ops=decode_attention").cases())
     kernels = load_csv(path, H200)
-    skew = fit_skew(kernels.table("decode_attention"), kernels.table("uneven_decode"))
+    skew = fit_imbalance(kernels.table("decode_attention"), kernels.table("uneven_decode"))
     assert skew.per_token_s == pytest.approx(SKEW_S, rel=1e-3)
     assert skew.cases == 45
 

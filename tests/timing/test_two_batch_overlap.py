@@ -10,23 +10,24 @@ import pytest
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
+from framework.timing.expert_parallel import with_expert_load
 from framework.timing.measured import Measured
-from framework.timing.profile import Parts
+from framework.timing.profile import StepParts
 from framework.timing.table import StepRow, base_s, stack
-from framework.timing.two_batch_overlap import in_two_batches, with_expert_load
-from tests.helpers.parts import load, made_up
+from framework.timing.two_batch_overlap import in_two_batches
+from tests.helpers.parts import load, made_up, seconds_of
 
 PLAIN = Calibration()
 WIDE = Parallelism(ep=16, dp=16)
 
 
-def linear_s(parts: Parts, tokens: int, calibration: Calibration = PLAIN) -> float:
+def linear_s(parts: StepParts, tokens: int, calibration: Calibration = PLAIN) -> float:
     """Seconds that a prefill of so many tokens costs, attention apart."""
     row = replace(parts.row(calibration), base_s=0.0, prefill_step_s=0.0, logits=None)
     return base_s(stack([row]), 0, tokens, 0, 0)
 
 
-def flat(compute_s: float, per_token_s: float, communication_s: float) -> Parts:
+def flat(compute_s: float, per_token_s: float, communication_s: float) -> StepParts:
     """Compute that takes `compute_s` and so much a token more, and communication a token."""
     tokens = np.array([1.0, 64.0, 2048.0, 4096.0])
     zeros = np.zeros(4)
@@ -56,10 +57,10 @@ def test_what_is_hidden_is_told_with_calibrated_times() -> None:
 def test_load_stretches_experts_and_what_crosses_nodes() -> None:
     parts = made_up(experts_s=np.array([1.0, 2.0, 3.0, 4.0]))
     same = with_expert_load(parts, 1.5)
-    assert same.experts_s.tolist() == [1.5, 3.0, 4.5, 6.0]
-    assert np.array_equal(same.communication_s, parts.communication_s)
-    wide = with_expert_load(replace(parts, parallelism=WIDE), 1.5)
-    assert np.array_equal(wide.communication_s, 1.5 * parts.communication_s)
+    assert seconds_of(same, "experts").tolist() == [1.5, 3.0, 4.5, 6.0]
+    assert np.array_equal(seconds_of(same, "communication"), seconds_of(parts, "communication"))
+    wide = with_expert_load(replace(parts, setup=replace(parts.setup, parallelism=WIDE)), 1.5)
+    assert np.array_equal(seconds_of(wide, "communication"), 1.5 * seconds_of(parts, "communication"))
 
 
 def test_both_are_settings_of_measured_times() -> None:
@@ -81,7 +82,7 @@ def test_what_is_hidden_may_grow_faster_than_communication() -> None:
     compute, sent = np.array([0.0, 0.0, 1.0, 8.0]), np.array([2.0, 2.0, 2.0, 2.0])
     zeros = np.zeros(4)
     parts = in_two_batches(made_up(gemm_s=compute, experts_s=zeros, elementwise_s=zeros, communication_s=sent), PLAIN)
-    assert parts.communication_s[-1] >= parts.communication_s[-2]
+    assert seconds_of(parts, "communication")[-1] >= seconds_of(parts, "communication")[-2]
     assert linear_s(parts, 100_000) >= linear_s(parts, 8192)
 
 

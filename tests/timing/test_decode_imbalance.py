@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from framework.errors import InputError
-from framework.timing.kernels.decode_imbalance import Skew, fit_skew
+from framework.timing.kernels.decode_imbalance import DecodeImbalance, fit_imbalance
 
 TRUE_S = 2.5e-11
 
@@ -35,7 +35,7 @@ def tables(
 
 
 def test_the_truth_is_found_where_nothing_is_noisy() -> None:
-    skew = fit_skew(*tables())
+    skew = fit_imbalance(*tables())
     assert skew.per_token_s == pytest.approx(TRUE_S, rel=1e-6)
     assert skew.error_s < 1e-6 * TRUE_S
     assert skew.cases == 45
@@ -43,7 +43,7 @@ def test_the_truth_is_found_where_nothing_is_noisy() -> None:
 
 
 def test_the_error_covers_the_truth_as_often_as_it_should() -> None:
-    fits = [fit_skew(*tables(noise=0.01, seed=seed)) for seed in range(20)]
+    fits = [fit_imbalance(*tables(noise=0.01, seed=seed)) for seed in range(20)]
     distances = [abs(fit.per_token_s - TRUE_S) / fit.error_s for fit in fits]
     assert np.mean([distance < 2 for distance in distances]) > 0.75
     assert max(distances) < 6
@@ -52,32 +52,32 @@ def test_the_error_covers_the_truth_as_often_as_it_should() -> None:
 
 def test_outliers_hardly_move_it() -> None:
     for seed in range(5):
-        skew = fit_skew(*tables(noise=0.005, outliers=3, seed=seed))
+        skew = fit_imbalance(*tables(noise=0.005, outliers=3, seed=seed))
         assert skew.per_token_s == pytest.approx(TRUE_S, rel=0.1)
 
 
 def test_it_is_per_layer_and_nothing_where_nothing_is_seen() -> None:
-    skew = fit_skew(*tables(noise=0.005))
+    skew = fit_imbalance(*tables(noise=0.005))
     assert skew.step_s(32) == 32 * skew.per_token_s
-    assert fit_skew(*tables(skew_s=0.0, noise=0.01, seed=3)).step_s(32) == 0.0
-    assert Skew(-1e-11, 1e-13, 9, 0.0, 0.0).step_s(32) == 0.0
+    assert fit_imbalance(*tables(skew_s=0.0, noise=0.01, seed=3)).step_s(32) == 0.0
+    assert DecodeImbalance(-1e-11, 1e-13, 9, 0.0, 0.0).step_s(32) == 0.0
 
 
 def test_batches_without_an_even_one_are_ignored() -> None:
     even, uneven = tables(noise=0.01)
     short = even.filter(pl.col("batch") != 256)
-    assert fit_skew(short, uneven) == fit_skew(short, uneven.filter(pl.col("batch") != 256))
-    assert fit_skew(short, uneven).cases == 36
+    assert fit_imbalance(short, uneven) == fit_imbalance(short, uneven.filter(pl.col("batch") != 256))
+    assert fit_imbalance(short, uneven).cases == 36
 
 
 def test_too_few_pairs_are_refused() -> None:
     even, uneven = tables()
-    with pytest.raises(InputError, match="skew: 3 uneven decode batches with an even one"):
-        fit_skew(even.head(1), uneven)
+    with pytest.raises(InputError, match="decode imbalance: 3 uneven decode batches with an even one"):
+        fit_imbalance(even.head(1), uneven)
 
 
 def test_rows_of_several_layers_are_refused() -> None:
     even, uneven = tables()
     other = even.with_columns(heads=pl.lit(64, pl.Int64))
-    with pytest.raises(InputError, match=r"skew: rows of 2 layers .*bf16 32 8 128 0; bf16 64 8 128 0"):
-        fit_skew(pl.concat([even, other]), uneven)
+    with pytest.raises(InputError, match=r"decode imbalance: rows of 2 layers .*bf16 32 8 128 0; bf16 64 8 128 0"):
+        fit_imbalance(pl.concat([even, other]), uneven)

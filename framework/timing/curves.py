@@ -1,0 +1,114 @@
+"""Piecewise affine functions, of which step times are made: curves over one size, surfaces over batch and context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A piecewise affine function of one size, such as the tokens of a step.
+
+    `knots` and `values` have K >= 2 entries each: the function is `values[i]` at `knots[i]`, affine between two knots,
+    and its last segment goes on beyond the last knot. Values are seconds unless the owner of the curve says otherwise.
+    Raises ValueError unless the knots increase from 1 or below, and the values are finite, not negative, and do not
+    fall along the last segment.
+    """
+
+    knots: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_knots(self.knots)
+        _check_values(self.knots, np.asarray(self.values, np.float64))
+
+    @classmethod
+    def of(cls, knots: FloatArray, values: FloatArray) -> Curve:
+        """The curve of two arrays, each of shape (K,)."""
+        return cls(tuple(knots.tolist()), tuple(values.tolist()))
+
+    def with_values(self, values: FloatArray) -> Curve:
+        """A curve with the same knots and other values, which have shape (K,)."""
+        return replace(self, values=tuple(values.tolist()))
+
+    def times(self, factor: float) -> Curve:
+        """The curve with all values multiplied by `factor`."""
+        return replace(self, values=tuple(factor * value for value in self.values))
+
+    def at(self, xs: FloatArray) -> FloatArray:
+        """The curve's values at `xs`, an array of any shape whose entries are not below the first knot."""
+        slope = (self.values[-1] - self.values[-2]) / (self.knots[-1] - self.knots[-2])
+        return np.interp(xs, self.knots, self.values) + slope * np.maximum(xs - self.knots[-1], 0.0)
+
+    def __add__(self, other: Curve) -> Curve:
+        """The sum of two curves, on the knots of both."""
+        knots = np.union1d(self.knots, other.knots)
+        return Curve.of(knots, self.at(knots) + other.at(knots))
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Seconds over the size of a batch and its summed context in tokens.
+
+    `values` has a row for each of the B >= 2 `batches` and a column for each of the C >= 2 `contexts`. The surface is
+    affine in the context between two contexts and linear in the batch between two batches; the last segments go on.
+    Raises ValueError on the conditions of a `Curve`, which each row has to meet.
+    """
+
+    batches: tuple[float, ...]
+    contexts: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        _check_knots(self.batches)
+        _check_knots(self.contexts)
+        if len(self.values) != len(self.batches):
+            raise ValueError(f"{len(self.batches)} batch knots but {len(self.values)} rows of values")
+        for length in sorted({len(row) for row in self.values} - {len(self.contexts)}):
+            raise ValueError(f"{len(self.contexts)} knots but {length} values")
+        _check_values(self.contexts, np.asarray(self.values, np.float64))
+
+    @classmethod
+    def of(cls, batches: FloatArray, contexts: FloatArray, values: FloatArray) -> Surface:
+        """The surface of three arrays, of shapes (B,), (C,) and (B, C)."""
+        return cls(tuple(batches.tolist()), tuple(contexts.tolist()), _rows(values))
+
+    def with_values(self, values: FloatArray) -> Surface:
+        """A surface with the same knots and other values, which have shape (B, C)."""
+        return replace(self, values=_rows(values))
+
+    def times(self, factor: float) -> Surface:
+        """The surface with all values multiplied by `factor`."""
+        return self.with_values(factor * np.asarray(self.values))
+
+    def __add__(self, other: Surface) -> Surface:
+        """The sum of two surfaces; raises ValueError where their knots differ."""
+        if (self.batches, self.contexts) != (other.batches, other.contexts):
+            raise ValueError("surfaces with different knots cannot be added")
+        return self.with_values(np.asarray(self.values) + np.asarray(other.values))
+
+
+def _rows(values: FloatArray) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, values.tolist()))
+
+
+def _check_knots(knots: Iterable[float]) -> None:
+    known = np.asarray(tuple(knots), np.float64)
+    if len(known) < 2 or not np.all(np.isfinite(known)) or np.any(known[1:] <= known[:-1]):
+        raise ValueError(f"a table needs at least two increasing knots, got {knots}")
+    if known[0] > 1:
+        raise ValueError(f"the first knot must be at most 1, got {known[0]}: below it nothing is known")
+
+
+def _check_values(knots: tuple[float, ...], values: FloatArray) -> None:
+    """Raise ValueError unless `values`, of shape (..., K), fit K knots and can go on beyond the last one."""
+    if values.shape[-1] != len(knots):
+        raise ValueError(f"{len(knots)} knots but {values.shape[-1]} values")
+    if not np.all(np.isfinite(values)) or values.min() < 0 or np.any(values[..., -1] < values[..., -2]):
+        raise ValueError("values must be finite, not negative, and not fall after the last knot")

@@ -1,0 +1,125 @@
+"""The one statement of what the time of a step is made of: `StepRow`, and `Timing`, the sources that fill it.
+
+To add a coefficient or a curve, declare it here, and evaluate it in the function of framework.timing.table that it
+belongs to: packing, adding, scaling and splitting walk the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.curves import Curve, Surface
+
+
+def _times_of(part: str) -> Mapping[str, Any]:
+    """What is known of a field that holds seconds of `part` of a step."""
+    return {"part": part, "adds": True, "scales": True}
+
+
+_LINEAR, _PREFILL, _DECODE = _times_of("linear"), _times_of("prefill_attention"), _times_of("decode_attention")
+_LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
+_PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
+_REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
+_LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """The step times of one instance, or of one part of a step on it; framework.timing.table says how they add up.
+
+    Numbers and curves are in seconds, but for the ratio `waste` and the limits, which count tokens or sequences. All
+    are at least 0. Whatever is not given costs nothing, and limits nothing. A decode is a sequence that decodes.
+    """
+
+    # Linear layers. `linear` is over the tokens of a step: those of its chunks, and one for each decode.
+    linear: Curve | None = field(default=None, metadata=_LINEAR)
+    per_prefill_token_s: float = field(default=0.0, metadata=_LINEAR)
+    # Prefill attention. `attention` is over the tokens of a whole prompt; `prefill_quadratic_s` is per squared token of
+    # it, `prefill_step_s` per step with a chunk, and `masked_s` per squared token of a chunk, for what kernels compute
+    # above its diagonal. `waste` is over the tokens of a chunk: its time over that of one which fills the GPU.
+    attention: Curve | None = field(default=None, metadata=_PREFILL)
+    prefill_quadratic_s: float = field(default=0.0, metadata=_PREFILL)
+    prefill_step_s: float = field(default=0.0, metadata=_PREFILL)
+    masked_s: float = field(default=0.0, metadata=_PREFILL)
+    waste: Curve | None = field(default=None, metadata=_PREFILL_RATIO)
+    # Decode attention. `decode` is over the decodes and their summed context; `per_context_token_s` is per token of the
+    # summed context, `per_sequence_s` per decode, and `skew_s` per token by which contexts fall short of the longest.
+    decode: Surface | None = field(default=None, metadata=_DECODE)
+    per_context_token_s: float = field(default=0.0, metadata=_DECODE)
+    per_sequence_s: float = field(default=0.0, metadata=_DECODE)
+    skew_s: float = field(default=0.0, metadata=_DECODE)
+    # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
+    logits: Curve | None = field(default=None, metadata=_LOGITS)
+    per_sampled_s: float = field(default=0.0, metadata=_LOGITS)
+    # Every step.
+    base_s: float = field(default=0.0, metadata=_OVERHEAD)
+    # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
+    # in one after another, `intake_s` each.
+    request_s: float = field(default=0.0, metadata=_REQUEST)
+    intake_s: float = field(default=0.0, metadata=_REQUEST)
+    # Where measurement ends: tokens of a step, tokens of a prompt, sequences that emit a token, and, over the decodes,
+    # their summed context.
+    tokens_limit: float = field(default=np.inf, metadata=_LIMIT)
+    length_limit: float = field(default=np.inf, metadata=_LIMIT)
+    sampled_limit: float = field(default=np.inf, metadata=_LIMIT)
+    decode_limits: Curve | None = field(default=None, metadata=_LIMIT)
+
+    def times(self, factor: float) -> StepRow:
+        """The row with every time of a step multiplied by `factor`; times of requests, ratios and limits stay."""
+        scaled = {one.name: _times(getattr(self, one.name), factor) for one in fields(self) if one.metadata["scales"]}
+        return replace(self, **scaled)
+
+    def mapped(self, **functions: Callable[[Any], Any]) -> StepRow:
+        """The row with each named field replaced by what its function makes of it; absent curves stay absent."""
+        values = {name: getattr(self, name) for name in functions}
+        return replace(self, **{name: functions[name](value) for name, value in values.items() if value is not None})
+
+    def parts(self) -> Mapping[str, StepRow]:
+        """The row split into the parts of a step, by name, in the order in which to show them."""
+        members: dict[str, list[str]] = {}
+        for one in fields(self):
+            members.setdefault(one.metadata["part"], []).append(one.name)
+        del members[""]
+        return {part: StepRow(**{name: getattr(self, name) for name in names}) for part, names in members.items()}
+
+    def __add__(self, other: StepRow) -> StepRow:
+        """The row of steps that cost what both rows say, up to the nearer limit.
+
+        Raises ValueError where both rows have `waste`, or both have `decode_limits`.
+        """
+        both = {one.name: _sum(one, getattr(self, one.name), getattr(other, one.name)) for one in fields(self)}
+        return StepRow(**both)
+
+
+def _times(value: Any, factor: float) -> Any:
+    if value is None:
+        return None
+    return value.times(factor) if isinstance(value, Curve | Surface) else factor * value
+
+
+def _sum(declared: Field[Any], one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    if declared.metadata["adds"]:
+        return one + other
+    if isinstance(one, Curve):
+        raise ValueError(f"only one of the rows may have {declared.name}")
+    return min(one, other)
+
+
+class Timing(Protocol):
+    """A source of step times. `source` names it in every result."""
+
+    @property
+    def source(self) -> str: ...
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """The step times of one instance; raises InputError where the source has none."""
+        ...
