@@ -150,12 +150,12 @@ MODULES = {
 
 # Old module -> the modules that have its names now: it was divided, or a package of the same name took its place.
 NAMES = {
-    "experiments.ablation": ("experiments.ablation.command",),
+    "experiments.ablation": tuple(f"experiments.ablation.{name}" for name in ("command", "file", "run")),
     "experiments.bench": ("experiments.bench.command",),
     "experiments.claims": ("experiments.claims.command",),
     "experiments.curve": ("experiments.curve.command",),
     "experiments.fidelity": ("experiments.fidelity.command",),
-    "experiments.optimum": ("experiments.optimum.command",),
+    "experiments.optimum": tuple(f"experiments.optimum.{name}" for name in ("command", "file", "solve")),
     "experiments.placement": ("experiments.placement.command",),
     "experiments.table": ("experiments.table.command",),
     "experiments.textbook": ("experiments.textbook.command",),
@@ -211,14 +211,14 @@ class _Alias(Loader):
         """Put the present module where Python looks for the one that was imported."""
         present = importlib.import_module(self.name)
         if not hasattr(present, "__path__"):  # of a package, its modules are noted
-            _note(module.__name__, self.name)
+            note(module.__name__, self.name)
         sys.modules[module.__name__] = present
 
     def get_code(self, fullname: str) -> CodeType | None:
         """The code that `python -m fullname` runs."""
         package, _, leaf = self.name.rpartition(".")
         command = package if leaf == "command" else self.name
-        _note(f"python -m {fullname}", f"python -m {command}")
+        note(f"python -m {fullname}", f"python -m {command}")
         found = find_spec(f"{package}.__main__" if leaf == "command" else self.name)
         code = getattr(found.loader, "get_code", None) if found else None
         return code(found.name) if found and code else None
@@ -259,7 +259,7 @@ def _borrowed(module: str, name: str) -> Any:
         for place in NAMES[module]:
             holder = importlib.import_module(place)
             if hasattr(holder, name):
-                _note(f"{module}.{name}", f"{place}.{name}")
+                note(f"{module}.{name}", f"{place}.{name}")
                 return getattr(holder, name)
     raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
@@ -275,7 +275,8 @@ def _file_spec(fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
     return spec if spec is not None and spec.origin is not None else None
 
 
-def _note(old: str, new: str) -> None:
+def note(old: str, new: str) -> None:
+    """Say on stderr, once for this process and those that it starts, what is to be written instead of `old`."""
     noted = os.environ.get(_NOTED, "").split(",")
     if old not in noted:
         os.environ[_NOTED] = ",".join([*filter(None, noted), old])
