@@ -151,7 +151,7 @@ MODULES = {
 # Old module -> the modules that have its names now: it was divided, or a package of the same name took its place.
 NAMES = {
     "experiments.ablation": tuple(f"experiments.ablation.{name}" for name in ("command", "file", "run")),
-    "experiments.bench": ("experiments.bench.command",),
+    "experiments.bench": ("experiments.bench.command", "experiments.bench.report"),
     "experiments.claims": ("experiments.claims.command",),
     "experiments.curve": ("experiments.curve.command",),
     "experiments.fidelity": ("experiments.fidelity.command",),
