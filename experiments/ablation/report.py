@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.ablation.command import Outcome
+from experiments.ablation.run import Outcome
 from framework.errors import InputError
 from framework.metrics.statistics import Estimate
 

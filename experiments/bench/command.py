@@ -1,8 +1,10 @@
 """How fast is `simulate`? Rows side by side with Dynamo's mocker and a bare compiled loop: `make bench`.
 
     python -m experiments.bench [--rows NAME,...] [--repeats N] [--markdown FILE] [--json FILE] [--peer PYTHON]
+    python -m experiments.bench --against COMMIT|DIR [--pairs N] [--bar X] [--rows NAME,...] [--json FILE]
 
 Each row runs in a process of its own, ours and its rivals in turn, so that a ratio compares runs of the same minute.
+With --against the rival is another checkout of this project, a commit or a folder (`experiments.bench.against`).
 """
 
 from __future__ import annotations
@@ -10,13 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +24,20 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from experiments.bench import against as other
 from experiments.bench import peer as bench_peer
 from experiments.bench.measure import Measured
-from experiments.bench.rows import ROWS, TIMING, TOKEN_BUDGET, Row
+from experiments.bench.report import Entry, as_json, as_markdown, as_table, notes
+from experiments.bench.rows import ROWS, Row
+from framework.cli.files import write_whole
 from framework.cli.launch import report_error
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 
 _ROOT = Path(__file__).resolve().parents[2]
-_MIB = 1 << 20
 _TABLE_COLUMNS = 150  # narrower terminals fold the table
-HEADINGS = (
-    *("row", "requests", "req / CPU-s", "steps / CPU-s", "Dynamo req / CPU-s", "× Dynamo"),
-    *("bare loop req / CPU-s", "× bare", "parse s", "metrics s", "output s", "first run s", "MiB", "Dynamo MiB"),
-)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row with its figures, or with the line that says why there are none."""
-
-    row: Row
-    measured: Measured | None
-    compile_s: float | None
-    failure: str = ""
+_PAIRS = 15
+_BAR = 1.03
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -107,140 +96,6 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "the process ended without a word"
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
-
-
-def cells(entry: Entry) -> list[str]:
-    """One line of the table: medians of the repetitions, and the median of the ratios within each of them."""
-    measured = entry.measured
-    title = entry.row.title + (" (twin)" if measured is not None and measured.trace_source == "twin" else "")
-    if measured is None:
-        return [title, *[""] * (len(HEADINGS) - 1)]
-    own_s = statistics.median(measured.simulate_s)
-    return [
-        title,
-        f"{measured.requests:,}",
-        _figure(measured.requests / own_s),
-        _figure(measured.steps / own_s),
-        *_rival(measured, measured.peer_s),
-        *_rival(measured, measured.bare_s),
-        f"{measured.parse_s:.2f}",
-        f"{measured.metrics_s:.2f}",
-        f"{measured.output_s:.2f}",
-        "" if entry.compile_s is None else f"{entry.compile_s:.1f}",
-        f"{measured.peak_bytes / _MIB:,.0f}",
-        f"{measured.peer_peak_bytes / _MIB:,.0f}" if measured.peer_peak_bytes else "",
-    ]
-
-
-def _rival(measured: Measured, rival_s: Sequence[float]) -> tuple[str, str]:
-    if not rival_s:
-        return "", ""
-    ratio = statistics.median(theirs / ours for theirs, ours in zip(rival_s, measured.simulate_s, strict=True))
-    return _figure(measured.requests / statistics.median(rival_s)), f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
-
-
-def _figure(value: float) -> str:
-    """Three significant digits: the fourth is noise."""
-    return f"{float(f'{value:.3g}'):,.0f}"
-
-
-def notes(entries: Sequence[Entry], peer_version: str | None) -> Iterator[str]:
-    """What a reader must know beside the table."""
-    coefficients = ", ".join(f"{name}={value:g}" for name, value in asdict(TIMING).items() if name != "source")
-    yield (
-        f"llama3_8b on H100, TP1, token budget {TOKEN_BUDGET:,}; timing=affine, {coefficients}, where nothing else is "
-        "said. CPU seconds are user + system of a warm simulate(); medians, × the median ratio within a repetition. "
-        f"{_machine()}."
-    )
-    yield (
-        "Parse, metrics (with the check of all invariants) and output are CPU seconds of one run in a fresh process, "
-        "MiB that process's peak resident memory; first run s is what compiling adds to the first run of all."
-    )
-    if peer_version is None:
-        yield "Dynamo's mocker is not installed, so its columns are empty; make bench installs it if it can."
-    else:
-        yield (
-            f"Dynamo: mocker {peer_version}, offline replay, round robin, same requests, batched tokens, sequences, KV "
-            "blocks and block size; its own step times; reading the trace not counted."
-        )
-    yield (
-        "The bare loop steps every iteration of the same schedule over plain arrays, without hooks, log, preemption or "
-        "prefix cache, and ends every request when the engine does."
-    )
-    for entry in entries:
-        for note in _notes_of(entry, peer_version is not None):
-            yield f"{entry.row.title}: {note}."
-
-
-def _notes_of(entry: Entry, has_peer: bool) -> Iterator[str]:
-    row, measured = entry.row, entry.measured
-    if measured is None:
-        yield f"could not be measured ({entry.failure})"
-        return
-    if measured.timing_source != TIMING.source:
-        yield f"timing={measured.timing_source}, whose tables are read before the warm runs"
-    if has_peer and row.no_peer:
-        yield f"Dynamo is left out: {row.no_peer}"
-    if row.no_bare:
-        yield f"the bare loop is left out: {row.no_bare}"
-    for note in measured.notes:
-        if has_peer or not note.startswith("Dynamo"):
-            yield note
-    if measured.finished < measured.requests:
-        yield f"{measured.finished:,} of {measured.requests:,} requests finished"
-    rate = measured.requests / statistics.median(measured.simulate_s)
-    if row.target_rps is not None and rate < row.target_rps:
-        yield f"short of its target of {_figure(row.target_rps)} requests per CPU-s"
-
-
-def _machine() -> str:
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        name = models[0] if models else name
-    return f"{os.cpu_count()} × {name}, Python {platform.python_version()}"
-
-
-def as_table(entries: Sequence[Entry]) -> Table:
-    """The table for a terminal."""
-    table = Table(title="simulate() beside its rivals", title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "row" else "right", vertical="bottom")
-    for entry in entries:
-        table.add_row(*map(escape, cells(entry)))
-    return table
-
-
-def as_markdown(entries: Sequence[Entry], remarks: Sequence[str]) -> str:
-    """The table and its notes for a README."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * (len(HEADINGS) - 1)]
-    lines += ["| " + " | ".join(cells(entry)) + " |" for entry in entries]
-    return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks), ""])
-
-
-def as_json(entries: Sequence[Entry], peer_version: str | None) -> str:
-    """Every figure of every repetition."""
-    rows = [
-        {
-            "row": entry.row.name,
-            "title": entry.row.title,
-            "first_run_compilation_s": entry.compile_s,
-            "failure": entry.failure or None,
-            **(asdict(entry.measured) if entry.measured is not None else {}),
-        }
-        for entry in entries
-    ]
-    top: Mapping[str, Any] = {
-        "machine": _machine(),
-        "timing": asdict(TIMING),
-        "peer_version": peer_version,
-        "rows": rows,
-    }
-    return json.dumps(top, indent=2) + "\n"
-
-
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
@@ -249,14 +104,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         rows = _chosen(options.rows)
-        if options.repeats < 1:
-            raise InputError(f"--repeats is {options.repeats}, must be at least 1")
-        for file in filter(None, (options.markdown, options.json)):
-            if not file.parent.is_dir():
-                raise InputError(f"{file}: its folder does not exist")
+        _check(options)
+        theirs = other.checkout(options.against) if options.against else None
     except InputError as error:
         report_error(str(error))
         return 2
+    return _beside_rivals(rows, options) if theirs is None else _against(rows, theirs, options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise InputError for numbers and files that cannot be."""
+    for name, least in (("repeats", 1), ("pairs", 1), ("bar", 1.0)):
+        if not getattr(options, name) >= least:
+            raise InputError(f"--{name} is {getattr(options, name)}, must be at least {least}")
+    for file in filter(None, (options.markdown, options.json)):
+        if not file.parent.is_dir():
+            raise InputError(f"{file}: its folder does not exist")
+    if options.against and options.markdown:
+        raise InputError("--markdown: a comparison with --against is written with --json alone")
+
+
+def _beside_rivals(rows: Sequence[Row], options: argparse.Namespace) -> int:
     peer_version = bench_peer.version(options.peer)
     first_runs: dict[str, float] = {}
     progress = Console(stderr=True)
@@ -266,15 +134,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             entries.append(measure_row(row, options.repeats, options.peer, first_runs, status))
             progress.print(f"{row.title}: {escape(entries[-1].failure) or 'done'}", style="dim", highlight=False)
     remarks = list(notes(entries, peer_version))
+    _show(as_table(entries), remarks)
+    if options.markdown is not None:
+        write_whole(options.markdown, as_markdown(entries, remarks).encode())
+    if options.json is not None:
+        write_whole(options.json, as_json(entries, peer_version).encode())
+    return 1 if any(entry.failure for entry in entries) else 0
+
+
+def _against(rows: Sequence[Row], theirs: Path, options: argparse.Namespace) -> int:
+    progress = Console(stderr=True)
+    with progress.status("starting") as status:
+        compared = []
+        for row in rows:
+            compared.append(other.compare(row, theirs, options.pairs, status.update))
+            said = escape(compared[-1].failure) or compared[-1].verdict(options.bar)
+            progress.print(f"{row.title}: {said}", style="dim", highlight=False)
+    _show(other.as_table(compared, options.bar), list(other.notes(compared, options.against, options.bar)))
+    if options.json is not None:
+        write_whole(options.json, other.as_json(compared, options.against, options.bar).encode())
+    return 1 if any(one.failure or one.verdict(options.bar) == other.BROKEN for one in compared) else 0
+
+
+def _show(table: Table, remarks: Sequence[str]) -> None:
     console = results_console()
-    console.print(as_table(entries), width=max(console.width, _TABLE_COLUMNS) if not console.is_terminal else None)
+    console.print(table, width=max(console.width, _TABLE_COLUMNS) if not console.is_terminal else None)
     for remark in remarks:
         console.print(f"- {escape(remark)}", highlight=False)
-    if options.markdown is not None:
-        _write(options.markdown, as_markdown(entries, remarks))
-    if options.json is not None:
-        _write(options.json, as_json(entries, peer_version))
-    return 1 if any(entry.failure for entry in entries) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -283,6 +169,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=7, help="repetitions of each row (default 7)")
     parser.add_argument("--markdown", type=Path, help="also write the table to this file")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    parser.add_argument("--against", metavar="COMMIT|DIR", help="compare with another checkout instead")
+    parser.add_argument("--pairs", type=int, default=_PAIRS, help=f"pairs of runs of a row (default {_PAIRS})")
+    parser.add_argument("--bar", type=float, default=_BAR, help=f"ratio above which a row is broken (default {_BAR})")
     default = _ROOT / ".venv" / "peer" / "bin" / "python"
     parser.add_argument("--peer", type=Path, default=default, help="a Python that has Dynamo's mocker")
     return parser
@@ -294,9 +183,3 @@ def _chosen(names: str) -> list[Row]:
     if unknown:
         raise InputError(f"--rows: there is no {', '.join(unknown)}; choose from {', '.join(ROWS)}")
     return [ROWS[name] for name in chosen]
-
-
-def _write(file: Path, text: str) -> None:
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    unfinished.write_text(text)
-    os.replace(unfinished, file)

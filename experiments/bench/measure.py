@@ -37,7 +37,6 @@ from framework.system.cluster import ClusterSpec
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.workload import Workload
-from traces.load import load
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class Measured:
 def measure(row: Row, repeats: int, peer_python: Path) -> Measured:
     """Replay the row from its trace to its files once, for memory; then `repeats` times beside its rivals."""
     _say("reading the trace")
-    workload, parse_s = _timed(lambda: load(**row.trace))
+    workload, parse_s = _timed(row.workload)
     setting = _setting(row)
     measured, end_s = _once(setting, workload, parse_s)
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
@@ -127,8 +126,7 @@ def _once(setting: Setting, workload: Workload, parse_s: float) -> tuple[Measure
 
 def first(row: Row) -> float:
     """CPU seconds of this process up to the end of a short first run and its metrics, imports included."""
-    trace = {key: value for key, value in row.trace.items() if key not in ("tile", "limit", "requests")}
-    _evaluated(_simulated(_setting(row), load(**trace, limit=_FIRST_REQUESTS)))
+    _evaluated(_simulated(_setting(row), row.workload(_FIRST_REQUESTS)))
     return time.process_time()
 
 

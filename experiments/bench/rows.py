@@ -10,6 +10,7 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from experiments.bench.one_run import SHORT, Short
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.engine.mechanisms.sm_sharing import Sharing
@@ -23,12 +24,14 @@ from framework.system.model import Model
 from framework.timing.affine import Affine
 from framework.timing.measured import Measured
 from framework.timing.table import Timing
+from framework.workload import Workload
 from policies.ares import Ares
 from policies.chunked import Chunked
 from policies.distserve import DistServe
 from policies.mooncake import Mooncake
 from policies.nexus import Nexus
 from predictors.lognormal import LogNormal
+from traces.load import load
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"
 TIMING = Affine(
@@ -56,7 +59,8 @@ class Row:
     `instances` is (mixed,) or (prefill, decode). `routing` is the policy's choice of a prefill instance, by a name that
     the bare loop knows too. `timing`: of steps, the fixed coefficients but where table lookups are measured. `no_peer`,
     `no_bare`: why that rival does not run this row. `target_rps`: requests per CPU-second to reach. A slow row is
-    repeated no more than `most_repeats` times.
+    repeated no more than `most_repeats` times. `short`: requests that are made instead of read from a trace. `beside`:
+    the row that this one is to take at most `most_times` the CPU time of.
     """
 
     name: str
@@ -72,6 +76,18 @@ class Row:
     no_bare: str = ""
     target_rps: float | None = None
     most_repeats: int = 99
+    short: Short | None = None
+    beside: str = ""
+    most_times: float = 1.0
+
+    def workload(self, limit: int | None = None) -> Workload:
+        """The requests of this row; with `limit` no more than that, of a trace that is neither tiled nor whole."""
+        if self.short is not None:
+            return Workload(**{key: column[:limit] for key, column in self.short.arrays().items()})
+        if limit is None:
+            return load(**self.trace)
+        trace = {key: value for key, value in self.trace.items() if key not in ("tile", "limit", "requests")}
+        return load(**trace, limit=limit)
 
     def engine_config(self) -> EngineConfig:
         """The engine's options of this row."""
@@ -102,6 +118,24 @@ def _round_robin() -> Policy:
 
 def _in_turn() -> Policy:
     return DistServe(routing="round_robin", placement="round_robin")
+
+
+def _short(name: str, title: str, **more: Any) -> Row:
+    """One of SHORT: how the time of a run grows with the number of instances."""
+    short = SHORT[name]
+    apart = "it is not asked how it grows with the number of instances"
+    return Row(
+        name,
+        title,
+        {},
+        (short.instances,),
+        lambda: Chunked(routing=short.routing),
+        engine={"log": "reduced"},
+        no_peer=apart,
+        no_bare=apart,
+        short=short,
+        **more,
+    )
 
 
 _AZURE, _MOONCAKE = {"name": "azure_conv"}, {"name": "mooncake"}
@@ -197,6 +231,22 @@ _ROWS = (
         no_peer="it does not migrate requests that decode",
         no_bare="it does not migrate requests that decode",
         most_repeats=3,
+    ),
+    _short("round-robin-8", "Short requests, round robin, 8"),
+    _short(
+        "round-robin-4096",
+        "Short requests, round robin, 4,096",
+        most_repeats=3,
+        beside="round-robin-8",
+        most_times=3.0,
+    ),
+    _short("least-loaded-8", "Short requests, least loaded, 8"),
+    _short(
+        "least-loaded-4096",
+        "Short requests, least loaded, 4,096",
+        most_repeats=3,
+        beside="least-loaded-8",
+        most_times=6.0,
     ),
 )
 ROWS: Mapping[str, Row] = {row.name: row for row in _ROWS}

@@ -2,7 +2,8 @@
 
     python -m experiments.claims [--only WORD] [--fast] [--out DIR]
 
-Rows are the files of conf/experiment. All runs go through the results store: what it has is not run again.
+Rows are the files of conf/experiment, one folder a system; --only takes a system (ares) or a row (ares/tpot). All runs
+go through the results store: what it has is not run again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show_claims(only: Sequence[str], is_fast: bool, out: Path | None) -> None:
-    """Test the claims whose names begin with one of `only`. Raises InputError for rows that cannot be run."""
+    """Test the claims that the words of `only` mean. Raises InputError for rows that cannot be run."""
     from experiments.claims.file import read_claims, read_common
     from experiments.claims.run import put_to_test
     from experiments.claims.sheet import as_csv, lay_out
@@ -46,7 +47,7 @@ def show_claims(only: Sequence[str], is_fast: bool, out: Path | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m experiments.claims", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", metavar="WORD", help="claims whose names begin with it: a system")
+    parser.add_argument("--only", action="append", metavar="WORD", help="of a system (ares) or one row (ares/tpot)")
     parser.add_argument("--fast", action="store_true", help="fewer replicates and shorter traces: under 10 minutes")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the results, one of its own in outputs/")
     return parser

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from framework.errors import InputError
+from framework.moved import note
 
 FOLDER = Path(__file__).resolve().parents[2] / "conf" / "experiment"
 _COMMON = "_common"
@@ -20,7 +21,7 @@ ARMS = ("system", "baseline")
 
 @dataclass(frozen=True)
 class Claim:
-    """The contents of conf/experiment/NAME.yaml.
+    """The contents of conf/experiment/NAME.yaml; NAME is SYSTEM/CASE.
 
     `claimed`: system over baseline in `metric`, a key of summary.json, as a factor (0.25 for "75 % lower"), or the ends
     of a range. `published`: the paper tells its regime; else `chosen` says what had to be chosen. `settings` are of
@@ -84,16 +85,21 @@ class Common:
 
 
 def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
-    """The rows, in the order of their file names; with `only`, those whose name begins with one of its words.
+    """The rows, in the order of their names; with `only`, those that one of its words means.
 
-    Raises InputError for a word that no name begins with, and for a file that is no row.
+    A word is a system, a system and a case, or the beginning of a case: sarathi, sarathi/yi_strict, sarathi/yi. Raises
+    InputError for a word that means no row, and for a file that is no row.
     """
-    names = sorted(path.stem for path in folder.glob("*.yaml") if not path.stem.startswith("_"))
-    for word in only:
-        if not any(_is_meant(name, word) for name in names):
-            raise InputError(f"--only {word}: no claim of that name; choose from {', '.join(names)}")
-    wanted = [name for name in names if not only or any(_is_meant(name, word) for word in only)]
+    names = claim_names(folder)
+    words = [_present_word(word, names) for word in only]
+    wanted = [name for name in names if not only or any(_is_meant(name, word) for word in words)]
     return [_read(folder / f"{name}.yaml", Claim, name=name) for name in wanted]
+
+
+def claim_names(folder: Path = FOLDER) -> list[str]:
+    """SYSTEM/CASE of every row."""
+    found = (f"{path.parent.name}/{path.stem}" for path in folder.glob("*/[!_]*.yaml"))
+    return sorted(found, key=lambda name: name.replace("/", "_"))
 
 
 def read_common(folder: Path = FOLDER) -> Common:
@@ -101,19 +107,31 @@ def read_common(folder: Path = FOLDER) -> Common:
     return _read(folder / f"{_COMMON}.yaml", Common)
 
 
+def _present_word(word: str, names: Sequence[str]) -> str:
+    """`word`, or what it is called since rows have folders. Raises InputError where no row is meant."""
+    if any(_is_meant(name, word) for name in names):
+        return word
+    present = word.replace("_", "/", 1)
+    if not any(_is_meant(name, present) for name in names):
+        raise InputError(f"--only {word}: no claim of that name; choose from {', '.join(names)}")
+    note(f"--only {word}", f"--only {present}")
+    return present
+
+
 def _is_meant(name: str, word: str) -> bool:
-    return name == word or name.startswith(f"{word}_")
+    return name == word or name.startswith((f"{word}/", f"{word}_"))
 
 
 def _read(path: Path, kind: type[Any], **own: str) -> Any:
+    where = f"{own.get('name', path.stem)}.yaml"
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except YAMLError as error:
-        raise InputError(f"{path.name}: {' '.join(str(error).split())}") from error
+        raise InputError(f"{where}: {' '.join(str(error).split())}") from error
     known = {item.name for item in fields(kind)} - set(own)
     if not isinstance(content, dict) or not set(content) <= known:
-        raise InputError(f"{path.name}: its keys must be among {', '.join(sorted(known))}")
+        raise InputError(f"{where}: its keys must be among {', '.join(sorted(known))}")
     try:
         return kind(**{str(key): value for key, value in content.items()}, **own)
     except TypeError as error:  # a key too few
-        raise InputError(f"{path.name}: {error}") from error
+        raise InputError(f"{where}: {error}") from error

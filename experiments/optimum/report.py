@@ -12,7 +12,7 @@ import polars as pl
 from rich import box
 from rich.table import Table
 
-from experiments.optimum.command import Optimum
+from experiments.optimum.solve import Optimum
 from framework.cli.files import write_whole
 
 _HEADINGS = {

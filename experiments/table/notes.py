@@ -133,8 +133,11 @@ def _sources(selection: Selection) -> Iterator[str]:
     loads = sorted({str(record.summary.get("load")) for record in records} - {"open"})
     number = f"{gpus[0]} GPUs" if len(gpus) == 1 else f"{gpus[0]} to {gpus[-1]} GPUs: compare figures per GPU"
     yield f"{_capital(', '.join([*parts, *(f'load {load}' for load in loads), number]))}."
+    versions = sorted({record.version for record in records})
     revisions = {record.summary.get("git_revision") for record in records}
-    if len(revisions) > 1:
+    if len(versions) > 1:
+        yield f"Runs were made by versions {' and '.join(versions)}."
+    elif len(revisions) > 1:
         yield f"Runs were made by {len(revisions)} revisions of the code."
 
 

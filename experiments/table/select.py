@@ -13,7 +13,7 @@ from framework.run.store import Record
 
 Label = tuple[Any, ...]  # the values of an axis' keys
 Place = tuple[Label, Label]  # row, column
-_PROVENANCE = ("gpus", "load", "trace_source", "trace_sha256", "timing_source", "git_revision")
+_PROVENANCE = ("version", "gpus", "load", "trace_source", "trace_sha256", "timing_source", "git_revision")
 _DIFFERENT_RUNS = ("trace_source", "timing_source")  # of which a mean would mean nothing
 _TOLD = 6  # keys, and values, that an error lists
 ABSENT = "–"  # a key that a run does not have
@@ -49,6 +49,8 @@ def value_of(record: Record, key: str) -> Any:
     for source in (record.choices, record.config):
         if key in source:
             return _hashable(source[key])
+    if key == "version":
+        return record.version
     if key in _PROVENANCE:
         return record.summary.get(key)
     return record.key if key == "key" else ABSENT
@@ -193,11 +195,16 @@ def _require_replicates(cells: Sequence[tuple[Place, list[Record]]], keys: Seque
 
 
 def _varying(runs: Sequence[Record], replicates: Collection[str]) -> list[str]:
-    """Keys that vary among runs beside those of `replicates`: groups first, and then not what an option implies."""
+    """Keys that vary among runs beside those of `replicates`: groups first, and then not what an option implies.
+
+    Of runs that several versions made, the version alone.
+    """
 
     def column(key: str) -> tuple[Any, ...]:
         return tuple(value_of(record, key) for record in runs)
 
+    if "version" not in replicates and len(set(column("version"))) > 1:
+        return ["version"]  # another version names its settings and classes otherwise
     groups = {key: None for record in runs for key in record.choices}
     settings = {key: None for record in runs for key in record.config if key not in groups}
     found = [key for key in groups if len(set(column(key))) > 1]

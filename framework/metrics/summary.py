@@ -18,6 +18,7 @@ from framework.metrics.paper_scores import gaps_of
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import bubbles, drafted, loaded, pool_table, usage
 from framework.result import FINISHED, STATES, Gaps, Result
+from framework.version import VERSION
 
 Floats = NDArray[np.float64]
 _ROOT = Path(__file__).resolve().parents[2]
@@ -169,7 +170,8 @@ def _provenance(result: Result) -> dict[str, Any]:
 @functools.cache  # what a process has loaded does not change
 def _software() -> dict[str, Any]:
     packages = {name: version(name) for name in ("numpy", "polars", "numba")}
-    return {"versions": {"python": platform.python_version(), **packages}, "git_revision": git_revision(_ROOT)}
+    versions = {"servelab": VERSION, "python": platform.python_version(), **packages}
+    return {"versions": versions, "git_revision": git_revision(_ROOT)}
 
 
 def git_revision(root: Path) -> str | None:

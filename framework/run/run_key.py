@@ -22,6 +22,7 @@ from framework.workload import Workload
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DIGITS = 32
+_CODE_DIGITS = 8  # of them
 _LIBRARIES = ("numpy", "numba", "polars", "scipy")  # another release of these may round otherwise
 
 
@@ -29,18 +30,23 @@ def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:
     """The name of a run: equal for runs that must give the same bytes, 32 hex digits.
 
     It covers the flat `settings`, the sources of every class that they name with all that these import, the step times
-    of each pool and the requests.
+    of each pool and the requests. The first digits are those of the sources alone (`is_of_this_code`).
     """
-    targets = frozenset(str(value) for name, value in settings.items() if name.split(".")[-1] == "_target_")
+    code = code_hash(_targets(settings))
     pools = lay_out(experiment.policy, experiment.cluster).pools
     rows = [experiment.timing.row(experiment.model, pool.gpu, pool.parallelism) for pool in pools]
     parts = (
         json.dumps(settings, sort_keys=True, default=str),
-        code_hash(targets),
+        code,
         f"{experiment.timing.source} {rows!r}",
         workload_hash(experiment.workload),
     )
-    return _digest(part.encode() for part in parts)
+    return code[:_CODE_DIGITS] + _digest(part.encode() for part in parts)[_CODE_DIGITS:]
+
+
+def is_of_this_code(key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a run of these flat settings could have that key today. ImportError if one of its classes is gone."""
+    return key[:_CODE_DIGITS] == code_hash(_targets(settings))[:_CODE_DIGITS]
 
 
 @functools.cache  # a process goes on with the code that it has imported
@@ -70,6 +76,10 @@ def workload_hash(workload: Workload) -> str:
         content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
         parts += [field.name.encode(), content]
     return _digest(parts)
+
+
+def _targets(settings: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(str(value) for name, value in settings.items() if name.split(".")[-1] == "_target_")
 
 
 def _place(source: Path) -> str:

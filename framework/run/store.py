@@ -11,7 +11,7 @@ import functools
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import polars as pl
 from framework.cli.files import write_whole
 from framework.errors import InputError
 
+UNSTAMPED = "0.1"  # the version of records that name none
 _LOOSE = 64  # records that are left lying
 _SEGMENTS = 8  # files that are left unmerged
 _COLUMNS = {"key": pl.String, "config": pl.String, "choices": pl.String, "summary": pl.String, "value": pl.Float64}
@@ -35,6 +36,11 @@ class Record:
     choices: dict[str, str]
     summary: dict[str, Any]
     value: float
+
+    @property
+    def version(self) -> str:
+        """Of the project, which made it; records say so since 0.2."""
+        return str(self.summary.get("versions", {}).get("servelab", UNSTAMPED))
 
 
 class Store:
@@ -82,18 +88,33 @@ class Store:
         found = {record.key: record for record in (*kept, *loose.values())}
         return [found[key] for key in sorted(found)]
 
+    def remove(self, keys: Collection[str]) -> None:
+        """Drop the records of these keys; what others put meanwhile stays."""
+        for key in keys:
+            self._loose_path(key).unlink(missing_ok=True)
+        for segment in self._segments():
+            rows = _frame(segment)
+            left = rows.filter(~pl.col("key").is_in(list(keys)))
+            if len(left) < len(rows):
+                if len(left):
+                    self._write_segment(left)
+                segment.unlink(missing_ok=True)
+
     def _gather(self, records: Sequence[Record], sources: Sequence[Path]) -> None:
         """Write a segment of `records`, then remove the files that they came from."""
         rows = {record.key: [_cell(getattr(record, name)) for name in _COLUMNS] for record in records}
-        frame = pl.DataFrame(list(rows.values()), schema=_COLUMNS, orient="row").sort("key")
+        target = self._write_segment(pl.DataFrame(list(rows.values()), schema=_COLUMNS, orient="row").sort("key"))
+        for source in sources:
+            if source != target:
+                source.unlink(missing_ok=True)
+
+    def _write_segment(self, frame: pl.DataFrame) -> Path:
         content = io.BytesIO()
         frame.write_parquet(content)
         name = hashlib.sha256(content.getvalue()).hexdigest()[:32]
         target = self.directory / "segments" / f"{name}.parquet"
         write_whole(target, content.getvalue())
-        for source in sources:
-            if source != target:
-                source.unlink(missing_ok=True)
+        return target
 
     def _loose_path(self, key: str) -> Path:
         return self.directory / "records" / f"{key}.json"

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.ablation.command import Ablation, Outcome, Published, main, read_ablation, run
+from experiments.ablation.command import main
+from experiments.ablation.file import Ablation, Published, read_ablation
 from experiments.ablation.report import as_csv, as_json, as_markdown, as_table, remarks, write
+from experiments.ablation.run import Outcome, run
 from framework.cli.launch import explain
 from framework.errors import InputError
 from tests.conftest import ROOT

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.bench import command as bench
+from experiments.bench import command
 from experiments.bench import peer as bench_peer
+from experiments.bench import report as bench
 from experiments.bench.bare import CannotStepError, step_every_iteration
 from experiments.bench.measure import Measured
 from experiments.bench.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
@@ -154,7 +155,7 @@ def test_markdown_without_peer_and_with_a_failed_row() -> None:
     [(["--rows", "nope"], "azure-1"), (["--repeats", "0"], "--repeats"), (["--json", "/no/such/x.json"], "folder")],
 )
 def test_user_mistakes_end_with_code_2(arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(arguments) == 2
+    assert command.main(arguments) == 2
     message = capsys.readouterr().err.strip()
     assert word in message
     assert "\n" not in message
@@ -165,7 +166,7 @@ def test_a_row_from_start_to_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # in a narrow place the table breaks its figures over lines
-    code = bench.main(["--rows", "azure-1", "--repeats", "1", "--peer", str(tmp_path / "python")])
+    code = command.main(["--rows", "azure-1", "--repeats", "1", "--peer", str(tmp_path / "python")])
     assert code == 0
     assert "19,366" in capsys.readouterr().out
 

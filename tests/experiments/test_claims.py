@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.claims.command import main
-from experiments.claims.file import FOLDER, Claim, Common, read_claims, read_common
+from experiments.claims.file import Claim, Common, claim_names, read_claims, read_common
 from experiments.claims.run import Effect, Finding, put_to_test
 from experiments.claims.sheet import as_csv, lay_out, verdict
 from experiments.table.formats import as_latex, as_markdown
@@ -109,19 +109,54 @@ def test_a_file_that_is_no_row_is_refused(
 ) -> None:
     content = dict(CONTENT)
     change(content)
-    OmegaConf.save(OmegaConf.create(content), tmp_path / "quick.yaml")
+    (tmp_path / "swift").mkdir()
+    OmegaConf.save(OmegaConf.create(content), tmp_path / "swift" / "quick.yaml")
     with pytest.raises(InputError) as caught:
         read_claims(folder=tmp_path)
-    assert all(word in str(caught.value) for word in ("quick.yaml", *words))
+    assert all(word in str(caught.value) for word in ("swift/quick.yaml", *words))
 
 
-def test_only_takes_the_beginning_of_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [one.name for one in read_claims(["ares"])] == ["ares_goodput", "ares_tpot"]
-    assert [one.name for one in read_claims(["ares_tpot"])] == ["ares_tpot"]
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("ares", ["ares/goodput", "ares/tpot"]),
+        ("ares/tpot", ["ares/tpot"]),
+        ("eagle", ["eagle/48", "eagle/large", "eagle/small"]),
+        ("sarathi/yi", ["sarathi/yi_relaxed", "sarathi/yi_strict"]),
+    ],
+)
+def test_only_takes_a_system_or_a_case(word: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert [one.name for one in read_claims([word])] == names
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "new", "names"),
+    [
+        ("ares_tpot", "ares/tpot", ["ares/tpot"]),
+        ("sarathi_yi", "sarathi/yi", ["sarathi/yi_relaxed", "sarathi/yi_strict"]),
+    ],
+)
+def test_only_takes_old_names_and_says_the_new_one(
+    word: str, new: str, names: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVELAB_NOTED", "")
+    assert [one.name for one in read_claims([word])] == names
+    assert capsys.readouterr().err == f"note: --only {word} is --only {new} from version 0.3 on\n"
+
+
+def test_only_refuses_a_name_that_no_claim_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "are"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: --only are: no claim of that name; choose from ares_goodput, ares_tpot,")
+    assert error.startswith("error: --only are: no claim of that name; choose from ares/goodput, ares/tpot,")
     assert error.count("\n") == 1
+
+
+def test_names_are_in_the_order_of_the_table() -> None:
+    """That of README and docs/claims.md, in which EAGLE-3 comes before EAGLE."""
+    names = claim_names()
+    assert len(names) == 51
+    assert names.index("eagle3/64") < names.index("eagle/48")
 
 
 def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +198,7 @@ def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest
         put_to_test([row], COMMON, True, tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[!_]*.yaml")))
+@pytest.mark.parametrize("name", claim_names())
 def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
     (row,), common = read_claims([name]), read_common()

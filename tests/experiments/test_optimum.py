@@ -11,9 +11,11 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from experiments.optimum import command as optimum
-from experiments.optimum.command import Optimum, Scenario, Searches, read_scenarios, solve
+from experiments.optimum import command
+from experiments.optimum import solve as solving
+from experiments.optimum.file import Scenario, read_scenarios
 from experiments.optimum.report import draw, layout, rows, table, write
+from experiments.optimum.solve import Optimum, Searches, solve
 from framework.errors import InputError
 from framework.run.sweep import Sweep
 
@@ -50,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(optimum, "Sweep", in_this_process)
+        patch.setattr(solving, "Sweep", in_this_process)
         yield folder
 
 
@@ -152,7 +154,7 @@ def test_files_say_what_the_table_says(solved: list[Optimum], folder: Path) -> N
 
 
 def test_words_that_name_nothing_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert optimum.main(["--only", "nonesuch"]) == 2
+    assert command.main(["--only", "nonesuch"]) == 2
     out, err = capsys.readouterr()
     assert not out
     (line,) = err.splitlines()

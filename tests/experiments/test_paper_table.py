@@ -369,6 +369,18 @@ def test_twins_and_recordings_have_no_common_mean() -> None:
     assert "trace_source" in refusal([record(trace="mooncake", source="real"), record(trace="mooncake", seed=1)])
 
 
+def test_runs_of_other_versions_are_told_apart_or_refused() -> None:
+    """A record of 0.1 names no version, and its classes otherwise."""
+    records = [record(), record(request_goodput=9.0, git_revision="def", versions={"servelab": "0.2.0"})]
+    records[0].config["policy._target_"], records[1].config["policy._target_"] = "old.Name", "new.Name"
+    line = refusal(records)
+    assert "2 runs differ in version (0.1, 0.2.0); choose with version=0.1" in line
+    assert "_target_" not in line
+    assert rows(table(records, "version=0.2.0"))[0]["mean"] == "9.0"
+    assert len(rows(table(records, "rows=version"))) == 2
+    assert "versions 0.1 and 0.2.0" in text(records, "rows=version")
+
+
 def test_runs_of_other_code_are_told_apart_or_refused() -> None:
     records = [record(), record(git_revision="def", request_goodput=9.0)]
     line = refusal(records)

@@ -13,6 +13,7 @@ from tests.conftest import ROOT
 # From low to high. A room is a folder of framework/, a flat module of it, or a top-level folder.
 FLOORS = (
     "framework.moved",
+    "framework.version",
     "framework.errors",
     "framework.compiler",
     "framework.cli",

@@ -8,9 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import framework
+from framework.version import VERSION
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -61,6 +64,25 @@ def test_one_python_version_is_named_everywhere() -> None:
     assert PROJECT["tool"]["mypy"]["python_version"] == version
     assert PROJECT["tool"]["ruff"]["target-version"] == "py" + version.replace(".", "")
     assert f"({version.replace('.', ', ')})" in (ROOT / "Makefile").read_text()
+
+
+def test_one_version_is_named_everywhere() -> None:
+    assert PROJECT["project"]["version"] == VERSION == framework.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == VERSION
+    assert citation["license"] == PROJECT["project"]["license"]["text"]
+    releases = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == VERSION
+    assert releases == sorted(releases, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
+
+
+def test_hooks_before_a_commit_have_the_locked_versions() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = {hook["id"]: hook for hook in local["hooks"]}
+    assert set(hooks) == {"ruff", "ruff-format", "mypy"}
+    for name in ("ruff", "ruff-format"):
+        assert hooks[name]["additional_dependencies"] == [f"ruff=={locked('requirements.lock')['ruff']}"]
+    assert hooks["mypy"]["entry"].startswith(".venv/bin/python ")  # where requirements.lock is installed
 
 
 def test_licence_is_the_declared_one() -> None:

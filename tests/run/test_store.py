@@ -54,6 +54,19 @@ def test_segments_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [results.get(record(number).key) for number in range(30)] == [record(number) for number in range(30)]
 
 
+@pytest.mark.parametrize("most", [0, 64])
+def test_what_is_removed_is_gone_and_the_rest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(store, "_LOOSE", most)
+    results = Store(tmp_path)
+    for number in range(6):
+        results.put(record(number))
+    results.read()  # into segments, or not
+    results.remove([record(number).key for number in (0, 4, 9)])
+    assert results.read() == [record(number) for number in (1, 2, 3, 5)]
+    results.remove([one.key for one in results.read()])
+    assert results.read() == []
+
+
 def test_a_repeated_run_replaces_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_LOOSE", 0)
     results = Store(tmp_path)

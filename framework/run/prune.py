@@ -1,0 +1,61 @@
+"""Removes from a store what no run of today would reuse: records that other code made.
+
+    python -m framework.run.prune [store=DIR] [remove=true]
+
+It says how many these are, by version, and with remove=true removes them. Tables can be made of them as long as they
+are there. Records of classes that cannot be imported here stay.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from framework.cli.arguments import split_arguments, truth
+from framework.cli.launch import launch
+from framework.errors import InputError
+from framework.run.run_key import is_of_this_code
+from framework.run.store import Record, Store
+from framework.version import VERSION
+
+
+def main(words: Sequence[str]) -> None:
+    """Count, and perhaps remove, the records of other code."""
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    own, _ = split_arguments(words, ("store", "remove"), ())
+    store = Store(Path(own.get("store", "results")).expanduser())
+    is_asked = truth("remove", own.get("remove", "false"))
+    records = store.read() if store.directory.is_dir() else []
+    if not records:
+        raise InputError(f"store={store.directory}: holds no runs")
+    useless = [record for record in records if is_useless(record)]
+    if is_asked:
+        store.remove([record.key for record in useless])
+    print(told(useless, len(records), is_asked))
+
+
+def is_useless(record: Record) -> bool:
+    """Whether code that is not today's made it, as far as that can be known."""
+    if record.version != VERSION:
+        return True
+    try:
+        return not is_of_this_code(record.key, record.config)
+    except ImportError:  # perhaps of a policy that is on the path at other times
+        return False
+
+
+def told(useless: Sequence[Record], total: int, is_removed: bool) -> str:
+    """One line: how many of how many, and of which versions."""
+    counts = sorted(Counter(record.version for record in useless).items())
+    versions = ", ".join(f"{count:,} of version {version}" for version, count in counts)
+    kinds = f" ({versions})" if versions else ""
+    what = "removed" if is_removed else "made by other code, which remove=true removes"
+    return f"{len(useless):,} of {total:,} records {what}{kinds}"
+
+
+if __name__ == "__main__":
+    launch(lambda: main(sys.argv[1:]))
