@@ -74,7 +74,7 @@ def _destination(r: Request) -> int:
 
 
 class PlainInspection:
-    """The plain objects of one run as `framework.policy.inspection.Inspection`. `tables`: as policies are shown them."""
+    """The plain objects of one run as `framework.policy.inspection.Inspection`; `tables`: as policies see them."""
 
     def __init__(self, simulation: Simulation, tables: StepTables, copy_bytes_per_token: float) -> None:
         self.tables = tables

@@ -158,9 +158,10 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
         r.sent_ahead = None  # from here on it is a transfer like any other
         return False
     if at_split or asks_where_to_decode(s, i):
-        d = s.ask_route_decode(r)
-        if isinstance(d, str):
-            return turn_away(s, i, r, REJECTED, d)
+        answer = s.ask_route_decode(r)
+        if isinstance(answer, str):
+            return turn_away(s, i, r, REJECTED, answer)
+        d = answer
         if not s.fits(d, r):
             return turn_away(s, i, r, FAILED, "kv")
     if d is i:
