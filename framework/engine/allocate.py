@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from framework.codes import MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
 from framework.engine.config import EngineConfig
+from framework.engine.logs import STEP_LOG, TOKEN_LOG
 from framework.engine.mechanisms.data_parallel import RANK_WORDS
 from framework.engine.mechanisms.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.mechanisms.speculation import Speculation
@@ -21,9 +22,7 @@ from framework.engine.state import (
     PREFILL_STEP,
     SIM,
     STEP,
-    STEP_LOG,
     TIER,
-    TOKEN_LOG,
     Memory,
 )
 from framework.errors import InputError

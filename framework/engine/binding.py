@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import BAD_INSTANCE, BAD_ROLE, CONCURRENT, OFF, OUT_OF_BLOCKS, ROLES
+from framework.codes import BAD_INSTANCE, BAD_ROLE, OFF, OUT_OF_BLOCKS, ROLES
 from framework.compiler.decorators import compiled, numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import Memory
-from framework.errors import InputError, InvariantError, PolicyError, require_positive
+from framework.errors import InvariantError, PolicyError, require_positive
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
@@ -30,8 +30,7 @@ _ALWAYS_ASKED = ("route_prefill", "route_decode")  # whose defaults decide somet
 class Binding:
     """One policy bound to one run: the addresses of its hooks, what compiled ones are handed, errors on their way out.
 
-    `view`, `params` and `numbers` are what compiled hooks get beside a request. Raises InputError where the policy and
-    the instances do not go together.
+    `view`, `params` and `numbers` are what compiled hooks get beside a request.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
@@ -49,7 +48,6 @@ class Binding:
         if memory.options["tiers"][0] == 0:
             memory.hooks["address"][FETCH_PREFIX] = 0
         self._set_options()
-        _require_whole_instances_where_shared(policy, memory)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -155,22 +153,3 @@ class Binding:
 @functools.cache
 def _compiled_rule(function: Callable[..., int]) -> Any:
     return compiled(DECISION)(function)
-
-
-def _require_whole_instances_where_shared(policy: Policy, memory: Memory) -> None:
-    instances = memory.instances
-    shared = policy.shares_gpus or np.any(instances["mode"] == CONCURRENT)
-    if shared and np.any(instances["ranks"] > 0):
-        raise InputError(
-            "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
-            " set cluster.rank_choice=even"
-        )
-    if shared and np.any(instances["stages"] > 0):
-        raise InputError(
-            "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
-        )
-    if np.any((instances["ranks"] > 0) & (instances["stages"] > 0)):
-        raise InputError(
-            "pipeline stages and ranks with requests of their own do not go together;"
-            " set cluster.pp=1 or cluster.rank_choice=even"
-        )

@@ -11,17 +11,29 @@ from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
-from framework.system.cluster import BATCHINGS, PLANS, Batching, Phase
+from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase
 
-__all__ = ["BATCHINGS", "PLANS", "Batching", "EngineConfig", "FirstToken", "Log", "Phase", "Preemption"]
+__all__ = [
+    "BATCHINGS",
+    "PLANS",
+    "Batching",
+    "EngineConfig",
+    "FirstToken",
+    "Implementation",
+    "Log",
+    "Phase",
+    "Preemption",
+]
 
 Preemption = Literal["recompute", "swap"]
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
+Implementation = Literal["compiled", "reference"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
+IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,8 @@ class EngineConfig:
     `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
     its old role and its start in the new one; `start_s`: between switching an instance on and its start;
     `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
-    `log`: whether the step log is kept or reduced as it is made; `attention`: of steps that prefill and decode;
+    `log`: whether the step log is kept or reduced as it is made; `implementation`: the compiled engine, or the plain
+    one, which does the same slowly and keeps the whole log; `attention`: of steps that prefill and decode;
     `kv_compression`: how KV is kept and sent; `speculation`: of decode steps; `prefix_stores`: where prefixes are kept
     beside GPU memory, with `prefix_cache` only; `sharing`: of GPUs by two streams. Raises InputError for a value out of
     range.
@@ -57,6 +70,7 @@ class EngineConfig:
     start_s: float = 0.0
     layerwise_tokens: int | None = None
     log: Log = "full"
+    implementation: Implementation = "compiled"
     attention: Attention = field(default_factory=Attention)
     kv_compression: KvFormat = field(default_factory=KvFormat)
     speculation: Speculation = field(default_factory=Speculation)
@@ -74,6 +88,9 @@ class EngineConfig:
         require_choice("engine.batching", self.batching, BATCHINGS)
         require_choice("engine.first_token", self.first_token, FIRST_TOKENS)
         require_choice("engine.log", self.log, LOGS)
+        require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
+        if self.implementation == "reference" and self.log != "full":
+            raise InputError("engine.implementation=reference keeps the whole step log; set engine.log=full")
         require_share("engine.kv_fraction", self.kv_fraction)
         for name in ("role_change_s", "start_s"):
             require_at_least(f"engine.{name}", getattr(self, name), 0)
@@ -94,4 +111,27 @@ def _require_settings(name: str, value: Any, kind: type) -> None:
         raise InputError(
             f"engine.{name} must be a file of conf/engine/{name}, got {value!r};"
             f" on a command line write engine/{name}=NAME, in a defaults list - override /engine/{name}: NAME"
+        )
+
+
+def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_gpus: bool) -> None:
+    """Raise InputError where streams, ranks and stages of instances do not go together.
+
+    `shares_gpus`: the policy may let prefills run beside decodes.
+    """
+    pools = cluster.pools
+    shared = shares_gpus or any((pool.batching or engine.batching) == "concurrent" for pool in pools)
+    if shared and any(pool.has_ranks for pool in pools):
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
+            " set cluster.rank_choice=even"
+        )
+    if shared and any(pool.parallelism.pp > 1 for pool in pools):
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
+        )
+    if any(pool.has_ranks and pool.parallelism.pp > 1 for pool in pools):
+        raise InputError(
+            "pipeline stages and ranks with requests of their own do not go together;"
+            " set cluster.pp=1 or cluster.rank_choice=even"
         )

@@ -7,13 +7,7 @@ request or an instance is a number from 0, and -1 where there is none. `SEMANTIC
 
 from __future__ import annotations
 
-import numpy as np
-
-
-def record(*fields: tuple[str, str]) -> np.dtype[np.void]:
-    """A record type whose fields are attributes both in compiled code and in plain Python."""
-    return np.dtype((np.record, np.dtype(list(fields), align=True)))
-
+from framework.engine.logs import record
 
 REQUEST = record(
     # What arrives.

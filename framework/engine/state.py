@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.records import INSTANCE, REQUEST, record
+from framework.engine.logs import STEP_LOG, TOKEN_LOG, record
+from framework.engine.records import INSTANCE, REQUEST
 
 # The present step of an instance, or the present leap: a run of equal decode steps without a decision between them. It
 # ends where a request does, so no hook may see it.
@@ -170,32 +171,6 @@ TIER = record(
     ("latency_s", "f8"),  # seconds of a load beside its bytes
     ("hit_tokens", "i8"),  # prompt tokens loaded from it by first admissions
     ("loaded_bytes", "f8"),  # bytes loaded from it
-)
-
-# A row of the step log: a leap that has ended.
-STEP_LOG = record(
-    ("start_s", "f8"),
-    ("first_s", "f8"),  # seconds of its first step
-    ("increment_s", "f8"),  # seconds by which each further step took longer
-    ("step0", "i8"),  # decode_steps of the instance at its start
-    ("context", "i8"),  # KV tokens that the decodes of its first step read
-    ("instance", "i4"),
-    ("steps", "i4"),
-    ("batch", "i4"),  # requests that decoded
-    ("prefill_tokens", "i4"),
-    ("depth", "i4"),  # tokens drafted for each decode
-    ("stream", "i4"),  # 1: a prefill step beside the decodes
-)
-
-# A row of the token log: the decode steps of an instance that gave a request its tokens. With instance -1 the row is a
-# single gap of `previous_token_s` seconds.
-TOKEN_LOG = record(
-    ("first_step", "i8"),  # decode_steps before its first token there
-    ("last_step", "i8"),  # decode_steps after its last one
-    ("previous_token_s", "f8"),  # time of the token before
-    ("request", "i4"),
-    ("instance", "i4"),
-    ("accepted", "i8"),  # drafted tokens beyond one a step
 )
 
 # What a policy does at a tick.

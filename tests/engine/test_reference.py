@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.engine.reference import loop
+from framework.engine.reference.options import Options, Spec
+from framework.engine.reference.simulation import Hooks, Simulation
+from framework.engine.reference.state import Instance, Request
 from framework.errors import PolicyError
 from framework.workload import Workload
-from tests.helpers.reference import Hooks, Simulation
-from tests.helpers.reference_parts import Instance, Options, Request, Spec
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Affine:
         return self.per_context_token * context
 
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
+        return 0.0
+
+    def beyond(self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int) -> float:
         return 0.0
 
 
@@ -64,7 +69,7 @@ def run(
     **options: Any,
 ) -> Simulation:
     options = {"block_tokens": 1, "watermark": 0.0} | options
-    return Simulation(workload, specs, Options(**options), timing, hooks or Hooks()).run()
+    return loop.run(Simulation(workload, specs, Options(**options), timing, hooks or Hooks()))
 
 
 def tokens(simulation: Simulation) -> list[list[float]]:
@@ -121,7 +126,7 @@ def test_decodes_are_not_dropped_for_the_budget() -> None:
 
 
 def test_the_queue_is_read_by_priority_then_order() -> None:
-    hooks = Script(prioritize=lambda s, r: float(r.p))
+    hooks = Script(prioritize=lambda s, r: float(r.input_tokens))
     s = run(trace((0, 9, 1), (0, 5, 1), (0, 2, 1), (0, 5, 1)), instance(batch=1), hooks=hooks)
     assert [r.end_s for r in s.requests] == [1, 3, 2, 4]
 
@@ -234,8 +239,8 @@ def test_a_victim_of_a_decode_instance_is_prefilled_again_elsewhere() -> None:
     assert s.requests[1].transfer_end_s == 3
 
 
-def migrate_first(target: int = 1) -> Callable[[Simulation], Sequence[tuple[str, int, int]]]:
-    return lambda s: [("migrate", 0, target)]
+def migrate_first(target: int = 1) -> Callable[[Simulation, int], Sequence[tuple[str, int, int]]]:
+    return lambda s, tick: [("migrate", 0, target)]
 
 
 def test_migration_copies_while_decoding_then_moves_the_tail() -> None:
@@ -355,8 +360,8 @@ def test_a_request_fails_that_no_longer_fits_where_it_is_to_decode() -> None:
 def test_ticks_come_before_arrivals_of_the_same_time_and_stop_with_the_last_request() -> None:
     seen: list[tuple[float, int]] = []
 
-    def on_tick(s: Simulation) -> Sequence[tuple[str, int, int]]:
-        seen.append((s.now, len(s.instances[0].decoding) + len(s.instances[0].prefilling)))
+    def on_tick(s: Simulation, tick: int) -> Sequence[tuple[str, int, int]]:
+        seen.append((s.now_s, len(s.instances[0].running) + len(s.instances[0].prefilling)))
         return ()
 
     run(trace((2, 1, 3), (4, 1, 1)), instance(), hooks=Script(tick_s=2.0, on_tick=on_tick))
@@ -367,8 +372,8 @@ def test_batching_is_asked_again_only_after_a_change() -> None:
     asked: list[float] = []
 
     def batching(s: Simulation, i: Instance) -> tuple[int, str, int]:
-        asked.append(s.now)
-        return (1, "decode_first", 0) if s.now < 2 else (8, "prefill_first", 0)
+        asked.append(s.now_s)
+        return (1, "decode_first", 0) if s.now_s < 2 else (8, "prefill_first", 0)
 
     s = run(trace((0, 3, 4), (0.5, 2, 1)), instance(), hooks=Script(batching=batching))
     # Chunks of 1 end at 1 and 2; then the rest of the prompt and request 1 share a step; decodes follow unasked until
@@ -378,7 +383,9 @@ def test_batching_is_asked_again_only_after_a_change() -> None:
 
 
 def test_requests_that_wait_for_each_other_fail() -> None:
-    hooks = Script(0.25, route_prefill=lambda s, r: r.id % 2, route_decode=lambda s, r: 1 - r.id, on_tick=lambda s: ())
+    hooks = Script(
+        0.25, route_prefill=lambda s, r: r.id % 2, route_decode=lambda s, r: 1 - r.id, on_tick=lambda s, tick: ()
+    )
     columns = turns([-1, -1, 0])
     s = run(trace((0, 4, 2), (0, 4, 2), (0, 1, 1), **columns), *[instance(blocks=6)] * 2, hooks=hooks)
     assert [(r.state, r.reason, r.end_s) for r in s.requests] == [(3, "stalled", 1)] * 3
@@ -387,7 +394,7 @@ def test_requests_that_wait_for_each_other_fail() -> None:
 
 def test_a_policy_that_names_no_instance_is_refused() -> None:
     for chosen in (-1, 2, 1):
-        with pytest.raises(PolicyError, match=f"route_prefill returned {chosen}"):
+        with pytest.raises(PolicyError, match=f"route_prefill returned instance {chosen}"):
             run(trace((0, 1, 1)), instance(), instance("decode"), hooks=Script(route_prefill=lambda s, r, c=chosen: c))
 
 
@@ -396,7 +403,7 @@ def test_at_equal_times_events_follow_kind_and_id() -> None:
         trace((0, 1, 2), (0, 1, 2), (1, 1, 1)),
         instance(),
         instance(),
-        hooks=Script(tick_s=1.0, route_prefill=lambda s, r: r.id % 2, on_tick=lambda s: ()),
+        hooks=Script(tick_s=1.0, route_prefill=lambda s, r: r.id % 2, on_tick=lambda s, tick: ()),
     )
     at_one = [(kind, id) for time, kind, id in s.order if time == 1]
     assert at_one == [(0, 0), (0, 1), (4, 1), (5, 2)]

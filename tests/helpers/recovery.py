@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from framework.engine.reference.options import Drafts
 from framework.result import Result
-from tests.helpers.reference_parts import Drafts
 
 Step = tuple[float, float, int, int, int]  # start, end, decodes, prefill tokens, summed context
 

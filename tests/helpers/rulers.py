@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from framework.codes import DECODE, PREFILL
+from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
+from framework.engine.reference.state import Instance, Request
 from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
-from tests.helpers.reference import Hooks, Simulation
-from tests.helpers.reference_parts import ROLE_OF, Instance, Request
 
 MODES = (
     *("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only"),
@@ -192,10 +193,10 @@ class Ruler:
 def look_at_simulation(s: Simulation) -> Look:
     cells = [instance_columns(i) for i in s.instances]
     return Look(
-        now_s=s.now,
-        roles=[ROLE_OF[i.accepts] for i in s.instances],
+        now_s=s.now_s,
+        roles=[ROLE_NAMES[i.role] for i in s.instances],
         columns={name: [cell[name] for cell in cells] for name in COLUMNS},
-        decoding=[[(r.id, r.g, r.kv) for r in i.decoding] for i in s.instances],
+        decoding=[[(r.id, r.emitted, r.kv) for r in i.running] for i in s.instances],
     )
 
 
@@ -203,17 +204,18 @@ def instance_columns(i: Instance) -> dict[str, int]:
     queue = [r for _, _, r in i.waiting]
     return {
         "queued": len(queue),
-        "queued_tokens": sum(r.goal for r in queue) + sum(r.target - r.done for r in i.prefilling + i.coming),
-        "running": len(i.decoding),
+        "queued_tokens": sum(r.goal for r in queue)
+        + sum(r.prefill_until - r.prefilled for r in i.prefilling + i.coming),
+        "running": len(i.running),
         "prefilling": len(i.prefilling),
         "kv_tokens": i.kv_tokens,
-        "incoming": len(i.incoming) + len(i.arriving),
-        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.arriving),
+        "incoming": len(i.incoming) + len(i.reserved),
+        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.reserved),
         "swapped": len(i.swapped),
         "free_blocks": i.cache.free,
         "evictable_blocks": i.cache.available - i.cache.free,
         "token_budget": i.token_budget,
-        "changing": int(i.before != i.after),
+        "changing": int(i.draining_role != i.next_role),
     }
 
 
@@ -224,9 +226,9 @@ def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
     runs = [0] * len(s.instances)
     for k, i in enumerate(s.instances):
         names = {*i.cache.references, *(id for store in i.stores for id in store.ids)}
-        while runs[k] < len(r.blocks) and r.blocks[runs[k]] in names:
+        while runs[k] < len(r.hash_ids) and r.hash_ids[runs[k]] in names:
             runs[k] += 1
-    return [s.hash_tokens * min(run, (r.p - 1) // s.hash_tokens) for run in runs]
+    return [s.hash_tokens * min(run, (r.input_tokens - 1) // s.hash_tokens) for run in runs]
 
 
 class RuledHooks(Hooks):
@@ -238,37 +240,37 @@ class RuledHooks(Hooks):
         self.tick_s = ruler.rules.tick_s or None
         self.dynamic_keys = ruler.rules.prioritize == "dynamic"
 
-    def admit(self, simulation: Simulation, r: Request) -> str | None:
-        return None if self.ruler.admit(look_at_simulation(simulation), r.id) else "policy"
+    def admit(self, s: Simulation, r: Request) -> str | None:
+        return None if self.ruler.admit(look_at_simulation(s), r.id) else "policy"
 
-    def route_prefill(self, simulation: Simulation, r: Request) -> int:
-        look = look_at_simulation(simulation)
+    def route_prefill(self, s: Simulation, r: Request) -> int:
+        look = look_at_simulation(s)
         if "route_prefill" in self.overrides:
-            return self.ruler.route_prefill(look, r.id, r.g, cached_in_simulation(simulation, r))
+            return self.ruler.route_prefill(look, r.id, r.emitted, cached_in_simulation(s, r))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
-    def fetch_prefix(self, simulation: Simulation, r: Request) -> int:
-        return self.ruler.fetch_prefix(look_at_simulation(simulation), r.id, cached_in_simulation(simulation, r))
+    def fetch_prefix(self, s: Simulation, r: Request) -> int:
+        return self.ruler.fetch_prefix(look_at_simulation(s), r.id, cached_in_simulation(s, r))
 
-    def route_decode(self, simulation: Simulation, r: Request) -> int | str:
-        look = look_at_simulation(simulation)
+    def route_decode(self, s: Simulation, r: Request) -> int | str:
+        look = look_at_simulation(s)
         if "route_decode" in self.overrides:
-            return self.ruler.route_decode(look, r.id, r.g, cached_in_simulation(simulation, r))
+            return self.ruler.route_decode(look, r.id, r.emitted, cached_in_simulation(s, r))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "decode")]
         return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
 
-    def prioritize(self, simulation: Simulation, r: Request) -> float:
-        return self.ruler.prioritize(look_at_simulation(simulation), r.id, r.p)
+    def prioritize(self, s: Simulation, r: Request) -> float:
+        return self.ruler.prioritize(look_at_simulation(s), r.id, r.input_tokens)
 
-    def batching(self, simulation: Simulation, i: Instance) -> tuple[int, str, int]:
-        return self.ruler.batching(look_at_simulation(simulation), i.id)
+    def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
+        return self.ruler.batching(look_at_simulation(s), i.id)
 
-    def split_at(self, simulation: Simulation, r: Request) -> int:
-        return self.ruler.split_at(look_at_simulation(simulation), r.id, r.p)
+    def split_at(self, s: Simulation, r: Request) -> int:
+        return self.ruler.split_at(look_at_simulation(s), r.id, r.input_tokens)
 
-    def on_tick(self, simulation: Simulation) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_tick(look_at_simulation(simulation))
+    def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
+        return self.ruler.on_tick(look_at_simulation(s))
 
 
 # the compiled engine
@@ -283,8 +285,7 @@ def look_at_cluster(cluster: Cluster) -> Look:
         cells = zip(ids, cluster.requests.generated(ids), cluster.requests.kv_tokens(ids), strict=True)
         decoding.append([(int(r), int(generated), int(kv)) for r, generated, kv in cells])
     prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
-    able = (("prefill", prefill), ("decode", decode))
-    roles = [ROLE_OF[frozenset(phase for phase, those in able if i in those)] for i in range(len(decoding))]
+    roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(len(decoding))]
     return Look(cluster.now_s, roles, columns, decoding)
 
 

@@ -7,7 +7,6 @@ exact in float64 whatever its order; general ones use arbitrary floats.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,15 +20,15 @@ from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.reference.setup import options, specs, step_time
+from framework.engine.reference.simulation import Hooks, Simulation
+from framework.engine.replay import Setting
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
-from framework.system.model import Model, kv_capacity_tokens
+from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing import table as step
-from framework.timing.table import StepRow, StepTables, Surface
+from framework.timing.table import StepRow, Surface
 from framework.workload import Closed, Load, Open, Workload
-from tests.helpers import reference_parts
-from tests.helpers.reference_parts import Drafts, Options, Spec
 from tests.helpers.rulers import Rules
 
 MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
@@ -44,29 +43,6 @@ class RowTiming:
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         return self.rows[gpu.name]
-
-
-@dataclass(frozen=True)
-class TableTime:
-    """The same tables for the reference engine, which reads them as keys and values are kept."""
-
-    tables: StepTables
-    kv: KvFormat
-    pack_s: tuple[float, ...]  # of each token that is prefilled, by pool
-
-    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
-        return (
-            float(step.base_s(self.tables, pool, prefill_tokens, decodes, sampled)) + self.pack_s[pool] * prefill_tokens
-        )
-
-    def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
-        return self.kv.prefill_factor * float(step.chunk_s(self.tables, pool, prefix, chunk))
-
-    def decode_s(self, pool: int, decodes: int, context: int) -> float:
-        return float(step.decode_s(self.tables, pool, decodes, self.kv.read_factor * context)[0])  # type: ignore[arg-type]
-
-    def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
-        return self.kv.read_factor * float(step.uneven_s(self.tables, pool, decodes, context, longest))
 
 
 @dataclass(frozen=True)
@@ -91,107 +67,13 @@ class Scenario:
         shares = not any(pool.has_ranks or pool.parallelism.pp > 1 for pool in pools)
         object.__setattr__(self, "rules", replace(self.rules, shares=shares))
 
-    def table_time(self) -> TableTime:
-        return TableTime(
-            step.stack([self.timing.row(self.model, pool.gpu, pool.parallelism) for pool in self.cluster.pools]),
-            self.engine.kv_compression,
-            tuple(self.seconds_at(pool, self.engine.kv_compression.pack_bytes_s) for pool in self.cluster.pools),
-        )
+    def setting(self) -> Setting:
+        return Setting(self.workload, self.cluster, self.model, self.timing, self.engine, self.load, self.seed)
 
-    def seconds_at(self, pool: PoolSpec, bytes_s: float | None) -> float:
-        """Of one token's keys and values, each rank working on tokens of its own."""
-        return 0.0 if bytes_s is None else self.model.kv_bytes_per_token / bytes_s / pool.parallelism.gpus
-
-    def memory_bytes_s(self, pool: PoolSpec) -> float:
-        return pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus if self.engine.sharing.contention else math.inf
-
-    def options(self) -> Options:
-        engine = self.engine
-        return Options(
-            block_tokens=engine.block_tokens,
-            watermark=engine.watermark,
-            preemption=engine.preemption,
-            prefix_cache=engine.prefix_cache,
-            first_token=engine.first_token,
-            kv_bytes_per_token=self.model.kv_bytes_per_token * engine.kv_compression.memory_share,
-            copy_bytes_per_token=self.model.kv_bytes_per_token * engine.kv_compression.copy_share,
-            attention_overlap=engine.attention.overlap,
-            decode_rows=engine.attention.decode_rows,
-            max_context=self.model.max_context,
-            admission_wait_steps=engine.admission_wait_steps,
-            role_change_s=engine.role_change_s,
-            start_s=engine.start_s,
-            latency_s=self.cluster.link.latency_s,
-            layerwise_tokens=engine.layerwise_tokens,
-            layers=self.model.layers,
-            request_s=self.timing.rows[self.cluster.pools[0].gpu.name].request_s,
-            intake_s=self.timing.rows[self.cluster.pools[0].gpu.name].intake_s,
-            clients=self.load.clients,
-            drafts=self.drafts(),
-            tiers=self.tiers(),
-            loads_layer_wise=engine.prefix_stores.layer_wise,
-            prefill_percent=engine.sharing.prefill_percent,
-            prefill_slowdown=engine.sharing.slowdowns()[0].tolist(),
-            decode_slowdown=engine.sharing.slowdowns()[1].tolist(),
-            weight_bytes=self.model.weight_bytes,
-        )
-
-    def tiers(self) -> tuple[reference_parts.Tier, ...]:
-        """The tiers, in trace blocks."""
-        size, bytes_ = self.workload.hash_block_tokens, self.engine.kv_compression.memory_share
-        bytes_ *= self.model.kv_bytes_per_token
-        found = []
-        for tier in self.engine.prefix_stores.tiers.values():
-            tokens = tier.capacity_tokens
-            if tier.capacity_bytes is not None:
-                tokens = int(tier.capacity_bytes / bytes_)
-            blocks = 1 << 40 if tokens is None else tokens // size
-            found.append(reference_parts.Tier(blocks, tier.bandwidth_bytes_s, tier.latency_s, tier.shared))
-        return tuple(found)
-
-    def drafts(self) -> Drafts:
-        speculation = self.engine.speculation
-        cost = 1 / self.model.layers if speculation.draft_cost is None else speculation.draft_cost
-        return Drafts(speculation.acceptance, speculation.most, speculation.depth == "adaptive", cost, self.seed)
-
-    def specs(self) -> list[Spec]:
-        """One Spec an instance, pool after pool."""
-        return [
-            Spec(
-                reserve_blocks=self.reserve_blocks(pool),
-                chunk_sizes=pool.chunk_schedule.sizes if pool.chunk_schedule else (),
-                stage_tokens=pool.chunk_schedule.stage_tokens if pool.chunk_schedule else 1,
-                ranks=pool.parallelism.dp if pool.has_ranks else 1,
-                stages=pool.parallelism.pp,
-                rank_choice=pool.rank_choice,
-                pool=k,
-                role=pool.role,
-                total_blocks=self.capacity_tokens(pool) // self.engine.block_tokens,
-                token_budget=pool.token_budget or self.engine.token_budget,
-                max_batch=pool.max_batch or self.engine.max_batch,
-                mode=pool.batching or self.engine.batching,
-                bandwidth_bytes_s=pool.link_bytes_s or self.cluster.link.bandwidth_bytes_s,
-                host_bytes_s=pool.host_bytes_s,
-                unpack_s=self.seconds_at(pool, self.engine.kv_compression.unpack_bytes_s),
-                memory_bytes_s=self.memory_bytes_s(pool),
-            )
-            for k, pool in enumerate(self.cluster.pools)
-            for _ in range(pool.instances)
-        ]
-
-    def reserve_blocks(self, pool: PoolSpec) -> int | None:
-        if pool.reserve_tokens is None:
-            return None
-        total = self.capacity_tokens(pool) // self.engine.block_tokens
-        most = total - math.floor(self.engine.watermark * total)
-        return min(-(-pool.reserve_tokens // self.engine.block_tokens), most)
-
-    def capacity_tokens(self, pool: PoolSpec) -> int:
-        if self.engine.kv_tokens is not None:
-            return self.engine.kv_tokens
-        dp = pool.parallelism.dp
-        tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction)
-        return dp * int(tokens // dp // self.engine.kv_compression.memory_share)
+    def simulation(self, hooks: Hooks) -> Simulation:
+        """The run in the plain engine."""
+        setting = self.setting()
+        return Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
 
 
 def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model: Model, **options: Any) -> Scenario:

@@ -130,3 +130,43 @@ def test_every_policy_and_predictor_has_a_config_and_the_other_way_round() -> No
 def has_derived_class(path: Path) -> bool:
     """A policy, or a predictor; what several share may be a class of no base."""
     return any(isinstance(node, ast.ClassDef) and node.bases for node in ast.parse(path.read_text()).body)
+
+
+# What the plain engine may import: nothing of the compiled engine, whose results it checks.
+SHARED = (
+    *("framework.codes", "framework.errors", "framework.result", "framework.workload"),
+    *("framework.policy", "framework.system", "framework.timing", "framework.engine.reference"),
+    *("framework.engine.config", "framework.engine.logs", "framework.engine.replay"),
+)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "framework/engine/reference").glob("*.py")), ids=lambda path: path.stem)
+def test_the_plain_engine_imports_nothing_of_the_compiled_one(path: Path) -> None:
+    names = imported(ast.parse(path.read_text()))
+    foreign = [name for name in names if name.startswith("framework") and not is_among(name, SHARED)]
+    assert not foreign, "not for the plain engine"
+    assert not [name for name in names if is_among(name, ("numba", "llvmlite"))]
+
+
+def imported(tree: ast.AST) -> list[str]:
+    """Modules that are imported anywhere in a module; of a relative import the dots."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found += [f"{module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def is_among(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = "import numba as nb\ndef f():\n    from framework.engine import state, config\n"
+    assert imported(ast.parse(source)) == ["numba", "framework.engine.state", "framework.engine.config"]
+    assert is_among("framework.engine.logs.record", SHARED)
+    assert not is_among("framework.engine.state", SHARED)
+    assert not is_among("framework.engine.configuration", SHARED)

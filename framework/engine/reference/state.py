@@ -1,100 +1,19 @@
-"""The pieces of the slow reference engine: requests, blocks, links and instances as plain Python objects."""
+"""The plain objects of one run: requests, instances, their KV blocks and prefixes, and the links between them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from framework.codes import DECODE, PREFILL, ROLES
+from framework.engine.reference.options import Spec
+
+PENDING, FINISHED, REJECTED, FAILED = range(4)
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "prefill_square"),
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
-    "bubble_s",
+    *("bubble_s", "expert_reads", "extrapolated_s"),
 )
-
-
-PHASES = {
-    "mixed": frozenset({"prefill", "decode"}),
-    "prefill": frozenset({"prefill"}),
-    "decode": frozenset({"decode"}),
-    "off": frozenset[str](),
-}
-ROLE_OF = {phases: role for role, phases in PHASES.items()}
-
-
-class StepTime(Protocol):
-    """Seconds of one step of pool `pool`, in four parts."""
-
-    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float: ...
-
-    def chunk_s(self, pool: int, prefix: int, chunk: int) -> float: ...
-
-    def decode_s(self, pool: int, decodes: int, context: int) -> float: ...
-
-    def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float: ...
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One instance: its pool, blocks and limits."""
-
-    pool: int
-    role: str  # mixed | prefill | decode | off, at the start
-    total_blocks: int
-    token_budget: int
-    max_batch: int
-    mode: str = "decode_first"
-    reserve_blocks: int | None = None  # of every request, whatever its tokens
-    chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
-    stage_tokens: int = 1
-    ranks: int = 1  # data-parallel, each with requests of its own
-    stages: int = 1  # of a pipeline
-    rank_choice: str = "kv"  # or requests, round_robin
-    bandwidth_bytes_s: float = math.inf
-    host_bytes_s: float = math.inf
-    unpack_s: float = 0.0  # of each token that arrives from another instance
-    memory_bytes_s: float = math.inf  # inf: decodes do not feel a prefill step beside them
-
-
-@dataclass(frozen=True)
-class Drafts:
-    """Speculative decoding: `depth` tokens are drafted for each decode, or as many of 0 to `depth` as pay best."""
-
-    acceptance: float = 0.0
-    depth: int = 0
-    adaptive: bool = False
-    cost: float = 0.0  # of a drafted token, in decode steps of the same batch
-    seed: int = 0
-
-    def right(self, request: int, token: int) -> bool:
-        """Whether the draft of a request's token (from 0) is what the model says, were those before it so."""
-        draw = lowbias32(lowbias32(lowbias32(self.seed) ^ request) ^ lowbias32(token))
-        return draw / 2**32 < self.acceptance
-
-    def emitted(self, request: int, token: int, left: int, depth: int) -> int:
-        """Tokens that a step gives a request, which has `left` to come, from `token` on."""
-        count = 1
-        while count <= depth and count < left and self.right(request, token + count - 1):
-            count += 1
-        return count
-
-
-def lowbias32(x: int) -> int:
-    """A hash of 32 bits (C. Wellons, "Prospecting for hash functions")."""
-    x = (x ^ x >> 16) * 0x7FEB352D % 2**32
-    x = (x ^ x >> 15) * 0x846CA68B % 2**32
-    return x ^ x >> 16
-
-
-@dataclass(frozen=True)
-class Tier:
-    """A kind of store below GPU memory."""
-
-    blocks: int  # trace blocks that one store holds
-    bandwidth_bytes_s: float | None = None  # None: the host's
-    latency_s: float = 0.0
-    shared: bool = False  # one for all instances
 
 
 class Store:
@@ -112,40 +31,10 @@ class Store:
             self.ids.pop(0)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What holds for the whole run."""
-
-    block_tokens: int = 16
-    watermark: float = 0.01
-    preemption: str = "recompute"
-    prefix_cache: bool = False
-    first_token: str = "prefill"
-    kv_bytes_per_token: float = 1.0  # in memory
-    copy_bytes_per_token: float | None = None  # on a link, None: the same
-    attention_overlap: float = 0.0
-    decode_rows: int = 0  # that a decode takes up in a step with chunks, 0: none
-    max_context: int = 1 << 40
-    latency_s: float = 0.0
-    layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
-    layers: int = 1
-    request_s: float = 0.0  # between a client's sending a request and its arrival
-    intake_s: float = 0.0  # that the front end takes for each request, one after another
-    admission_wait_steps: int = 0
-    drafts: Drafts = field(default_factory=Drafts)
-    tiers: tuple[Tier, ...] = ()  # the fastest first
-    loads_layer_wise: bool = True
-    role_change_s: float = 0.0
-    start_s: float = 0.0
-    clients: int | None = None  # None: requests arrive when the trace says
-    prefill_percent: int = 50  # of the SMs, where prefills run beside decodes, until a plan says otherwise
-    prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
-    decode_slowdown: Sequence[float] = (1.0,) * 101
-    weight_bytes: float = 0.0
-
-
 @dataclass
 class Migration:
+    """Of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
+
     target: Instance
     copied: int  # KV tokens
     event: int
@@ -154,26 +43,29 @@ class Migration:
 
 @dataclass(eq=False)
 class Request:
+    """One request. `source` and `destination`: of its transfer, also while it waits for room there."""
+
     id: int
-    p: int
-    n: int
-    blocks: list[int]  # ids of its trace blocks that can be shared
-    g: int = 0
-    state: int = 0  # pending, finished, rejected, failed
+    input_tokens: int
+    output_tokens: int
+    hash_ids: list[int]  # ids of its trace blocks that can be shared
+    emitted: int = 0
+    state: int = PENDING
     reason: str = ""
+    instance: int = -1  # where it waits, prefills, decodes, or holds KV
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
-    target: int = 0
-    done: int = 0
-    cut: int = 0  # tokens after which it is routed again; 0: none, or passed
+    prefill_until: int = 0
+    prefilled: int = 0
+    split: int = 0  # token before which it is routed again; 0: none, or passed
     covered: int = 0  # tokens that it has blocks for while it prefills
     registered: int = 0
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
     destination: Instance | None = None
     rank: int = 0  # of the instance that it prefills or decodes on
-    moving: bool = False  # the copy under way is the tail of a migration
+    handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
-    ahead: int | None = None  # event of the copy that began before its prefill had ended
+    sent_ahead: int | None = None  # event of the copy that began before its prefill had ended
     fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
     transferred: bool = False
     decoded: bool = False
@@ -190,30 +82,32 @@ class Request:
     preemptions: int = 0
     migrations: int = 0
     token_s: list[float] = field(default_factory=list)
+    join_step: int = 0  # decode steps of its instance when it began to decode there
+    joined_with: int = 0  # tokens that it had emitted then
 
     @property
     def kv(self) -> int:
-        return self.done if self.is_partial else self.p + self.g - 1
+        return self.prefilled if self.is_partial else self.input_tokens + self.emitted - 1
 
     @property
     def goal(self) -> int:
         """What its next prefill, from the start, computes."""
-        return self.cut if 0 < self.cut < self.p else self.p + self.g
+        return self.split if 0 < self.split < self.input_tokens else self.input_tokens + self.emitted
 
     @property
     def is_partial(self) -> bool:
         """Part of its prefill is done."""
-        return self.done < self.target
+        return self.prefilled < self.prefill_until
 
     @property
-    def is_at_cut(self) -> bool:
-        """It has emitted the tokens before the cut in its output."""
-        return self.cut > self.p and self.g >= self.cut - self.p
+    def is_at_split(self) -> bool:
+        """It has emitted the tokens before the split in its output."""
+        return self.split > self.input_tokens and self.emitted >= self.split - self.input_tokens
 
     @property
     def coming_kv(self) -> int:
         """Of a transfer: what a prompt whose prefill has not ended will have then."""
-        return self.kv if self.ahead is None else self.target
+        return self.kv if self.sent_ahead is None else self.prefill_until
 
 
 class Cache:
@@ -230,7 +124,11 @@ class Cache:
 
     @property
     def available(self) -> int:
-        return self.free + len(self.unreferenced) * self.blocks_per_id
+        return self.free + self.evictable
+
+    @property
+    def evictable(self) -> int:
+        return len(self.unreferenced) * self.blocks_per_id
 
     @property
     def used(self) -> int:
@@ -272,16 +170,23 @@ class Cache:
         self.references, self.unreferenced, self.free = {}, [], self.total
 
 
+Chunk = tuple[Request, int, int]  # request, prefix, tokens
+
+
 @dataclass
 class Step:
+    """A step under way."""
+
     start_s: float
     end_s: float
     mode: str
     decodes: list[Request]
-    chunks: list[tuple[Request, int, int]]  # request, prefix, tokens
+    chunks: list[Chunk]
     context: int
     depth: int = 0
-    waiting_s: float = 0.0  # of the stages of a pipeline, in sum
+    bubble_s: float = 0.0  # that the stages of a pipeline wait, in sum
+    beyond: float = 0.0  # how far it lies past what was measured; at most 1: within
+    is_beside: bool = False  # a prefill step beside the decodes
     attention_share: float = 0.0  # of a prefill step beside the decodes: of its time alone on all SMs
     dropped: list[Request] = field(default_factory=list)  # preempted while it ran
 
@@ -291,7 +196,11 @@ class Step:
 
 
 class Instance:
-    def __init__(self, id: int, spec: Spec, cache: Cache, watermark: int, prefill_percent: int = 50) -> None:
+    """One instance: its lists of requests, its KV memory, the steps under way and its totals. `begin_s`: of the run."""
+
+    def __init__(
+        self, id: int, spec: Spec, cache: Cache, watermark: int, prefill_percent: int = 50, begin_s: float = 0.0
+    ) -> None:
         self.id = id
         self.prefill_percent = prefill_percent
         self.spec = spec
@@ -300,50 +209,63 @@ class Instance:
         self.token_budget = spec.token_budget
         self.max_batch = spec.max_batch
         self.mode = spec.mode
-        self.accepts = self.before = self.after = PHASES[spec.role]  # phases: that it takes now, had, and shall have
-        self.plan: tuple[int, str, int] | None = None  # budget and mode that come with the change of role under way
-        self.change: int | None = None  # its event
-        self.off_since: float | None = None if self.after else 0.0
+        # Sets of the phases PREFILL and DECODE: that it takes work of, may still have work of, and shall have.
+        self.role = self.draining_role = self.next_role = ROLES[spec.role]
+        self.next_plan: tuple[int, str, int] | None = None  # that comes with the change of role under way
+        self.change_event: int | None = None  # its event
+        self.off_since_s: float | None = None if self.next_role else begin_s
         self.off_s = 0.0
-        self.waiting: list[tuple[float, int, Request]] = []  # key, seq
+        self.waiting: list[tuple[float, int, Request]] = []  # key, queue number
         self.prefilling: list[Request] = []
-        self.decoding: list[Request] = []  # the running order
-        self.joined: list[Request] = []
+        self.running: list[Request] = []  # decoding, in running order
+        self.joining: list[Request] = []
         self.swapped: list[Request] = []
         self.incoming: list[Request] = []
-        self.arriving: list[Request] = []  # copies under way to this instance hold a seat and blocks here
-        self.held: list[Request] = []  # prefilled or switched, KV kept here until a copy has ended
+        self.reserved: list[Request] = []  # copies under way to this instance hold a seat and blocks here
+        self.leaving: list[Request] = []  # prefilled or handed over, their KV kept here until a copy has ended
         self.busy = False
         self.changed = False
-        self.dropped = False  # the iteration being formed preempted for the blocks of a chunk
+        self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk
         self.step: Step | None = None
-        self.beside: Step | None = None  # the prefill step beside its decodes
+        self.prefill_step: Step | None = None  # the prefill step beside its decodes
         self.counted_s = 0.0  # time up to which its busy time is counted
         self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
-        self.turn = 0  # rank that comes next where they take turns
+        self.next_rank = 0  # rank that comes next where they take turns
         self.load_s = 0.0  # of what the step being formed finds in stores
         self.stores: list[Store] = []  # the fastest first
         self.hit_tokens: list[int] = []  # by store, of first admissions
         self.loaded_bytes: list[float] = []
-        self.gate = -1  # decode steps after which its queue is admitted from; -1: none waits
+        self.admission_opens = -1  # decode steps after which its queue is admitted from; -1: none waits
+        self.extrapolation = 0.0  # the farthest of its steps past what was measured
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
         self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
 
     @property
     def seats(self) -> int:
-        return len(self.decoding) + len(self.prefilling) + len(self.joined) + len(self.arriving)
+        return len(self.running) + len(self.prefilling) + len(self.joining) + len(self.reserved)
 
     @property
     def kv_tokens(self) -> int:
-        decoded = sum(r.kv for r in self.decoding + self.held)
-        joined = sum(r.target if r.is_partial else r.kv for r in self.joined)
+        decoded = sum(r.kv for r in self.running + self.leaving)
+        joined = sum(r.prefill_until if r.is_partial else r.kv for r in self.joining)
         return decoded + joined + sum(r.covered for r in self.prefilling)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens that lack prefill."""
+        started = sum(r.prefill_until - r.prefilled for r in self.prefilling + self.coming)
+        return started + sum(r.goal for _, _, r in self.waiting)
+
+    @property
+    def incoming_kv_tokens(self) -> int:
+        coming = self.incoming + self.reserved
+        return sum(r.migration.copied if r.migration else r.coming_kv for r in coming)
 
     @property
     def coming(self) -> list[Request]:
         """On their way here with part of their prefill to do."""
-        return [r for r in self.incoming + self.arriving + self.joined if r.is_partial and r.ahead is None]
+        return [r for r in self.incoming + self.reserved + self.joining if r.is_partial and r.sent_ahead is None]
 
     @property
     def largest_kv(self) -> int:
@@ -354,17 +276,19 @@ class Instance:
     def may_prefill(self) -> bool:
         """Its prefill stream is idle and has something to do, none of it in a step that also decodes."""
         mixed = self.step is not None and self.step.chunks
-        return self.mode == "concurrent" and not self.beside and not mixed and bool(self.waiting or self.prefilling)
+        return (
+            self.mode == "concurrent" and not self.prefill_step and not mixed and bool(self.waiting or self.prefilling)
+        )
 
     @property
     def coming_rank(self) -> int:
         """The rank of the next request that comes."""
         if self.spec.rank_choice == "round_robin":
-            return self.turn
+            return self.next_rank
         loads = []
         for k in range(self.spec.ranks):
-            decoding, prefilling = ([r for r in there if r.rank == k] for there in (self.decoding, self.prefilling))
-            kv = sum(r.kv for r in decoding) + sum(r.target for r in prefilling)
+            decoding, prefilling = ([r for r in there if r.rank == k] for there in (self.running, self.prefilling))
+            kv = sum(r.kv for r in decoding) + sum(r.prefill_until for r in prefilling)
             requests = len(decoding) + len(prefilling)
             loads.append((kv, requests, k) if self.spec.rank_choice == "kv" else (requests, kv, k))
         return min(loads)[2]
@@ -372,27 +296,37 @@ class Instance:
     def take_in(self, r: Request) -> None:
         """Put a request that comes on its rank."""
         r.rank = self.coming_rank
-        self.turn = (self.turn + 1) % self.spec.ranks
+        self.next_rank = (self.next_rank + 1) % self.spec.ranks
 
     def chunk_size(self, done: int) -> int:
         """Tokens of a step, by the chunk schedule, to which a request may add."""
         sizes = self.spec.chunk_sizes
         return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] if sizes else 1 << 40
 
-    def off_s_at(self, now: float) -> float:
-        return self.off_s + (0.0 if self.off_since is None else now - self.off_since)
+    def off_s_at(self, now_s: float) -> float:
+        return self.off_s + (0.0 if self.off_since_s is None else now_s - self.off_since_s)
 
     @property
     def drained(self) -> bool:
         """No work left of the phases that it leaves; and if it goes off, no KV."""
         lists: list[object] = []
-        if "prefill" in self.before - self.after:
-            lists += [self.waiting, self.prefilling, self.coming, self.beside]
-        if "decode" in self.before - self.after:
-            lists += [self.decoding, self.joined, self.incoming, self.arriving, self.swapped]
-        return not any(lists) and (bool(self.after) or self.cache.used == 0)
+        leaves = self.draining_role & ~self.next_role
+        if leaves & PREFILL:
+            lists += [self.waiting, self.prefilling, self.coming, self.prefill_step]
+        if leaves & DECODE:
+            lists += [self.running, self.joining, self.incoming, self.reserved, self.swapped]
+        return not any(lists) and (bool(self.next_role) or self.cache.used == 0)
 
-    def spare(self, blocks: int) -> bool:
+    def drop_all(self) -> None:
+        """Forget all requests; what they hold here is free."""
+        for here in (self.waiting, self.prefilling, self.running, self.joining, self.swapped, self.incoming):
+            here.clear()
+        self.reserved.clear()
+        self.leaving.clear()
+        for request in [*self.cache.private, *self.cache.held]:
+            self.cache.release(request)
+
+    def has_room(self, blocks: int) -> bool:
         """A seat and `blocks` blocks above the watermark."""
         return self.seats < self.max_batch and self.cache.available - blocks >= self.watermark
 
@@ -406,10 +340,10 @@ class Links:
         self.ingress_free: dict[int, float] = {}
 
     def copy(
-        self, now: float, source: Instance, target: Instance, size: float, tokens: int, computed: float, last: float
+        self, now_s: float, source: Instance, target: Instance, size: float, tokens: int, computed: float, last: float
     ) -> float:
         """Time of the transfer end event; `last` bytes of it are there only at `computed`."""
-        start = max(now, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
+        start = max(now_s, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
         bandwidth = min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
         end = start + size / bandwidth
         self.egress_free[source.id] = self.ingress_free[target.id] = end

@@ -1,0 +1,115 @@
+"""What arrives: requests (SEMANTICS.md: Arrival), and what copies bring (Transfers, Stores of prefixes, Migration)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.codes import ARRIVAL, PREFILL
+from framework.engine.reference.prefixes import matched_prefix
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import REJECTED, Instance, Request
+from framework.engine.reference.transfers import start_copy, start_transfers
+
+
+def arrive(s: Simulation, r: Request) -> None:
+    """r arrives: it is taken in, refused, or routed."""
+    if not r.taken_in:
+        r.taken_in, r.arrival_s = True, s.now_s
+        s.present[r.id] = r
+        if s.options.intake_s > 0:
+            s.intake_free_s = max(s.now_s, s.intake_free_s) + s.options.intake_s
+            s.push(s.intake_free_s, ARRIVAL, r.id)
+            return
+    if r.input_tokens + r.output_tokens > s.options.max_context:
+        s.end_request(r, REJECTED, "context")
+        return
+    if all(not s.fits(i, r) for i in s.instances):
+        s.end_request(r, REJECTED, "kv")
+        return
+    reason = s.hooks.admit(s, r) if "admit" in s.hooks.overrides else None
+    if reason is not None:
+        s.end_request(r, REJECTED, reason)
+        return
+    route(s, r)
+
+
+def route(s: Simulation, r: Request) -> None:
+    """Queue r, which may be served, where the policy says, once a prefix that it wants there has come."""
+    i = s.ask_route_prefill(r)
+    if not s.fits(i, r):
+        s.end_request(r, REJECTED, "kv")
+        return
+    if "fetch_prefix" in s.hooks.overrides and i.stores:
+        source = s.hooks.fetch_prefix(s, r)
+        if source != -1 and start_fetch(s, r, s.checked("fetch_prefix", source, f" for request {r.id}"), i):
+            return
+    enqueue(s, r, i)
+
+
+def start_fetch(s: Simulation, r: Request, source: Instance, i: Instance) -> bool:
+    """Copy to i the leading blocks that the source has beyond those that i has; False if there are none."""
+    blocks = matched_prefix(s, source, r)[len(matched_prefix(s, i, r)) :]
+    if blocks:
+        r.fetch, r.instance = (i, blocks), i.id
+        start_copy(s, r, source, i, len(blocks) * s.hash_tokens)
+    return bool(blocks)
+
+
+def end_fetch(s: Simulation, r: Request) -> None:
+    """The prefix of r has come to its instance: r is queued there, or routed anew if that prefills no more."""
+    assert r.fetch is not None
+    (i, blocks), r.fetch = r.fetch, None
+    for id in reversed(blocks):
+        i.stores[0].keep(id)
+    if i.role & PREFILL:
+        enqueue(s, r, i)
+    else:
+        route(s, r)
+
+
+def enqueue(s: Simulation, r: Request, i: Instance) -> None:
+    """Queue r at i by the policy's key."""
+    if "split_at" in s.hooks.overrides:
+        split = s.hooks.split_at(s, r)
+        r.split = split if split < r.input_tokens else max(split, r.input_tokens + 1)
+    r.instance = i.id
+    key = float(s.hooks.prioritize(s, r)) if "prioritize" in s.hooks.overrides else 0.0
+    s.queue_number += 1
+    i.waiting.append((key, s.queue_number, r))
+    s.wake(i)
+
+
+def finish_copy(s: Simulation, r: Request) -> None:
+    """The copy of r has ended: a fetched prefix's, a migration's, or that of its KV."""
+    if r.fetch is not None:
+        end_fetch(s, r)
+        return
+    if r.migration is not None:
+        r.migration.ready = True
+        s.wake(s.instances[r.decode_instance])
+        return
+    arrive_with_kv(s, r)
+
+
+def arrive_with_kv(s: Simulation, r: Request) -> None:
+    """The KV of r leaves the source; r joins the destination at that one's next boundary."""
+    source, d = r.source, r.destination
+    assert source is not None
+    assert d is not None
+    if r.handing_over:
+        r.migrations += 1
+    else:
+        r.transferred = True
+        if math.isnan(r.transfer_end_s):
+            r.transfer_end_s = s.now_s
+    r.source, r.destination, r.handing_over = None, None, False
+    source.cache.release(r.id)
+    source.leaving.remove(r)
+    start_transfers(s, source)
+    s.wake(source)
+    d.reserved.remove(r)
+    if r.is_partial:
+        r.covered, r.registered = r.prefill_until, 0
+    r.instance = d.id
+    d.joining.append(r)
+    s.wake(d)

@@ -1,0 +1,123 @@
+"""Who gets KV blocks and who gives way (SEMANTICS.md: Room for decodes, Admission, Swap-in, Preemption)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.codes import PREFILL
+from framework.engine.reference.duration import choose_depth
+from framework.engine.reference.prefixes import load_prefix, matched_prefix
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import FAILED, Instance, Request
+from framework.engine.reference.transfers import cancel_migration, start_decoding, stop_decoding
+
+
+def can_admit(s: Simulation, i: Instance) -> bool:
+    """Whether the head of the queue finds a seat and blocks, the budget of the step apart."""
+    if not i.waiting or i.seats >= i.max_batch:
+        return False
+    if i.running and i.totals["decode_steps"] < i.admission_opens:
+        return False
+    r = min(i.waiting)[2]
+    ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
+    fresh = s.blocks_of(i, r.goal) - len(ids) * i.cache.blocks_per_id
+    return i.cache.available - i.cache.idle_blocks(ids) - fresh >= i.watermark
+
+
+def admit(s: Simulation, i: Instance, covered: int) -> None:
+    """The head of the queue begins to prefill, with blocks for its first `covered` tokens."""
+    entry = min(i.waiting)
+    i.waiting.remove(entry)
+    r = entry[2]
+    ids = matched_prefix(s, i, r)
+    present = [id for id in ids if id in i.cache.references]
+    i.cache.reference(r.id, present)
+    r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
+    r.covered = covered
+    i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
+    load_prefix(s, i, r, [id for id in ids if id not in present])
+    i.take_in(r)
+    i.prefilling.append(r)
+    s.give_admission_number(r)
+    if math.isnan(r.start_s):
+        r.start_s, r.prefill_instance, r.cached_tokens = s.now_s, i.id, r.prefilled
+
+
+def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
+    """Blocks for the first `tokens` tokens of a prefill; the last in order give way. False: r itself did."""
+    if tokens <= r.covered:
+        return True
+    fresh = s.blocks_of(i, tokens) - s.blocks_of(i, r.covered)
+    while fresh > i.cache.available:
+        i.chunk_preempted = True
+        last = i.prefilling[-1]
+        preempt(s, i, last, waits_here=True)
+        if last is r:
+            return False
+    i.cache.take(r.id, fresh)
+    r.covered = tokens
+    return True
+
+
+def make_room(s: Simulation, i: Instance) -> bool:
+    """Blocks for the tokens that the next decode step stores. True: something was preempted."""
+    preempted = False
+    i.depth = choose_depth(s, i)
+    while sum(growth(s, i, r) for r in i.running) > i.cache.available:
+        preempt(s, i, max(i.running + i.prefilling, key=lambda r: r.admission))
+        preempted = True
+    for r in i.running:
+        i.cache.take(r.id, growth(s, i, r))
+    return preempted
+
+
+def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
+    """Drop or swap out the KV of r. `waits_here`: it waits for its prefill on i again, whatever the role of i."""
+    i.changed = True
+    s.preemptions += 1
+    r.preemptions += 1
+    swap = s.options.preemption == "swap" and r in i.running
+    if r in i.running:
+        stop_decoding(s, i, r)
+    else:
+        i.prefilling.remove(r)
+    if i.prefill_step is not None:
+        i.prefill_step.dropped.append(r)
+    i.cache.release(r.id)
+    cancel_migration(s, r)
+    if swap:
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        i.swapped.append(r)
+        return
+    entry = (-math.inf, -s.preemptions, r)
+    if waits_here or i.role & PREFILL:
+        i.waiting.append(entry)
+        return
+    target = s.ask_route_prefill(r)
+    if not s.fits(target, r):
+        s.end_request(r, FAILED, "kv")
+        return
+    target.waiting.append(entry)
+    r.instance = target.id
+    s.wake(target)
+
+
+def swap_in(s: Simulation, i: Instance, preempted: bool) -> None:
+    """Bring back swapped-out requests in order, while seats and blocks allow, unless this iteration preempted."""
+    while not preempted and i.swapped and i.has_room(s.blocks_of(i, kv_of_next_step(s, i, i.swapped[0]))):
+        r = i.swapped.pop(0)
+        i.cache.take(r.id, s.blocks_of(i, kv_of_next_step(s, i, r)))
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        s.give_admission_number(r)
+        i.take_in(r)
+        start_decoding(s, i, r)
+
+
+def kv_of_next_step(s: Simulation, i: Instance, r: Request) -> int:
+    """What r stores at most in the step being formed; drafts of tokens that it does not have store nothing."""
+    return min(r.kv + 1 + i.depth, r.input_tokens + r.output_tokens - 1)
+
+
+def growth(s: Simulation, i: Instance, r: Request) -> int:
+    """New blocks that r, decoding, needs for the step being formed."""
+    return s.blocks_of(i, kv_of_next_step(s, i, r)) - s.blocks_of(i, r.kv)

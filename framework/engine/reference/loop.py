@@ -1,0 +1,104 @@
+"""The event loop of the plain engine (SEMANTICS.md: Events, Ticks, Stalled): every step and every copy is an event."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, STEP_END, TICK
+from framework.engine.reference.arrivals import arrive, finish_copy
+from framework.engine.reference.roles import set_role, take_role
+from framework.engine.reference.scheduling import schedule_woken
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import FAILED, PENDING
+from framework.engine.reference.step_end import finish_prefill_step, finish_step
+from framework.engine.reference.transfers import migrate, stop_decoding
+
+_EVENTS_BETWEEN_REPORTS = 10_000
+
+
+def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Simulation:
+    """Process events until every request has ended; `progress(ended, total)` is called now and then."""
+    _begin(s)
+    while len(s.ended) < len(s.requests):
+        if s.outstanding == 0:
+            fail_rest(s)
+            break
+        time_s, kind, id, serial = heapq.heappop(s.heap)
+        if serial in s.withdrawn:
+            continue
+        s.outstanding -= kind not in (TICK, ROLE_CHANGE)
+        advance(s, time_s)
+        s.order.append((time_s, kind, id))
+        process(s, kind, id)
+        while s.woken:
+            schedule_woken(s, s.woken.pop(0))
+        if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
+            progress(len(s.ended), len(s.requests))
+    return s
+
+
+def _begin(s: Simulation) -> None:
+    """Announce the arrivals that are known and the first tick."""
+    opening = [r for r in s.requests if s.workload.previous is None or s.workload.previous[r.id] < 0]
+    if s.options.clients is None:
+        for r in opening:
+            s.push(float(s.workload.arrival_s[r.id]) + s.options.request_s, ARRIVAL, r.id)
+    else:
+        s.sessions = opening
+        for _ in range(min(s.options.clients, len(opening))):
+            s.open_session(0.0)
+    if s.hooks.tick_s is not None:
+        s.push(s.hooks.tick_s, TICK, 1)
+
+
+def fail_rest(s: Simulation) -> None:
+    """Nothing can happen any more: whoever has not ended fails, and what they held is free."""
+    for i in s.instances:
+        for r in list(i.running):
+            stop_decoding(s, i, r)
+        i.drop_all()
+    for r in s.requests:
+        if r.state == PENDING:
+            r.state, r.reason, r.end_s = FAILED, "stalled", s.now_s
+            s.ended.append(r)
+
+
+def advance(s: Simulation, time_s: float) -> None:
+    """Let the clock go on to the next event."""
+    for i in s.instances:
+        i.totals["kv_block_s"] += i.cache.used * (time_s - s.now_s)
+        i.totals["kv_token_s"] += i.kv_tokens * (time_s - s.now_s)
+    s.now_s = time_s
+
+
+def process(s: Simulation, kind: int, id: int) -> None:
+    """Let one event come about."""
+    if kind == STEP_END:
+        finish_step(s, s.instances[id])
+    elif kind == PREFILL_STEP_END:
+        finish_prefill_step(s, s.instances[id])
+    elif kind == COPY_END:
+        finish_copy(s, s.requests[id])
+    elif kind == ARRIVAL:
+        arrive(s, s.requests[id])
+    elif kind == ROLE_CHANGE:
+        take_role(s, s.instances[id])
+        s.wake(s.instances[id])
+    else:
+        tick(s, id)
+
+
+def tick(s: Simulation, number: int) -> None:
+    """Ask for the actions of a tick and carry them out in order."""
+    assert s.hooks.tick_s is not None
+    s.push((number + 1) * s.hooks.tick_s, TICK, number + 1)
+    for action, a, b, *plan in s.hooks.on_tick(s, number):
+        if action == "role":
+            set_role(s, s.checked("on_tick", a, ""), ROLES[b], *plan)
+        elif action == "migrate":
+            migrate(s, s.requests[a], s.checked("on_tick", b, f" for request {a}"))
+        else:
+            i = s.checked("on_tick", a, "")
+            i.token_budget = b
+            s.wake(i)

@@ -1,0 +1,108 @@
+"""A user's policy as the hooks of the plain engine: the same methods, views and checks as in the compiled engine.
+
+Compiled rules are called as the plain Python functions that they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BUDGET
+from framework.engine.reference.inspection import PlainInspection
+from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
+from framework.engine.reference.state import Instance, Request
+from framework.errors import PolicyError, require_positive
+from framework.policy.answers import Answers
+from framework.policy.base import Decision, Policy, overrides
+from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.view import Cluster
+
+_NUMBERS_OF_RULES = 16
+_MODE_NAMES = {mode: name for name, mode in MODES.items()}
+
+
+class PolicyHooks(Hooks):
+    """One policy bound to one run. Before each question all that it may look at is written anew."""
+
+    def __init__(self, policy: Policy, cluster: Cluster, inspection: PlainInspection) -> None:
+        if policy.tick_s is not None:
+            require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
+        self.policy = policy.name
+        self.tick_s = policy.tick_s
+        self.overrides = frozenset(hook.name for hook in HOOKS if overrides(policy, hook.name))
+        self.dynamic_keys = policy.dynamic_keys and "prioritize" in self.overrides
+        self._inspection = inspection
+        self._cluster = cluster
+        self._follows_roles = policy.changes_roles
+        self._admits_by_rule = isinstance(policy.admit, Decision)
+        self._answers = Answers(policy, cluster)
+        self._params = np.asarray(policy.compiled_params, np.float64)
+        self._numbers = np.zeros(_NUMBERS_OF_RULES)
+        self._askers = {hook.name: self._asker(hook, getattr(policy, hook.name)) for hook in HOOKS}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why requests were turned away, in the order of first use."""
+        return tuple(self._answers.reasons)
+
+    def _asker(self, hook: Hook, own: Any) -> Callable[[int], Any]:
+        if isinstance(own, Decision):
+            view, params, numbers = self._cluster.view, self._params, self._numbers
+            return lambda argument: int(own.function(argument, view, params, numbers))
+        return self._answers.asker(hook)
+
+    def _ask(self, hook: str, argument: int) -> Any:
+        self._inspection.refresh()
+        if self._follows_roles:
+            self._cluster.follow_roles()
+        return self._askers[hook](argument)
+
+    def admit(self, s: Simulation, r: Request) -> str | None:
+        verdict = int(self._ask("admit", r.id))
+        if verdict == 0:
+            return None
+        return REASONS[REASON_POLICY] if self._admits_by_rule else self.reasons[verdict]
+
+    def route_prefill(self, s: Simulation, r: Request) -> int:
+        return int(self._ask("route_prefill", r.id))
+
+    def fetch_prefix(self, s: Simulation, r: Request) -> int:
+        return int(self._ask("fetch_prefix", r.id))
+
+    def route_decode(self, s: Simulation, r: Request) -> int | str:
+        answer = int(self._ask("route_decode", r.id))
+        return self.reasons[REFUSED - answer] if answer <= REFUSED else answer
+
+    def split_at(self, s: Simulation, r: Request) -> int:
+        return int(self._ask("split_at", r.id))
+
+    def prioritize(self, s: Simulation, r: Request) -> float:
+        key = float(self._ask("prioritize", r.id))
+        if math.isnan(key):
+            raise PolicyError(f"policy {self.policy}: prioritize returned NaN for request {r.id}; keys must be numbers")
+        return key
+
+    def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
+        percent, token_budget, mode = decode_plan(self._ask("batching", i.id))
+        return token_budget, _MODE_NAMES[mode], percent
+
+    def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
+        if "on_tick" not in self.overrides:
+            return ()
+        self._ask("on_tick", tick)
+        return [_action(action) for action in self._answers.actions]
+
+
+def _action(action: Mapping[str, int]) -> tuple[Any, ...]:
+    """An action as `Hooks.on_tick` has it."""
+    instance = int(action["instance"])
+    if action["kind"] == MIGRATE:
+        return "migrate", int(action["request"]), instance
+    if action["kind"] == SET_TOKEN_BUDGET:
+        return "budget", instance, int(action["value"])
+    plan = (int(action["value"]), _MODE_NAMES[action["mode"]], int(action["percent"])) if action["value"] else None
+    return "role", instance, ROLE_NAMES[action["role"]], plan

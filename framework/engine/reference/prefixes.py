@@ -1,0 +1,50 @@
+"""Prefixes that are known already (SEMANTICS.md: Prefix cache, Stores of prefixes)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import Instance, Request
+
+
+def matched_prefix(s: Simulation, i: Instance, r: Request) -> list[int]:
+    """Ids of the cached prefix that r can reference; at least one token is left to compute."""
+    return known_prefix(s, i, r, r.goal)
+
+
+def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[int]:
+    """Ids of the trace blocks of r that i has cached or in a store, at least one of `tokens` left to compute."""
+    ids: list[int] = []
+    for id in r.hash_ids:
+        if id not in i.cache.references and not any(id in store.ids for store in i.stores):
+            break
+        ids.append(id)
+    while ids and s.hash_tokens * len(ids) >= tokens:
+        ids.pop()
+    return ids
+
+
+def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
+    """What is in stores alone comes into the cache."""
+    tiers = [next(k for k, store in enumerate(i.stores) if id in store.ids) for id in ids]
+    for k in sorted(set(tiers)):
+        tier, tokens = s.options.tiers[k], tiers.count(k) * s.hash_tokens
+        size = tokens * s.options.kv_bytes_per_token
+        i.load_s += tier.latency_s + size / (tier.bandwidth_bytes_s or i.spec.host_bytes_s)
+        i.loaded_bytes[k] += size
+        i.hit_tokens[k] += tokens if math.isnan(r.start_s) else 0
+    for id in ids:
+        i.cache.register(r.id, id)
+    if ids:
+        i.cache.held[r.id].sort(key=r.hash_ids.index)
+
+
+def register_prefix(s: Simulation, i: Instance, r: Request) -> None:
+    """Enter into the cache of i, and keep in its stores, the trace blocks of r that its prefill has completed."""
+    while r.registered < len(r.hash_ids) and (r.registered + 1) * s.hash_tokens <= r.prefilled:
+        i.cache.register(r.id, r.hash_ids[r.registered])
+        r.registered += 1
+    for store in i.stores:
+        for id in reversed(r.hash_ids[: r.registered]):
+            store.keep(id)

@@ -1,0 +1,81 @@
+"""The plain engine as `framework.engine.replay.Engine`: its simulation, its loop, and its result as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.logs import STEP_LOG, TOKEN_LOG, record
+from framework.engine.reference.inspection import PlainInspection
+from framework.engine.reference.loop import run
+from framework.engine.reference.policy_hooks import PolicyHooks
+from framework.engine.reference.setup import options, shown_tables, specs, step_time
+from framework.engine.reference.simulation import Hooks, Simulation
+from framework.engine.replay import Progress, Replayed, Setting
+from framework.errors import InputError
+from framework.policy.base import Policy
+from framework.policy.view import Cluster
+from framework.result import OUTCOME
+
+MOST_REQUESTS = 20_000
+
+_TIER = record(("capacity", "i8"), ("count", "i8"), ("hit_tokens", "i8"), ("loaded_bytes", "f8"))
+_BESIDE_OBJECTS = ("reason", "arrival_s", "predicted_tokens")  # columns that are no field of a request
+
+
+class ReferenceEngine:
+    """One run in plain objects. Raises InputError where the parts of the setting do not fit, and for too long a run."""
+
+    def __init__(self, setting: Setting) -> None:
+        if len(setting.workload) > MOST_REQUESTS:
+            raise InputError(
+                f"engine.implementation=reference is slow, and takes {MOST_REQUESTS} requests at most, not "
+                f"{len(setting.workload)}; set trace.limit, or engine.implementation=compiled"
+            )
+        what_holds = options(setting)
+        self._simulation = Simulation(setting.workload, specs(setting), what_holds, step_time(setting), Hooks())
+        bytes_per_token = what_holds.copy_bytes_per_token
+        assert bytes_per_token is not None
+        self.inspection = PlainInspection(self._simulation, shown_tables(setting), bytes_per_token)
+
+    def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
+        """Run event by event to the end."""
+        s, hooks = self._simulation, PolicyHooks(policy, cluster, self.inspection)
+        s.hooks = hooks
+        run(s, progress)
+        self.inspection.refresh()
+        self.inspection.instances["off_s"] = [i.off_s_at(s.now_s) for i in s.instances]
+        steps = [
+            (start, first, 0.0, step0, context, i, 1, *rest) for start, first, step0, context, i, *rest in s.step_log
+        ]
+        return Replayed(
+            requests=_outcomes(s, hooks.reasons),
+            instances=self.inspection.instances,
+            tiers=_tiers(s),
+            step_log=np.array(steps, STEP_LOG),
+            token_log=np.array(s.token_log, TOKEN_LOG),
+            gaps=None,
+            reasons=hooks.reasons,
+            events=len(s.order),
+            steps=len(s.step_log),
+        )
+
+
+def _outcomes(s: Simulation, reasons: tuple[str, ...]) -> NDArray[np.void]:
+    outcomes = np.zeros(len(s.requests), OUTCOME)
+    for name in OUTCOME.names or ():
+        if name not in _BESIDE_OBJECTS:
+            outcomes[name] = [getattr(r, name) for r in s.requests]
+    outcomes["reason"] = [reasons.index(r.reason) for r in s.requests]
+    outcomes["arrival_s"] = [r.arrival_s for r in s.requests]
+    outcomes["arrival_s"] -= s.options.request_s  # the client's clock
+    return outcomes
+
+
+def _tiers(s: Simulation) -> NDArray[np.void]:
+    rows = [
+        (store.capacity, len(store.ids), hit_tokens, loaded_bytes)
+        for i in s.instances
+        for store, hit_tokens, loaded_bytes in zip(i.stores, i.hit_tokens, i.loaded_bytes, strict=True)
+    ]
+    return np.array(rows, _TIER)

@@ -1,0 +1,92 @@
+"""The next step of an instance (SEMANTICS.md: begin_iteration, Two streams)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.engine.reference.duration import start_step
+from framework.engine.reference.forming import form_step, form_stream
+from framework.engine.reference.roles import follow_plan, proceed
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import Instance
+from framework.engine.reference.transfers import send_ahead, start_decoding, start_transfers, switch_over
+
+
+def schedule_woken(s: Simulation, i: Instance) -> None:
+    """The turn of a woken instance has come."""
+    if not i.busy:
+        schedule(s, i)
+    elif i.may_prefill:
+        schedule_prefills(s, i)
+
+
+def schedule(s: Simulation, i: Instance) -> None:
+    """Form i's next step and start it; without anything to do i is idle."""
+    i.busy = True
+    for r in list(i.running):
+        if r.migration is not None and r.migration.ready:
+            switch_over(s, i, r)
+    for r in i.joining:
+        s.give_admission_number(r)
+        i.take_in(r)
+        if r.is_partial:
+            i.prefilling.append(r)
+        else:
+            start_decoding(s, i, r)
+    i.joining = []
+    if i.draining_role != i.next_role and i.change_event is None and i.drained:
+        proceed(s, i)
+    ask_batching(s, i)
+    i.changed = False
+    set_admission(s, i)
+    preempted = s.preemptions
+    i.chunk_preempted = False
+    i.swap_bytes = 0.0
+    decodes, chunks = form_step(s, i)
+    if not i.waiting:
+        i.admission_opens = -1
+    if decodes or chunks:
+        start_step(s, i, decodes, chunks)
+        send_ahead(s, i, chunks)
+    else:
+        i.busy = False
+    if s.preemptions > preempted:
+        start_transfers(s, i)
+        s.wake(i)
+
+
+def schedule_prefills(s: Simulation, i: Instance) -> None:
+    """The prefill stream alone begins: decodes are under way."""
+    ask_batching(s, i)
+    set_admission(s, i)
+    preempted = s.preemptions
+    i.chunk_preempted = False
+    if i.mode == "concurrent":
+        form_stream(s, i, barred=False)
+    if not i.waiting:
+        i.admission_opens = -1
+    if s.preemptions > preempted:
+        start_transfers(s, i)
+        s.wake(i)
+
+
+def ask_batching(s: Simulation, i: Instance) -> None:
+    """Ask for the plan of i's coming steps, and for new keys of its queue where they are dynamic."""
+    if i.changed and "batching" in s.hooks.overrides:
+        follow_plan(i, s.hooks.batching(s, i))
+    if i.changed and s.hooks.dynamic_keys:
+        renew_keys(s, i)
+
+
+def set_admission(s: Simulation, i: Instance) -> None:
+    """Close admission for a while where requests wait, and none did."""
+    if i.admission_opens < 0 and i.waiting:
+        i.admission_opens = int(i.totals["decode_steps"]) + s.options.admission_wait_steps
+
+
+def renew_keys(s: Simulation, i: Instance) -> None:
+    """Ask for the keys of i's queue anew, in its order; those preempted stay before all others."""
+    i.waiting.sort()
+    for k, (key, number, r) in enumerate(i.waiting):
+        if key > -math.inf:
+            i.waiting[k] = (s.hooks.prioritize(s, r), number, r)

@@ -1,0 +1,211 @@
+"""One run of the plain engine: its requests, instances, events and clock, and what a policy is asked about them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, TICK
+from framework.engine.reference.options import Options, Spec, StepTime
+from framework.engine.reference.state import FINISHED, Cache, Instance, Links, Request, Store
+from framework.errors import PolicyError
+from framework.workload import Workload
+
+ROLE_NAMES = {role: name for name, role in ROLES.items()}
+
+
+class Hooks:
+    """What a policy decides, asked with plain objects. `overrides` names the optional hooks that are asked at all."""
+
+    policy: str = ""  # its name, as errors begin with it
+    overrides: frozenset[str] = frozenset()
+    tick_s: float | None = None
+    dynamic_keys: bool = False
+
+    def admit(self, s: Simulation, r: Request) -> str | None:
+        """Reason of a rejection, None to accept."""
+        return None
+
+    def route_prefill(self, s: Simulation, r: Request) -> int:
+        """Instance that prefills."""
+        return 0
+
+    def fetch_prefix(self, s: Simulation, r: Request) -> int:
+        """Instance that sends a prefix ahead, -1: none."""
+        return -1
+
+    def route_decode(self, s: Simulation, r: Request) -> int | str:
+        """An instance, or the reason of a rejection."""
+        return 0
+
+    def split_at(self, s: Simulation, r: Request) -> int:
+        """Token before which the request is routed again, 0: none."""
+        return 0
+
+    def prioritize(self, s: Simulation, r: Request) -> float:
+        """Key in the waiting queue, smallest first."""
+        return 0.0
+
+    def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
+        """Token budget, mode and prefill percent (0: as before)."""
+        return i.token_budget, i.mode, 0
+
+    def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
+        """In order: ("migrate", request, instance), ("budget", instance, tokens) or ("role", instance, role, plan)."""
+        return ()
+
+
+class Simulation:
+    """The state of one run, and the few operations on it that all sections of SEMANTICS.md use."""
+
+    def __init__(
+        self, workload: Workload, specs: Sequence[Spec], options: Options, timing: StepTime, hooks: Hooks
+    ) -> None:
+        self.workload = workload
+        self.options = options
+        self.timing = timing
+        self.hooks = hooks
+        self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
+        per_id = self.hash_tokens // options.block_tokens
+        begin_s = float(workload.arrival_s[0]) if options.clients is None else 0.0
+        self.instances = [
+            Instance(k, spec, Cache(spec.total_blocks, per_id), watermark, options.prefill_percent, begin_s)
+            for k, spec in enumerate(specs)
+            for watermark in [math.floor(options.watermark * spec.total_blocks)]
+        ]
+        if self.hash_tokens:
+            self._build_stores()
+        self.requests = [self._read_request(k) for k in range(len(workload))]
+        self._later_turns = {}
+        if workload.previous is not None and workload.think_s is not None:
+            self._later_turns = {int(r): later for later, r in enumerate(workload.previous) if r >= 0}
+        self.links = Links(options.latency_s)
+        self.now_s = 0.0
+        self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
+        self.withdrawn: set[int] = set()  # serial numbers
+        self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
+        self.order: list[tuple[float, int, int]] = []  # events processed: time, kind, id
+        self.woken: list[Instance] = []  # instances that schedule once the present event is done with
+        self.sessions: list[Request] = []  # first turns that no client has taken up yet
+        self.intake_free_s = 0.0
+        self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
+        self.ended: list[Request] = []  # in the order of their ends
+        self.role_changes = 0  # how often the role of any instance has changed
+        self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
+        self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
+        # Numbers given so far.
+        self.pushed = self.queue_number = self.admissions = self.preemptions = 0
+
+    def _read_request(self, k: int) -> Request:
+        w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
+        if self.hash_tokens and w.hash_offsets is not None:
+            ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: tokens // self.hash_tokens]
+        return Request(k, tokens, int(w.output_tokens[k]), ids)
+
+    def _build_stores(self) -> None:
+        for tier in self.options.tiers:
+            common = Store(tier.blocks)
+            for i in self.instances:
+                i.stores.append(common if tier.shared else Store(tier.blocks))
+                i.hit_tokens.append(0)
+                i.loaded_bytes.append(0.0)
+
+    # --- events ---
+
+    def push(self, time_s: float, kind: int, id: int) -> int:
+        """Announce an event; its serial number."""
+        self.pushed += 1
+        self.outstanding += kind not in (TICK, ROLE_CHANGE)
+        heapq.heappush(self.heap, (time_s, kind, id, self.pushed))
+        return self.pushed
+
+    def withdraw(self, serial: int) -> None:
+        """Let the end of a copy not come about."""
+        self.withdrawn.add(serial)
+        self.outstanding -= 1
+
+    def wake(self, i: Instance) -> None:
+        """Something changed for i: idle, it schedules a step after this event, else at its next boundary."""
+        i.changed = True
+        if (not i.busy or i.may_prefill) and i not in self.woken:
+            self.woken.append(i)
+
+    # --- quantities ---
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.options.block_tokens)
+
+    def blocks_of(self, i: Instance, tokens: int) -> int:
+        """Blocks that one request of so many KV tokens has on i."""
+        return self.blocks_for(tokens) if i.spec.reserve_blocks is None else i.spec.reserve_blocks
+
+    def fits(self, i: Instance, r: Request) -> bool:
+        """Whether the peak KV of r could ever be admitted to i."""
+        return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
+
+    def give_admission_number(self, r: Request) -> None:
+        """Of those that may be preempted, the one with the largest number is."""
+        self.admissions += 1
+        r.admission = self.admissions
+
+    # --- ends ---
+
+    def end_request(self, r: Request, state: int, reason: str = "") -> None:
+        """r has ended: the next turn of its session, or the next session of its client, is to come."""
+        r.state, r.reason, r.end_s = state, reason, self.now_s
+        self.ended.append(r)
+        self.present.pop(r.id, None)
+        later = self._later_turns.get(r.id)
+        if later is not None and self.workload.think_s is not None:
+            think_s = float(self.workload.think_s[later])
+            self.push(self.now_s + think_s + self.options.request_s, ARRIVAL, later)
+        elif self.sessions:
+            self.open_session(self.now_s)
+
+    def open_session(self, time_s: float) -> None:
+        """A client is free: it takes up the next session."""
+        self.push(time_s + self.options.request_s, ARRIVAL, self.sessions.pop(0).id)
+
+    @property
+    def finished(self) -> list[Request]:
+        """In the order of their ends."""
+        return [r for r in self.ended if r.state == FINISHED]
+
+    # --- questions to the policy ---
+
+    def ask_route_prefill(self, r: Request) -> Instance:
+        """The instance that prefills r; PolicyError where there is none of that number, or it takes no prefills."""
+        return self._able("route_prefill", self.hooks.route_prefill(self, r), r, PREFILL)
+
+    def ask_route_decode(self, r: Request) -> Instance | str:
+        """The instance that decodes r, or the reason why r is turned away; PolicyError likewise."""
+        answer = self.hooks.route_decode(self, r)
+        return answer if isinstance(answer, str) else self._able("route_decode", answer, r, DECODE)
+
+    def checked(self, hook: str, number: int, about: str) -> Instance:
+        """The instance of a number that a hook returned."""
+        if not 0 <= number < len(self.instances):
+            last = len(self.instances) - 1
+            raise self._error(hook, f"instance {number}{about}; the cluster has instances 0 to {last}")
+        return self.instances[number]
+
+    def _able(self, hook: str, number: int, r: Request, phase: int) -> Instance:
+        about = f" for request {r.id}"
+        i = self.checked(hook, number, about)
+        if not i.role & phase:
+            raise self._error(hook, f"instance {number}{about}, which {_occupation(i)}")
+        return i
+
+    def _error(self, hook: str, text: str) -> PolicyError:
+        owner = f"policy {self.hooks.policy}: " if self.hooks.policy else ""
+        return PolicyError(f"{owner}{hook} returned {text}")
+
+
+def _occupation(i: Instance) -> str:
+    """Why i may not take what a hook sent there."""
+    if i.draining_role != i.next_role:
+        return f"is changing from {ROLE_NAMES[i.draining_role]} to {ROLE_NAMES[i.next_role]}"
+    return "is off" if i.role == OFF else f"is a {ROLE_NAMES[i.role]} instance"

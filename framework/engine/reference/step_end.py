@@ -1,0 +1,205 @@
+"""The end of a step (SEMANTICS.md: End of a step, Cuts, Speculation)."""
+
+from __future__ import annotations
+
+from framework.engine.reference.prefixes import register_prefix
+from framework.engine.reference.scheduling import schedule
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import FAILED, FINISHED, REJECTED, Instance, Request, Step
+from framework.engine.reference.transfers import (
+    asks_where_to_decode,
+    call_back,
+    cancel_migration,
+    hand_over,
+    start_decoding,
+    start_transfers,
+    stop_decoding,
+    turn_away,
+)
+
+
+def finish_step(s: Simulation, i: Instance) -> None:
+    """i's step has ended: tokens are emitted, requests finish or move on, and i schedules its next step."""
+    step, i.step = i.step, None
+    assert step is not None
+    count_step(s, i, step)
+    for r in step.decodes:
+        if r.emitted == 1 and not r.decoded and r.transferred and s.options.first_token == "decode":
+            r.first_token_s = r.token_s[0] = s.now_s
+        r.decoded = True
+        i.totals["decode_tokens"] += emit_accepted(s, i, r, step.depth)
+    for r, _, tokens in step.chunks:
+        r.prefilled += tokens
+        register_prefix(s, i, r)
+        i.changed = True
+    frees_memory = False
+    for r in step.decodes:
+        if r.emitted == r.output_tokens:
+            stop_decoding(s, i, r)
+            frees_memory = finish_request(s, i, r)
+        elif r.is_at_split:
+            stop_decoding(s, i, r)
+            i.leaving.append(r)
+            cancel_migration(s, r)
+    for r in step.decodes:
+        if r in i.leaving:
+            frees_memory = i.changed = True
+            decode_elsewhere(s, i, r)
+    for r, _, _ in step.chunks:
+        if r.prefilled == r.prefill_until == r.split:
+            frees_memory = prefill_elsewhere(s, i, r) or frees_memory
+        elif r.prefilled == r.prefill_until:
+            i.prefilling.remove(r)
+            frees_memory = complete_prefill(s, i, r) or frees_memory
+    if frees_memory:
+        start_transfers(s, i)
+    schedule(s, i)
+
+
+def finish_prefill_step(s: Simulation, i: Instance) -> None:
+    """Of a prefill step beside the decodes, which those join that decode here."""
+    step, i.prefill_step = i.prefill_step, None
+    assert step is not None
+    count_step(s, i, step)
+    s.wake(i)
+    frees_memory = False
+    chunks = [chunk for chunk in step.chunks if chunk[0] not in step.dropped]
+    for r, _, tokens in chunks:
+        r.prefilled += tokens
+        register_prefix(s, i, r)
+    for r, _, _ in chunks:
+        if r.prefilled == r.prefill_until == r.split:
+            frees_memory = prefill_elsewhere(s, i, r) or frees_memory
+        elif r.prefilled == r.prefill_until:
+            i.prefilling.remove(r)
+            frees_memory = complete_prefill(s, i, r, beside=True) or frees_memory
+    if frees_memory:
+        start_transfers(s, i)
+
+
+def count_step(s: Simulation, i: Instance, step: Step) -> None:
+    """Write a step that has ended to the step log and add it to the totals."""
+    decodes, step0, stream = len(step.decodes), int(i.totals["decode_steps"]), int(step.is_beside)
+    i.steps.append((step.start_s, step.end_s, decodes, step.prefill_tokens, step.context))
+    duration_s = step.end_s - step.start_s
+    s.step_log.append(
+        (step.start_s, duration_s, step0, step.context, i.id, decodes, step.prefill_tokens, step.depth, stream)
+    )
+    fresh_s, computed = s.now_s - i.counted_s, decodes * (1 + step.depth) + step.prefill_tokens
+    added = {
+        "busy_s": fresh_s,
+        "steps": 1,
+        "decode_steps": decodes > 0,
+        "prefill_tokens": step.prefill_tokens,
+        "drafted_tokens": decodes * step.depth,
+        "context_tokens": step.context,
+        "prefill_square": sum((prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks),
+        "bubble_s": step.bubble_s,
+        "batch_s": decodes * duration_s,
+        "expert_reads": 1.0 - (1.0 - s.options.chosen_share) ** computed,
+        "extrapolated_s": fresh_s if step.beyond > 1 else 0.0,
+    }
+    for name, value in added.items():
+        i.totals[name] += value
+    i.counted_s = s.now_s
+    if step.beyond > 1:
+        i.extrapolation = max(i.extrapolation, step.beyond)
+
+
+def emit_accepted(s: Simulation, i: Instance, r: Request, depth: int) -> int:
+    """The token of a decode step and the drafts that it accepts; the KV of the others is dropped."""
+    taken, drafts = s.blocks_of(i, min(r.kv + 1 + depth, r.input_tokens + r.output_tokens - 1)), s.options.drafts
+    count = drafts.emitted(r.id, r.emitted, r.output_tokens - r.emitted, depth)
+    for _ in range(count):
+        emit(s, r)
+    i.cache.take(r.id, s.blocks_of(i, r.kv) - taken)
+    i.totals["accepted_tokens"] += count - 1
+    return count
+
+
+def emit(s: Simulation, r: Request) -> None:
+    """r emits a token now."""
+    r.emitted += 1
+    r.token_s.append(s.now_s)
+    if r.emitted == 1:
+        r.first_token_s = r.prefill_end_s = s.now_s
+
+
+def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
+    """r has emitted all its tokens on i: its KV is released."""
+    i.changed = True
+    i.cache.release(r.id)
+    cancel_migration(s, r)
+    s.end_request(r, FINISHED)
+    return True
+
+
+def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> bool:
+    """A prefill has ended: emit, then finish, stay or leave. True: its KV was released.
+
+    `beside`: decodes here are a stream of their own, which r joins at a boundary.
+    """
+    if r.emitted > 0:
+        s.token_log.append((0, 0, s.now_s - r.token_s[-1], r.id, -1, 0))
+    emit(s, r)
+    if r.emitted == r.output_tokens:
+        call_back(s, r)
+        return finish_request(s, i, r)
+    i.leaving.append(r)
+    d = i
+    at_split = r.is_at_split
+    if at_split and r.sent_ahead is None:
+        r.split = 0
+    if r.sent_ahead is not None:
+        assert r.destination is not None
+        d = r.destination
+        if not s.fits(d, r):
+            return turn_away(s, i, r, FAILED, "kv")
+        r.sent_ahead = None  # from here on it is a transfer like any other
+        return False
+    if at_split or asks_where_to_decode(s, i):
+        answer = s.ask_route_decode(r)
+        if isinstance(answer, str):
+            return turn_away(s, i, r, REJECTED, answer)
+        d = answer
+        if not s.fits(d, r):
+            return turn_away(s, i, r, FAILED, "kv")
+    if d is i:
+        i.leaving.remove(r)
+        if beside:
+            i.joining.append(r)
+        else:
+            start_decoding(s, i, r)
+    else:
+        r.source, r.destination = i, d
+        d.incoming.append(r)
+        start_transfers(s, d)
+    return False
+
+
+def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
+    """r, held on i, has emitted all tokens before its split."""
+    r.split = 0
+    d = s.ask_route_decode(r)
+    if isinstance(d, str):
+        turn_away(s, i, r, REJECTED, d)
+        return
+    if d is i:
+        i.leaving.remove(r)
+        start_decoding(s, i, r)
+    else:
+        hand_over(s, i, r, d)
+
+
+def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
+    """All tokens of r before the split in its prompt are prefilled. True: its KV was released."""
+    place = i.prefilling.index(r)
+    i.prefilling.remove(r)
+    i.leaving.append(r)
+    r.prefill_until, r.split = r.input_tokens, 0
+    d = s.ask_route_prefill(r)
+    if d is i:
+        i.leaving.remove(r)
+        i.prefilling.insert(place, r)
+        return False
+    return hand_over(s, i, r, d)

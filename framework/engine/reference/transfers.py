@@ -1,0 +1,146 @@
+"""Requests on the move with their KV (SEMANTICS.md: Transfers, Migration), and who decodes where meanwhile."""
+
+from __future__ import annotations
+
+from framework.codes import COPY_END, DECODE
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import FAILED, Chunk, Instance, Migration, Request
+
+
+def start_decoding(s: Simulation, i: Instance, r: Request) -> None:
+    """Append r to the running order of i; its KV is there already."""
+    i.running.append(r)
+    r.instance = r.decode_instance = i.id
+    r.join_step, r.joined_with = int(i.totals["decode_steps"]), r.emitted
+
+
+def stop_decoding(s: Simulation, i: Instance, r: Request) -> None:
+    """Take r out of the running order of i and write down the decode steps that gave it its tokens there."""
+    i.running.remove(r)
+    last = int(i.totals["decode_steps"])
+    steps, emitted = last - r.join_step, r.emitted - r.joined_with
+    if steps > 0:
+        s.token_log.append((r.join_step, last, r.token_s[r.joined_with - 1], r.id, i.id, emitted - steps))
+
+
+def blocks_there(s: Simulation, d: Instance, r: Request) -> int:
+    """Blocks that r, on its way to d, has there: split in its prompt, those of the whole prompt."""
+    return s.blocks_of(d, r.prefill_until if r.is_partial else r.kv)
+
+
+def asks_where_to_decode(s: Simulation, i: Instance) -> bool:
+    """Whether the policy is asked where a request that i has prefilled decodes."""
+    return not i.role & DECODE or "route_decode" in s.hooks.overrides
+
+
+def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
+    """Long prompts that the step completes leave layer by layer, where their destination has room at once."""
+    least = s.options.layerwise_tokens
+    if least is None or not asks_where_to_decode(s, i):
+        return
+    for r, prefix, tokens in chunks:
+        if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0:
+            continue
+        d = s.ask_route_decode(r)
+        if isinstance(d, str):
+            continue
+        blocks = s.blocks_of(d, r.prefill_until)
+        if d is not i and not d.incoming and d.has_room(blocks):
+            assert i.step is not None
+            d.cache.take(r.id, blocks)
+            d.reserved.append(r)
+            r.source, r.destination = i, d
+            r.sent_ahead = start_copy(s, r, i, d, r.prefill_until, i.step.end_s)
+
+
+def call_back(s: Simulation, r: Request) -> None:
+    """Give up the copy that began before the prefill of r had ended."""
+    if r.sent_ahead is not None and r.destination is not None:
+        d = r.destination
+        s.withdraw(r.sent_ahead)
+        r.sent_ahead, r.source, r.destination = None, None, None
+        d.cache.release(r.id)
+        d.reserved.remove(r)
+        start_transfers(s, d)
+        s.wake(d)
+
+
+def start_transfers(s: Simulation, d: Instance) -> None:
+    """Start the copies of those waiting for d that now find room, in order."""
+    while d.incoming and d.has_room(blocks_there(s, d, d.incoming[0])):
+        r = d.incoming.pop(0)
+        assert r.source is not None
+        d.cache.take(r.id, blocks_there(s, d, r))
+        d.reserved.append(r)
+        start_copy(s, r, r.source, d, r.kv)
+
+
+def start_copy(
+    s: Simulation, r: Request, source: Instance, target: Instance, tokens: int, computed_s: float = 0.0
+) -> int:
+    """Claim the link and announce the end of the copy, whose last layer is there only at `computed_s`; the event."""
+    per_token = s.options.copy_bytes_per_token
+    size = tokens * (s.options.kv_bytes_per_token if per_token is None else per_token)
+    last = size / s.options.layers if computed_s > 0 else 0.0
+    time_s = s.links.copy(s.now_s, source, target, size, tokens, computed_s, last)
+    return s.push(time_s, COPY_END, r.id)
+
+
+def migrate(s: Simulation, r: Request, d: Instance) -> None:
+    """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
+    source = next((i for i in s.instances if r in i.running), None)
+    if source is None or source is d or r.migration is not None or not d.role & DECODE:
+        return
+    if not s.fits(d, r) or not d.has_room(s.blocks_of(d, r.kv)):
+        return
+    d.cache.take(r.id, s.blocks_of(d, r.kv))
+    d.reserved.append(r)
+    r.migration = Migration(d, r.kv, start_copy(s, r, source, d, r.kv))
+
+
+def cancel_migration(s: Simulation, r: Request) -> None:
+    """Give back what r had reserved at its destination, if it is migrating."""
+    if r.migration is not None:
+        d, ready = r.migration.target, r.migration.ready
+        if not ready:
+            s.withdraw(r.migration.event)
+        r.migration = None
+        d.cache.release(r.id)
+        d.reserved.remove(r)
+        start_transfers(s, d)
+        s.wake(d)
+
+
+def switch_over(s: Simulation, i: Instance, r: Request) -> None:
+    """At a boundary of i: send the tail of r's KV, which stops decoding here, or give the migration up."""
+    assert r.migration is not None
+    d, copied = r.migration.target, r.migration.copied
+    i.changed = True
+    extra = s.blocks_of(d, r.kv) - s.blocks_of(d, copied)
+    if extra > d.cache.available:
+        cancel_migration(s, r)
+        return
+    d.cache.take(r.id, extra)
+    stop_decoding(s, i, r)
+    i.leaving.append(r)
+    r.migration, r.source, r.destination, r.handing_over = None, i, d, True
+    start_copy(s, r, i, d, r.kv - copied)
+
+
+def turn_away(s: Simulation, i: Instance, r: Request, state: int, reason: str) -> bool:
+    """r ends after its prefill on i: its KV is released."""
+    i.leaving.remove(r)
+    i.cache.release(r.id)
+    call_back(s, r)
+    s.end_request(r, state, reason)
+    return True
+
+
+def hand_over(s: Simulation, i: Instance, r: Request, d: Instance) -> bool:
+    """Send r, split here, and its KV to d. True: it could never fit there, and its KV was released."""
+    if not s.fits(d, r):
+        return turn_away(s, i, r, FAILED, "kv")
+    r.source, r.destination, r.handing_over = i, d, True
+    d.incoming.append(r)
+    start_transfers(s, d)
+    return False

@@ -1,0 +1,60 @@
+"""What every engine takes and gives: the parts of a run, the replay of it, and what that leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.config import EngineConfig
+from framework.policy.base import Policy
+from framework.policy.inspection import Inspection
+from framework.policy.view import Cluster
+from framework.result import Gaps
+from framework.system.cluster import ClusterSpec
+from framework.system.model import Model
+from framework.timing.table import Timing
+from framework.workload import Load, Workload
+
+Progress = Callable[[int, int], None]  # of requests: ended, total
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is replayed: everything but who decides. `cluster`: as the policy has laid it out."""
+
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    timing: Timing
+    engine: EngineConfig
+    load: Load
+    seed: int
+
+
+class Replayed(NamedTuple):
+    """What a replay leaves behind; see `framework.result.Result`. `requests` has no predictions yet."""
+
+    requests: NDArray[np.void]  # (N,) OUTCOME
+    instances: NDArray[np.void]  # (M,)
+    tiers: NDArray[np.void]  # (M * tiers,)
+    step_log: NDArray[np.void]
+    token_log: NDArray[np.void]
+    gaps: Gaps | None
+    reasons: tuple[str, ...]
+    events: int
+    steps: int
+
+
+class Engine(Protocol):
+    """One run of a setting. `inspection`: what a policy sees of it, before the first event and at each."""
+
+    @property
+    def inspection(self) -> Inspection: ...
+
+    def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
+        """Let the policy decide until every request has ended; `cluster` is its view of `inspection`."""
+        ...
