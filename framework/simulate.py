@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.compiled import CompiledEngine
-from framework.engine.config import EngineConfig, require_whole_instances
-from framework.engine.reference.replay import ReferenceEngine
-from framework.engine.replay import Engine, Setting
+from framework.engine.config import EngineConfig, Setting, require_whole_instances
 from framework.errors import InputError, InvariantError
 from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.view import Cluster
+from framework.replay.compiled import CompiledEngine
+from framework.replay.contract import Engine
+from framework.replay.reference import ReferenceEngine
 from framework.result import Result
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model

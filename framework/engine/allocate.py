@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from framework.codes import MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
 from framework.engine.config import EngineConfig
-from framework.engine.logs import STEP_LOG, TOKEN_LOG
 from framework.engine.mechanisms.data_parallel import RANK_WORDS
 from framework.engine.mechanisms.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.mechanisms.speculation import Speculation
-from framework.engine.records import INSTANCE, REQUEST
+from framework.engine.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.state import (
     ACTION,
     ERROR,

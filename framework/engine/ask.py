@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from framework.codes import BAD_INSTANCE, BAD_ROLE, DECODE, HOOK_RAISED, PREFILL
-from framework.compiler.decorators import inner, numba_config, unlikely
+from framework.compiler.decorators import inner, unlikely
+from framework.compiler.dispatchers import numba_config
 from framework.engine.leap import catch_up
 from framework.engine.queues import append, least_queued, queue_pop, queue_push
 from framework.engine.state import State

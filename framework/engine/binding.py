@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from framework.codes import BAD_INSTANCE, BAD_ROLE, OFF, OUT_OF_BLOCKS, ROLES
-from framework.compiler.decorators import compiled, numba_config
+from framework.compiler.decorators import compiled
+from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import Memory
 from framework.errors import InvariantError, PolicyError, require_positive

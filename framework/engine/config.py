@@ -12,6 +12,9 @@ from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase
+from framework.system.model import Model
+from framework.timing.table import Timing
+from framework.workload import Load, Workload
 
 __all__ = [
     "BATCHINGS",
@@ -104,6 +107,19 @@ class EngineConfig:
             _require_settings(name, getattr(self, name), kind)
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is replayed: everything but who decides. `cluster`: as the policy has laid it out."""
+
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    timing: Timing
+    engine: EngineConfig
+    load: Load
+    seed: int
 
 
 def _require_settings(name: str, value: Any, kind: type) -> None:

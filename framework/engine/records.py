@@ -7,7 +7,13 @@ request or an instance is a number from 0, and -1 where there is none. `SEMANTIC
 
 from __future__ import annotations
 
-from framework.engine.logs import record
+import numpy as np
+
+
+def record(*fields: tuple[str, str]) -> np.dtype[np.void]:
+    """A record type whose fields are attributes both in compiled code and in plain Python."""
+    return np.dtype((np.record, np.dtype(list(fields), align=True)))
+
 
 REQUEST = record(
     # What arrives.
@@ -170,4 +176,30 @@ INSTANCE = record(
     ("bubble_s", "f8"),  # seconds that stages waited in steps, summed over stages
     ("extrapolated_s", "f8"),  # of busy_s, the part in steps past what was measured
     ("extrapolation", "f8"),  # the farthest of these steps, as a ratio to a limit
+)
+
+# A row of the step log: a leap that has ended.
+STEP_LOG = record(
+    ("start_s", "f8"),
+    ("first_s", "f8"),  # seconds of its first step
+    ("increment_s", "f8"),  # seconds by which each further step took longer
+    ("step0", "i8"),  # decode_steps of the instance at its start
+    ("context", "i8"),  # KV tokens that the decodes of its first step read
+    ("instance", "i4"),
+    ("steps", "i4"),
+    ("batch", "i4"),  # requests that decoded
+    ("prefill_tokens", "i4"),
+    ("depth", "i4"),  # tokens drafted for each decode
+    ("stream", "i4"),  # 1: a prefill step beside the decodes
+)
+
+# A row of the token log: the decode steps of an instance that gave a request its tokens. With instance -1 the row is a
+# single gap of `previous_token_s` seconds.
+TOKEN_LOG = record(
+    ("first_step", "i8"),  # decode_steps before its first token there
+    ("last_step", "i8"),  # decode_steps after its last one
+    ("previous_token_s", "f8"),  # time of the token before
+    ("request", "i4"),
+    ("instance", "i4"),
+    ("accepted", "i8"),  # drafted tokens beyond one a step
 )

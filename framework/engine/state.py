@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.logs import STEP_LOG, TOKEN_LOG, record
-from framework.engine.records import INSTANCE, REQUEST
+from framework.engine.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG, record
 
 # The present step of an instance, or the present leap: a run of equal decode steps without a decision between them. It
 # ends where a request does, so no hook may see it.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from framework.engine.config import EngineConfig
-from framework.engine.logs import STEP_LOG, TOKEN_LOG
+from framework.engine.records import STEP_LOG, TOKEN_LOG
 from framework.result import OUTCOME, Gaps, Result
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, Setting
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
@@ -22,7 +22,6 @@ from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.engine.reference.setup import options, specs, step_time
 from framework.engine.reference.simulation import Hooks, Simulation
-from framework.engine.replay import Setting
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
 from framework.system.model import Model

@@ -28,6 +28,7 @@ FLOORS = (
     "framework.result",
     "framework.metrics",
     "framework.bound",
+    "framework.replay",
     "framework.simulate",
     "framework.calibration",
     "framework.objective",

@@ -136,7 +136,7 @@ def has_derived_class(path: Path) -> bool:
 SHARED = (
     *("framework.codes", "framework.errors", "framework.result", "framework.workload"),
     *("framework.policy", "framework.system", "framework.timing", "framework.engine.reference"),
-    *("framework.engine.config", "framework.engine.logs", "framework.engine.replay"),
+    *("framework.engine.config", "framework.engine.records", "framework.replay.contract"),
 )
 
 
@@ -167,6 +167,6 @@ def is_among(name: str, modules: tuple[str, ...]) -> bool:
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "import numba as nb\ndef f():\n    from framework.engine import state, config\n"
     assert imported(ast.parse(source)) == ["numba", "framework.engine.state", "framework.engine.config"]
-    assert is_among("framework.engine.logs.record", SHARED)
+    assert is_among("framework.engine.records.record", SHARED)
     assert not is_among("framework.engine.state", SHARED)
     assert not is_among("framework.engine.configuration", SHARED)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.logs import record
+from framework.engine.records import record
 from framework.engine.reference.duration import choose_depth, draft_s, verify_s
 from framework.engine.reference.prefixes import known_prefix
 from framework.engine.reference.simulation import Simulation

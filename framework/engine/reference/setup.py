@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, Setting
 from framework.engine.reference.options import Drafts, Options, Spec, Tier
-from framework.engine.replay import Setting
 from framework.errors import InputError
 from framework.system.cluster import PoolSpec
 from framework.system.model import kv_capacity_tokens

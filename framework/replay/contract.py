@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import EngineConfig
 from framework.policy.base import Policy
 from framework.policy.inspection import Inspection
 from framework.policy.view import Cluster
 from framework.result import Gaps
-from framework.system.cluster import ClusterSpec
-from framework.system.model import Model
-from framework.timing.table import Timing
-from framework.workload import Load, Workload
 
 Progress = Callable[[int, int], None]  # of requests: ended, total
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is replayed: everything but who decides. `cluster`: as the policy has laid it out."""
-
-    workload: Workload
-    cluster: ClusterSpec
-    model: Model
-    timing: Timing
-    engine: EngineConfig
-    load: Load
-    seed: int
 
 
 class Replayed(NamedTuple):

@@ -1,4 +1,4 @@
-"""The compiled engine as `framework.engine.replay.Engine`: its memory, its loop, and what becomes of its log."""
+"""The compiled engine as `framework.replay.contract.Engine`: its memory, its loop, and what becomes of its log."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, PAUSED, REJECTED
 from framework.engine.allocate import allocate
 from framework.engine.binding import Binding
+from framework.engine.config import Setting
 from framework.engine.inspect import MemoryInspection
-from framework.engine.logs import STEP_LOG, TOKEN_LOG
 from framework.engine.loop import run
-from framework.engine.replay import Progress, Replayed, Setting
+from framework.engine.records import STEP_LOG, TOKEN_LOG
 from framework.engine.state import Memory
 from framework.metrics.token_gaps import GapReducer
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
+from framework.replay.contract import Progress, Replayed
 from framework.result import OUTCOME, Gaps
 from framework.workload import Workload
 

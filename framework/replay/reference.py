@@ -1,20 +1,21 @@
-"""The plain engine as `framework.engine.replay.Engine`: its simulation, its loop, and its result as arrays."""
+"""The plain engine as `framework.replay.contract.Engine`: its simulation, its loop, and its result as arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.logs import STEP_LOG, TOKEN_LOG, record
+from framework.engine.config import Setting
+from framework.engine.records import STEP_LOG, TOKEN_LOG, record
 from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.loop import run
 from framework.engine.reference.policy_hooks import PolicyHooks
 from framework.engine.reference.setup import options, shown_tables, specs, step_time
 from framework.engine.reference.simulation import Hooks, Simulation
-from framework.engine.replay import Progress, Replayed, Setting
 from framework.errors import InputError
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
+from framework.replay.contract import Progress, Replayed
 from framework.result import OUTCOME
 
 MOST_REQUESTS = 20_000
