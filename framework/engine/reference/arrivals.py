@@ -1,4 +1,4 @@
-"""What arrives: requests (SEMANTICS.md: Arrival), and what copies bring (Transfers, Stores of prefixes, Migration)."""
+"""What arrives: requests (SEMANTICS.md: Arrivals), and what copies bring (Transfers, Prefix tiers, Live migration)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs (SEMANTICS.md: Duration, Ranks, Pipelines, Two streams, Speculation), and its start."""
+"""What a step costs (SEMANTICS.md: Duration of a step, and the mechanisms), and its start."""
 
 from __future__ import annotations
 

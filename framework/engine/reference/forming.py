@@ -1,4 +1,4 @@
-"""What a step holds, by the mode of its instance (SEMANTICS.md: begin_iteration, step 4; Ranks; Pipelines)."""
+"""What a step holds, by the mode of its instance (SEMANTICS.md: Prefill, Data-parallel ranks, Pipeline parallelism)."""
 
 from __future__ import annotations
 

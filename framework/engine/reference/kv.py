@@ -1,4 +1,4 @@
-"""Who gets KV blocks and who gives way (SEMANTICS.md: Room for decodes, Admission, Swap-in, Preemption)."""
+"""Who gets KV blocks and who gives way (SEMANTICS.md: Prefill, Preemption and swapping)."""
 
 from __future__ import annotations
 

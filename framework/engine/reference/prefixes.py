@@ -1,4 +1,4 @@
-"""Prefixes that are known already (SEMANTICS.md: Prefix cache, Stores of prefixes)."""
+"""Prefixes that are known already (SEMANTICS.md: Prefix cache, Prefix tiers)."""
 
 from __future__ import annotations
 

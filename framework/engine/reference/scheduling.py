@@ -1,4 +1,4 @@
-"""The next step of an instance (SEMANTICS.md: begin_iteration, Two streams)."""
+"""The next step of an instance (SEMANTICS.md: Scheduling, SM sharing)."""
 
 from __future__ import annotations
 

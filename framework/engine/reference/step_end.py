@@ -1,4 +1,4 @@
-"""The end of a step (SEMANTICS.md: End of a step, Cuts, Speculation)."""
+"""The end of a step (SEMANTICS.md: End of a step, Splits, Speculation)."""
 
 from __future__ import annotations
 

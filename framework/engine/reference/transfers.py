@@ -1,4 +1,4 @@
-"""Requests on the move with their KV (SEMANTICS.md: Transfers, Migration), and who decodes where meanwhile."""
+"""Requests on the move with their KV (SEMANTICS.md: Transfers, Live migration), and who decodes where meanwhile."""
 
 from __future__ import annotations
 
