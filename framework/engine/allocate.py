@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,10 @@ def _set_options(
     options["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
     options["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
     options["weight_bytes"] = model.weight_bytes
-    options["attention_overlap"], options["decode_rows"] = engine.attention.overlap, engine.attention.decode_rows
+    for part in fields(engine):
+        own = getattr(getattr(engine, part.name), "engine_options", dict)
+        for name, value in own().items():
+            options[name] = value
     options["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     options["latency_s"] = cluster.link.latency_s
     options["layerwise_tokens"], options["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers

@@ -71,7 +71,7 @@ NAMES_THEN = {
     "framework.names": "given_name",
     "framework.errors": "InputError InvariantError JobError PolicyError",
     "framework.validate": "require_at_least require_choice require_count require_positive require_share require_whole",
-    "framework.engine.config": "EngineConfig",
+    "framework.engine.config": "Batching EngineConfig",
     "framework.engine.codes": "DECODE MIXED MODES OFF PREFILL REASONS ROLES",
     "framework.engine.state": "State View",
     "framework.cluster": "ChunkSchedule ClusterSpec LinkSpec PoolSpec disaggregated mixed",

@@ -5,6 +5,7 @@ Decodes in one kernel with chunks: its tiles hold several rows, and each decode 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from framework.compiler.decorators import inner
@@ -34,6 +35,10 @@ class Attention:
         require_at_least("engine.attention.overlap", self.overlap, 0)
         if self.overlap > 1:
             raise InputError(f"engine.attention.overlap must be at most 1, got {self.overlap!r}")
+
+    def engine_options(self) -> Mapping[str, float]:
+        """Values of the fields of `OPTIONS` that the compiled part reads."""
+        return {"attention_overlap": self.overlap, "decode_rows": self.decode_rows}
 
 
 # --- the compiled part ------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from framework.engine.config import EngineConfig
+
 
 class StepTime(Protocol):
     """Seconds of one step of pool `pool`, in four parts, and how far a step lies past what was measured (over 1)."""
@@ -116,4 +118,5 @@ class Options:
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0
+    engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
     chosen_share: float = 0.0  # of a layer's experts that one token chooses, 0: there are no experts

@@ -55,45 +55,45 @@ class PolicyHooks(Hooks):
             return lambda argument: int(own.function(argument, view, params, numbers))
         return self._answers.asker(hook)
 
-    def _ask(self, hook: str, argument: int) -> Any:
+    def ask(self, hook: str, argument: int) -> Any:
         self._inspection.refresh()
         if self._follows_roles:
             self._cluster.follow_roles()
         return self._askers[hook](argument)
 
     def admit(self, s: Simulation, r: Request) -> str | None:
-        verdict = int(self._ask("admit", r.id))
+        verdict = int(self.ask("admit", r.id))
         if verdict == 0:
             return None
         return REASONS[REASON_POLICY] if self._admits_by_rule else self.reasons[verdict]
 
     def route_prefill(self, s: Simulation, r: Request) -> int:
-        return int(self._ask("route_prefill", r.id))
+        return int(self.ask("route_prefill", r.id))
 
     def fetch_prefix(self, s: Simulation, r: Request) -> int:
-        return int(self._ask("fetch_prefix", r.id))
+        return int(self.ask("fetch_prefix", r.id))
 
     def route_decode(self, s: Simulation, r: Request) -> int | str:
-        answer = int(self._ask("route_decode", r.id))
+        answer = int(self.ask("route_decode", r.id))
         return self.reasons[REFUSED - answer] if answer <= REFUSED else answer
 
     def split_at(self, s: Simulation, r: Request) -> int:
-        return int(self._ask("split_at", r.id))
+        return int(self.ask("split_at", r.id))
 
     def prioritize(self, s: Simulation, r: Request) -> float:
-        key = float(self._ask("prioritize", r.id))
+        key = float(self.ask("prioritize", r.id))
         if math.isnan(key):
             raise PolicyError(f"policy {self.policy}: prioritize returned NaN for request {r.id}; keys must be numbers")
         return key
 
     def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
-        percent, token_budget, mode = decode_plan(self._ask("batching", i.id))
+        percent, token_budget, mode = decode_plan(self.ask("batching", i.id))
         return token_budget, _MODE_NAMES[mode], percent
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         if "on_tick" not in self.overrides:
             return ()
-        self._ask("on_tick", tick)
+        self.ask("on_tick", tick)
         return [_action(action) for action in self._answers.actions]
 
 

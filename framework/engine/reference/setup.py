@@ -77,6 +77,7 @@ def options(setting: Setting) -> Options:
     entrance = setting.timing.row(model, entrance_pool.gpu, entrance_pool.parallelism)
     experts, slowdowns = model.experts, engine.sharing.slowdowns()
     return Options(
+        engine=engine,
         block_tokens=engine.block_tokens,
         watermark=engine.watermark,
         preemption=engine.preemption,

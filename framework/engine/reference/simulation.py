@@ -24,6 +24,10 @@ class Hooks:
     tick_s: float | None = None
     dynamic_keys: bool = False
 
+    def ask(self, hook: str, argument: int) -> Any:
+        """What a hook that has no method of its own here answers about a request or an instance."""
+        raise NotImplementedError(f"this policy has no {hook}")
+
     def admit(self, s: Simulation, r: Request) -> str | None:
         """Reason of a rejection, None to accept."""
         return None
