@@ -102,6 +102,12 @@ def emptier(request: int, view: Any, params: Any, state: Any) -> int:
     return 1 - nearer if state[0] % params[0] == 0.0 else nearer
 
 
+class Ticking(Policy):
+    """Has a period, and nothing to do at its ticks."""
+
+    tick_s = 2.0**-5
+
+
 class ByRule(Policy):
     """A compiled rule with a parameter and a state of its own."""
 
@@ -110,7 +116,7 @@ class ByRule(Policy):
     compiled_params = (5.0,)
 
 
-@pytest.mark.parametrize("policy", [InPython, ByRule, Policy])
+@pytest.mark.parametrize("policy", [InPython, ByRule, Ticking, Policy])
 def test_hooks_see_and_decide_the_same(policy: type[Policy]) -> None:
     plain = play(policy(), REFERENCE)
     assert outcome(plain) == outcome(play(policy(), COMPILED))
