@@ -65,7 +65,7 @@ class Binding:
         options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
         if policy.tick_s is not None:
             require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
-            options["tick_s"] = policy.tick_s
+            options["tick_s"] = policy.tick_s if overrides(policy, "on_tick") else 0.0
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
         """Put the address of a hook where the engine finds it; that of one which is never asked stays 0."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.records import record
 from framework.engine.reference.duration import choose_depth, draft_s, verify_s
 from framework.engine.reference.prefixes import known_prefix
 from framework.engine.reference.simulation import Simulation
@@ -84,8 +83,8 @@ class PlainInspection:
         self.requests = _requests(simulation)
         self._of_the_trace = [row.tolist()[: len(_OF_THE_TRACE)] for row in self.requests]
         columns = [(name, kind) for name, kind, _ in _INSTANCE]
-        self.instances = np.zeros(len(simulation.instances), record(*columns))
-        options, clock = np.zeros(1, record(("block_tokens", "i8"))), np.zeros(1, record(("now_s", "f8")))
+        self.instances = np.zeros(len(simulation.instances), _record(*columns))
+        options, clock = np.zeros(1, _record(("block_tokens", "i8"))), np.zeros(1, _record(("now_s", "f8")))
         options["block_tokens"] = self.block_tokens
         self.view = View(options, clock, self.requests, self.instances)
         self._ended = 0  # of those that have ended, how many rows are written for good
@@ -190,6 +189,11 @@ class PlainInspection:
         return (1 / share - 1) * (own / i.spec.memory_bytes_s)
 
 
+def _record(*columns: tuple[str, str]) -> np.dtype[np.void]:
+    """A record type whose fields are attributes, as compiled rules read them."""
+    return np.dtype((np.record, np.dtype(list(columns), align=True)))
+
+
 def _ids(requests: list[Request]) -> Integers:
     return np.array([r.id for r in requests], np.int64)
 
@@ -197,7 +201,7 @@ def _ids(requests: list[Request]) -> Integers:
 def _requests(s: Simulation) -> NDArray[np.void]:
     """Requests as they are known before the first event."""
     columns = [*_OF_THE_TRACE, *((name, kind) for name, kind, _ in _REQUEST)]
-    requests, workload = np.zeros(len(s.requests), record(*columns)), s.workload
+    requests, workload = np.zeros(len(s.requests), _record(*columns)), s.workload
     for name, _, value in _REQUEST:
         requests[name] = value(s.requests[0])  # nothing has happened to any
     requests["input_tokens"] = workload.input_tokens

@@ -1,4 +1,4 @@
-"""The event loop of the plain engine (SEMANTICS.md: Events, Ticks, Stalled runs): each step and each copy is an event."""
+"""The event loop of the plain engine (SEMANTICS.md: Events, Ticks, Stalled runs): each step is an event of its own."""
 
 from __future__ import annotations
 

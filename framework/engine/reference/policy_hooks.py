@@ -32,8 +32,8 @@ class PolicyHooks(Hooks):
         if policy.tick_s is not None:
             require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
         self.policy = policy.name
-        self.tick_s = policy.tick_s
         self.overrides = frozenset(hook.name for hook in HOOKS if overrides(policy, hook.name))
+        self.tick_s = policy.tick_s if "on_tick" in self.overrides else None
         self.dynamic_keys = policy.dynamic_keys and "prioritize" in self.overrides
         self._inspection = inspection
         self._cluster = cluster
@@ -91,8 +91,6 @@ class PolicyHooks(Hooks):
         return token_budget, _MODE_NAMES[mode], percent
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        if "on_tick" not in self.overrides:
-            return ()
         self.ask("on_tick", tick)
         return [_action(action) for action in self._answers.actions]
 
