@@ -96,7 +96,6 @@ MODULES = {
     "framework.store": "framework.run.store",
     "framework.sweep": "framework.run.sweep",
     "framework.terminal": "framework.cli.terminal",
-    "framework.timing.anchored": "framework.timing.published",
     "framework.timing.attention": "framework.timing.kernels.attention_gqa",
     "framework.timing.benchmark_files": "framework.calibration.benchmark_files",
     "framework.timing.build": "framework.timing.kernels.build",
@@ -104,22 +103,15 @@ MODULES = {
     "framework.timing.calibrated": "framework.calibration.apply",
     "framework.timing.calibration": "framework.timing.calibration_terms",
     "framework.timing.calibration_fit": "framework.calibration.fit",
-    "framework.timing.composition": "framework.timing.kernels.tabulate",
-    "framework.timing.exact": "framework.timing.kernels.step_cost",
-    "framework.timing.exchange": "framework.timing.kernels.all_to_all",
     "framework.timing.expert_load": "framework.timing.expert_parallel",
-    "framework.timing.fitted": "framework.timing.published",
     "framework.timing.fitting": "framework.calibration.optimise",
-    "framework.timing.host": "framework.timing.overheads",
     "framework.timing.interpolate": "framework.timing.kernels.interpolate",
     "framework.timing.kernel_checks": "framework.timing.kernels.checks",
     "framework.timing.kernel_files": "framework.timing.kernels.aiconfigurator_files",
-    "framework.timing.kernel_formats": "framework.timing.kernels.read",
     "framework.timing.kernel_package": "framework.timing.kernels.read_aiconfigurator",
-    "framework.timing.kernel_text": "framework.timing.kernels.csv_text",
+    "framework.timing.kernel_text": "framework.timing.kernels.read_csv",
     "framework.timing.kernel_vidur": "framework.timing.kernels.read_vidur",
     "framework.timing.knots": "framework.timing.kernels.tabulate",
-    "framework.timing.latent": "framework.timing.kernels.attention_mla",
     "framework.timing.measure": "framework.timing.microbench.command",
     "framework.timing.measure_attention": "framework.timing.microbench.attention",
     "framework.timing.measure_cases": "framework.timing.microbench.cases",
@@ -129,15 +121,11 @@ MODULES = {
     "framework.timing.measure_reduce": "framework.timing.microbench.all_reduce",
     "framework.timing.measure_table": "framework.timing.microbench.journal",
     "framework.timing.micro_batches": "framework.timing.two_batch_overlap",
-    "framework.timing.neighbour": "framework.timing.scale",
     "framework.timing.operations": "framework.timing.kernels.operations",
     "framework.timing.replay": "framework.calibration.replay",
     "framework.timing.shipped": "framework.timing.shipped_setups",
     "framework.timing.show": "framework.report.show_step",
-    "framework.timing.skew": "framework.timing.kernels.decode_imbalance",
-    "framework.timing.step": "framework.timing.table",
     "framework.timing.surfaces": "framework.calibration.surfaces",
-    "framework.timing.waves": "framework.timing.overheads",
     "framework.timing.work": "framework.timing.flops",
     "framework.usage": "framework.metrics.usage",
     "framework.validate": "framework.errors",
@@ -149,7 +137,8 @@ MODULES = {
     "policies.workers": "policies.dynamo",
 }
 
-# Old module -> the modules that have its names now: it was divided, or a package of the same name took its place.
+# Old module -> the modules that have its names now: it was divided, what is in it was renamed, or a package of the same
+# name took its place.
 NAMES = {
     "experiments.ablation": tuple(f"experiments.ablation.{name}" for name in ("command", "file", "run")),
     "experiments.bench": ("experiments.bench.command", "experiments.bench.report"),
@@ -168,7 +157,42 @@ NAMES = {
     "framework.objective": ("framework.objective.goodput",),
     "framework.policy": ("framework.policy.base", "framework.policy.actions"),
     "framework.simulate": ("framework.result",),
+    "framework.timing.anchored": ("framework.timing.published",),
+    "framework.timing.composition": ("framework.timing.kernels.tabulate",),
+    "framework.timing.exact": ("framework.timing.kernels.step_cost",),
+    "framework.timing.exchange": ("framework.timing.kernels.all_to_all",),
+    "framework.timing.fitted": ("framework.timing.published",),
+    "framework.timing.host": ("framework.timing.overheads",),
+    "framework.timing.kernel_formats": ("framework.timing.kernels.read_csv", "framework.timing.kernels.build"),
     "framework.timing.kernels": ("framework.timing.kernels.table",),
+    "framework.timing.latent": ("framework.timing.kernels.attention_mla",),
+    "framework.timing.neighbour": ("framework.timing.scale",),
+    "framework.timing.profile": ("framework.timing.curves",),
+    "framework.timing.skew": ("framework.timing.kernels.decode_imbalance",),
+    "framework.timing.step": ("framework.timing.table", "framework.timing.step_row", "framework.timing.curves"),
+    "framework.timing.waves": ("framework.timing.overheads",),
+}
+
+# Old name in a module of NAMES -> the name that it has now.
+RENAMED = {
+    "framework.timing.anchored.Anchored": "framework.timing.published.PublishedPrompts",
+    "framework.timing.composition.compose": "framework.timing.kernels.tabulate.tabulate",
+    "framework.timing.exact.ExactTimes": "framework.timing.kernels.step_cost.StepCost",
+    "framework.timing.exact.exact_times": "framework.timing.kernels.step_cost.step_cost",
+    "framework.timing.exchange.exchange_s": "framework.timing.kernels.all_to_all.all_to_all_s",
+    "framework.timing.fitted.Fitted": "framework.timing.published.Published",
+    "framework.timing.host.WithHost": "framework.timing.overheads.CpuOverhead",
+    "framework.timing.kernel_formats.load": "framework.timing.kernels.build.load_kernels",
+    "framework.timing.latent.LatentKernels": "framework.timing.kernels.attention_mla.MlaKernels",
+    "framework.timing.latent.LatentModule": "framework.timing.kernels.attention_mla.MlaModule",
+    "framework.timing.latent.latent_attention": "framework.timing.kernels.attention_mla.mla_attention",
+    "framework.timing.neighbour.NEIGHBOURS": "framework.timing.scale.SCALING_SOURCES",
+    "framework.timing.neighbour.Neighbour": "framework.timing.scale.ScalingSource",
+    "framework.timing.profile.Parts": "framework.timing.profile.StepParts",
+    "framework.timing.skew.Skew": "framework.timing.kernels.decode_imbalance.DecodeImbalance",
+    "framework.timing.skew.fit_skew": "framework.timing.kernels.decode_imbalance.fit_imbalance",
+    "framework.timing.skew.skew_step_s": "framework.timing.kernels.decode_imbalance.imbalance_s",
+    "framework.timing.waves.InWaves": "framework.timing.overheads.WaveQuantization",
 }
 
 _LAST = "0.3"
@@ -257,12 +281,15 @@ def _lend(module: ModuleType) -> None:
 
 def _borrowed(module: str, name: str) -> Any:
     """What `name` stood for in `module`. Raises AttributeError if it stood for nothing."""
-    if not name.startswith("__") and not _is_module(f"{module}.{name}"):
-        for place in NAMES[module]:
+    old = f"{module}.{name}"
+    if not name.startswith("__") and not _is_module(old):
+        renamed = RENAMED.get(old)
+        for new in [renamed] if renamed else [f"{place}.{name}" for place in NAMES[module]]:
+            place, _, leaf = new.rpartition(".")
             holder = importlib.import_module(place)
-            if hasattr(holder, name):
-                note(f"{module}.{name}", f"{place}.{name}")
-                return getattr(holder, name)
+            if hasattr(holder, leaf):
+                note(old, new)
+                return getattr(holder, leaf)
     raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 

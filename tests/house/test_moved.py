@@ -14,7 +14,7 @@ import pytest
 from hydra.utils import get_object
 
 from framework import moved
-from framework.moved import MODULES, NAMES, present_name
+from framework.moved import MODULES, NAMES, RENAMED, present_name
 from tests.conftest import ROOT
 from tests.helpers.readme import environment
 
@@ -93,7 +93,10 @@ NAMES_THEN = {
     "framework.timing.step": "Curve ROW StepRow StepTables Surface Timing step_s",
     "framework.timing.estimate": "StepTimes estimate_s estimates_s",
     "framework.timing.affine": "Affine",
+    "framework.timing.neighbour": "Neighbour same_speed scaled",
+    "framework.timing.profile": "Parts Setup",
     "framework.timing.kernels": "Kernels Provenance",
+    "framework.timing.kernel_formats": "load load_csv",
     "policies.rules": "DECODE_RULES ORDERS PREFILL_RULES highest_priority reserving rule set_order shortest_prompt",
     "policies.planning": "change forecast is_remote largest_batch prefill_only resize with_local_prefills",
 }
@@ -223,13 +226,24 @@ def test_the_table_names_what_is_old_and_what_exists() -> None:
     assert not MODULES.keys() & NAMES.keys()
     for name in (*MODULES.values(), *(place for places in NAMES.values() for place in places)):
         assert find_spec(name) is not None, name
+    for old, new in RENAMED.items():
+        assert old.rpartition(".")[0] in NAMES
+        assert get_object(old) is get_object(new)
 
 
 def test_the_project_uses_no_old_name() -> None:
     for top in ("framework", "policies", "predictors", "experiments", "traces", "tests", "run.py"):
         for path in [ROOT / top] if top.endswith(".py") else sorted((ROOT / top).rglob("*.py")):
-            old = [name for name in imported(path) if present_name(name) or name == "framework.hardware"]
+            old = [name for name in imported(path) if name in RENAMED or present_name(name) or is_gone(name)]
             assert not old or path == Path(__file__), f"{path} imports {old}"
+
+
+def is_gone(name: str) -> bool:
+    return name in NAMES and not (ROOT / name.replace(".", "/")).is_dir() and not module_file(name).exists()
+
+
+def module_file(name: str) -> Path:
+    return ROOT / f"{name.replace('.', '/')}.py"
 
 
 def imported(path: Path) -> Iterator[str]:
