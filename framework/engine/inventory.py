@@ -10,10 +10,11 @@ from __future__ import annotations
 from framework.codes import DECODE, FAILED, FETCHING, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
-from framework.engine.kv_cache import free_kv
+from framework.engine.kv_cache import free, free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.sm_sharing import streaming
+from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import append, copy_withdraw, queue_pop
 from framework.engine.requests import remove_prefilling, remove_running
 from framework.engine.state import State
@@ -33,11 +34,14 @@ def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
 
 @inner
 def drop_all(s: State, i: int) -> None:
-    """Take off i, at a boundary of it, all requests that it holds or expects; what they hold anywhere is free again.
+    """Take off i all requests that it holds or expects; what they hold anywhere is free again.
 
-    Their states stay as they are: what becomes of them is for the caller to say.
+    A step under way is lost. The states of the requests stay as they are: what becomes of them, and of the end of that
+    step, is for the caller to say.
     """
     catch_up_one(s, i)
+    if s.instances[i].busy and s.step[i].decodes > 0:
+        free(s, i, blocks_of_next_step(s, i))  # of the step under way
     for j in range(s.options.instances):  # first, so that room that comes free does not start their copies
         _drop_incoming(s, i, j)
     _drop_copies(s, i)

@@ -1,0 +1,79 @@
+"""The inventory of an instance: after `drop_all` nothing that it held or expected is left, whenever that happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# In plain Python, for the functions of the engine have no machine code of their own.
+DROPS = """
+import sys
+
+from framework.codes import ROLES
+from framework.engine.allocate import allocate
+from framework.engine.attach import attach
+from framework.engine.binding import Binding
+from framework.engine.inspect import MemoryInspection
+from framework.engine.inventory import drop_all, is_drained
+from framework.engine.loop import run
+from framework.policy import lay_out
+from framework.policy.predictor import Predictions
+from framework.policy.view import Cluster
+from framework.workload import Open
+from policies.ares import Ares
+from policies.chunked import Chunked
+from predictors.oracle import Oracle
+from tests.conformance import CLUSTERS, MODEL, SCENARIOS, TIMING
+
+COUNTS = ("queued", "queued_tokens", "prefilling", "running", "joining", "reserved", "swapped", "incoming")
+
+
+def stopped(scenario, cluster, policy, events):
+    spec = lay_out(policy, CLUSTERS[cluster])
+    memory = allocate(scenario.workload, spec, MODEL, TIMING, scenario.engine, Open(), 0)
+    inspection = MemoryInspection(memory)
+    oracle = Oracle()
+    oracle.prepare(scenario.workload, 0)
+    predictions = Predictions(oracle, scenario.workload, lambda: inspection.finished)
+    binding = Binding(policy, Cluster(inspection, spec, predictions), memory)
+    run(memory, binding.view, binding.params, binding.numbers, events)
+    return memory
+
+
+held = 0
+for name, scenario in sorted(SCENARIOS.items()):
+    for cluster, policy in (("mixed", Chunked), ("disaggregated", Ares)):
+        for events in (3, 17, 40, 90, 200):
+            memory = stopped(scenario, cluster, policy(), events)
+            s, instances = attach(memory, 0), memory.instances
+            held += int(instances["kv_tokens"].sum()) + int(instances["incoming"].sum())
+            for i in range(len(instances)):
+                drop_all(s, i)
+                assert is_drained(s, i, ROLES["mixed"], True), (name, cluster, events, i)
+            where = (name, cluster, events)
+            for field in COUNTS + ("kv_tokens", "incoming_kv_tokens", "decode_kv"):
+                assert not instances[field].any(), (*where, field, instances[field])
+            free = instances["free_blocks"] + instances["evictable_blocks"]
+            assert (free == instances["total_blocks"]).all(), where
+            assert memory.sim["heap_size"][0] == 0, where
+assert held > 0
+"""
+
+
+@pytest.mark.parametrize("script", [DROPS], ids=["drop_all"])
+def test_nothing_is_left_of_what_an_instance_held(script: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
