@@ -62,6 +62,12 @@ def _function(function: F, signatures: list[Any], vectorised: bool = True, **opt
     return cast(F, dispatcher)
 
 
+def prepare(function: Callable[..., Any]) -> None:
+    """Compile or load now what a function with declared signatures would at its first call."""
+    if isinstance(function, Function):
+        function.bind()
+
+
 def inner(function: F) -> F:
     """Compile a function that only compiled code calls and that allocates nothing: no wrappers, no reference counts.
 
