@@ -109,7 +109,7 @@ class _RecordModel(models.PrimitiveModel):
 class _Field(AttributeTemplate):
     key = RecordPointer
 
-    def generic_resolve(self, value: Any, attr: str) -> Any:
+    def generic_resolve(self, value: Any, attr: str) -> Any:  # type: ignore[override]
         return value.dtype.typeof(attr) if attr in value.dtype.fields else None
 
 

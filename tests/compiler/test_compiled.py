@@ -94,8 +94,9 @@ def test_a_compiled_caller_and_a_value_have_the_declared_signature() -> None:
         return function(x)
 
     assert call(double, 4) == 8
-    assert caller(np.int32(3)) == 6
-    dispatcher: Any = double
+    dispatcher: Any = caller
+    assert dispatcher(np.int32(3)) == 6
+    dispatcher = double
     assert len(dispatcher.signatures) == 1
 
 
