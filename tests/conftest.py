@@ -22,7 +22,10 @@ settings.load_profile("shared")
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the engine once, before the workers start and each would."""
     if not hasattr(config, "workerinput"):
-        import framework.simulate  # noqa: F401
+        from framework.compiler.decorators import prepare
+        from framework.engine.loop import run
+
+        prepare(run)
 
 
 def _real_trace(name: str) -> Path:

@@ -72,7 +72,8 @@ class FunctionCache(caching.FunctionCache):
         source = Path(inspect.getfile(function))
         if not source.exists():  # typed at a prompt
             return None
-        if last_change_ns(import_closure(source.resolve(), _PROJECT)) > imported_ns or cache_directory(source) is None:
+        changed_ns = last_change_ns(import_closure(source.resolve(), _PROJECT))
+        if imported_ns < changed_ns <= time.time_ns() or cache_directory(source) is None:
             return None
         make: Any = cls  # numba has no types
         return cast(FunctionCache, make(function))

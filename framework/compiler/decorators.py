@@ -51,30 +51,33 @@ def entry(signature: Any) -> Callable[[F], F]:
 
     Vectorising such branchy code doubles the time it takes to compile and gains nothing.
     """
-    return lambda function: _function(function, [signature], lean=True, _nrt=False)
+    return lambda function: _function(function, [signature], vectorised=False, _nrt=False)
 
 
-def _function(function: F, signatures: list[Any], lean: bool = False, **options: Any) -> F:
+def _function(function: F, signatures: list[Any], vectorised: bool = True, **options: Any) -> F:
     if numba_config.DISABLE_JIT:
         return function
     dispatcher: Any = Function(function, targetoptions=_OPTIONS | options)
-    dispatcher.declare(signatures, lean)
+    dispatcher.declare(signatures, vectorised)
     return cast(F, dispatcher)
+
+
+def prepare(function: Callable[..., Any]) -> None:
+    """Compile or load now what a function with declared signatures would at its first call."""
+    if isinstance(function, Function):
+        function.bind()
 
 
 def inner(function: F) -> F:
     """Compile a function that only compiled code calls and that allocates nothing: no wrappers, no reference counts.
 
-    Its machine code becomes part of its callers'.
+    Its machine code becomes part of its callers'. Its parameters are annotated: `int`, `float` and `bool` are int64,
+    float64 and boolean whatever a caller passes, so that it is compiled once.
     """
-    return _inner(function, forceinline=False)
-
-
-def _inner(function: F, **options: bool) -> F:
     if numba_config.DISABLE_JIT:
         return function
-    options |= {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(F, Inner(function, targetoptions=_OPTIONS | options))
+    alone = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, Inner(function, targetoptions=_OPTIONS | alone))
 
 
 if numba_config.DISABLE_JIT:

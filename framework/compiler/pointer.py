@@ -8,7 +8,7 @@ and exists in compiled code only.
 from __future__ import annotations
 
 import operator
-from typing import Any, ClassVar
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -40,7 +40,7 @@ class _Model(models.PrimitiveModel):
 
 @infer_global(operator.getitem)
 class _GetItem(AbstractTemplate):
-    metadata: ClassVar[dict[str, str]] = _FIRST
+    metadata = _FIRST
 
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Pointer) and isinstance(args[1], types.Integer):
@@ -50,7 +50,7 @@ class _GetItem(AbstractTemplate):
 
 @infer_global(operator.setitem)
 class _SetItem(AbstractTemplate):
-    metadata: ClassVar[dict[str, str]] = _FIRST
+    metadata = _FIRST
 
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Pointer) and isinstance(args[1], types.Integer):
@@ -109,7 +109,7 @@ class _RecordModel(models.PrimitiveModel):
 class _Field(AttributeTemplate):
     key = RecordPointer
 
-    def generic_resolve(self, value: Any, attr: str) -> Any:
+    def generic_resolve(self, value: Any, attr: str) -> Any:  # type: ignore[override]
         return value.dtype.typeof(attr) if attr in value.dtype.fields else None
 
 

@@ -1,35 +1,36 @@
 """Short names for numba's record types.
 
-numba names a record type by the full text of its fields, and every symbol of a function that takes one by the names of
-its types: 15 KB a symbol where the engine's records are passed on. A name of constant length keeps symbols, and with
-them the cache of compiled code, small. Records are equal exactly when their names are, so the name is a hash of the
-full text.
+numba names a record type by the full text of its fields, and every symbol of a function by the names of its types:
+15 KB a symbol where the engine's records are passed on. A name of constant length keeps symbols, and with them the
+cache of compiled code, small. Record types are equal exactly when their names are, so the name is a hash of the text.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
 from numba import types
 
+Record: Any = types.Record
 _LONGEST = 80  # characters of a name that is left as it is
 
 
 def shorten_record_names() -> None:
-    """Give every record type that numba makes from now on in this process a short name."""
-    original: Any = types.Record.__init__
-    if hasattr(original, "__wrapped__"):
+    """Give every record type that numba makes in this process from now on a short name."""
+    make = Record.__init__
+    if hasattr(make, "__wrapped__"):
         return
 
-    def initialise(self: Any, *args: Any, **options: Any) -> None:
-        original(self, *args, **options)
-        self.name = short(self.name)
+    @functools.wraps(make)
+    def make_with_short_name(record: Any, *arguments: Any, **options: Any) -> None:
+        make(record, *arguments, **options)
+        record.name = short_name(record.name)
 
-    initialise.__wrapped__ = original  # type: ignore[attr-defined]
-    types.Record.__init__ = initialise
+    Record.__init__ = make_with_short_name
 
 
-def short(name: str) -> str:
+def short_name(name: str) -> str:
     """A name that stands for this one alone."""
     return name if len(name) <= _LONGEST else f"Record({hashlib.sha256(name.encode()).hexdigest()[:24]})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -66,9 +67,16 @@ def _content_hash(stamp: _Stamp) -> str:
 
 @functools.cache
 def _imported(stamp: _Stamp, root: Path) -> list[Path]:
-    files = (root.joinpath(*name.split(".")) for name in _names(stamp))
-    candidates = (place for file in files for place in (file.with_suffix(".py"), file / "__init__.py"))
-    return [place for place in candidates if place.is_file()]
+    here = _listed(_stamp(root))
+    bases = (os.path.join(root, *name.split(".")) for name in _names(stamp) if name.partition(".")[0] in here)
+    candidates = (candidate for base in bases for candidate in (f"{base}.py", os.path.join(base, "__init__.py")))
+    return [Path(candidate) for candidate in candidates if os.path.isfile(candidate)]
+
+
+@functools.cache
+def _listed(stamp: _Stamp) -> frozenset[str]:
+    """The modules and packages of a folder, and whatever else has a name there."""
+    return frozenset(name.removesuffix(".py") for name in os.listdir(stamp.file))
 
 
 @functools.cache

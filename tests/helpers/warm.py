@@ -23,12 +23,17 @@ import tempfile
 import threading
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from framework.compiler.decorators import prepare
+from framework.engine.loop import run
+
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=pytest.mark.slow)]
+_IMPORTED = ("framework.run.job", "framework.report.capacity_table", "framework.report.run_table")
 _CLIENT = """
 import json, os, socket, sys
 
@@ -64,7 +69,9 @@ def path() -> Path:
 
 def serve(address: str) -> None:
     """Until stdin ends, which it does with the process that asked for it."""
-
+    for module in _IMPORTED:
+        import_module(module)
+    prepare(run)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()

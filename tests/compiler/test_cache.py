@@ -1,0 +1,137 @@
+"""The disk cache of compiled code: an edit anywhere is seen, another copy of the project finds everything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+
+from framework.compiler.cache import prune
+from tests.compiler.packages import INNER, REPORT, finish, report, start, write_project
+
+OUTSIDE = """
+from helper import FACTOR
+from framework.add_one import add_one
+from framework.compiler.decorators import compiled
+
+@compiled
+def outer(x):
+    return FACTOR * add_one(x)
+"""
+numba_config: Any = numba.config
+pytestmark = pytest.mark.skipif(bool(numba_config.DISABLE_JIT), reason="NUMBA_DISABLE_JIT is set")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The folder `framework` of a small project."""
+    return write_project(tmp_path / "source")
+
+
+def test_edit_in_a_callee_of_another_module_is_seen(package: Path) -> None:
+    first, again = report(package), report(package)
+    assert (first["result"], first["hits"]) == (20, 0)
+    assert (again["result"], again["hits"]) == (20, 1)
+    assert first["untouched"]
+    assert again["untouched"]
+    (package / "add_one.py").write_text(INNER.replace("x + 1", "x + 2"))
+    edited = report(package)
+    assert (edited["result"], edited["hits"]) == (30, 0)
+    (package / "add_one.py").write_text(INNER)
+    assert report(package)["hits"] == 1  # the old code is still there, and is right again
+
+
+def test_damaged_cache_is_compiled_again(package: Path) -> None:
+    path = Path(report(package)["path"])
+    damaged = [file for file in path.iterdir() if file.suffix in (".nbi", ".nbc")]
+    assert damaged
+    for file in damaged:
+        file.write_bytes(b"\x80")
+    assert report(package)["result"] == 20
+
+
+def test_processes_share_a_cache(package: Path) -> None:
+    reports = [finish(process) for process in [start(package, REPORT) for _ in range(3)]]
+    assert [entry["result"] for entry in reports] == [20] * 3
+    assert len({entry["path"] for entry in reports}) == 1
+    assert report(package)["hits"] == 1
+
+
+def test_cache_goes_where_the_environment_says(package: Path, tmp_path: Path) -> None:
+    assert Path(report(package)["path"]).is_relative_to(tmp_path / "cache")
+    elsewhere = tmp_path / "elsewhere"
+    assert Path(report(package, NUMBA_CACHE_DIR=str(elsewhere))["path"]).is_relative_to(elsewhere)
+
+
+def test_unwritable_cache_falls_back_to_a_private_directory(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # no directory can be made below it
+    (tmp_path / "tmp").mkdir()
+    blocked = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path / "tmp")}
+    used = Path(report(package, **blocked)["path"])
+    assert used.is_relative_to(tmp_path / "tmp")
+    private = next((tmp_path / "tmp").iterdir())
+    assert private.stat().st_mode & 0o777 == 0o700
+    # one that others may write to is not trusted: compiled code is kept nowhere
+    private.chmod(0o777)
+    untrusted = report(package, **blocked)
+    assert (untrusted["result"], untrusted["hits"], untrusted["path"]) == (20, 0, None)
+
+
+def test_old_directories_are_pruned(tmp_path: Path) -> None:
+    now = time.time()
+    for age in range(40):
+        directory = tmp_path / f"old{age:02}"
+        directory.mkdir()
+        (directory / "code").touch()
+        os.utime(directory, (now - 7200 - age, now - 7200 - age))
+    prune(tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [f"old{age:02}" for age in range(32)]
+
+
+def test_directories_in_use_are_not_pruned(tmp_path: Path) -> None:
+    for index in range(40):
+        (tmp_path / f"young{index}").mkdir()
+    prune(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 40
+
+
+def test_a_copy_of_the_project_compiles_nothing(package: Path, tmp_path: Path) -> None:
+    first = report(package)
+    copy = tmp_path / "another" / "source"
+    shutil.copytree(package.parent, copy)
+    for file in copy.rglob("*.py"):
+        os.utime(file, (1e9, 1e9))  # as old as a checkout makes them
+    again = report(copy / "framework", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert (first["hits"], again["result"], again["hits"]) == (0, 20, 1)
+    assert again["path"] == first["path"]
+
+
+def test_files_outside_the_project_are_cached_by_their_contents(package: Path, tmp_path: Path) -> None:
+    (package / "part" / "outer.py").unlink()
+    folders = [tmp_path / "mine", tmp_path / "yours"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "outer.py").write_text(OUTSIDE)
+        (folder / "helper.py").write_text("FACTOR = 7")
+    code = REPORT.replace("framework.part.outer", "outer")
+
+    def run(folder: Path) -> tuple[int, int]:
+        path = f"{package.parent}{os.pathsep}{folder}"
+        found = finish(start(package, code, PYTHONPATH=path))
+        return found["result"], found["hits"]
+
+    assert [run(folder) for folder in folders] == [(14, 0), (14, 1)]
+    (folders[1] / "helper.py").write_text("FACTOR = 9")
+    assert [run(folder) for folder in folders] == [(14, 1), (18, 0)]
+
+
+def test_code_of_files_that_changed_after_their_import_is_not_kept(package: Path) -> None:
+    edit = f"from pathlib import Path\nPath('framework/add_one.py').write_text({INNER.replace('x + 1', 'x + 2')!r})\n"
+    imported, rest = REPORT.split("result =", 1)
+    assert finish(start(package, f"{imported}{edit}result ={rest}"))["result"] == 20
+    assert report(package)["result"] == 30
