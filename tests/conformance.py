@@ -30,7 +30,6 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from framework.compiler.decorators import compiled
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.errors import InputError
@@ -215,7 +214,7 @@ def _called_from_python(
     def call(request: Request, cluster: Cluster) -> Any:
         view = cluster.view
         before = [array.tobytes() for array in view]
-        answer = int(compiled(rule.function)(request.id, view, params, own_state))
+        answer = int(rule.function(request.id, view, params, own_state))
         assert [array.tobytes() for array in view] == before, f"{hook} wrote into the view"
         return answer == 0 if hook == "admit" else answer
 

@@ -123,7 +123,7 @@ def test_where_nothing_is_prefilled_a_run_is_one_of_decodes_alone(name: str) -> 
     for batching in ("concurrent", "decode_first"):
         pools = [replace(pool, batching=batching if pool.role == "decode" else None) for pool in cluster.pools]
         runs.append(simulate(workload, replace(cluster, pools=tuple(pools)), MODEL, AFFINE, engine, Disaggregated()))
-    for part in ("requests", "leaps", "memberships"):
+    for part in ("requests", "step_log", "token_log"):
         assert getattr(runs[0], part).tobytes() == getattr(runs[1], part).tobytes()
 
 
