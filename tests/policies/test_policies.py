@@ -84,7 +84,7 @@ class Peeking(Aggregated):
     """Reads how long the running requests really are, past the view."""
 
     def route_prefill(self, request: Any, cluster: Any) -> int:
-        first_ends = cluster._state.progress["next_finish"]
+        first_ends = cluster._engine._memory.step["next_finish"]
         return int(first_ends[cluster.instances.running > 0].sum()) % len(cluster.instances)
 
 
