@@ -106,7 +106,9 @@ def test_importing_the_engine_compiles_nothing() -> None:
 
 
 @with_jit
-def test_threads_that_call_first_compile_once() -> None:
+def test_threads_that_call_first_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # nothing of an earlier run
+
     @entry("int64(int64)")
     def next_of(x: int) -> int:
         return x + 1
