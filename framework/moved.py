@@ -214,6 +214,12 @@ def present_name(name: str) -> str | None:
     return f"{above}.{leaf}" if above else None
 
 
+def present_names(name: str) -> list[str]:
+    """The modules that hold what module `name` had, itself being gone; none where `name` is not old."""
+    present = present_name(name)
+    return [present] if present else list(NAMES.get(name, ()))
+
+
 class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -6,7 +6,7 @@ from framework.codes import PREFILL
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.state import State
 
-# --- waiting queue of an instance: a pairing heap ordered by (key, seq) -------------------------------------------
+# --- waiting queue of an instance: a pairing heap ordered by (key, number) ------------------------------------------
 
 
 @inner
@@ -31,7 +31,7 @@ def _meld(s: State, a: int, b: int) -> int:
 
 @inner
 def queue_push(s: State, i: int, r: int) -> None:
-    """Put r into i's queue, by its key and seq."""
+    """Put r into i's queue, by its key and queue number."""
     s.requests[r].next = -1
     s.requests[r].child = -1
     s.instances[i].waiting_root = _meld(s, s.instances[i].waiting_root, r)

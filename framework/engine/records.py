@@ -1,4 +1,4 @@
-"""The two large records of the engine's memory: what is known of a request, and what of an instance.
+"""What is known of a request and of an instance, the two large records of the engine's memory, and of what is logged.
 
 Each field says its unit and meaning. Times are seconds, `_s`; times of events count from the start of the trace. `_at`
 is an offset into `State.lists`, `_head` and `_tail` are the ends of a list of requests that are linked by `next`. A

@@ -127,7 +127,7 @@ def remove_prefilling(s: State, i: int, r: int) -> None:
 
 @inner
 def finish_decodes(s: State, i: int) -> None:
-    """End the running requests that have emitted their last token, in order; those at their cuts stop decoding."""
+    """End the running requests that have emitted their last token, in order; those at their split stop decoding."""
     inst, step = s.instances[i], s.step[i]
     count, kept = inst.running, 0
     step.next_finish = NEVER

@@ -8,7 +8,7 @@ from framework.engine.leap import advance, begin_leap, end_leap, steps_until_dec
 from framework.engine.mechanisms.pipeline_parallel import count_bubbles
 from framework.engine.mechanisms.sm_sharing import count_busy, streaming
 from framework.engine.state import State
-from framework.timing.table import StepTables, beyond
+from framework.timing.table import StepTables, extrapolation
 
 
 @inner
@@ -101,9 +101,9 @@ def _write_row(s: State, i: int) -> None:
 
 @inner
 def _extrapolation(s: State, i: int) -> float:
-    """How far the last step of the leap that has ended lies past what was measured, as `beyond`."""
+    """How far the last step of the leap that has ended lies past what was measured, as `extrapolation`."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = step.context + (step.steps - 1) * step.decodes
     tokens = step.widest_tokens + step.decodes * (1 + step.depth)
-    return beyond(tables, inst.pool, tokens, step.sampled, step.decodes, context, step.longest_prompt)
+    return extrapolation(tables, inst.pool, tokens, step.sampled, step.decodes, context, step.longest_prompt)

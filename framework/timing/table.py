@@ -232,9 +232,6 @@ def extrapolation(
     return max(prefill, sampled / row["sampled_limit"], context / decode_limit)
 
 
-beyond = extrapolation
-
-
 def step_s(
     tables: StepTables,
     k: int,

@@ -17,8 +17,8 @@ from framework.engine.state import State
 from framework.timing.table import StepTables, base_s, chunk_s, decode_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
-# Of each rank, in the arena at `ranks_at`: decoding requests and the sum of their offsets, prefilling ones and the sum
-# of their targets; for the step being formed, tokens that its budget still has, and the largest offset.
+# Of each rank, in `State.lists` at `ranks_at`: decoding requests and the sum of their offsets, prefilling ones and the
+# sum of their targets; for the step being formed, tokens that its budget still has, and the largest offset.
 DECODES, OFFSETS, PREFILLS, TARGETS, LEFT, LARGEST, RANK_WORDS = range(7)
 
 
@@ -140,7 +140,7 @@ def _note_largest(s: State, i: int) -> None:
 
 @inner
 def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
-    """As `slowest_rank`, if all ranks were like number k; chunks have been noted in the arena."""
+    """As `slowest_rank`, if all ranks were like number k; chunks have been noted in `State.lists`."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     at = inst.ranks_at + k * RANK_WORDS

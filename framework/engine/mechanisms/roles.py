@@ -78,7 +78,7 @@ def _announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def _reroute_first(s: State, i: int) -> None:
-    """Queue the first of i's queue, its key and seq kept, where `route_prefill` says now."""
+    """Queue the first of i's queue, its key and number kept, where `route_prefill` says now."""
     inst = s.instances[i]
     r = queue_pop(s, i)
     inst.queued -= 1

@@ -3,7 +3,7 @@
 The prefill stream of an instance that decodes in another one: its step beside the decodes, and what they feel of it.
 
 The decode stream is what an instance otherwise has, with its leaps. A prefill step is never part of a leap: chunks are
-noted in the arena as always, and its end is an event of its own. Contention for memory bandwidth: Nexus, arXiv
+noted in `State.lists` as always, and its end is an event of its own. Contention for memory bandwidth: Nexus, arXiv
 2507.06608, which models decode attention alone as contended.
 """
 
@@ -20,7 +20,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.queues import first_due, set_time, time_of
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_count
-from framework.timing.table import StepTables, base_s, beyond, chunk_s
+from framework.timing.table import StepTables, base_s, chunk_s, extrapolation
 
 WHOLE = 100  # percent
 
@@ -144,7 +144,7 @@ def with_loads_s(s: State, i: int, step_s: float) -> float:
 
 @inner
 def start_prefill_step(s: State, i: int, tokens: int) -> None:
-    """Start the prefill step of so many tokens whose chunks are noted in the arena."""
+    """Start the prefill step of so many tokens whose chunks are noted in `State.lists`."""
     inst, stream, sim = s.instances[i], s.prefill_step[i], s.sim
     tables = StepTables(s.timing_rows, s.timing_data)
     stream.sampled = stream.kv_tokens = stream.longest_prompt = 0
@@ -194,7 +194,7 @@ def complete_prefill_step(s: State, i: int) -> None:
     if s.options.chosen_share > 0.0:
         inst.expert_reads += 1.0 - (1.0 - s.options.chosen_share) ** stream.tokens
     tables = StepTables(s.timing_rows, s.timing_data)
-    count_busy(s, i, beyond(tables, inst.pool, stream.tokens, stream.sampled, 0, 0, stream.longest_prompt))
+    count_busy(s, i, extrapolation(tables, inst.pool, stream.tokens, stream.sampled, 0, 0, stream.longest_prompt))
     _announce(s, i, np.inf)
 
 

@@ -73,7 +73,7 @@ def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: 
     sampled = drafted + sum(prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks)
     tokens = drafted + sum(tokens for _, _, tokens in chunks)
     longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
-    return s.timing.beyond(i.spec.pool, tokens, sampled, len(decodes), context, longest)
+    return s.timing.extrapolation(i.spec.pool, tokens, sampled, len(decodes), context, longest)
 
 
 def micro_batches(i: Instance, chunks: list[Chunk]) -> list[list[Chunk]]:

@@ -47,10 +47,13 @@ class TableTime:
         """What decodes of unequal context cost on top."""
         return self.factors[1] * float(table.uneven_s(self.tables, pool, decodes, context, longest))
 
-    def beyond(self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int) -> float:
+    def extrapolation(
+        self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
+    ) -> float:
         """How far a step lies past what was measured; at most 1: within."""
         read = self.factors[1] * context
-        return float(table.beyond(self.tables, pool, tokens, sampled, decodes, read, longest_prompt))  # type: ignore[arg-type]
+        tables: Any = self.tables
+        return float(table.extrapolation(tables, pool, tokens, sampled, decodes, read, longest_prompt))
 
 
 def step_time(setting: Setting) -> TableTime:
