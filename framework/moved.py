@@ -75,6 +75,7 @@ MODULES = {
     "framework.kv_capacity": "framework.system.model",
     "framework.launch": "framework.cli.launch",
     "framework.launchers": "framework.run.launchers",
+    "framework.launchers.composition": "framework.cli.composition",
     "framework.load": "framework.workload",
     "framework.memo": "framework.cli.files",
     "framework.names": "framework.policy.predictor",
@@ -212,12 +213,6 @@ def present_name(name: str) -> str | None:
     parent, _, leaf = name.rpartition(".")
     above = present_name(parent) if parent else None
     return f"{above}.{leaf}" if above else None
-
-
-def present_names(name: str) -> list[str]:
-    """The modules that hold what module `name` had, itself being gone; none where `name` is not old."""
-    present = present_name(name)
-    return [present] if present else list(NAMES.get(name, ()))
 
 
 class _Finder(MetaPathFinder):

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from traces.frame import Trace
 
@@ -56,10 +56,10 @@ def hash_paths(trace: Trace) -> list[list[int]]:
 
 def rank_correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     """Spearman's rho with average ranks for ties; 0 if either side is constant."""
-    ranks = rankdata(left), rankdata(right)
-    if min(ranks[0].std(), ranks[1].std()) == 0:
+    ranks = np.stack([pl.Series(side).rank("average").to_numpy() for side in (left, right)])
+    if ranks.std(axis=1).min() == 0:
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks)[0, 1])
 
 
 def dispersion(arrival_s: NDArray[np.float64], window_s: float) -> float:

@@ -14,12 +14,12 @@ from hydra.utils import instantiate
 
 from experiments.ablation.file import CONF, Ablation
 from framework.cli.arguments import name_files
+from framework.cli.composition import composing
 from framework.errors import InputError
 from framework.metrics.statistics import Estimate, Floats, estimate
 from framework.metrics.summary import evaluate
 from framework.objective.goodput import Goodput
 from framework.run.compose import compose
-from framework.run.launchers.composition import composing
 from framework.workload import Workload
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from framework.bound.steps import PoolSteps, Prices, Steps
 
@@ -112,6 +111,8 @@ class Program:
             objective[:classes], bounds[-1] = -1.0, duration_s
         kept = np.ones(len(rows), bool)
         kept[_PACE] = self._demand.pace_s is not None
+        from scipy.optimize import linprog  # a fifth of a second, and few runs ask for a bound
+
         found = linprog(objective, rows[kept], limits[kept], bounds=bounds, method="highs")
         prices = np.zeros(len(rows))
         if found.x is None:  # the solver gave up: any prices prove something, these that time is no limit

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from framework.cli.arguments import name_files
+from framework.cli.composition import composing_once
 from framework.errors import InputError
 
 BROKEN_PIPE = 1
@@ -44,7 +45,8 @@ def launch(main: Callable[[], int | None]) -> None:
     sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     _repeat_lost_interrupts()
     if verbose:
-        main()
+        with composing_once():
+            main()
     elif code := guard(main):
         sys.exit(code)
 
@@ -52,7 +54,8 @@ def launch(main: Callable[[], int | None]) -> None:
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
     try:
-        code = main()
+        with composing_once():
+            code = main()
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _interrupted(interrupted)

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.moved import present_names
-
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements have statements
 
 
@@ -70,18 +68,9 @@ def _content_hash(stamp: _Stamp) -> str:
 @functools.cache
 def _imported(stamp: _Stamp, root: Path) -> list[Path]:
     here = _listed(_stamp(root))
-    names = [name for name in _names(stamp) if name.partition(".")[0] in here]
-    return [file for name in names for file in _files(root, name) or _successors(root, name)]
-
-
-def _files(root: Path, name: str) -> list[Path]:
-    base = os.path.join(root, *name.split("."))
-    return [Path(file) for file in (f"{base}.py", os.path.join(base, "__init__.py")) if os.path.isfile(file)]
-
-
-def _successors(root: Path, name: str) -> list[Path]:
-    """The files of the modules that have taken the place of module `name`."""
-    return [file for present in present_names(name) for file in _files(root, present)]
+    bases = (os.path.join(root, *name.split(".")) for name in _names(stamp) if name.partition(".")[0] in here)
+    candidates = (candidate for base in bases for candidate in (f"{base}.py", os.path.join(base, "__init__.py")))
+    return [Path(candidate) for candidate in candidates if os.path.isfile(candidate)]
 
 
 @functools.cache

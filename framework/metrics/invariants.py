@@ -55,7 +55,7 @@ def _check_memory(result: Result) -> None:
     """At the end nothing is held: blocks are free or cached and unreferenced, and every list is empty."""
     instances = result.instances
     held = instances["free_blocks"] + instances["evictable_blocks"] != instances["total_blocks"]
-    _fail_where(held, "instance whose blocks are not all released")
+    _fail_where(held, "instance whose blocks are not all freed")
     _fail_where(instances["free_blocks"] < 0, "instance with more blocks in use than it has")
     for name in ("queued", "queued_tokens", "running", "prefilling", "joining", "reserved", "swapped", "incoming"):
         _fail_where(instances[name] != 0, f"instance whose {name} is not 0 at the end")

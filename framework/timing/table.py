@@ -217,7 +217,7 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 @compiled
 def extrapolation(
-    tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: int, length: int
+    tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: float, length: int
 ) -> float:
     """How far a step lies past what was measured for pool k: the largest ratio to a limit, at most 1 if it lies within.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from framework.compiler.sources import import_closure, source_hash
-from tests.conftest import ROOT
 
 
 def write(root: Path, **modules: str) -> None:
@@ -26,12 +25,6 @@ def test_closure_follows_imports_through_others(tmp_path: Path) -> None:
         "a/two.py",
         "b/three.py",
     }
-
-
-def test_closure_follows_old_names_of_modules(tmp_path: Path) -> None:
-    write(tmp_path, rule="from framework.views import Request\nfrom framework.jit import compiled")
-    closure = import_closure(tmp_path / "rule.py", ROOT)
-    assert {ROOT / "framework/policy/view.py", ROOT / "framework/compiler/decorators.py"} <= closure
 
 
 def test_circles_end(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from framework.system.model import kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.roofline import Roofline
-from framework.timing.table import StepRow, Surface, base_s, beyond, chunk_s, decode_s, stack, uneven_s
+from framework.timing.table import StepRow, Surface, base_s, chunk_s, decode_s, extrapolation, stack, uneven_s
 from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.bounds import server
@@ -150,7 +150,10 @@ def test_decode_attention_takes_as_long_as_for_a_share_of_the_context(timing: st
         here, there = decode_s(tables, 1, batch, context)[0], decode_s(tables, 0, batch, like)[0]
         assert here == pytest.approx(there, rel=1e-3)
         assert uneven_s(tables, 1, 2, 1000, 800) == pytest.approx(factor * uneven_s(tables, 0, 2, 1000, 800))
-        far, like_far = beyond(tables, 1, 1, 1, batch, context, 0), beyond(tables, 0, 1, 1, batch, like, 0)
+        far, like_far = (
+            extrapolation(tables, 1, 1, 1, batch, context, 0),
+            extrapolation(tables, 0, 1, 1, batch, like, 0),
+        )
         assert far == pytest.approx(like_far)
     assert chunk_s(tables, 1, 500, 100) == chunk_s(tables, 0, 500, 100) / 2
     assert base_s(tables, 1, 100, 3, 4) == base_s(tables, 0, 100, 3, 4)

@@ -76,7 +76,7 @@ def held(result: Result) -> Result:
         (uncounted, "the engine counted"),
         (lost, "request whose tokens do not add up"),
         (backwards, "request whose end_s precedes its first_token_s .first at 3, 1 in all"),
-        (held, "instance whose blocks are not all released .first at 1"),
+        (held, "instance whose blocks are not all freed .first at 1"),
     ],
 )
 def test_what_is_wrong_is_named(result: Result, change: Callable[[Result], Result], reason: str) -> None:

@@ -38,7 +38,9 @@ class Affine:
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
         return 0.0
 
-    def beyond(self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int) -> float:
+    def extrapolation(
+        self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
+    ) -> float:
         return 0.0
 
 

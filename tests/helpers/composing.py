@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from omegaconf import DictConfig
 
-from framework.run.launchers.composition import SweepLoader
+from framework.cli import composition
 from tests.conftest import ROOT
 
 
-@contextmanager
-def composing() -> Iterator[None]:
+def composing() -> AbstractContextManager[None]:
     """Let `hydra.compose` read conf/."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
-        hydra.config_loader = _loader()
-        yield
+    return composition.composing(ROOT / "conf")
 
 
 def configured(*overrides: str) -> DictConfig:
     """The configuration of `run.py` with these overrides."""
     with composing():
         return compose("config", overrides=list(overrides))
-
-
-@functools.cache
-def _loader() -> SweepLoader:
-    return SweepLoader(GlobalHydra.instance().config_loader().get_search_path())

@@ -30,6 +30,7 @@ import pytest
 
 from framework.compiler.decorators import prepare
 from framework.engine.loop import run
+from tests.helpers.composing import configured
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=pytest.mark.slow)]
@@ -72,6 +73,7 @@ def serve(address: str) -> None:
     for module in _IMPORTED:
         import_module(module)
     prepare(run)
+    configured()  # what all of them read
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()

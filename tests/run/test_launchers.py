@@ -13,9 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from framework.cli.composition import Loader
 from framework.errors import InputError
 from framework.run.callback import Refusals
-from framework.run.launchers.composition import SweepLoader
 from framework.run.sweep import Sweep
 from tests.conftest import ROOT
 from tests.helpers.processes import eventually, finish, of_session, outside_policy, run, runs_below, start, workers_of
@@ -54,7 +54,7 @@ COMPOSED = [
 @pytest.mark.parametrize("overrides", COMPOSED, ids=" ".join)
 def test_a_sweep_composes_what_hydra_composes(loader: ConfigLoader, overrides: list[str]) -> None:
     master = loader.load_configuration("config", ["hydra.sweep.dir=here", "seed=7"], RunMode.MULTIRUN)
-    sweeping = SweepLoader(loader.get_search_path())
+    sweeping = Loader(loader.get_search_path())
     expected = OmegaConf.to_yaml(loader.load_sweep_config(master, overrides))
     for _ in range(2):  # composed, and remembered
         sweeping.load_sweep_config(master, ["policy=ares", "seed=99"])

@@ -103,7 +103,7 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
         if math.isnan(r.transfer_end_s):
             r.transfer_end_s = s.now_s
     r.source, r.destination, r.handing_over = None, None, False
-    source.cache.release(r.id)
+    source.cache.free_kv(r.id)
     source.leaving.remove(r)
     start_transfers(s, source)
     s.wake(source)

@@ -83,7 +83,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.prefilling.remove(r)
     if i.prefill_step is not None:
         i.prefill_step.dropped.append(r)
-    i.cache.release(r.id)
+    i.cache.free_kv(r.id)
     cancel_migration(s, r)
     if swap:
         i.swap_bytes += r.kv * s.options.kv_bytes_per_token

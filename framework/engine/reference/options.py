@@ -21,7 +21,7 @@ class StepTime(Protocol):
 
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float: ...
 
-    def beyond(
+    def extrapolation(
         self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
     ) -> float: ...
 

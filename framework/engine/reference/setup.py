@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from framework.engine.config import EngineConfig, Setting
 from framework.engine.reference.options import Drafts, Options, Spec, Tier

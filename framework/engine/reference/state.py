@@ -158,7 +158,7 @@ class Cache:
             self.held.setdefault(request, []).append(id)
             self.private[request] -= self.blocks_per_id
 
-    def release(self, request: int) -> None:
+    def free_kv(self, request: int) -> None:
         for id in reversed(self.held.pop(request, [])):
             self.references[id] -= 1
             if self.references[id] == 0:
@@ -324,7 +324,7 @@ class Instance:
         self.reserved.clear()
         self.leaving.clear()
         for request in [*self.cache.private, *self.cache.held]:
-            self.cache.release(request)
+            self.cache.free_kv(request)
 
     def has_room(self, blocks: int) -> bool:
         """A seat and `blocks` blocks above the watermark."""

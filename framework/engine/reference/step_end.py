@@ -126,16 +126,16 @@ def emit(s: Simulation, r: Request) -> None:
 
 
 def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
-    """r has emitted all its tokens on i: its KV is released."""
+    """r has emitted all its tokens on i: its KV is freed."""
     i.changed = True
-    i.cache.release(r.id)
+    i.cache.free_kv(r.id)
     cancel_migration(s, r)
     s.end_request(r, FINISHED)
     return True
 
 
 def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> bool:
-    """A prefill has ended: emit, then finish, stay or leave. True: its KV was released.
+    """A prefill has ended: emit, then finish, stay or leave. True: its KV was freed.
 
     `beside`: decodes here are a stream of their own, which r joins at a boundary.
     """
@@ -192,7 +192,7 @@ def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
-    """All tokens of r before the split in its prompt are prefilled. True: its KV was released."""
+    """All tokens of r before the split in its prompt are prefilled. True: its KV was freed."""
     place = i.prefilling.index(r)
     i.prefilling.remove(r)
     i.leaving.append(r)

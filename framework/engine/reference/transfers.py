@@ -59,7 +59,7 @@ def call_back(s: Simulation, r: Request) -> None:
         d = r.destination
         s.withdraw(r.sent_ahead)
         r.sent_ahead, r.source, r.destination = None, None, None
-        d.cache.release(r.id)
+        d.cache.free_kv(r.id)
         d.reserved.remove(r)
         start_transfers(s, d)
         s.wake(d)
@@ -105,7 +105,7 @@ def cancel_migration(s: Simulation, r: Request) -> None:
         if not ready:
             s.withdraw(r.migration.event)
         r.migration = None
-        d.cache.release(r.id)
+        d.cache.free_kv(r.id)
         d.reserved.remove(r)
         start_transfers(s, d)
         s.wake(d)
@@ -128,16 +128,16 @@ def switch_over(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def turn_away(s: Simulation, i: Instance, r: Request, state: int, reason: str) -> bool:
-    """r ends after its prefill on i: its KV is released."""
+    """r ends after its prefill on i: its KV is freed."""
     i.leaving.remove(r)
-    i.cache.release(r.id)
+    i.cache.free_kv(r.id)
     call_back(s, r)
     s.end_request(r, state, reason)
     return True
 
 
 def hand_over(s: Simulation, i: Instance, r: Request, d: Instance) -> bool:
-    """Send r, split here, and its KV to d. True: it could never fit there, and its KV was released."""
+    """Send r, split here, and its KV to d. True: it could never fit there, and its KV was freed."""
     if not s.fits(d, r):
         return turn_away(s, i, r, FAILED, "kv")
     r.source, r.destination, r.handing_over = i, d, True

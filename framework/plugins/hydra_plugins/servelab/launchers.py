@@ -17,8 +17,8 @@ from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.hydra_joblib_launcher import joblib_launcher
 from omegaconf import DictConfig, OmegaConf
 
+from framework.cli.composition import hasten
 from framework.errors import InputError
-from framework.run.launchers.composition import hasten
 
 Overrides = Sequence[Sequence[str]]
 
