@@ -1,7 +1,8 @@
 """Is this checkout slower than another? Both run in turn, pair by pair: `python -m experiments.bench --against COMMIT`.
 
-Every run is a process of its own, with its checkout as the working directory (`experiments.bench.one_run`). The two of
-a pair follow each other, so that a ratio compares runs of the same minute, and change places from pair to pair.
+Each checkout has a process of its own, with the checkout as its working directory (`experiments.bench.one_run`), and a
+new one after five pairs: where memory lies in one process is chance. The two of a pair follow each other, so that a
+ratio compares runs of the same minute, and change places from pair to pair.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 from rich.markup import escape
 from rich.table import Table
@@ -32,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = Path(__file__).with_name("one_run.py")
 HEADINGS = ("row", "pairs", "ms", "ms before", "ratio", "interval", "verdict")
 BROKEN = "broken"
+_PAIRS_OF_A_PROCESS = 5
 
 
 @dataclass(frozen=True)
@@ -122,23 +126,55 @@ def compare(row: Row, theirs: Path, pairs: int, show: Callable[[str], object]) -
     try:
         for place, _ in sides:
             show(f"{row.title}: compiling, if need be")
-            _run(place, row.name, "warm")
-        for pair in range(pairs):
-            show(f"{row.title}: pair {pair + 1} of {pairs}")
-            for place, runs in sides if pair % 2 == 0 else sides[::-1]:
-                runs.append(OneRun(**json.loads(_run(place, row.name))))
+            _compile(place, row.name)
+        for first in range(0, pairs, _PAIRS_OF_A_PROCESS):
+            with _measuring(ROOT, row.name) as here, _measuring(theirs, row.name) as there:
+                for pair in range(first, min(pairs, first + _PAIRS_OF_A_PROCESS)):
+                    show(f"{row.title}: pair {pair + 1} of {pairs}")
+                    asked = (here, sides[0][1]), (there, sides[1][1])
+                    for measure, runs in asked if pair % 2 == 0 else asked[::-1]:
+                        runs.append(measure())
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if line.strip()]
         return Comparison(row, failure=lines[-1] if lines else "the process ended without a word")
     return Comparison(row, sides[0][1], sides[1][1])
 
 
-def _run(place: Path, *words: str) -> str:
-    """The last line that the script prints in a checkout. Raises CalledProcessError with its stderr."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, "-P", str(_SCRIPT), *words]
-    finished = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
-    return finished.stdout.rstrip().rpartition("\n")[2]
+def _compile(place: Path, row: str) -> None:
+    """Run a little of the row in a checkout. Raises CalledProcessError with its stderr."""
+    subprocess.run(_command(row, "warm"), cwd=place, env=_environment(), capture_output=True, text=True, check=True)
+
+
+@contextmanager
+def _measuring(place: Path, row: str) -> Iterator[Callable[[], OneRun]]:
+    """A process of a checkout, and the function that has it measure once."""
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            _command(row), cwd=place, env=_environment(), stdin=PIPE, stdout=PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+
+        def measure() -> OneRun:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(BrokenPipeError):
+                print(file=process.stdin, flush=True)
+            answer = process.stdout.readline()
+            if not answer:
+                errors.seek(0)
+                raise subprocess.CalledProcessError(process.wait(), row, stderr=errors.read())
+            return OneRun(**json.loads(answer))
+
+        yield measure
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-P", str(_SCRIPT), *words]
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
 
 It is given by path, so that this file is the same for two checkouts while all that it imports is the checkout's own. It
 asks for nothing but the rows and `simulate`, under each of the names that these have had; rows that an older checkout
-lacks (`SHORT`) are made here, of its own classes. One JSON object on stdout; `warm` compiles, and prints nothing.
+lacks (`SHORT`) are made here, of its own classes. It answers each line on stdin with a measurement, a JSON object on
+stdout; with `warm` it compiles, and reads nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class OneRun:
-    """What a process found: the median CPU time of `simulate`, and what tells whether two runs did the same."""
+    """What was measured: the median CPU time of `simulate`, and what tells whether two runs did the same."""
 
     cpu_s: float
     requests: int
@@ -112,9 +113,8 @@ def simulation(row: Any, workload: Any) -> Callable[[], Any]:
     return run
 
 
-def measured(run: Callable[[], Any]) -> OneRun:
-    """Run once untimed, then until there is enough to measure."""
-    result = run()
+def measured(run: Callable[[], Any], result: Any) -> OneRun:
+    """Run until there is enough to measure; `result` is what a run gives."""
     found: list[float] = []
     while sum(found) < _LONG_ENOUGH_S:
         gc.collect()
@@ -126,13 +126,13 @@ def measured(run: Callable[[], Any]) -> OneRun:
 
 
 def main(name: str, *words: str) -> None:
-    """Print what is found of the row."""
+    """Measure the row when asked."""
     is_short = "warm" in words
     run = simulation(*row_and_requests(name, is_short))
-    if is_short:
-        run()
-    else:
-        print(json.dumps(vars(measured(run))))
+    result = run()
+    if not is_short:
+        for _ in sys.stdin:
+            print(json.dumps(vars(measured(run, result))), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Function(CPUDispatcher):
         super().__init__(function, locals, targetoptions, pipeline)
         self._imported_ns = time.time_ns()
         self._declared: list[Any] = []
+        self._kinds = {name: _annotated(function, name) for name in inspect.signature(function).parameters}
         self._vectorised = True
         self._has_looked_for_cache = False
 
@@ -61,9 +62,16 @@ class Function(CPUDispatcher):
             return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """What a compiled caller calls."""
+        """What a compiled caller calls: where no signature is declared, the function for the types of annotations."""
         self.bind()
+        if not self._declared:
+            signature, passed = self._compiler.fold_argument_types(args, kws)
+            args, kws = tuple(map(self._widened, signature.parameters, passed)), {}
         return super().get_call_template(args, kws)
+
+    def _widened(self, parameter: str, passed: Any) -> Any:
+        kind, declared = _plain(passed), self._kinds[parameter]
+        return kind if declared is None or _generality(kind) > _generality(declared) else declared
 
     def get_function_type(self) -> Any:
         """The type of this function as a value."""
@@ -112,8 +120,7 @@ class Inner(CPUDispatcher):
 
     def _kind(self, parameter: str, passed: Any) -> Any:
         """The type of a parameter where a caller passes this one."""
-        kind = types.unliteral(typeof(passed.value) if isinstance(passed, types.Omitted) else passed)
-        declared = self._declared[parameter]
+        kind, declared = _plain(passed), self._declared[parameter]
         if declared is None:
             return kind
         if _generality(kind) > _generality(declared):
@@ -129,10 +136,20 @@ class Inner(CPUDispatcher):
 
 
 def _declared_kind(function: Callable[..., Any], parameter: str) -> Any:
+    """As `_annotated`, of a function whose parameters all have annotations."""
+    if function.__annotations__.get(parameter) is None:
+        raise TypeError(f"{function.__qualname__}: {parameter} has no annotation, which an inner function needs")
+    return _annotated(function, parameter)
+
+
+def _plain(passed: Any) -> Any:
+    """The type of what a caller passes, whether or not its value is known."""
+    return types.unliteral(typeof(passed.value) if isinstance(passed, types.Omitted) else passed)
+
+
+def _annotated(function: Callable[..., Any], parameter: str) -> Any:
     """The type that a parameter's annotation fixes; None where it has the caller's."""
     annotation = function.__annotations__.get(parameter)
-    if annotation is None:
-        raise TypeError(f"{function.__qualname__}: {parameter} has no annotation, which an inner function needs")
     return _KINDS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
 
 

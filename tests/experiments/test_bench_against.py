@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -174,26 +176,35 @@ def test_the_script_runs_rows_of_either_layout(tmp_path: Path, rows: str, monkey
     assert [(run.requests, run.steps) for run in (*found.ours, *found.theirs)] == [(150, 7)] * 2
     assert min(found.ours_s) > 0
     assert found.is_same_work
-    made = json.loads(against._run(tmp_path, "round-robin-4096"))
+    with against._measuring(tmp_path, "round-robin-4096") as measure:
+        made = vars(measure())
     assert (made["requests"], made["steps"]) == (SHORT["round-robin-4096"].requests, 7 * 4096)
     missing = against.compare(ROWS["mooncake-8"], tmp_path, 1, str)
     assert missing.failure.endswith("has no row mooncake-8")
 
 
 def test_the_two_of_a_pair_change_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
+    done: list[str] = []
 
-    def run(place: Path, *words: str) -> str:
-        ran.append(f"{'theirs' if place == tmp_path else 'ours'} {' '.join(words)}")
-        return json.dumps(vars(OneRun(float(len(ran)), 1, 1, "")))
+    def note(what: str, place: Path, row: str) -> float:
+        done.append(f"{what} {'theirs' if place == tmp_path else 'ours'} {row}")
+        return float(len(done))
 
-    monkeypatch.setattr(against, "_run", run)
+    @contextmanager
+    def measuring(place: Path, row: str) -> Iterator[Callable[[], OneRun]]:
+        note("start", place, row)
+        yield lambda: OneRun(note("run", place, row), 1, 1, "")
+
+    monkeypatch.setattr(against, "_compile", partial(note, "compile"))
+    monkeypatch.setattr(against, "_measuring", measuring)
+    monkeypatch.setattr(against, "_PAIRS_OF_A_PROCESS", 2)
     told: list[str] = []
-    found = against.compare(ROWS["azure-1"], tmp_path, 2, told.append)
-    assert ran[:2] == ["ours azure-1 warm", "theirs azure-1 warm"]
-    assert ran[2:] == [f"{side} azure-1" for side in ("ours", "theirs", "theirs", "ours")]
-    assert (found.ours_s, found.theirs_s) == ([3, 6], [4, 5])
-    assert told[-1].endswith("pair 2 of 2")
+    found = against.compare(ROWS["azure-1"], tmp_path, 3, told.append)
+    both, pairs = ("ours", "theirs"), (("ours", "theirs"), ("theirs", "ours"), ("ours", "theirs"))
+    words = [("compile", both), ("start", both), ("run", pairs[0] + pairs[1]), ("start", both), ("run", pairs[2])]
+    assert done == [f"{what} {side} azure-1" for what, sides in words for side in sides]
+    assert (found.ours_s, found.theirs_s) == ([5, 8, 11], [6, 7, 12])
+    assert told[-1].endswith("pair 3 of 3")
 
 
 @pytest.mark.parametrize(
