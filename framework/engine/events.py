@@ -1,4 +1,4 @@
-"""Events: the earliest of five sources, when each instance's own ones are due, and who is woken by what happened."""
+"""Events: the earliest of all kinds, when each instance's own ones are due, and who is woken by what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paged KV memory of an instance: blocks are allocated and freed here, and nowhere else."""
+"""Paged KV memory of an instance: blocks are allocated and freed here; the prefix cache evicts its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def free(s: State, i: int, blocks: int) -> None:
 
 @inner
 def free_kv(s: State, i: int, r: int) -> None:
-    """Give back all KV that r holds on i."""
+    """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
     add_kv_tokens(s, i, -q.kv, sim.now_s)
     free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)

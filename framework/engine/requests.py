@@ -163,7 +163,7 @@ def _stop_at_split(s: State, i: int, r: int) -> None:
 
 @inner
 def end_with_kv(s: State, i: int, r: int) -> None:
-    """r has emitted its last token on i."""
+    """Free the KV of r, which has emitted its last token on i, and end it."""
     if s.requests[r].migration != NOT_MIGRATING:
         cancel_migration(s, r)
     free_kv(s, i, r)
