@@ -22,6 +22,7 @@ from framework.engine.reference.state import INSTANCE_TOTALS
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate
+from tests.helpers.pressed import moving, pressed, staged
 from tests.helpers.recovery import step_times, token_times
 from tests.helpers.rulers import Note, RuledHooks, Ruler, ruled_policy
 from tests.helpers.scenarios import Scenario, crowded, scenarios, severed, shared, sharing
@@ -178,6 +179,24 @@ def test_exact_where_requests_are_cut_thoroughly(scenario: Scenario) -> None:
 @thorough
 @given(sharing())
 def test_exact_where_prefixes_are_stored_thoroughly(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@settings(quick, max_examples=100)
+@given(pressed())
+def test_exact_where_memory_is_tight(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@settings(quick, max_examples=60)
+@given(staged())
+def test_exact_in_pipelines(scenario: Scenario) -> None:
+    compare(scenario, tolerance=0.0)
+
+
+@settings(quick, max_examples=60)
+@given(moving())
+def test_exact_where_roles_change_on_the_way(scenario: Scenario) -> None:
     compare(scenario, tolerance=0.0)
 
 

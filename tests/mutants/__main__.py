@@ -1,0 +1,91 @@
+"""Do the differential tests see bugs? `python -m tests.mutants [--examples N] [--only WORD] [--jobs N]`.
+
+Each mutant of `seeds.py` is seeded into a copy of the engine, which runs as plain Python against the plain engine over
+N scenarios of each family until they differ. Prints a line for each; the exit code is 1 if one lives that should not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from rich.console import Console
+
+from tests.conftest import ROOT
+from tests.mutants.hunt import SURVIVED, drawn
+from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
+
+_LONGEST_S = 600.0
+
+
+def fate(mutant: Mutant, scenarios: Path) -> str:
+    """What became of a mutant: when it was seen and by what, or `survived`."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        _copy_project(root)
+        (root / ENGINE / mutant.file).write_text(mutant.text())
+        command = [sys.executable, "-m", "tests.mutants.hunt", str(scenarios)]
+        environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            ended = subprocess.run(
+                command, cwd=root, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "hangs"
+    if ended.returncode:
+        return f"breaks: {ended.stderr.strip().splitlines()[-1][:150]}"
+    return ended.stdout.strip().splitlines()[-1]
+
+
+def _copy_project(root: Path) -> None:
+    """All of the project as links, but the engine, of which there is a copy."""
+    for source in (ROOT, ROOT / ENGINE.parent):
+        target = root / source.relative_to(ROOT)
+        target.mkdir(exist_ok=True)
+        for entry in source.iterdir():
+            if entry not in (ROOT / ENGINE.parent, ROOT / ENGINE) and not entry.name.startswith("."):
+                (target / entry.name).symlink_to(entry)
+    copytree(ROOT / ENGINE, root / ENGINE, ignore=ignore_patterns("__pycache__"))
+
+
+def hunted(mutants: Sequence[Mutant], examples: int, jobs: int) -> int:
+    """Hunt each and tell of it; how many live that should not."""
+    console, living = Console(soft_wrap=True), 0
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        scenarios = Path(folder, "scenarios")
+        scenarios.write_bytes(pickle.dumps(drawn(examples)))
+        for mutant, found in zip(mutants, pool.map(lambda one: fate(one, scenarios), mutants), strict=True):
+            lives = found == SURVIVED
+            living += lives and not mutant.equivalent
+            told = f"equivalent: {mutant.equivalent}" if lives and mutant.equivalent else found
+            console.print(
+                f"{'LIVES' if lives and not mutant.equivalent else 'seen '}  {mutant.name}: {told}", markup=False
+            )
+    return living
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--examples", type=int, default=80, help="scenarios of each family (default 80)")
+    parser.add_argument("--only", default="", metavar="WORD", help="mutants whose name or file has it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: one for each core)")
+    chosen = parser.parse_args(arguments)
+    mutants = [mutant for mutant in MUTANTS if chosen.only in mutant.name or chosen.only in mutant.file]
+    start_s = time.monotonic()
+    living = hunted(mutants, chosen.examples, chosen.jobs)
+    print(f"{len(mutants)} mutants, {living} live; {(time.monotonic() - start_s) / 60:.1f} minutes")
+    return 1 if living else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,480 @@
+"""Bugs to seed into the compiled engine, one at a time: what the differential tests must see.
+
+Each replaces a piece of one file of `framework/engine/` that occurs there once. `equivalent` says of one that changes
+no result why it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+ENGINE = Path("framework", "engine")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in `file`, `after` stands in place of `before`."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    equivalent: str = ""
+
+    def text(self, root: Path = ROOT) -> str:
+        """The file with the bug. Raises ValueError where `before` does not occur once."""
+        text = (root / ENGINE / self.file).read_text()
+        if text.count(self.before) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.before)} times {self.before!r}")
+        return text.replace(self.before, self.after)
+
+
+_ROOM = "available(s, i) - blocks < inst.watermark"
+MUTANTS = (
+    # --- preemption, swapping ---
+    Mutant("swap-in ignores the watermark", "preemption.py", _ROOM, "available(s, i) - blocks < 0"),
+    Mutant("swap-in ignores the largest batch", "preemption.py", "seats(s, i) >= inst.max_batch or ", ""),
+    Mutant(
+        "swap-in takes no new admission number",
+        "preemption.py",
+        "        sim.admissions += 1\n        q.admission = sim.admissions\n        if unlikely(inst.ranks > 0):",
+        "        if unlikely(inst.ranks > 0):",
+    ),
+    Mutant(
+        "swap-in moves no bytes",
+        "preemption.py",
+        "        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token\n        add_kv_tokens",
+        "        add_kv_tokens",
+    ),
+    Mutant(
+        "the victim is the last that runs",
+        "preemption.py",
+        "        if s.requests[r].admission > latest:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "no prefilling victim",
+        "preemption.py",
+        "if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:",
+        "if False:",
+    ),
+    Mutant(
+        "a migration outlives the preemption of its request",
+        "preemption.py",
+        "    if q.migration != NOT_MIGRATING:\n        cancel_migration(s, r)\n",
+        "",
+    ),
+    Mutant(
+        "a preempted chunk does not mark its instance",
+        "preemption.py",
+        "    inst.preempted = True\n    inst.changed = True\n    s.requests[r]",
+        "    inst.preempted = True\n    s.requests[r]",
+        "the request is queued there again, which wakes the instance, and that marks it",
+    ),
+    Mutant(
+        "a preempted chunk lets admission go on",
+        "preemption.py",
+        "    inst.preempted = True\n    inst.changed = True\n    s.requests[r]",
+        "    inst.changed = True\n    s.requests[r]",
+    ),
+    Mutant("a preempted request waits last", "requests.py", "q.key = -np.inf", "q.key = np.inf"),
+    Mutant(
+        "requests preempted later wait behind",
+        "requests.py",
+        "q.queue_number = -s.sim.preemptions",
+        "q.queue_number = s.sim.preemptions - (1 << 40)",
+    ),
+    Mutant(
+        "a step of preemption wakes nobody",
+        "scheduler.py",
+        "        start_transfers(s, i)\n        wake(s, i)\n\n\n@inner\ndef _send",
+        "        start_transfers(s, i)\n\n\n@inner\ndef _send",
+    ),
+    Mutant(
+        "swapped bytes cost nothing",
+        "duration.py",
+        "    first_s += inst.swap_bytes / inst.host_bytes_s\n",
+        "",
+    ),
+    # --- KV memory ---
+    Mutant(
+        "a block too many", "kv_blocks.py", "(tokens + s.options.block_tokens - 1)", "(tokens + s.options.block_tokens)"
+    ),
+    Mutant("joining requests have no seat", "kv_blocks.py", " + inst.joining + inst.reserved", " + inst.reserved"),
+    Mutant(
+        "room for KV ignores the watermark",
+        "kv_blocks.py",
+        "available(s, i) - blocks >= inst.watermark",
+        "available(s, i) - blocks >= 0",
+    ),
+    Mutant(
+        "the peak counts a token more",
+        "kv_blocks.py",
+        "s.lists[s.options.output_at + r] - 1",
+        "s.lists[s.options.output_at + r]",
+    ),
+    Mutant(
+        "blocks of a leap are booked at its end",
+        "leap.py",
+        "    allocate_noted(s, i, blocks, taken_s)",
+        "    allocate_noted(s, i, blocks, blocks * s.sim.now_s)",
+    ),
+    Mutant(
+        "KV tokens of a leap are booked at its end",
+        "leap.py",
+        "note_tokens(s, i, fresh * step.decodes, added_s)",
+        "note_tokens(s, i, fresh * step.decodes, fresh * step.decodes * s.sim.now_s)",
+    ),
+    Mutant(
+        "a reservation is freed by its tokens",
+        "kv_blocks.py",
+        "return reserved if reserved > 0 else blocks_for(s, tokens)",
+        "return blocks_for(s, tokens)",
+    ),
+    # --- leaps ---
+    Mutant(
+        "a leap goes on past the opening of admission",
+        "leap.py",
+        "if inst.admission_opens > inst.decode_steps:",
+        "if False:",
+    ),
+    Mutant(
+        "a leap takes a block more than there is",
+        "leap.py",
+        "growth(s, i, inst.decode_steps + 1, middle - 1) <= room",
+        "growth(s, i, inst.decode_steps + 1, middle - 1) <= room + 1",
+    ),
+    Mutant(
+        "a leap ends a step early for want of blocks",
+        "leap.py",
+        "growth(s, i, inst.decode_steps + 1, middle - 1) <= room",
+        "growth(s, i, inst.decode_steps + 1, middle) <= room",
+        "the next step is formed as any other: rows of the log differ, times do not, and rows are not compared",
+    ),
+    Mutant(
+        "a leap ends a step late",
+        "leap.py",
+        "            step.steps = passed + 1\n            set_time",
+        "            step.steps = passed + 2\n            set_time",
+    ),
+    Mutant(
+        "a boundary at this very time has passed",
+        "leap.py",
+        "boundary < now_s or (included and boundary == now_s)",
+        "boundary <= now_s",
+    ),
+    Mutant(
+        "a boundary at this very time has not passed",
+        "leap.py",
+        "boundary < now_s or (included and boundary == now_s)",
+        "boundary < now_s",
+    ),
+    Mutant(
+        "KV that comes does not end a leap",
+        "leap.py",
+        "> available(s, i):\n            end_leap_early(s, i)",
+        "> available(s, i) + 1000:\n            end_leap_early(s, i)",
+    ),
+    Mutant(
+        "steps of a leap last all the same",
+        "leap.py",
+        "step.increment_s * (steps * (steps - 1) // 2)",
+        "step.increment_s * 0",
+    ),
+    Mutant(
+        "a leap crosses a knot", "step.py", "min(steps_until_decision(s, i), straight)", "steps_until_decision(s, i)"
+    ),
+    Mutant(
+        "a knot is crossed a step late",
+        "duration.py",
+        "max(1, math.ceil((knot - step.context) / decodes))",
+        "max(1, math.ceil((knot - step.context) / decodes) + 1)",
+    ),
+    Mutant(
+        "a hook sees a leap as it began",
+        "leap.py",
+        "if inst.busy and step.steps > 1:\n        advance(s, i, steps_passed(s, i))",
+        "if False:\n        advance(s, i, steps_passed(s, i))",
+    ),
+    # --- prefix cache and stores ---
+    Mutant(
+        "the last token may be cached",
+        "mechanisms/prefix_cache.py",
+        "(target - 1) // hash_tokens",
+        "target // hash_tokens",
+    ),
+    Mutant(
+        "the youngest prefix is evicted",
+        "mechanisms/prefix_cache.py",
+        "    node = inst.cache_old\n    _unlink",
+        "    node = inst.cache_young\n    _unlink",
+    ),
+    Mutant(
+        "a referenced prefix stays evictable",
+        "mechanisms/prefix_cache.py",
+        "            inst.evictable_blocks -= s.options.hash_blocks\n            note_use",
+        "            note_use",
+    ),
+    Mutant(
+        "a prefix is known before it is computed",
+        "mechanisms/prefix_cache.py",
+        "(q.registered + 1) * hash_tokens <= q.prefilled",
+        "q.registered * hash_tokens <= q.prefilled",
+    ),
+    Mutant(
+        "blocks are unreferenced from the first",
+        "kv_cache.py",
+        "range(q.registered - 1, -1, -1)",
+        "range(q.registered)",
+    ),
+    Mutant(
+        "fetched blocks are kept from the first",
+        "arrivals.py",
+        "range(q.fetched_to - 1, q.fetched_from - 1, -1)",
+        "range(q.fetched_from, q.fetched_to)",
+    ),
+    Mutant(
+        "stored blocks are kept from the first",
+        "mechanisms/prefix_tiers.py",
+        "range(q.registered - 1, -1, -1)",
+        "range(q.registered)",
+    ),
+    Mutant(
+        "a block kept again stays old",
+        "mechanisms/prefix_tiers.py",
+        "        _unlink(s, store.home, key)\n    elif",
+        "        return\n    elif",
+    ),
+    Mutant(
+        "a store holds one block more",
+        "mechanisms/prefix_tiers.py",
+        "store.count < store.capacity",
+        "store.count <= store.capacity",
+    ),
+    Mutant(
+        "the slowest tier is read",
+        "mechanisms/prefix_tiers.py",
+        "    for k in range(tiers):\n",
+        "    for k in range(tiers - 1, -1, -1):\n",
+    ),
+    Mutant("loads take no latency", "mechanisms/prefix_cache.py", "store.latency_s + bytes_ / store", "bytes_ / store"),
+    Mutant(
+        "a hit counts at each admission",
+        "mechanisms/prefix_cache.py",
+        "            if q.start_s != q.start_s:\n                store",
+        "            if True:\n                store",
+    ),
+    Mutant(
+        "a fetched prefix comes to an instance that prefills no more",
+        "arrivals.py",
+        "    if s.instances[i].role & PREFILL:\n        _queue",
+        "    if True:\n        _queue",
+    ),
+    Mutant("as much is fetched as is here", "arrivals.py", "    if there <= here:", "    if there < here:"),
+    Mutant(
+        "loads add to the step where layers overlap",
+        "mechanisms/sm_sharing.py",
+        "max(step_s, load_s) if s.options.loads_layer_wise else step_s + load_s",
+        "step_s + load_s",
+    ),
+    # --- prefills ---
+    Mutant("admission ignores the watermark", "prefill.py", "+ shared < inst.watermark", "+ shared < 0"),
+    Mutant(
+        "a head is admitted while others are swapped out",
+        "prefill.py",
+        "inst.preempted or inst.swapped > 0 or",
+        "inst.preempted or",
+    ),
+    Mutant("blocks that r itself references count as room", "prefill.py", " - unreferenced_among(s, i, r, run)", ""),
+    Mutant(
+        "the schedule of chunks has a size less",
+        "prefill.py",
+        "min(done // inst.stage_tokens, inst.chunk_stages - 1)",
+        "min(done // inst.stage_tokens, inst.chunk_stages - 2)",
+    ),
+    Mutant(
+        "the schedule of chunks forgets the step's decodes",
+        "prefill.py",
+        "return min(left, size - (inst.token_budget // max(1, inst.ranks) - left))",
+        "return min(left, size)",
+    ),
+    Mutant("a static batch may exceed its budget", "prefill.py", "load > 0 and load + chunk > most", "load > most"),
+    Mutant(
+        "a queue that waits opens anew",
+        "scheduler.py",
+        "inst.admission_opens < 0 and inst.queued > 0",
+        "inst.queued > 0",
+    ),
+    Mutant(
+        "an empty queue leaves admission open",
+        "scheduler.py",
+        "        inst.admission_opens = -1\n    if decodes",
+        "        pass\n    if decodes",
+    ),
+    # --- transfers, migration, splits ---
+    Mutant("a link is claimed at its source alone", "transfers.py", "    dst.ingress_free_s = end_s\n", ""),
+    Mutant(
+        "the source's bandwidth decides",
+        "transfers.py",
+        "bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)\n    src",
+        "bytes_ / src.bandwidth_bytes_s\n    src",
+    ),
+    Mutant(
+        "a copy arrives without latency",
+        "transfers.py",
+        "end_s + s.options.latency_s + tokens * s.instances[target].unpack_s)",
+        "end_s + tokens * s.instances[target].unpack_s)",
+    ),
+    Mutant(
+        "the second in line overtakes", "transfers.py", "if dst.incoming_head >= 0 or not has_room", "if not has_room"
+    ),
+    Mutant(
+        "a switch sends all KV again",
+        "mechanisms/migration.py",
+        "start_copy(s, r, q.instance, target, kv - q.migrated_kv)",
+        "start_copy(s, r, q.instance, target, kv)",
+    ),
+    Mutant("a switch needs no room", "mechanisms/migration.py", "if extra > available(s, target):", "if False:"),
+    Mutant(
+        "a copied migration is withdrawn as if it were under way",
+        "mechanisms/migration.py",
+        "    if q.migration == COPYING:\n        copy_withdraw",
+        "    if True:\n        copy_withdraw",
+    ),
+    Mutant(
+        "a migration is no reason to wake its target",
+        "transfers.py",
+        "    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)\n    wake(s, target)",
+        "    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)",
+    ),
+    Mutant(
+        "a split keeps its migration",
+        "requests.py",
+        "    if q.migration != NOT_MIGRATING:\n        cancel_migration(s, r)\n    q.split = 0",
+        "    q.split = 0",
+    ),
+    Mutant(
+        "a split in the output is a token late",
+        "requests.py",
+        "inst.decode_steps + q.split - q.input_tokens - q.emitted)",
+        "inst.decode_steps + q.split - q.input_tokens - q.emitted + 1)",
+    ),
+    # --- roles ---
+    Mutant(
+        "an instance changes with decodes on their way",
+        "inventory.py",
+        "inst.running + inst.joining + inst.incoming + inst.swapped > 0",
+        "inst.running + inst.joining + inst.swapped > 0",
+    ),
+    Mutant("an instance that is off keeps its prefixes", "mechanisms/roles.py", "        forget_prefixes(s, i)\n", ""),
+    Mutant(
+        "a start takes as long as a change",
+        "mechanisms/roles.py",
+        "s.options.start_s if inst.draining_role == OFF else s.options.role_change_s",
+        "s.options.role_change_s",
+    ),
+    Mutant(
+        "a queue stays where nobody prefills",
+        "mechanisms/roles.py",
+        "while inst.role & PREFILL == 0 and inst.queued > 0",
+        "while False and inst.queued > 0",
+    ),
+    # --- ranks, stages, streams, drafts ---
+    Mutant(
+        "a rank crosses a step late",
+        "mechanisms/data_parallel.py",
+        "most = int(crossing) + 1",
+        "most = int(crossing) + 2",
+    ),
+    Mutant(
+        "a rank's decodes cost its budget nothing",
+        "mechanisms/data_parallel.py",
+        "inst.token_budget // inst.ranks - decode_tokens",
+        "inst.token_budget // inst.ranks",
+    ),
+    Mutant(
+        "ranks are chosen by their decodes alone",
+        "mechanisms/data_parallel.py",
+        "s.lists[at + DECODES] + s.lists[at + PREFILLS]\n",
+        "s.lists[at + DECODES]\n",
+    ),
+    Mutant(
+        "bubbles of more decodes than stages",
+        "mechanisms/pipeline_parallel.py",
+        "elif step.decodes < inst.stages:",
+        "else:",
+    ),
+    Mutant(
+        "bubbles of chunks are not counted",
+        "mechanisms/pipeline_parallel.py",
+        "inst.bubble_s += step.bubble_s",
+        "inst.bubble_s += 0.0",
+    ),
+    Mutant(
+        "chunks are dealt to the fullest",
+        "mechanisms/pipeline_parallel.py",
+        "s.lists[inst.loads_at + m] < s.lists[inst.loads_at + lightest]",
+        "s.lists[inst.loads_at + m] > s.lists[inst.loads_at + lightest]",
+    ),
+    Mutant(
+        "a prefill step wakes nobody",
+        "step_end.py",
+        "    complete_prefill_step(s, i)\n    wake(s, i)\n",
+        "    complete_prefill_step(s, i)\n",
+    ),
+    Mutant(
+        "decodes beside a prefill step go at full speed",
+        "duration.py",
+        "decode_slowdown(s, WHOLE - inst.prefill_percent)",
+        "1.0",
+    ),
+    Mutant(
+        "drafts beyond the last token are stored",
+        "mechanisms/speculation.py",
+        "return min(kv + 1 + s.step[i].depth, last)",
+        "return kv + 1 + s.step[i].depth",
+    ),
+    Mutant("all drafts may be accepted at the end", "mechanisms/speculation.py", "- first - 1\n", "- first\n"),
+    Mutant(
+        "the depth of before is drafted",
+        "mechanisms/speculation.py",
+        "if tokens * best_s > best_tokens * time_s:",
+        "if tokens * best_s >= best_tokens * time_s:",
+    ),
+    Mutant("drafting is free", "duration.py", "first_s += slowdown * (step.depth * draft_s(s, i))", "first_s += 0.0"),
+    # --- step times, order of events ---
+    Mutant(
+        "the longest context is that of the step before",
+        "duration.py",
+        "ahead = inst.decode_steps + 1 + s.step[i].depth",
+        "ahead = inst.decode_steps + s.step[i].depth",
+    ),
+    Mutant("a split prompt samples a token", "duration.py", "if done and q.prefill_until != q.split:", "if done:"),
+    Mutant(
+        "attentions overlap by the longer one",
+        "duration.py",
+        "s.options.attention_overlap * min(chunks_s, beside_s)",
+        "s.options.attention_overlap * max(chunks_s, beside_s)",
+    ),
+    Mutant(
+        "a tick comes after an arrival of its time",
+        "events.py",
+        "if tick_s < time_s or (tick_s == time_s and kind == ARRIVAL):",
+        "if tick_s < time_s:",
+    ),
+    Mutant(
+        "a role changes after an arrival of its time",
+        "events.py",
+        "sim.change_s < time_s or (sim.change_s == time_s and kind == ARRIVAL)",
+        "sim.change_s < time_s",
+    ),
+    Mutant(
+        "a later turn arrives before a request of its time",
+        "events.py",
+        "if x < y or (x == y and other < r):",
+        "if x <= y:",
+    ),
+)

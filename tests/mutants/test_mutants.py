@@ -1,0 +1,54 @@
+"""Bugs that are seeded into the engine: all can be, and some of the nastiest are seen."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.mutants.__main__ import fate
+from tests.mutants.hunt import SURVIVED, drawn
+from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
+
+NASTY = ("a leap goes on past the opening of admission", "a boundary at this very time has passed")
+
+
+def test_there_are_enough_and_each_has_a_name() -> None:
+    assert len(MUTANTS) >= 60
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({(mutant.file, mutant.text()) for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_can_be_seeded(mutant: Mutant) -> None:
+    assert mutant.text() != (ROOT / ENGINE / mutant.file).read_text()
+    ast.parse(mutant.text())
+
+
+def test_one_that_cannot_be_seeded_is_told() -> None:
+    with pytest.raises(ValueError, match=r"gone: leap\.py has 0 times 'not there'"):
+        Mutant("gone", "leap.py", "not there", "").text()
+
+
+@pytest.fixture(scope="module")
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("mutants") / "scenarios"
+    file.write_bytes(pickle.dumps(drawn(10)))
+    return file
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_nasty_one_is_seen(name: str, scenarios: Path) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    found = fate(mutant, scenarios)
+    assert found != SURVIVED
+    assert not found.startswith(("breaks", "hangs")), found
+
+
+def test_the_engine_as_it_is_survives(scenarios: Path) -> None:
+    """So that being seen means something."""
+    same = Mutant("none", "leap.py", '"""Leaps:', '"""Leaps :')
+    assert fate(same, scenarios) == SURVIVED
