@@ -1,6 +1,6 @@
 # Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
 .DEFAULT_GOAL := run
-.PHONY: run test slow golden bench fidelity lint clean
+.PHONY: run test slow golden mutants bench fidelity lint clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -23,6 +23,9 @@ slow: $(INSTALLED) $(MEASUREMENTS) $(CLUSTER)
 
 golden: $(INSTALLED)
 	@$(PY) -m tests.golden $(ARGS)
+
+mutants: $(INSTALLED)
+	@$(PY) -m tests.mutants $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
 	@$(PY) -m experiments.bench $(ARGS)

@@ -9,10 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
+from framework.system.cluster import Role
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow
 from framework.workload import Open, Workload
 from tests.helpers.scenarios import RowTiming, Scenario, dyadic, scenarios, sharing
+
+_ROLES: tuple[Role, ...] = ("mixed", "mixed", "off", "off")
 
 
 @functools.cache
@@ -71,9 +74,7 @@ def pressed(draw: st.DrawFn) -> Scenario:
     cluster = replace(scenario.cluster, pools=tuple(pools))
     timing = scenario.timing
     if draw(st.integers(0, 2)) == 0:  # steps of all instances end at the same times
-        timing = RowTiming(
-            {name: StepRow(base_s=2.0**-6, request_s=row.request_s) for name, row in timing.rows.items()}
-        )
+        timing = RowTiming({gpu: StepRow(base_s=2.0**-6, request_s=row.request_s) for gpu, row in timing.rows.items()})
     return replace(scenario, workload=workload, engine=engine, cluster=cluster, rules=rules, load=Open(), timing=timing)
 
 
@@ -125,6 +126,3 @@ def moving(draw: st.DrawFn) -> Scenario:
     return replace(
         scenario, cluster=replace(scenario.cluster, pools=tuple(pools), link=link), rules=rules, engine=engine
     )
-
-
-_ROLES = ("mixed", "mixed", "off", "off")
