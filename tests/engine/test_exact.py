@@ -100,19 +100,34 @@ def differences(ours: Any, theirs: Any, tolerance: float, path: str = "") -> lis
     """Where two nested structures differ; floats by more than `tolerance` times (1 + their size)."""
     if ours == theirs:  # most are, and are told so a hundred times as fast
         return []
-    if isinstance(ours, dict):
-        return [line for key in ours for line in differences(ours[key], theirs[key], tolerance, f"{path}.{key}")]
-    if isinstance(ours, Sequence) and not isinstance(ours, str):
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return [line for key in ours for line in differences(ours[key], theirs.get(key), tolerance, f"{path}.{key}")]
+    if all(isinstance(side, Sequence) and not isinstance(side, str) for side in (ours, theirs)):
         lines = [] if len(ours) == len(theirs) else [f"{path}: {len(ours)} entries, engine {len(theirs)}"]
         pairs = enumerate(zip(ours, theirs, strict=False))
         return lines + [line for k, (a, b) in pairs for line in differences(a, b, tolerance, f"{path}[{k}]")]
-    if isinstance(ours, float) or isinstance(theirs, float):
-        same = (
-            ours == theirs or abs(ours - theirs) <= tolerance * (1 + abs(ours)) or (ours != ours and theirs != theirs)
-        )
+    if (isinstance(ours, float) and isinstance(theirs, int | float)) or (
+        isinstance(theirs, float) and isinstance(ours, int)
+    ):
+        same = abs(ours - theirs) <= tolerance * (1 + abs(ours)) or (ours != ours and theirs != theirs)
     else:
-        same = ours == theirs
+        same = False
     return [] if same else [f"{path}: {ours!r}, engine {theirs!r}"]
+
+
+def test_unlike_things_differ() -> None:
+    pairs: list[tuple[Any, Any]] = [
+        ([1, 2], 3),
+        (3, [1]),
+        ("a", 1.0),
+        (None, 0.5),
+        ({"a": 1}, [1]),
+        ({"a": 1}, {}),
+        (1.0, 2),
+    ]
+    for ours, theirs in pairs:
+        assert len(differences(ours, theirs, 0.0)) == 1, (ours, theirs)
+    assert differences([1.0, math.nan, "a"], [1, math.nan, "a"], 0.0) == []
 
 
 def compare(scenario: Scenario, tolerance: float) -> None:
