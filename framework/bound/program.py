@@ -111,7 +111,7 @@ class Program:
             objective[:classes], bounds[-1] = -1.0, duration_s
         kept = np.ones(len(rows), bool)
         kept[_PACE] = self._demand.pace_s is not None
-        from scipy.optimize import linprog  # a fifth of a second, and few runs ask for a bound
+        from scipy.optimize import linprog  # takes a while, and many commands ask for no bound
 
         found = linprog(objective, rows[kept], limits[kept], bounds=bounds, method="highs")
         prices = np.zeros(len(rows))

@@ -9,10 +9,9 @@ import functools
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from hydra import initialize_config_dir
 from hydra._internal import hydra as hydra_internals
@@ -86,9 +85,16 @@ class _Repository(ConfigRepository):
         return result
 
 
-def composing_once() -> AbstractContextManager[object]:
+@contextmanager
+def composing_once() -> Iterator[None]:
     """A context in which every Hydra that is created composes with a `Loader`."""
-    return mock.patch.object(hydra_internals, "ConfigLoaderImpl", Loader)
+    internals: Any = hydra_internals
+    before = internals.ConfigLoaderImpl
+    internals.ConfigLoaderImpl = Loader
+    try:
+        yield
+    finally:
+        internals.ConfigLoaderImpl = before
 
 
 def hasten(context: HydraContext) -> None:

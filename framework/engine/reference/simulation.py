@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, TICK
+from framework.engine.reference.cache import Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
-from framework.engine.reference.state import FINISHED, Cache, Instance, Links, Request, Store
+from framework.engine.reference.state import FINISHED, Instance, Links, Request
 from framework.errors import PolicyError
 from framework.workload import Workload
 

@@ -1,4 +1,4 @@
-"""The plain objects of one run: requests, instances, their KV blocks and prefixes, and the links between them."""
+"""The plain objects of one run: requests, instances, and the links between them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from framework.codes import DECODE, PREFILL, ROLES
+from framework.engine.reference.cache import Cache, Store
 from framework.engine.reference.options import Spec
 
 PENDING, FINISHED, REJECTED, FAILED = range(4)
@@ -14,21 +15,6 @@ INSTANCE_TOTALS = (
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
     *("bubble_s", "expert_reads", "extrapolated_s"),
 )
-
-
-class Store:
-    """Trace blocks, least recently used first."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.ids: list[int] = []
-
-    def keep(self, id: int) -> None:
-        if id in self.ids:
-            self.ids.remove(id)
-        self.ids.append(id)
-        if len(self.ids) > self.capacity:
-            self.ids.pop(0)
 
 
 @dataclass
@@ -108,66 +94,6 @@ class Request:
     def coming_kv(self) -> int:
         """Of a transfer: what a prompt whose prefill has not ended will have then."""
         return self.kv if self.sent_ahead is None else self.prefill_until
-
-
-class Cache:
-    """Blocks of one instance: free, private to a request, or holding a cached trace block."""
-
-    def __init__(self, total: int, blocks_per_id: int) -> None:
-        self.total = total
-        self.free = total
-        self.blocks_per_id = blocks_per_id
-        self.private: dict[int, int] = {}  # request -> blocks
-        self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
-        self.references: dict[int, int] = {}  # cached id -> requests that reference it
-        self.unreferenced: list[int] = []  # cached ids nobody references, oldest first
-
-    @property
-    def available(self) -> int:
-        return self.free + self.evictable
-
-    @property
-    def evictable(self) -> int:
-        return len(self.unreferenced) * self.blocks_per_id
-
-    @property
-    def used(self) -> int:
-        return self.total - self.available
-
-    def idle_blocks(self, ids: list[int]) -> int:
-        return self.blocks_per_id * sum(id in self.unreferenced for id in ids)
-
-    def reference(self, request: int, ids: list[int]) -> None:
-        for id in ids:
-            if self.references[id] == 0:
-                self.unreferenced.remove(id)
-            self.references[id] += 1
-        self.held[request] = list(ids)
-
-    def take(self, request: int, blocks: int) -> None:
-        while self.free < blocks:
-            del self.references[self.unreferenced.pop(0)]
-            self.free += self.blocks_per_id
-        self.free -= blocks
-        self.private[request] = self.private.get(request, 0) + blocks
-
-    def register(self, request: int, id: int) -> None:
-        """A computed trace block enters the cache, unless a copy is there already."""
-        if id not in self.references:
-            self.references[id] = 1
-            self.held.setdefault(request, []).append(id)
-            self.private[request] -= self.blocks_per_id
-
-    def free_kv(self, request: int) -> None:
-        for id in reversed(self.held.pop(request, [])):
-            self.references[id] -= 1
-            if self.references[id] == 0:
-                self.unreferenced.append(id)
-        self.free += self.private.pop(request, 0)
-
-    def clear(self) -> None:
-        """Forget all that is cached; nothing is referenced."""
-        self.references, self.unreferenced, self.free = {}, [], self.total
 
 
 Chunk = tuple[Request, int, int]  # request, prefix, tokens

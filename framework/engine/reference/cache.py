@@ -1,0 +1,78 @@
+"""KV blocks of an instance with the prefixes that they hold, and the stores below them."""
+
+from __future__ import annotations
+
+
+class Cache:
+    """Blocks of one instance: free, private to a request, or holding a cached trace block."""
+
+    def __init__(self, total: int, blocks_per_id: int) -> None:
+        self.total = total
+        self.free = total
+        self.blocks_per_id = blocks_per_id
+        self.private: dict[int, int] = {}  # request -> blocks
+        self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
+        self.references: dict[int, int] = {}  # cached id -> requests that reference it
+        self.unreferenced: list[int] = []  # cached ids nobody references, oldest first
+
+    @property
+    def available(self) -> int:
+        return self.free + self.evictable
+
+    @property
+    def evictable(self) -> int:
+        return len(self.unreferenced) * self.blocks_per_id
+
+    @property
+    def used(self) -> int:
+        return self.total - self.available
+
+    def idle_blocks(self, ids: list[int]) -> int:
+        return self.blocks_per_id * sum(id in self.unreferenced for id in ids)
+
+    def reference(self, request: int, ids: list[int]) -> None:
+        for id in ids:
+            if self.references[id] == 0:
+                self.unreferenced.remove(id)
+            self.references[id] += 1
+        self.held[request] = list(ids)
+
+    def take(self, request: int, blocks: int) -> None:
+        while self.free < blocks:
+            del self.references[self.unreferenced.pop(0)]
+            self.free += self.blocks_per_id
+        self.free -= blocks
+        self.private[request] = self.private.get(request, 0) + blocks
+
+    def register(self, request: int, id: int) -> None:
+        """A computed trace block enters the cache, unless a copy is there already."""
+        if id not in self.references:
+            self.references[id] = 1
+            self.held.setdefault(request, []).append(id)
+            self.private[request] -= self.blocks_per_id
+
+    def free_kv(self, request: int) -> None:
+        for id in reversed(self.held.pop(request, [])):
+            self.references[id] -= 1
+            if self.references[id] == 0:
+                self.unreferenced.append(id)
+        self.free += self.private.pop(request, 0)
+
+    def clear(self) -> None:
+        """Forget all that is cached; nothing is referenced."""
+        self.references, self.unreferenced, self.free = {}, [], self.total
+
+
+class Store:
+    """Trace blocks, least recently used first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.ids: list[int] = []
+
+    def keep(self, id: int) -> None:
+        if id in self.ids:
+            self.ids.remove(id)
+        self.ids.append(id)
+        if len(self.ids) > self.capacity:
+            self.ids.pop(0)
