@@ -38,8 +38,9 @@ from policies.continuous import Continuous
 from policies.distserve import DistServe
 from tests.conftest import ROOT
 from tests.helpers.bounds import retimed, saturated, server, with_options
+from tests.helpers.drawing import each
 from tests.helpers.parts import load as part
-from tests.helpers.rulers import Ruler, Rules, ruled_policy
+from tests.helpers.rulers import RuledPredictor, Ruler, Rules, ruled_policy
 from tests.helpers.scenarios import MODEL, RowTiming, Scenario, scenarios
 
 GPU, LLAMA = part("gpu", "h100"), part("model", "llama3_8b")
@@ -61,6 +62,7 @@ def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
         scenario.timing,
         scenario.engine,
         policy,
+        RuledPredictor(scenario.rules),
         load=scenario.load,
     )
     plans = bool(scenario.rules.batching) or scenario.rules.budgets
@@ -131,7 +133,7 @@ def check_parts(setting: Setting, result: Result, good: np.ndarray[Any, Any], rn
 
 
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(scenarios(exact=False), st.integers(0, 2**32 - 1))
+@given(each(scenarios, exact=False), st.integers(0, 2**32 - 1))
 def test_no_policy_beats_it(scenario: Scenario, seed: int) -> None:
     rng = np.random.default_rng(seed)
     check_scenario(retimed(scenario, rng) if seed % 2 else scenario, rng)
@@ -153,7 +155,7 @@ def test_no_policy_beats_it_whatever_attention_and_transfers_cost(seed: int) -> 
 
 @pytest.mark.slow
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
-@given(scenarios(exact=False), st.integers(0, 2**32 - 1))
+@given(each(scenarios, exact=False), st.integers(0, 2**32 - 1))
 def test_no_policy_beats_it_in_many_more_cases(scenario: Scenario, seed: int) -> None:
     rng = np.random.default_rng(seed)
     check_scenario(retimed(scenario, rng) if seed % 4 else scenario, rng)

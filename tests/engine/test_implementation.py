@@ -22,10 +22,10 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
-from tests.engine.test_exact import differences
 from tests.golden.configurations import EXACT
 from tests.helpers.bounds import server
 from tests.helpers.composing import configured
+from tests.helpers.differences import differences
 from tests.helpers.recovery import step_times, token_times
 from tests.helpers.scenarios import MODEL, RowTiming
 

@@ -20,7 +20,8 @@ from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conformance import GPU, MODEL
-from tests.engine.test_exact import compare, run_engine
+from tests.helpers.agreement import disagreement
+from tests.helpers.differences import run_engine
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import RowTiming, Scenario, at_once
 
@@ -37,7 +38,7 @@ def scenario(rows: Rows, row: StepRow, stages: int = 2, budget: int = 1000, **op
 
 def times(one: Scenario) -> list[list[float]]:
     """When each request's tokens appear: the same in both engines."""
-    compare(one, tolerance=0.0)
+    assert not disagreement(one, 0.0)
     return [[float(time_s) for time_s in row] for row in token_times(run_engine(one)[0])]
 
 

@@ -12,7 +12,8 @@ from framework.system.cluster import PoolSpec
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow, Surface
 from tests.conformance import GPU, MODEL
-from tests.engine.test_exact import compare, run_engine
+from tests.helpers.agreement import disagreement
+from tests.helpers.differences import run_engine
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import Scenario, at_once
 
@@ -29,7 +30,7 @@ def scenario(rows: Rows, row: StepRow, budget: int = 1000, ranks: int = 2, **opt
 
 def times(one: Scenario) -> list[list[float]]:
     """When each request's tokens appear, from the end of that one token on: the same in both engines."""
-    compare(one, tolerance=0.0)
+    assert not disagreement(one, 0.0)
     first, *rows = token_times(run_engine(one)[0])
     return [[float(time_s - first[0]) for time_s in row] for row in rows]
 

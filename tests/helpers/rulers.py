@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
-from framework.engine.reference.state import Instance, Request
+from framework.engine.reference.state import FINISHED, Instance, Request
 from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
+from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
+from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, PlainRules
 
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 MODES = (
     *("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only"),
     *("concurrent", "concurrent"),
@@ -47,6 +52,11 @@ class Rules:
     budgets: bool = False  # ticks also set token budgets
     roles: int = 0  # changes of role asked for at each tick
     shares: bool = True  # plans may let prefills run beside decodes
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it asks a predictor."""
+        return self.prioritize == "predicted"
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -141,13 +151,14 @@ class Ruler:
             return max(able, key=lambda i: (cached[i], -i))
         return min(able, key=lambda i: (look.columns[rule][i], i))
 
-    def prioritize(self, look: Look, request: int, prompt: int) -> float:
-        self.note("prioritize", request, look)
+    def prioritize(self, look: Look, request: int, known: float) -> float:
+        """`known`: what the rule goes by that is known of the request: its prompt, its priority, tokens predicted."""
+        self.note("prioritize", request, look, known)
         if self.rules.prioritize == "dynamic":
             return float(mix(self.rules.seed, 4, request, *look.columns["kv_tokens"]) % 3)
         if self.rules.prioritize == "hash":
             return float(mix(self.rules.seed, 4, request) % 3)
-        return float(prompt)
+        return known
 
     def batching(self, look: Look, instance: int) -> tuple[int, str, int]:
         self.note("batching", instance, look)
@@ -185,6 +196,32 @@ class Ruler:
                 plan = (1 + (draw >> 40) % 48, modes[(draw >> 48) % len(modes)], percent(draw >> 52))
             actions.append(("role", draw % len(look.roles), NAMES_OF_ROLES[(draw >> 16) % 4], plan))
         return actions
+
+
+STRIDE = 4
+
+
+def expected_tokens(rules: Rules, request: int, generated: int, ended_tokens: int) -> float:
+    """What is predicted to come of a request after so many tokens, once others have ended with so many in sum."""
+    return float(mix(rules.seed, 12, request, generated, ended_tokens) % 40)
+
+
+class RuledPredictor(Predictor):
+    """Predicts by plain numbers, and by what has ended."""
+
+    stride = STRIDE
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.ended_tokens = 0
+
+    def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
+        pairs = zip(requests.tolist(), generated.tolist(), strict=True)
+        remaining = [expected_tokens(self.rules, r, tokens, self.ended_tokens) for r, tokens in pairs]
+        return np.array(remaining), np.zeros(len(requests))
+
+    def observe(self, request: int, output_tokens: int) -> None:
+        self.ended_tokens += output_tokens
 
 
 # the reference
@@ -236,14 +273,21 @@ class RuledHooks(Hooks):
 
     def __init__(self, ruler: Ruler) -> None:
         self.ruler = ruler
+        self.compiled = PlainRules()
+        self.predicted: dict[int, tuple[int, float]] = {}  # request -> stride, remaining tokens
         self.overrides = ruler.rules.overridden
         self.tick_s = ruler.rules.tick_s or None
         self.dynamic_keys = ruler.rules.prioritize == "dynamic"
 
     def admit(self, s: Simulation, r: Request) -> str | None:
-        return None if self.ruler.admit(look_at_simulation(s), r.id) else "policy"
+        look = look_at_simulation(s)
+        if self.ruler.rules.admit == "compiled":
+            return None if self.compiled.admits(s, look.columns["queued_tokens"]) else "policy"
+        return None if self.ruler.admit(look, r.id) else "policy"
 
     def route_prefill(self, s: Simulation, r: Request) -> int:
+        if self.ruler.rules.route_prefill in COMPILED_ROUTES:
+            return self.compiled.route(s, self.ruler.rules.route_prefill, "prefill")
         look = look_at_simulation(s)
         if "route_prefill" in self.overrides:
             return self.ruler.route_prefill(look, r.id, r.emitted, cached_in_simulation(s, r))
@@ -254,6 +298,8 @@ class RuledHooks(Hooks):
         return self.ruler.fetch_prefix(look_at_simulation(s), r.id, cached_in_simulation(s, r))
 
     def route_decode(self, s: Simulation, r: Request) -> int | str:
+        if self.ruler.rules.route_decode in COMPILED_ROUTES:
+            return self.compiled.route(s, self.ruler.rules.route_decode, "decode")
         look = look_at_simulation(s)
         if "route_decode" in self.overrides:
             return self.ruler.route_decode(look, r.id, r.emitted, cached_in_simulation(s, r))
@@ -261,7 +307,21 @@ class RuledHooks(Hooks):
         return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
 
     def prioritize(self, s: Simulation, r: Request) -> float:
-        return self.ruler.prioritize(look_at_simulation(s), r.id, r.input_tokens)
+        rule, known = self.ruler.rules.prioritize, float(r.input_tokens)
+        if rule == "priority":
+            assert s.workload.priority is not None
+            known = -float(s.workload.priority[r.id])
+        elif rule == "predicted":
+            known = self._remaining(s, r)
+        return self.ruler.prioritize(look_at_simulation(s), r.id, known)
+
+    def _remaining(self, s: Simulation, r: Request) -> float:
+        """Tokens that are predicted, asked anew when the request has got to its next stride."""
+        stride = r.emitted // STRIDE
+        if self.predicted.get(r.id, (-1, 0.0))[0] != stride:
+            ended = sum(other.output_tokens for other in s.requests if other.state == FINISHED)
+            self.predicted[r.id] = stride, expected_tokens(self.ruler.rules, r.id, stride * STRIDE, ended)
+        return self.predicted[r.id][1]
 
     def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
         return self.ruler.batching(look_at_simulation(s), i.id)
@@ -315,8 +375,12 @@ def _route_decode(self: _Ruled, request: RequestView, cluster: Cluster) -> int |
 
 def _prioritize(self: _Ruled, queue: np.ndarray[Any, Any], cluster: Cluster) -> np.ndarray[Any, Any]:
     look = look_at_cluster(cluster)
-    prompts = cluster.requests.input_tokens
-    return np.array([self.ruler.prioritize(look, int(r), int(prompts[r])) for r in queue])
+    rule, known = self.ruler.rules.prioritize, cluster.requests.input_tokens[queue]
+    if rule == "priority":
+        known = -cluster.requests.priority[queue]
+    elif rule == "predicted":
+        known = cluster.remaining_tokens(queue)
+    return np.array([self.ruler.prioritize(look, int(r), float(one)) for r, one in zip(queue, known, strict=True)])
 
 
 def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
@@ -353,7 +417,15 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 def ruled_policy(ruler: Ruler) -> Policy:
     """A policy whose class defines exactly the hooks that the ruler rules."""
-    members: dict[str, Any] = {name: _METHODS[name] for name in ruler.rules.overridden}
+    rules = ruler.rules
+    members: dict[str, Any] = {name: _METHODS[name] for name in rules.overridden}
+    if rules.route_prefill in COMPILED_ROUTES:
+        members["route_prefill"] = COMPILED_ROUTES[rules.route_prefill].prefill
+    if rules.route_decode in COMPILED_ROUTES:
+        members["route_decode"] = COMPILED_ROUTES[rules.route_decode].decode
+    if rules.admit == "compiled":
+        members["admit"] = COMPILED_ADMIT
+    members["compiled_params"] = COMPILED_PARAMS
     members["tick_s"] = ruler.rules.tick_s or None
     members["changes_roles"] = ruler.rules.roles > 0
     members["roles"] = NAMES_OF_ROLES

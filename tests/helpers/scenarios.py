@@ -6,13 +6,11 @@ exact in float64 whatever its order; general ones use arbitrary floats.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from framework.engine.config import EngineConfig, Setting
 from framework.engine.mechanisms.attention_overlap import Attention
@@ -22,12 +20,14 @@ from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.engine.reference.setup import options, specs, step_time
 from framework.engine.reference.simulation import Hooks, Simulation
-from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
+from framework.system.cluster import RANK_CHOICES, ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
-from framework.system.model import Model
+from framework.system.model import Experts, Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
-from framework.timing.table import StepRow, Surface
+from framework.timing.table import Curve, StepRow, Surface
 from framework.workload import Closed, Load, Open, Workload
+from tests.helpers.compiled_rules import COMPILED_ROUTES
+from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules
 
 MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
@@ -56,15 +56,16 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Ranks, pipelines, and prefills beside decodes do not go together."""
+        """Ranks, pipelines, and prefills beside decodes do not go together; every order needs what it goes by."""
         modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
         pools = self.cluster.pools
         if "concurrent" in modes:
-            pools = tuple(replace(without_stages(pool), rank_choice="even") for pool in pools)
-        pools = tuple(without_stages(pool) if pool.has_ranks else pool for pool in pools)
+            pools = tuple(replace(with_split(pool, self.model, pp=1), rank_choice="even") for pool in pools)
+        pools = tuple(with_split(pool, self.model, pp=1) if pool.has_ranks else pool for pool in pools)
         object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
         shares = not any(pool.has_ranks or pool.parallelism.pp > 1 for pool in pools)
-        object.__setattr__(self, "rules", replace(self.rules, shares=shares))
+        order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
+        object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order))
 
     def setting(self) -> Setting:
         return Setting(self.workload, self.cluster, self.model, self.timing, self.engine, self.load, self.seed)
@@ -89,351 +90,306 @@ def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model
     )
 
 
-# strategies, each made once for the same arguments: Hypothesis takes longer to make and check one than to draw from it
+# parts, each drawn by itself
 
 
-@functools.cache
-def dyadic(low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
-    return st.integers(low, high).map(lambda k: k * 2.0**exponent)
-
-
-@functools.cache
-def amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
-    """Multiples of 2^exponent, or floats spread over the same range so that sums of them hardly ever meet."""
-    if exact:
-        return dyadic(low, high, exponent)
-    golden = (5**0.5 - 1) / 2
-    return st.integers(1, 10**6).map(lambda k: (low + (high - low) * (k * golden % 1.0)) * 2.0**exponent)
-
-
-@functools.cache
-def zero_or_amounts(exact: bool, low: int, high: int, exponent: int) -> st.SearchStrategy[float]:
-    return st.just(0.0) | amounts(exact, low, high, exponent)
-
-
-@functools.cache
-@st.composite
-def step_rows(draw: st.DrawFn, exact: bool) -> StepRow:
-    surface = None
-    if draw(st.integers(0, 3)) == 0:
-        batches = (1.0, 3.0, 5.0, 13.0)[: draw(st.integers(2, 4))]
-        contexts = (0.0, 32.0, 64.0, 128.0, 384.0)[: draw(st.integers(2, 5))]
-        rows, rise = [], 0.0
-        for _ in batches:
-            row = []
-            for _ in contexts:
-                rise += draw(amounts(exact, 0, 7, -10))
-                row.append(rise)
-            rows.append(tuple(row))
-        surface = Surface(batches, contexts, tuple(rows))
+def step_rows(draw: Draw, exact: bool) -> StepRow:
+    """Step times of one pool, of most terms that there are."""
     return StepRow(
-        base_s=draw(amounts(exact, 1, 15, -7)),
-        per_prefill_token_s=draw(amounts(exact, 0, 7, -10)),
-        prefill_quadratic_s=draw(amounts(exact, 0, 3, -16)),
-        per_sequence_s=draw(amounts(exact, 0, 7, -11)),
-        per_context_token_s=draw(amounts(exact, 0, 7, -14)),
-        per_sampled_s=draw(amounts(exact, 0, 3, -12)),
-        prefill_step_s=draw(amounts(exact, 0, 3, -9)),
-        skew_s=draw(zero_or_amounts(exact, 0, 3, -13)),
-        masked_s=draw(zero_or_amounts(exact, 0, 3, -16)),
-        request_s=draw(zero_or_amounts(exact, 0, 7, -8)),
-        intake_s=draw(zero_or_amounts(exact, 0, 7, -9)),
-        decode=surface,
+        base_s=draw.amount(exact, 1, 15, -7),
+        per_prefill_token_s=draw.amount(exact, 0, 7, -10),
+        prefill_quadratic_s=draw.amount(exact, 0, 3, -16),
+        per_sequence_s=draw.amount(exact, 0, 7, -11),
+        per_context_token_s=draw.amount(exact, 0, 7, -14),
+        per_sampled_s=draw.amount(exact, 0, 3, -12),
+        prefill_step_s=draw.amount(exact, 0, 3, -9),
+        skew_s=draw.some(exact, 0, 3, -13),
+        masked_s=draw.some(exact, 0, 3, -16),
+        request_s=draw.some(exact, 0, 7, -8),
+        intake_s=draw.some(exact, 0, 7, -9),
+        linear=_curve(draw, exact, (1.0, 3.0, 11.0, 43.0)),
+        logits=_curve(draw, exact, (1.0, 2.0, 4.0)),
+        attention=None if exact else _curve(draw, exact, (1.0, 20.0, 40.0)),  # its shares are quotients
+        waste=None if exact or draw.chance(0.5) else Curve((1.0, 8.0, 64.0, 99.0), (4.0, 1.5, 1.0, 1.0)),
+        decode=_surface(draw, exact) if draw.chance(0.25) else None,
+        **_limits(draw),
     )
 
 
-@functools.cache
-@st.composite
-def workloads(draw: st.DrawFn, exact: bool, block_tokens: int) -> Workload:
-    longest = draw(st.sampled_from([6, 40, 90]))
-    sessions = draw(st.booleans())
-    hash_tokens = block_tokens * draw(st.sampled_from([1, 2, 4])) if draw(st.booleans()) else 0
-    exponent = draw(st.sampled_from([-11, -8, -5]))
-    gaps, gaps_or_none = amounts(exact, 1, 40, exponent), zero_or_amounts(exact, 1, 40, exponent)
+def _curve(draw: Draw, exact: bool, knots: tuple[float, ...]) -> Curve | None:
+    """Knots whose distances are powers of 2, so that slopes are exact."""
+    if draw.chance(0.7):
+        return None
+    rises = [draw.amount(exact, 0, 7, -8) for _ in knots]
+    return Curve(knots, tuple(np.cumsum(rises).tolist()))
+
+
+def _surface(draw: Draw, exact: bool) -> Surface:
+    batches = (1.0, 3.0, 5.0, 13.0)[: draw.integer(2, 4)]
+    contexts = (0.0, 32.0, 64.0, 128.0, 384.0)[: draw.integer(2, 5)]
+    rises = [[draw.amount(exact, 0, 7, -10) for _ in contexts] for _ in batches]
+    values = np.cumsum(rises).reshape(len(batches), len(contexts)).tolist()
+    return Surface(batches, contexts, tuple(map(tuple, values)))
+
+
+def _limits(draw: Draw) -> dict[str, Any]:
+    """Where measurement ends, in a quarter of all cases so near that steps lie beyond."""
+    if draw.chance(0.75):
+        return {}
+    return {
+        "tokens_limit": draw.one([np.inf, 8.0, 32.0]),
+        "length_limit": draw.one([np.inf, 16.0, 64.0]),
+        "sampled_limit": draw.one([np.inf, 2.0, 4.0]),
+        "decode_limits": draw.one([None, Curve((1.0, 5.0), (64.0, 128.0))]),
+    }
+
+
+def workloads(draw: Draw, exact: bool, block_tokens: int) -> Workload:
+    """Up to twenty requests: often several at one instant, in sessions, with prefixes in common, of two classes."""
+    longest, sessions = draw.one([6, 40, 90]), draw.chance(0.5)
+    hash_tokens = block_tokens * draw.one([1, 2, 4]) if draw.chance(0.5) else 0
+    exponent, at_once = draw.one([-11, -8, -5]), draw.one([0.0, 0.5, 0.5, 0.8])
     arrival = 0.0
     arrivals, prompts, outputs, previous, think = [], [], [], [], []
     ids: list[list[int]] = []
-    for k in range(draw(st.integers(1, 20))):
-        arrival += draw(gaps_or_none if exact or k % 4 == 0 else gaps) if k else 0.0
+    count = draw.integer(1, 20)
+    for k in range(count):
+        arrival += 0.0 if k == 0 or draw.chance(at_once) else draw.amount(exact, 1, 40, exponent)
         arrivals.append(arrival)
-        outputs.append(draw(st.integers(1, longest)))
+        outputs.append(draw.integer(1, longest))
         open_turns = [j for j in range(k) if j not in previous]
-        previous.append(draw(st.sampled_from([-1, *open_turns])) if sessions else -1)
-        think.append(draw(gaps_or_none))
-        prompts.append(draw(st.integers(1, 60)))
+        previous.append(draw.one([-1, *open_turns]) if sessions else -1)
+        think.append(draw.some(exact, 1, 40, exponent))
+        prompts.append(draw.integer(1, 60))
         if hash_tokens:
-            count = -(-prompts[-1] // hash_tokens)
-            shared = draw(st.sampled_from(ids))[: draw(st.integers(0, count))] if ids else []
-            fresh = [k * 100 + j for j in range(count - len(shared))]
-            ids.append(shared + fresh)
+            blocks = -(-prompts[-1] // hash_tokens)
+            common = draw.one(ids)[: draw.integer(0, blocks)] if ids else []
+            ids.append(common + [k * 100 + j for j in range(blocks - len(common))])
     columns: dict[str, Any] = {}
     if sessions:
         columns = {"previous": np.array(previous, np.int64), "think_s": np.array(think)}
     if hash_tokens:
-        columns["hash_ids"] = np.array([id for row in ids for id in row], np.int64)
-        columns["hash_offsets"] = np.cumsum([0, *map(len, ids)])
-        columns["hash_block_tokens"] = hash_tokens
+        columns |= prefixes(ids, hash_tokens)
+    if draw.chance(0.3):
+        columns["priority"] = np.array(draw.integers(-1, 2, count))
+        columns["slo_class"] = tuple(draw.one(["interactive", "batch"]) for _ in range(count))
     return Workload(np.array(arrivals), np.array(prompts, np.int64), np.array(outputs, np.int64), **columns)
+
+
+def prefixes(ids: Sequence[Sequence[int]], block_tokens: int) -> dict[str, Any]:
+    """The columns of a workload that name the blocks of each request's prompt."""
+    return {
+        "hash_ids": np.array([id for row in ids for id in row], np.int64),
+        "hash_offsets": np.cumsum([0, *map(len, ids)]),
+        "hash_block_tokens": block_tokens,
+    }
 
 
 MODEL = Model("tiny", 4, 8, 1, 1, 1, 8, 8, max_context=140)  # 16 bytes of KV a token
 
 
-@functools.cache
-@st.composite
-def pools(draw: st.DrawFn, role: str, exact: bool, block_tokens: int) -> PoolSpec:
-    tokens = block_tokens * draw(st.integers(80 // block_tokens, 240 // block_tokens))
-    dp = draw(st.sampled_from([1, 1, 2, 4]))
-    pp = draw(st.sampled_from([1, 1, 2, 4]))  # of thirds the memory might round to a token less
+def models(draw: Draw) -> Model:
+    """The tiny model, with more heads or a mixture of experts in a part of all cases."""
+    heads = draw.one([1, 1, 2, 4])
+    model = replace(MODEL, heads=heads, kv_heads=draw.one([n for n in (1, 2, 4) if n <= heads]))
+    if draw.chance(0.3):
+        chosen = draw.integer(1, 4)
+        experts = Experts(draw.one([4, 8]), chosen, 8, draw.one([0, 8]), dense_layers=draw.integer(0, 2))
+        model = replace(model, experts=experts)
+    return model
+
+
+def pools(draw: Draw, name: str, role: Role, exact: bool, block_tokens: int, model: Model = MODEL) -> PoolSpec:
+    """One to three instances, each of which has room for 80 to 240 tokens of KV."""
+    tokens = block_tokens * draw.integer(80 // block_tokens, 240 // block_tokens)
+    tp = draw.one([tp for tp in (1, 1, 2, 4) if model.heads % tp == 0])
+    dp, pp = draw.one([1, 1, 2, 4]), draw.one([1, 1, 2, 4])  # of thirds the memory might round to a token less
+    split = Parallelism(tp=tp, dp=dp, pp=pp, ep=draw.one([ep for ep in (1, 2, 4) if tp * dp % ep == 0]))
     gpu = Gpu(
-        name=role + str(draw(st.integers(0, 9))),
+        name=name + str(draw.integer(0, 9)),
         peak_flops={"bf16": 1e12},
-        memory_bytes=float(MODEL.weight_bytes + -(-tokens // dp) * MODEL.kv_bytes_per_token) / pp,
+        memory_bytes=_memory_bytes(model, split, tokens),
         bandwidth_bytes_s=1e12 if exact else 2e4,  # so little that a prefill beside decodes is felt
         link_bytes_s=1e9,
-        pcie_bytes_s=2.0 ** draw(st.integers(10, 18)) if exact else draw(st.floats(1e3, 2e5)),
+        pcie_bytes_s=2.0 ** draw.integer(10, 18) if exact else draw.real(1e3, 2e5),
         nic_bytes_s=1e9,
         tdp_w=100.0,
         idle_w=1.0,
         usd_per_hour=1.0,
     )
     return PoolSpec(
-        name=role,
-        role=role,  # type: ignore[arg-type]
-        instances=draw(st.integers(1, 3)),
+        name=name,
+        role=role,
+        instances=draw.integer(1, 3),
         gpu=gpu,
-        parallelism=Parallelism(dp=dp, pp=pp),
-        rank_choice=draw(st.sampled_from(["even", "kv", "requests", "round_robin"])),
-        token_budget=draw(st.none() | st.integers(1, 64)),
-        max_batch=draw(st.none() | st.integers(1, 4)),
-        batching=draw(st.none() | st.sampled_from(MODES)),
-        link_bytes_s=draw(st.none() | bandwidths(exact)),
-        reserve_tokens=draw(st.sampled_from([None, None, None, 24, 60, 120])),
-        chunk_schedule=draw(st.none() | st.none() | chunk_schedules()),
+        parallelism=split,
+        rank_choice=draw.one(RANK_CHOICES),  # type: ignore[arg-type]
+        token_budget=draw.one([None, draw.integer(1, 64)]),
+        max_batch=draw.one([None, draw.integer(1, 4)]),
+        batching=draw.one([None, draw.one(MODES)]),  # type: ignore[arg-type]
+        link_bytes_s=draw.one([None, bandwidths(draw, exact)]),
+        reserve_tokens=draw.one([None, None, None, None, 24, 60, 120]),
+        chunk_schedule=draw.one([None, None, _chunk_schedules(draw)]),
     )
 
 
-def without_stages(pool: PoolSpec) -> PoolSpec:
-    """The same memory on one stage."""
-    dp, pp = pool.parallelism.dp, pool.parallelism.pp
-    gpu = replace(pool.gpu, memory_bytes=pool.gpu.memory_bytes * pp)
-    return replace(pool, gpu=gpu, parallelism=Parallelism(dp=dp))
+def _memory_bytes(model: Model, split: Parallelism, tokens: int) -> float:
+    """Memory of a GPU that holds its part of the weights, and of so many tokens on all of them, to the byte."""
+    experts = model.expert_parameters * model.dtype_bytes
+    weights = (model.weight_bytes - experts) / (split.tp * split.pp) + experts / split.gpus
+    return weights + -(-tokens // split.dp) * (model.kv_bytes_per_token * model.kv_share(split.tp) / split.pp)
 
 
-@functools.cache
-@st.composite
-def chunk_schedules(draw: st.DrawFn) -> ChunkSchedule:
-    sizes = draw(st.lists(st.integers(1, 48), min_size=1, max_size=3))
-    return ChunkSchedule(tuple(sorted(sizes, reverse=True)), draw(st.integers(1, 32)))
+def with_split(pool: PoolSpec, model: Model, **sizes: int) -> PoolSpec:
+    """The same room for KV on GPUs that split the model otherwise."""
+    whole = replace(pool.parallelism, ep=1, **sizes)
+    ep = pool.parallelism.ep
+    split = replace(whole, ep=ep if whole.stage_gpus % ep == 0 else 1)
+    tokens = kv_capacity_tokens(model, pool.gpu, pool.parallelism, 1.0)
+    gpu = replace(pool.gpu, memory_bytes=_memory_bytes(model, split, tokens))
+    return replace(pool, gpu=gpu, parallelism=split)
 
 
-@functools.cache
-def bandwidths(exact: bool) -> st.SearchStrategy[float]:
-    return st.integers(11, 17).map(lambda k: 2.0**k) if exact else st.floats(2e3, 1e5)
+def with_room(pool: PoolSpec, model: Model, tokens: int) -> PoolSpec:
+    """The same pool with memory for so many KV tokens."""
+    return replace(pool, gpu=replace(pool.gpu, memory_bytes=_memory_bytes(model, pool.parallelism, tokens)))
 
 
-@functools.cache
-@st.composite
-def rules(draw: st.DrawFn, roles: Sequence[str], exact: bool) -> Rules:
+def _chunk_schedules(draw: Draw) -> ChunkSchedule:
+    sizes = draw.integers(1, 48, draw.integer(1, 3))
+    return ChunkSchedule(tuple(sorted(sizes, reverse=True)), draw.integer(1, 32))
+
+
+def bandwidths(draw: Draw, exact: bool) -> float:
+    """Bytes a second, so few that copies take as long as steps."""
+    return 2.0 ** draw.integer(11, 17) if exact else draw.real(2e3, 1e5)
+
+
+def rules(draw: Draw, exact: bool, workload: Workload) -> Rules:
+    """A random policy."""
     balanced = ("hash", "turn", "queued_tokens", "kv_tokens", "free_blocks", "running", "cached")
-    ticking = draw(st.booleans())
+    compiled = tuple(COMPILED_ROUTES)
+    ticking = draw.chance(0.5)
+    orders = [
+        "",
+        "hash",
+        "short",
+        "dynamic",
+        "dynamic",
+        "dynamic",
+        "predicted",
+        *(["priority"] if workload.priority is not None else []),
+    ]
     return Rules(
-        seed=draw(st.integers(0, 999)),
-        route_prefill=draw(st.sampled_from(["", *balanced])),
-        route_decode=draw(st.sampled_from(["", "", *balanced, "incoming_kv_tokens", "next"])),
-        admit=draw(st.sampled_from(["", "", "", "hash", "queue"])),
-        prioritize=draw(st.sampled_from(["", "", "hash", "short", "dynamic"])),
-        batching=draw(st.sampled_from(["", "", "budget", "mode"])),
-        split_at=draw(st.sampled_from(["", "", "", "prompt", "output", "both"])),
-        tick_s=draw(amounts(exact, 1, 40, -6)) if ticking else 0.0,
-        moves=draw(st.integers(0, 3)) if ticking else 0,
-        budgets=ticking and draw(st.booleans()),
-        roles=draw(st.sampled_from([0, 0, 1, 3])) if ticking else 0,
-        fetch_prefix=draw(st.sampled_from(["", "hash", "most", "most"])),
-        refuse=draw(st.integers(0, 4)) == 0,
+        seed=draw.integer(0, 999),
+        route_prefill=draw.one(["", *balanced, *compiled]),
+        route_decode=draw.one(["", "", *balanced, "incoming_kv_tokens", "next", *compiled]),
+        admit=draw.one(["", "", "", "hash", "queue", "compiled"]),
+        prioritize=draw.one(orders),
+        batching=draw.one(["", "", "budget", "mode"]),
+        split_at=draw.one(["", "", "", "prompt", "output", "both"]),
+        tick_s=draw.amount(exact, 4, 60, -6) if ticking else 0.0,
+        moves=draw.integer(0, 3) if ticking else 0,
+        budgets=ticking and draw.chance(0.5),
+        roles=draw.one([0, 0, 1, 3]) if ticking else 0,
+        fetch_prefix=draw.one(["", "hash", "most", "most"]),
+        refuse=draw.chance(0.2),
     )
 
 
-@functools.cache
-@st.composite
-def prefix_stores(draw: st.DrawFn, exact: bool) -> PrefixStores:
-    tiers = {}
-    for name in ("near", "far", "farthest")[: draw(st.integers(1, 3))]:
-        tokens = draw(st.none() | st.integers(0, 400))
-        in_bytes = tokens is not None and draw(st.booleans())
+def prefix_stores(draw: Draw, exact: bool) -> PrefixStores:
+    """One to three tiers, of one store for all instances or one each."""
+    tiers: dict[str, Tier] = {}
+    for name in ("near", "far", "farthest")[: draw.integer(1, 3)]:
+        tokens = draw.one([None, draw.integer(0, 400)]) if tiers else draw.one([24, draw.integer(0, 64), None])
+        in_bytes = draw.chance(0.5)
         tiers[name] = Tier(
             capacity_tokens=None if in_bytes else tokens,
-            capacity_bytes=16.0 * tokens if in_bytes else None,  # type: ignore[operator]
-            bandwidth_bytes_s=draw(st.none() | bandwidths(exact)),
-            latency_s=draw(zero_or_amounts(exact, 1, 20, -9)),
-            shared=draw(st.integers(0, 2)) == 0,
+            capacity_bytes=16.0 * tokens if in_bytes and tokens is not None else None,
+            bandwidth_bytes_s=draw.one([None, bandwidths(draw, exact)]),
+            latency_s=draw.some(exact, 1, 20, -9),
+            shared=draw.chance(1 / 3),
         )
-    return PrefixStores(tiers, draw(st.booleans()))
+    return PrefixStores(tiers, draw.chance(0.5))
 
 
-@functools.cache
-@st.composite
-def kv_formats(draw: st.DrawFn, exact: bool) -> KvFormat:
-    shares = st.sampled_from([0.25, 0.5, 1.0]) if exact else st.floats(0.15, 1.0)
-    factors = st.sampled_from([0.25, 0.5, 1.0, 2.0]) if exact else st.floats(0.15, 2.0)
-    rates = st.none() | (st.integers(9, 14).map(lambda k: 2.0**k) if exact else st.floats(500.0, 20000.0))
-    return KvFormat(draw(shares), draw(shares), draw(factors), draw(factors), draw(rates), draw(rates))
+def kv_formats(draw: Draw, exact: bool) -> KvFormat:
+    """How KV is kept and sent, if not as it is computed."""
+
+    def share() -> float:
+        return draw.one([0.25, 0.5, 1.0]) if exact else draw.real(0.15, 1.0)
+
+    def factor() -> float:
+        return draw.one([0.25, 0.5, 1.0, 2.0]) if exact else draw.real(0.15, 2.0)
+
+    def rate() -> float | None:
+        return draw.one([None, 2.0 ** draw.integer(9, 14) if exact else draw.real(500.0, 20000.0)])
+
+    return KvFormat(share(), share(), factor(), factor(), rate(), rate())
 
 
-@functools.cache
-@st.composite
-def speculations(draw: st.DrawFn) -> Speculation:
+def speculations(draw: Draw) -> Speculation:
+    """Drafts, of a depth that is fixed or follows the load."""
     return Speculation(
-        acceptance=draw(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])),
-        depth=draw(st.sampled_from([1, 2, 3, 5, "adaptive", "adaptive", "adaptive"])),
-        max_depth=draw(st.integers(1, 6)),
-        draft_cost=draw(st.none() | st.integers(0, 8).map(lambda k: k / 16)),
+        acceptance=draw.one([0.0, 0.25, 0.5, 0.75, 1.0]),
+        depth=draw.one([1, 2, 3, 5, "adaptive", "adaptive", "adaptive"]),
+        max_depth=draw.integer(1, 6),
+        draft_cost=draw.one([None, draw.integer(0, 8) / 16]),
     )
 
 
-@functools.cache
-@st.composite
-def sharings(draw: st.DrawFn, exact: bool) -> Sharing:
+def sharings(draw: Draw, exact: bool) -> Sharing:
     """Exact: 32 percent between points, and no contention, whose shares of bandwidth are quotients."""
     curves = []
     for _ in range(2):
-        factors = sorted((draw(amounts(exact, 8, 40, -3)) for _ in range(3)), reverse=True)
+        factors = sorted((draw.amount(exact, 8, 40, -3) for _ in range(3)), reverse=True)
         curves.append(dict(zip((4, 36, 68, 100), (*factors, 1.0), strict=True)))
-    return Sharing(draw(st.integers(4, 96)), curves[0], curves[1], contention=not exact)
+    return Sharing(draw.integer(4, 96), curves[0], curves[1], contention=not exact)
 
 
-@functools.cache
-@st.composite
-def scenarios(draw: st.DrawFn, exact: bool = True) -> Scenario:
-    block_tokens = draw(st.sampled_from([1, 2, 4, 8, 16]))
-    layout = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed")]))
-    layout += draw(st.sampled_from([(), (), ("off",)]))
-    specs = tuple(draw(pools(role, exact, block_tokens)) for role in layout)
-    workload = draw(workloads(exact, block_tokens))
-    cached = workload.has_prefixes and draw(st.integers(0, 3)) > 0
-    engine = EngineConfig(
-        token_budget=draw(st.integers(1, 96)),
-        max_batch=draw(st.integers(1, 12)),
+def _engines(draw: Draw, exact: bool, block_tokens: int, cached: bool) -> EngineConfig:
+    return EngineConfig(
+        token_budget=draw.integer(1, 96),
+        max_batch=draw.integer(1, 12),
         block_tokens=block_tokens,
-        preemption=draw(st.sampled_from(["recompute", "swap"])),
+        kv_tokens=draw.one([None, None, None, 88, 112]),
+        preemption=draw.one(["recompute", "swap", "swap"]),
         prefix_cache=cached,
-        prefix_stores=draw(st.just(PrefixStores()) | prefix_stores(exact)) if cached else PrefixStores(),
-        watermark=draw(st.sampled_from([0.0, 0.01, 0.0625, 0.25])),
+        prefix_stores=prefix_stores(draw, exact) if cached and draw.chance(0.5) else PrefixStores(),
+        watermark=draw.one([0.0, 0.01, 0.0625, 0.25]),
         kv_fraction=1.0,
-        batching=draw(st.sampled_from(MODES)),
-        admission_wait_steps=draw(st.sampled_from([0, 0, 0, 1, 3, 10])),
-        first_token=draw(st.sampled_from(["prefill", "decode"])),
-        attention=Attention(
-            draw(st.just(0.0) | st.sampled_from([0.25, 0.75, 1.0])), draw(st.just(0) | st.sampled_from([1, 4, 64]))
-        ),
-        kv_compression=draw(st.just(KvFormat()) | kv_formats(exact)),
-        speculation=draw(st.just(Speculation()) | st.just(Speculation()) | speculations()),
-        sharing=draw(sharings(exact)),
-        role_change_s=draw(zero_or_amounts(exact, 1, 40, -7)),
-        start_s=draw(zero_or_amounts(exact, 1, 40, -7)),
-        layerwise_tokens=draw(st.sampled_from([None, 1, 20])),
-    )
-    link = LinkSpec(draw(bandwidths(exact)), draw(zero_or_amounts(exact, 1, 20, -9)))
-    timing = RowTiming({pool.gpu.name: draw(step_rows(exact)) for pool in specs})
-    load = draw(st.just(Open()) | st.just(Open()) | st.integers(1, 6).map(Closed))
-    seed = draw(st.integers(0, 99))
-    return Scenario(workload, ClusterSpec(specs, link), MODEL, timing, engine, load, draw(rules(layout, exact)), seed)
-
-
-@functools.cache
-@st.composite
-def crowded(draw: st.DrawFn) -> Scenario:
-    """Several prompts prefill at once, block by block, in too little memory."""
-    scenario = draw(scenarios(exact=True))
-    workload, engine = scenario.workload, scenario.engine
-    drawn = draw(st.lists(st.integers(30, 60), min_size=len(workload), max_size=len(workload)))
-    roomless = replace(engine, batching="unified", watermark=0.0, kv_tokens=80, token_budget=64, max_batch=8)
-    sizes = st.sampled_from([(16, 10, 5), (24, 12, 6), (12, 8), (20, 15, 10, 5)])
-    stages = st.builds(ChunkSchedule, sizes, st.integers(8, 24))
-    pools = [
-        replace(pool, batching=None, token_budget=None, max_batch=None, reserve_tokens=None, chunk_schedule=schedule)
-        for pool, schedule in ((pool, draw(stages)) for pool in scenario.cluster.pools)
-    ]
-    return replace(
-        scenario,
-        workload=replace(workload, input_tokens=np.array(drawn), output_tokens=np.minimum(workload.output_tokens, 16)),
-        engine=replace(roomless, prefix_cache=False, prefix_stores=PrefixStores()),
-        cluster=replace(scenario.cluster, pools=tuple(replace(pool, instances=1) for pool in pools)),
-        rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "mode"]))),
+        batching=draw.one(MODES),  # type: ignore[arg-type]
+        admission_wait_steps=draw.one([0, 0, 0, 1, 3, 10]),
+        first_token=draw.one(["prefill", "decode"]),
+        attention=Attention(draw.one([0.0, 0.25, 0.5, 0.75, 1.0]), draw.one([0, 1, 4, 16, 64])),
+        kv_compression=kv_formats(draw, exact) if draw.chance(0.5) else KvFormat(),
+        speculation=speculations(draw) if draw.chance(0.4) else Speculation(),
+        sharing=sharings(draw, exact),
+        role_change_s=draw.some(exact, 1, 40, -7),
+        start_s=draw.some(exact, 1, 40, -7),
+        layerwise_tokens=draw.one([None, 1, 20]),
     )
 
 
-@functools.cache
-@st.composite
-def severed(draw: st.DrawFn, exact: bool = True) -> Scenario:
-    """Most requests are cut and go on elsewhere, in little memory."""
-    scenario = draw(scenarios(exact))
-    sizes = st.lists(st.integers(8, 60), min_size=8, max_size=16)
-    prompts = np.array(draw(sizes))
-    outputs = np.array(draw(st.lists(st.integers(1, 40), min_size=len(prompts), max_size=len(prompts))))
-    gap = draw(amounts(exact, 1, 40, draw(st.sampled_from([-8, -5]))))
-    pools = [replace(pool, instances=2, reserve_tokens=None) for pool in scenario.cluster.pools]
-    return replace(
-        scenario,
-        workload=Workload(np.array([gap * k for k in range(len(prompts))]), prompts, outputs),
-        engine=replace(
-            scenario.engine,
-            kv_tokens=draw(st.sampled_from([None, 112, 160])),
-            watermark=0.0,
-            prefix_cache=False,
-            prefix_stores=PrefixStores(),
-        ),
-        cluster=replace(scenario.cluster, pools=tuple(pools)),
-        rules=replace(
-            scenario.rules,
-            split_at=draw(st.sampled_from(["prompt", "output", "both"])),
-            route_prefill="hash",
-            route_decode=draw(st.sampled_from(["hash", "kv_tokens", ""])),
-            batching=draw(st.sampled_from(["", "", "mode"])),
-        ),
+_LAYOUTS: tuple[tuple[Role, ...], ...] = (
+    *(("mixed",), ("mixed",), ("mixed", "mixed"), ("prefill", "decode")),
+    *(("prefill", "decode", "mixed"), ("prefill", "decode", "decode")),
+)
+
+
+def scenarios(draw: Draw, exact: bool = True) -> Scenario:
+    """Anything with anything."""
+    block_tokens, layout = draw.one([1, 2, 4, 8, 16]), draw.one(_LAYOUTS)
+    layout += ("off",) if draw.chance(1 / 3) else ()
+    model = models(draw)
+    specs = tuple(
+        pools(draw, f"{role}{number or ''}", role, exact, block_tokens, model) for number, role in enumerate(layout)
     )
-
-
-@functools.cache
-@st.composite
-def sharing(draw: st.DrawFn) -> Scenario:
-    """Prompts of a few families, more than memory can keep, with stores below it and prefixes sent ahead."""
-    scenario = draw(scenarios(exact=True))
-    engine, count = scenario.engine, len(scenario.workload)
-    size = engine.block_tokens * draw(st.sampled_from([1, 1, 2])) if engine.block_tokens < 16 else 16
-    prompts = draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
-    names = []
-    for k, prompt in enumerate(prompts):
-        family, blocks = draw(st.integers(0, 3)), -(-prompt // size)
-        common = draw(st.integers(0, blocks))
-        names.append([100 * family + j for j in range(common)] + [1000 + 100 * k + j for j in range(blocks - common)])
-    workload = replace(
-        scenario.workload,
-        input_tokens=np.array(prompts),
-        output_tokens=np.minimum(scenario.workload.output_tokens, 20),
-        hash_ids=np.array([name for row in names for name in row], np.int64),
-        hash_offsets=np.cumsum([0, *map(len, names)]),
-        hash_block_tokens=size,
-    )
-    kv_tokens = draw(st.none() | st.sampled_from([80, 96, 128]))
-    stores = draw(prefix_stores(exact=True))
-    engine = replace(engine, prefix_cache=True, prefix_stores=stores, kv_tokens=kv_tokens)
-    rules = replace(scenario.rules, route_prefill=draw(st.sampled_from(["hash", "turn", "queued_tokens"])), admit="")
-    return replace(scenario, workload=workload, engine=engine, rules=rules)
-
-
-@functools.cache
-@st.composite
-def shared(draw: st.DrawFn, exact: bool = True) -> Scenario:
-    """Prefills run beside decodes on all instances, most of the time, in little memory."""
-    scenario = draw(scenarios(exact))
-    pools = [
-        replace(pool, batching=draw(st.sampled_from([None, None, None, "unified"])), instances=1, reserve_tokens=None)
-        for pool in scenario.cluster.pools
-    ]
-    return replace(
-        scenario,
-        engine=replace(scenario.engine, batching="concurrent", kv_tokens=draw(st.sampled_from([96, 160, 320]))),
-        cluster=replace(scenario.cluster, pools=tuple(pools)),
-        rules=replace(scenario.rules, batching=draw(st.sampled_from(["", "", "budget", "mode"]))),
-    )
+    workload = workloads(draw, exact, block_tokens)
+    cached = workload.has_prefixes and draw.chance(0.75)
+    engine = _engines(draw, exact, block_tokens, cached)
+    link = LinkSpec(bandwidths(draw, exact), draw.some(exact, 1, 20, -9))
+    timing = RowTiming({pool.gpu.name: step_rows(draw, exact) for pool in specs})
+    load = Closed(draw.integer(1, 6)) if draw.chance(1 / 3) else Open()
+    ruled, seed = rules(draw, exact, workload), draw.integer(0, 99)
+    return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)

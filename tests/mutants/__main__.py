@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -21,19 +20,19 @@ from shutil import copytree, ignore_patterns
 from rich.console import Console
 
 from tests.conftest import ROOT
-from tests.mutants.hunt import SURVIVED, drawn
+from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
 _LONGEST_S = 600.0
 
 
-def fate(mutant: Mutant, scenarios: Path) -> str:
-    """What became of a mutant: when it was seen and by what, or `survived`."""
+def fate(mutant: Mutant, runs: Path) -> str:
+    """What became of a mutant: when it was seen and by what, or `survived`. `runs`: a file of `save_runs`."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         _copy_project(root)
         (root / ENGINE / mutant.file).write_text(mutant.text())
-        command = [sys.executable, "-m", "tests.mutants.hunt", str(scenarios)]
+        command = [sys.executable, "-m", "tests.mutants.hunt", str(runs)]
         environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             ended = subprocess.run(
@@ -61,9 +60,9 @@ def hunted(mutants: Sequence[Mutant], examples: int, jobs: int) -> int:
     """Hunt each and tell of it; how many live that should not."""
     console, living = Console(soft_wrap=True), 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        scenarios = Path(folder, "scenarios")
-        scenarios.write_bytes(pickle.dumps(drawn(examples)))
-        for mutant, found in zip(mutants, pool.map(lambda one: fate(one, scenarios), mutants), strict=True):
+        runs = Path(folder, "runs")
+        save_runs(runs, examples)
+        for mutant, found in zip(mutants, pool.map(lambda one: fate(one, runs), mutants), strict=True):
             lives = found == SURVIVED
             living += lives and not mutant.equivalent
             told = f"equivalent: {mutant.equivalent}" if lives and mutant.equivalent else found

@@ -1,64 +1,44 @@
 """Random runs of both engines until they differ: `python -m tests.mutants.hunt FILE`, in a copy that has a bug.
 
-FILE holds pickled scenarios. Prints one line: how many agreed before one did not, or `survived`.
+FILE holds runs and what the plain engine makes of each, as `save_runs` writes them. Prints one line: how many agreed
+before one did not, or `survived`.
 """
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-
-from tests.engine.test_exact import compare
-from tests.helpers.pressed import moving, pressed, staged
-from tests.helpers.scenarios import Scenario, crowded, scenarios, severed, shared, sharing
+from tests.helpers.agreement import disagreement, drawn
+from tests.helpers.differences import expected
+from tests.helpers.families import FAMILIES
 
 SURVIVED = "survived"
-_FAMILIES: tuple[Callable[[], st.SearchStrategy[Scenario]], ...] = (
-    *(scenarios, crowded, severed, shared, sharing),
-    *(pressed, staged, moving),
-)
 
 
-def drawn(examples: int) -> list[Scenario]:
-    """So many scenarios of each family, one of each in turn; the same every time."""
-    families = [_of(family(), examples) for family in _FAMILIES]
-    return [scenario for one_of_each in zip(*families, strict=False) for scenario in one_of_each]
+def save_runs(file: Path, examples: int) -> None:
+    """Write so many runs of each family, one of each in turn: those that the quick tests begin with."""
+    with file.open("wb") as handle:
+        for seed, family in itertools.product(range(examples), FAMILIES):
+            scenario = drawn(family, seed)
+            pickle.dump((f"{family} {seed}", scenario, expected(scenario)), handle)
 
 
-def _of(family: st.SearchStrategy[Scenario], examples: int) -> list[Scenario]:
-    found: list[Scenario] = []
-
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(family)
-    def draw(scenario: Scenario) -> None:
-        found.append(scenario)
-
-    draw()
-    return found
-
-
-def hunt(scenarios: list[Scenario]) -> str:
+def hunt(file: Path) -> str:
     """When the engines differ, and in what."""
-    for number, scenario in enumerate(scenarios):
-        try:
-            compare(scenario, 0.0)
-        except Exception as difference:
-            lines = str(difference).strip().splitlines()
-            return f"{number}: {type(difference).__name__}: {' '.join(lines[:2])}"[:160]
-    return SURVIVED
+    with file.open("rb") as handle:
+        for number in itertools.count():
+            try:
+                name, scenario, reference = pickle.load(handle)
+            except EOFError:
+                return SURVIVED
+            found = disagreement(scenario, 0.0, reference)
+            if found:
+                return f"{number} ({name}): {' '.join(found.split())}"[:160]
+    raise AssertionError("a file ends")
 
 
 if __name__ == "__main__":
-    print(hunt(pickle.loads(Path(sys.argv[1]).read_bytes())))
+    print(hunt(Path(sys.argv[1])))

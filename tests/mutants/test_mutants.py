@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import pickle
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.mutants.__main__ import fate
-from tests.mutants.hunt import SURVIVED, drawn
+from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
 NASTY = ("a leap goes on past the opening of admission", "a boundary at this very time has passed")
@@ -34,21 +33,21 @@ def test_one_that_cannot_be_seeded_is_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("mutants") / "scenarios"
-    file.write_bytes(pickle.dumps(drawn(10)))
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("mutants") / "runs"
+    save_runs(file, 8)
     return file
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_a_nasty_one_is_seen(name: str, scenarios: Path) -> None:
+def test_a_nasty_one_is_seen(name: str, runs: Path) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
-    found = fate(mutant, scenarios)
+    found = fate(mutant, runs)
     assert found != SURVIVED
     assert not found.startswith(("breaks", "hangs")), found
 
 
-def test_the_engine_as_it_is_survives(scenarios: Path) -> None:
+def test_the_engine_as_it_is_survives(runs: Path) -> None:
     """So that being seen means something."""
     same = Mutant("none", "leap.py", '"""Leaps:', '"""Leaps :')
-    assert fate(same, scenarios) == SURVIVED
+    assert fate(same, runs) == SURVIVED

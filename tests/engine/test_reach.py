@@ -1,0 +1,58 @@
+"""That random runs reach what can happen, and that mechanisms meet in them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.reach import MECHANISMS, PROBES, is_excluded, reached
+
+RUNS = 500
+FLOOR = 20
+EVENTS = (
+    *("admission that waits for others", "admitted again", "admitted again with a prefix"),
+    *("admitted with a cached prefix", "arrived together", "attentions that overlap", "chunk by a schedule"),
+    *("chunks and decodes in one step", "copied", "copy ahead called back", "cut in its output", "cut in its prompt"),
+    *("decodes beside a prefill step", "decodes in tiles", "fewer decodes than stages", "load longer than its step"),
+    *("loaded from a store", "loaded from a store before cached blocks", "loaded from two tiers"),
+    *("migrated", "migration cancelled", "migration cancelled after its copy", "migration switched over"),
+    *("migration without room", "migration without room for its tail", "more decodes than stages"),
+    *("pipelined chunks beside decodes", "preempted", "preempted and prefilled elsewhere"),
+    *("preempted beside a prefill step", "preempted for a chunk's blocks", "preempted in a pipeline"),
+    *("preempted on a rank", "preempted where drafts take blocks", "preempted while its instance changes role"),
+    *("preempted while migrating", "preempted while prefilling", "preempted with a cached prefix"),
+    *("preempted with its chunk under way", "prefill step beside decodes", "prefix evicted", "prefix fetched"),
+    *("prefix fetched that its store cannot hold", "prefix fetched to one that prefills no more"),
+    *("queue read by new keys", "queued elsewhere by a change of role", "role change in place of another"),
+    *("role changed", "role changed in the midst of a prefill", "role changed with KV leaving"),
+    *("role changed with KV on its way there", "role changed with a plan"),
+    *("role changed with a prefix on its way there", "role changed with swapped requests", "run that stalls"),
+    *("sent ahead, layer by layer", "several chunks in one step", "static batch", "step beyond what was measured"),
+    *("step of a pipeline", "step of experts", "step that swaps", "step that verifies drafts"),
+    *("step where requests reserve", "step with ranks", "swap-in barred by the largest batch alone"),
+    *("swap-in barred by the watermark alone", "swapped in", "swapped out", "switched off"),
+    *("switched off with cached prefixes", "switched on", "transfer that waits for room"),
+    *("turned away after its prefill", "contention of streams"),
+)
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    return reached(RUNS)
+
+
+def test_what_can_happen_happens(table: tuple[dict[str, int], dict[tuple[str, str], int]]) -> None:
+    rare = {event: table[0][event] for event in EVENTS if table[0][event] < FLOOR}
+    assert not rare, rare
+
+
+def test_mechanisms_meet(table: tuple[dict[str, int], dict[tuple[str, str], int]]) -> None:
+    pairs = [pair for pair in itertools.combinations(MECHANISMS, 2) if not is_excluded(*pair)]
+    rare = {pair: table[1][pair] for pair in pairs if table[1][pair] < FLOOR}
+    assert not rare, rare
+
+
+def test_nothing_is_counted_that_no_probe_names() -> None:
+    assert len(PROBES) > 20
+    assert set(MECHANISMS.values()) - {"cut"} <= set(EVENTS)

@@ -1,0 +1,101 @@
+"""A smaller run that fails as well: fewer requests, then whatever else is not needed for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from framework.engine.config import EngineConfig
+from framework.workload import Open, Workload
+from tests.helpers.rulers import Rules
+from tests.helpers.scenarios import Scenario
+
+_LONGEST_S = 20.0
+
+
+def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """The smallest scenario that was found in a few seconds of which `fails` still holds."""
+    end_s = time.monotonic() + _LONGEST_S
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(scenario):
+            if time.monotonic() > end_s:
+                return scenario
+            if fails(candidate):
+                scenario, smaller = candidate, True
+                break
+    return scenario
+
+
+def told(scenario: Scenario) -> str:
+    """What of a scenario is not as it is by default, over a few lines."""
+    parts = {"engine": scenario.engine, "rules": scenario.rules, "load": scenario.load}
+    lines = [f"{name}: {_unlike_default(part)}" for name, part in parts.items()]
+    lines += [f"pool: {_unlike_default(pool)}" for pool in scenario.cluster.pools]
+    lines += [f"timing {name}: {_unlike_default(row)}" for name, row in scenario.timing.rows.items()]
+    workload = scenario.workload
+    columns = {one.name: getattr(workload, one.name) for one in fields(Workload)}
+    lines += [f"{name}: {value.tolist()}" for name, value in columns.items() if isinstance(value, np.ndarray)]
+    return "\n".join(lines)
+
+
+def _unlike_default(part: Any) -> str:
+    usual = {one.name: one.default for one in fields(part)}
+    given = {name: getattr(part, name) for name in usual if getattr(part, name) != usual[name]}
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios with less in them, those with the fewest requests first."""
+    count = len(scenario.workload)
+    for size in (count // 2, count // 4, 1):
+        for start in range(0, count, size or 1):
+            if 0 < size < count:
+                kept = np.setdiff1d(np.arange(count), np.arange(start, start + size))
+                yield replace(scenario, workload=_only(scenario.workload, kept))
+    if scenario.workload.previous is not None:
+        yield replace(scenario, workload=replace(scenario.workload, previous=None, think_s=None))
+    yield from (replace(scenario, engine=engine) for engine in _nearer_to_default(scenario.engine, EngineConfig()))
+    yield from (replace(scenario, rules=rules) for rules in _nearer_to_default(scenario.rules, Rules()))
+    if scenario.load.clients is not None:
+        yield replace(scenario, load=Open())
+    for k, pool in enumerate(scenario.cluster.pools):
+        if pool.instances > 1:
+            pools = list(scenario.cluster.pools)
+            pools[k] = replace(pool, instances=pool.instances - 1)
+            yield replace(scenario, cluster=replace(scenario.cluster, pools=tuple(pools)))
+
+
+_KEPT = ("kv_fraction", "kv_tokens", "block_tokens", "implementation", "log", "seed", "shares")
+
+
+def _nearer_to_default(part: Any, usual: Any) -> Iterator[Any]:
+    for one in fields(part):
+        value = getattr(usual, one.name)
+        if one.name not in _KEPT and getattr(part, one.name) != value:
+            try:
+                yield replace(part, **{one.name: value})
+            except ValueError:  # two options that need each other
+                continue
+
+
+def _only(workload: Workload, kept: np.ndarray[Any, Any]) -> Workload:
+    """These requests; a turn whose turn before is gone comes by itself."""
+    columns: dict[str, Any] = {name: getattr(workload, name) for name in ("previous", "think_s", "priority")}
+    columns = {name: None if column is None else column[kept] for name, column in columns.items()}
+    if workload.previous is not None:
+        places = {int(request): place for place, request in enumerate(kept)}
+        columns["previous"] = np.array([places.get(int(before), -1) for before in columns["previous"]], np.int64)
+    if workload.slo_class is not None:
+        columns["slo_class"] = tuple(workload.slo_class[request] for request in kept)
+    if workload.hash_offsets is not None:
+        spans = [workload.hash_ids[slice(*workload.hash_offsets[r : r + 2])] for r in kept]
+        columns["hash_ids"] = np.concatenate(spans)
+        columns["hash_offsets"] = np.cumsum([0, *map(len, spans)])
+    rows = {name: getattr(workload, name)[kept] for name in ("arrival_s", "input_tokens", "output_tokens")}
+    return replace(workload, **rows, **columns)

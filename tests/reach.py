@@ -1,0 +1,396 @@
+"""What random runs reach: `python -m tests.reach [--runs N]`.
+
+Prints how often each thing that can happen to a request or an instance happened over N runs, those of all families in
+turn, and in how many runs each two mechanisms were both at work. The plain engine is watched while it runs: a probe is
+called before a function of that engine, with what the function is called with, and names what is about to happen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from framework.codes import ARRIVAL, DECODE, PREFILL
+from framework.engine.reference import (
+    arrivals,
+    cache,
+    duration,
+    forming,
+    kv,
+    loop,
+    prefixes,
+    roles,
+    scheduling,
+    step_end,
+    transfers,
+)
+from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.state import Instance, Request
+from tests.helpers.agreement import drawn
+from tests.helpers.differences import run_reference
+from tests.helpers.families import FAMILIES
+
+MODULES: tuple[Any, ...] = (
+    *(arrivals, cache, duration, forming, kv, loop, prefixes, roles, scheduling, step_end, transfers),
+)
+Names = Iterator[str]
+
+
+# --- probes: (arguments of the function) -> what happens --------------------------------------------------------------
+
+
+def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> Names:
+    yield "preempted"
+    decodes = r in i.running
+    swaps = s.options.preemption == "swap" and decodes
+    if swaps:
+        yield "swapped out"
+    if r.migration is not None:
+        yield "preempted while migrating"
+    if not decodes:
+        yield "preempted while prefilling"
+    if waits_here:
+        yield "preempted for a chunk's blocks"
+    if i.prefill_step is not None:
+        yield "preempted beside a prefill step"
+        if any(chunk[0] is r for chunk in i.prefill_step.chunks):
+            yield "preempted with its chunk under way"
+    if not swaps and not waits_here and not i.role & PREFILL:
+        yield "preempted and prefilled elsewhere"
+    if i.draining_role != i.next_role:
+        yield "preempted while its instance changes role"
+    if i.cache.held.get(r.id):
+        yield "preempted with a cached prefix"
+    if i.depth > 0:
+        yield "preempted where drafts take blocks"
+    if i.spec.ranks > 1:
+        yield "preempted on a rank"
+    if i.spec.stages > 1:
+        yield "preempted in a pipeline"
+
+
+def _swap_in(s: Simulation, i: Instance, preempted: bool) -> Names:
+    if preempted or not i.swapped:
+        return
+    blocks = s.blocks_of(i, kv.kv_of_next_step(s, i, i.swapped[0]))
+    seats, left = i.seats < i.max_batch, i.cache.available - blocks
+    if i.has_room(blocks):
+        yield "swapped in"
+    elif seats and left >= 0:
+        yield "swap-in barred by the watermark alone"
+    elif not seats and left >= i.watermark:
+        yield "swap-in barred by the largest batch alone"
+
+
+def _migrate(s: Simulation, r: Request, d: Instance) -> Names:
+    source = next((i for i in s.instances if r in i.running), None)
+    if source is None or source is d or r.migration is not None or not d.role & DECODE:
+        yield "migration that cannot be"
+    elif not s.fits(d, r) or not d.has_room(s.blocks_of(d, r.kv)):
+        yield "migration without room"
+    else:
+        yield "migrated"
+
+
+def _cancel_migration(s: Simulation, r: Request) -> Names:
+    if r.migration is not None:
+        yield "migration cancelled"
+        if r.migration.ready:
+            yield "migration cancelled after its copy"
+
+
+def _switch_over(s: Simulation, i: Instance, r: Request) -> Names:
+    assert r.migration is not None
+    d = r.migration.target
+    if s.blocks_of(d, r.kv) - s.blocks_of(d, r.migration.copied) > d.cache.available:
+        yield "migration without room for its tail"
+    else:
+        yield "migration switched over"
+
+
+def _set_role(s: Simulation, i: Instance, role: int, plan: Any) -> Names:
+    served = i.draining_role & role
+    for other in s.instances:
+        served |= 0 if other is i else other.role
+    if role == i.next_role or served != PREFILL | DECODE:
+        yield "role change that cannot be"
+        return
+    yield "role changed"
+    if plan is not None:
+        yield "role changed with a plan"
+    if i.change_event is not None:
+        yield "role change in place of another"
+    if i.incoming or i.reserved:
+        yield "role changed with KV on its way there"
+    if i.leaving:
+        yield "role changed with KV leaving"
+    if i.swapped:
+        yield "role changed with swapped requests"
+    if i.prefilling:
+        yield "role changed in the midst of a prefill"
+    if any(r.fetch is not None and r.fetch[0] is i for r in s.requests):
+        yield "role changed with a prefix on its way there"
+
+
+def _take_role(s: Simulation, i: Instance) -> Names:
+    if not i.next_role:
+        yield "switched off"
+        if i.cache.references:
+            yield "switched off with cached prefixes"
+    elif not i.draining_role:
+        yield "switched on"
+
+
+def _admit(s: Simulation, i: Instance, covered: int) -> Names:
+    r = min(i.waiting)[2]
+    ids = prefixes.matched_prefix(s, i, r)
+    present = [id in i.cache.references for id in ids]
+    if any(present):
+        yield "admitted with a cached prefix"
+    if not all(present):
+        yield "loaded from a store"
+        if any(not here and any(present[k + 1 :]) for k, here in enumerate(present)):
+            yield "loaded from a store before cached blocks"
+        loaded = [id for id, here in zip(ids, present, strict=True) if not here]
+        if len({next(k for k, store in enumerate(i.stores) if id in store.ids) for id in loaded}) > 1:
+            yield "loaded from two tiers"
+    if r.preemptions:
+        yield "admitted again"
+        if ids:
+            yield "admitted again with a prefix"
+
+
+def _with_loads_s(s: Simulation, i: Instance, duration_s: float) -> Names:
+    if i.load_s > duration_s:
+        yield "load longer than its step"
+
+
+def _end_fetch(s: Simulation, r: Request) -> Names:
+    assert r.fetch is not None
+    i = r.fetch[0]
+    yield "prefix fetched" if i.role & PREFILL else "prefix fetched to one that prefills no more"
+    if len(r.fetch[1]) > i.stores[0].capacity:
+        yield "prefix fetched that its store cannot hold"
+
+
+def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
+    if i.spec.ranks > 1:
+        yield "step with ranks"
+    if i.spec.stages > 1:
+        yield "step of a pipeline"
+        if chunks and decodes:
+            yield "pipelined chunks beside decodes"
+        if not chunks and len(decodes) > i.spec.stages:
+            yield "more decodes than stages"
+        if not chunks and len(decodes) < i.spec.stages:
+            yield "fewer decodes than stages"
+    if i.prefill_step is not None:
+        yield "decodes beside a prefill step"
+    if chunks and decodes:
+        yield "chunks and decodes in one step"
+        if s.options.attention_overlap > 0:
+            yield "attentions that overlap"
+        if s.options.decode_rows > 0:
+            yield "decodes in tiles"
+    if len(chunks) > 1:
+        yield "several chunks in one step"
+    if i.swap_bytes > 0:
+        yield "step that swaps"
+    if decodes and i.depth > 0:
+        yield "step that verifies drafts"
+    if i.spec.chunk_sizes and chunks:
+        yield "chunk by a schedule"
+    yield from _any_step(s, i, decodes, chunks)
+
+
+def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
+    if s.options.chosen_share > 0:
+        yield "step of experts"
+    if i.spec.reserve_blocks is not None:
+        yield "step where requests reserve"
+    if duration.beyond_measured(s, i, decodes, chunks, i.depth if decodes else 0) > 1:
+        yield "step beyond what was measured"
+
+
+def _call_back(s: Simulation, r: Request) -> Names:
+    if r.sent_ahead is not None:
+        yield "copy ahead called back"
+
+
+def _start_copy(
+    s: Simulation, r: Request, source: Instance, target: Instance, tokens: int, computed_s: float = 0.0
+) -> Names:
+    yield "sent ahead, layer by layer" if computed_s > 0 else "copied"
+
+
+def _start_transfers(s: Simulation, d: Instance) -> Names:
+    if d.incoming and not d.has_room(transfers.blocks_there(s, d, d.incoming[0])):
+        yield "transfer that waits for room"
+
+
+def _ask_batching(s: Simulation, i: Instance) -> Names:
+    if i.changed and s.hooks.dynamic_keys and len(i.waiting) > 1:
+        yield "queue read by new keys"
+
+
+def _set_admission(s: Simulation, i: Instance) -> Names:
+    if i.admission_opens > i.totals["decode_steps"]:
+        yield "admission that waits for others"
+
+
+def _take(self: cache.Cache, request: int, blocks: int) -> Names:
+    if blocks > self.free:
+        yield "prefix evicted"
+
+
+def _always(name: str) -> Callable[..., Iterable[str]]:
+    return lambda *arguments, **named: (name,)
+
+
+PROBES: dict[str, Callable[..., Iterable[str]]] = {
+    "preempt": _preempt,
+    "swap_in": _swap_in,
+    "migrate": _migrate,
+    "cancel_migration": _cancel_migration,
+    "switch_over": _switch_over,
+    "set_role": _set_role,
+    "take_role": _take_role,
+    "reroute": _always("queued elsewhere by a change of role"),
+    "admit": _admit,
+    "with_loads_s": _with_loads_s,
+    "end_fetch": _end_fetch,
+    "start_step": _start_step,
+    "start_prefill_step": _always("prefill step beside decodes"),
+    "contention_s": _always("contention of streams"),
+    "decode_elsewhere": _always("cut in its output"),
+    "prefill_elsewhere": _always("cut in its prompt"),
+    "turn_away": _always("turned away after its prefill"),
+    "call_back": _call_back,
+    "start_copy": _start_copy,
+    "start_transfers": _start_transfers,
+    "ask_batching": _ask_batching,
+    "set_admission": _set_admission,
+    "form_batch": _always("static batch"),
+    "fail_rest": _always("run that stalls"),
+}
+
+
+@contextmanager
+def watched(counts: Counter[str]) -> Iterator[None]:
+    """A context in which the plain engine counts what happens."""
+    before: list[tuple[Any, str, Any]] = []
+
+    def watch(owner: Any, name: str, probe: Callable[..., Iterable[str]]) -> None:
+        plain = getattr(owner, name)
+
+        def probed(*arguments: Any, **named: Any) -> Any:
+            counts.update(probe(*arguments, **named))
+            return plain(*arguments, **named)
+
+        before.append((owner, name, plain))
+        setattr(owner, name, probed)
+
+    try:
+        for name, probe in PROBES.items():
+            owners = [module for module in MODULES if hasattr(module, name)]
+            assert owners, f"the plain engine has no {name}"
+            for owner in owners:
+                watch(owner, name, probe)
+        watch(cache.Cache, "take", _take)
+        yield
+    finally:
+        for owner, name, plain in reversed(before):
+            setattr(owner, name, plain)
+
+
+# --- mechanisms, by what happens when they are at work ----------------------------------------------------------------
+
+MECHANISMS = {
+    "recompute": "admitted again",
+    "swap": "swapped out",
+    "migration": "migrated",
+    "roles": "role changed",
+    "cut": "cut",
+    "prefix cache": "admitted with a cached prefix",
+    "stores": "loaded from a store",
+    "fetch": "prefix fetched",
+    "transfers": "copied",
+    "layers ahead": "sent ahead, layer by layer",
+    "drafts": "step that verifies drafts",
+    "ranks": "step with ranks",
+    "pipeline": "step of a pipeline",
+    "beside": "prefill step beside decodes",
+    "overlap": "attentions that overlap",
+    "tiles": "decodes in tiles",
+    "schedule": "chunk by a schedule",
+    "reserve": "step where requests reserve",
+    "dynamic keys": "queue read by new keys",
+    "admission": "admission that waits for others",
+    "experts": "step of experts",
+    "beyond": "step beyond what was measured",
+}
+# Pairs that exclude each other, by the rules of the engine or by what they are.
+EXCLUDED = frozenset(
+    {
+        *(("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")),
+    }
+)
+
+
+def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """How often each thing happened over so many runs, and in how many each two mechanisms were at work."""
+    total: Counter[str] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
+    for number in range(runs):
+        seed, family = divmod(number, len(FAMILIES))
+        counts: Counter[str] = Counter()
+        with watched(counts):
+            simulation, _ = run_reference(drawn(list(FAMILIES)[family], seed))
+        counts["arrived together"] += _together(simulation)
+        counts["cut"] = counts["cut in its prompt"] + counts["cut in its output"]
+        total.update(counts)
+        at_work = [name for name, event in MECHANISMS.items() if counts[event]]
+        pairs.update(itertools.combinations(at_work, 2))
+    return total, pairs
+
+
+def _together(simulation: Simulation) -> int:
+    times = [time_s for time_s, kind, _ in simulation.order if kind == ARRIVAL]
+    return sum(a == b for a, b in itertools.pairwise(times))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.reach", description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=500, help="random runs (default 500)")
+    total, pairs = reached(parser.parse_args(arguments).runs)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table("what happened", "times", box=None)
+    for name, count in sorted(total.items(), key=lambda entry: (-entry[1], entry[0])):
+        table.add_row(name, f"{count:,}")
+    console.print(table)
+    matrix = Table("runs with both", *(str(k) for k in range(1, len(MECHANISMS))), box=None, padding=(0, 0, 0, 1))
+    names = list(MECHANISMS)
+    for k, name in enumerate(names[1:], start=1):
+        cells = ["-" if is_excluded(name, other) else str(pairs[other, name]) for other in names[:k]]
+        matrix.add_row(f"{k + 1} {name}", *cells)
+    console.print(f"1 {names[0]}", highlight=False)
+    console.print(matrix)
+    return 0
+
+
+def is_excluded(one: str, other: str) -> bool:
+    """Whether two mechanisms cannot both be at work in one run."""
+    return (one, other) in EXCLUDED or (other, one) in EXCLUDED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
