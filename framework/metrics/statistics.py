@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, stdtrit
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -52,6 +51,8 @@ def estimate(values: Floats) -> Estimate:
     count = len(values)
     if count < 2:
         return Estimate(float(values.mean()), float("nan"))
+    from scipy.special import stdtrit  # scipy takes a while to import, and most runs have no replicates
+
     quantile = stdtrit(count - 1, (1 + CONFIDENCE) / 2)
     return Estimate(float(values.mean()), float(quantile * values.std(ddof=1) / np.sqrt(count)))
 
@@ -138,5 +139,7 @@ def _resamples(count: int) -> tuple[Floats, Floats]:
     bars = np.array(list(itertools.combinations(range(2 * count - 1), count - 1)))
     edges = np.hstack([np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), 2 * count - 1)])
     counts = (np.diff(edges, axis=1) - 1).astype(np.float64)
+    from scipy.special import gammaln
+
     logarithms = gammaln(count + 1) - gammaln(counts + 1).sum(axis=1) - count * math.log(count)
     return counts, np.exp(logarithms)

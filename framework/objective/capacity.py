@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
-from scipy.special import stdtrit
 
 from framework.errors import InputError, require_count, require_positive, require_share, require_whole
 from framework.metrics.slo import judge
@@ -204,6 +203,8 @@ def _half_width(others: Sequence[Search]) -> float | None:
     """Of Student's 95 % interval around one capacity, from the spread of those of other samples of the same length."""
     if not others:
         return None
+    from scipy.special import stdtrit  # scipy takes a while to import, and most runs search for no capacity
+
     quantile = float(stdtrit(len(others) - 1, (1 + _CONFIDENCE) / 2))
     return quantile * float(np.std([other.low_rps for other in others], ddof=1))
 

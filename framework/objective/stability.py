@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from framework.metrics.slo import Slo, judge
 from framework.result import FINISHED, Result
@@ -99,6 +98,8 @@ def _later_less_earlier(values: NDArray[np.float64]) -> tuple[float, float]:
     if batches < 2:
         return 0.0, math.inf
     means = np.array([batch.mean() for batch in np.array_split(differences, batches)])
+    from scipy.special import stdtrit  # scipy takes a while to import, and most runs search for no capacity
+
     quantile = float(stdtrit(batches - 1, (1 + _CONFIDENCE) / 2))
     return float(means.mean()), quantile * float(means.std(ddof=1)) / math.sqrt(batches)
 
