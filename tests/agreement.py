@@ -1,7 +1,7 @@
 """Many random runs in both engines: `python -m tests.agreement [--runs N] [--first SEED] [--family NAME] [--jobs N]`.
 
 Compares N runs of each family, from one seed on, to the bit. Prints a line for each family, and for each run on which
-the engines disagree; the exit code is 1 if there is one. A seed that failed becomes a test beside tests/engine/test_exact.py.
+the engines disagree; the exit code is 1 if there is one. What was found becomes a test in tests/engine.
 """
 
 from __future__ import annotations
