@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
+from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
-from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec, Role
+from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.timing.table import StepRow
 from framework.workload import Open, Workload
 from tests.helpers.drawing import Draw
@@ -353,8 +355,50 @@ def moving(draw: Draw) -> Scenario:
     return replace(scenario, cluster=ClusterSpec(tuple(pools), link), rules=rules, engine=engine)
 
 
+def clocked(draw: Draw) -> Scenario:
+    """All times are multiples of one: arrivals, later turns, steps, copies, ticks and changes of role meet."""
+    scenario, step_s = scenarios(draw), 2.0**-5
+    workload = scenario.workload
+    arrival_s = step_s * np.cumsum([draw.one([0, 0, 1, 2]) for _ in range(len(workload))])
+    think_s = None if workload.think_s is None else step_s * np.array(draw.integers(0, 3, len(workload)), np.float64)
+    per_sequence_s = draw.one(
+        [0.0, step_s]
+    )  # then drafts that are all right are worth what they cost, whatever the depth
+    row = StepRow(base_s=step_s - per_sequence_s, per_sequence_s=per_sequence_s, prefill_step_s=step_s)
+    pools = [
+        replace(pool, link_bytes_s=None, gpu=replace(pool.gpu, pcie_bytes_s=2.0**9)) for pool in scenario.cluster.pools
+    ]
+    speculation = scenario.engine.speculation
+    if speculation.most:
+        speculation = replace(speculation, acceptance=draw.one([0.5, 1.0]), draft_cost=0.0)
+    engine = replace(
+        scenario.engine,
+        prefix_cache=False,
+        prefix_stores=PrefixStores(),
+        kv_compression=KvFormat(),
+        sharing=Sharing(50, {4: 1.0, 100: 1.0}, {4: 1.0, 100: 1.0}),
+        speculation=speculation,
+        role_change_s=draw.integer(0, 2) * step_s,
+        start_s=draw.integer(0, 2) * step_s,
+    )
+    rules = replace(
+        scenario.rules,
+        tick_s=draw.one([step_s, 2 * step_s, 3 * step_s]),
+        moves=draw.integer(0, 2),
+        roles=draw.one([0, 1, 1]),
+    )
+    return replace(
+        scenario,
+        workload=replace(without_prefixes(workload), arrival_s=arrival_s, think_s=think_s),
+        cluster=ClusterSpec(tuple(pools), LinkSpec(2.0 ** draw.integer(9, 11), draw.integer(0, 1) * step_s)),
+        engine=engine,
+        rules=rules,
+        timing=RowTiming(dict.fromkeys(scenario.timing.rows, row)),
+    )
+
+
 Family = Callable[..., Scenario]
 FAMILIES: Mapping[str, Family] = {
     family.__name__: family
-    for family in (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving)
+    for family in (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, clocked)
 }
