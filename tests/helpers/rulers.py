@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,8 +114,7 @@ class Ruler:
     routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
 
     def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
-        columns = tuple((name, tuple(look.columns[name])) for name in COLUMNS)
-        self.notes.append(Note(hook, subject, look.now_s, (columns, look.decoding, more)))
+        self.notes.append(Note(hook, subject, look.now_s, (look.columns, look.decoding, more)))
 
     def admit(self, look: Look, request: int) -> bool:
         self.note("admit", request, look)
@@ -337,15 +337,19 @@ class RuledHooks(Hooks):
 
 
 def look_at_cluster(cluster: Cluster) -> Look:
-    columns = {name: [int(value) for value in getattr(cluster.instances, name)] for name in COLUMNS[:-1]}
-    columns["changing"] = [int(value) for value in cluster.instances.changing()]
-    decoding = []
-    for i in range(len(cluster.instances)):
-        ids = cluster.decoding(i)
-        cells = zip(ids, cluster.requests.generated(ids), cluster.requests.kv_tokens(ids), strict=True)
-        decoding.append([(int(r), int(generated), int(kv)) for r, generated, kv in cells])
+    instances, count = cluster.instances, len(cluster.instances)
+    columns = {name: getattr(instances, name).tolist() for name in COLUMNS[:-1]}
+    columns["changing"] = instances.changing().astype(np.int64).tolist()
+    running = [cluster.decoding(i) for i in range(count)]
+    ids = np.concatenate(running)
+    cells = zip(
+        ids.tolist(),
+        *(of(ids).tolist() for of in (cluster.requests.generated, cluster.requests.kv_tokens)),
+        strict=True,
+    )
+    decoding = [list(itertools.islice(cells, len(there))) for there in running]
     prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
-    roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(len(decoding))]
+    roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(count)]
     return Look(cluster.now_s, roles, columns, decoding)
 
 
