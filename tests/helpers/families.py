@@ -20,6 +20,7 @@ from tests.helpers.scenarios import RowTiming, Scenario, prefix_stores, prefixes
 
 _ROLES: tuple[Role, ...] = ("mixed", "mixed", "off", "off")
 _ALONE: tuple[Role, ...] = ("mixed", "off", "off", "off")
+_UNEQUAL: tuple[tuple[Role, int], ...] = (("prefill", 160), ("prefill", 44), ("decode", 88), ("off", 88))
 _APART: tuple[Role, ...] = ("prefill", "decode", "decode", "off")
 
 
@@ -288,6 +289,10 @@ def pressed(draw: Draw) -> Scenario:
     ]
     if len(pools) > 1 and draw.chance(1 / 3):  # where few may decode, and copies that wait take each place that is left
         pools = [replace(pool, role=role, instances=1) for pool, role in zip(pools, _APART, strict=False)]
+    elif len(pools) > 2 and draw.chance(0.3):  # what is preempted may be too large for where it would prefill
+        rooms = zip(pools, _UNEQUAL, strict=False)
+        pools = [replace(with_room(pool, scenario.model, room), role=role) for pool, (role, room) in rooms]
+        engine = replace(engine, kv_tokens=None)
     link = scenario.cluster.link
     if draw.chance(0.75):  # copies that take many steps
         link = replace(link, bandwidth_bytes_s=2.0 ** draw.integer(8, 10))
@@ -314,6 +319,95 @@ def pressed(draw: Draw) -> Scenario:
         load=Open(),
         timing=timing,
     )
+
+
+def migrating(draw: Draw) -> Scenario:
+    """Many migrate at once over slow links, between instances that are asked for little else."""
+    scenario = scenarios(draw)
+    pools = [
+        replace(
+            with_split(pool, scenario.model, pp=1, dp=1),
+            instances=draw.integer(2, 3),
+            reserve_tokens=None,
+            token_budget=None,
+            max_batch=None,
+            batching=None,
+            link_bytes_s=None,
+        )
+        for pool in scenario.cluster.pools
+    ]
+    size, count = draw.one([1, 2, 4]), draw.integer(12, 24)
+    prompts = draw.integers(1, 30, count)
+    names = [[100 * k + j for j in range(-(-prompt // size))] for k, prompt in enumerate(prompts)]
+    arrival_s = draw.dyadic(1, 20, -7) * np.cumsum([draw.one([0, 0, 1, 2]) for _ in range(count)])
+    outputs = np.array(draw.integers(4, 50, count))
+    workload = Workload(arrival_s, np.array(prompts), outputs, **prefixes(names, size))
+    engine = replace(
+        scenario.engine,
+        block_tokens=size,
+        kv_tokens=draw.one([88, 112, 240, 480]),
+        max_batch=12,
+        watermark=draw.one([0.0, 0.0625]),
+        prefix_cache=draw.chance(0.5),
+        prefix_stores=PrefixStores(),
+        batching=draw.one(["decode_first", "unified", "mixed"]),
+        speculation=Speculation(),
+    )
+    rules = Rules(scenario.rules.seed, moves=draw.integer(4, 12), tick_s=draw.dyadic(4, 24, -7))
+    link = LinkSpec(2.0 ** draw.integer(8, 11), 0.0)
+    cluster = ClusterSpec(tuple(pools), link)
+    return replace(scenario, workload=workload, engine=engine, cluster=cluster, rules=rules, load=Open())
+
+
+def streams(draw: Draw) -> Scenario:
+    """Instances change roles and modes in the midst of prefill steps, beside decodes or not."""
+    scenario = _slow_prefills(draw, shared(draw))
+    engine = replace(
+        scenario.engine,
+        batching=draw.one(["concurrent", "concurrent", "decode_first", "unified"]),
+        admission_wait_steps=draw.one([0, 1, 3]),
+        role_change_s=draw.dyadic(1, 40, -7),
+    )
+    rules = replace(
+        scenario.rules,
+        batching="",
+        tick_s=draw.one([0.0, draw.dyadic(3, 24, -6)]),
+        roles=draw.one([1, 2, 3]),
+        budgets=draw.chance(0.5),
+        split_at=draw.one(["", "prompt"]),
+    )
+    pools = [replace(pool, instances=draw.integer(1, 2)) for pool in scenario.cluster.pools]
+    return replace(scenario, engine=engine, rules=rules, cluster=_with_pools(scenario, pools))
+
+
+def many(draw: Draw) -> Scenario:
+    """So many instances that the compiled engine keeps an index of the least loaded."""
+    scenario = scenarios(draw)
+    first = replace(
+        with_split(scenario.cluster.pools[0], scenario.model, pp=1, dp=1),
+        role="mixed",
+        instances=draw.integer(33, 36),
+        max_batch=None,
+        batching=None,
+    )
+    count = draw.integer(60, 120)
+    waits = [draw.one([0, 0, 0, 1, 2]) for _ in range(count)]
+    workload = Workload(
+        draw.dyadic(1, 20, -9) * np.cumsum(waits),
+        np.array([draw.one([1, 8, 8, 16]) for _ in range(count)]),
+        np.array(draw.integers(1, 20, count)),
+    )
+    engine = replace(
+        scenario.engine,
+        kv_tokens=draw.one([80, 240]),
+        prefix_cache=False,
+        prefix_stores=PrefixStores(),
+        batching=draw.one(["decode_first", "unified", "prefill_first", "mixed"]),
+    )
+    roles = draw.one([0, 0, 2])
+    rules = Rules(scenario.rules.seed, route_prefill="", tick_s=draw.dyadic(3, 24, -6) if roles else 0.0, roles=roles)
+    cluster = replace(scenario.cluster, pools=(first,))
+    return replace(scenario, workload=workload, engine=engine, cluster=cluster, rules=rules, load=Open())
 
 
 def staged(draw: Draw) -> Scenario:
@@ -345,6 +439,46 @@ def staged(draw: Draw) -> Scenario:
     return replace(scenario, workload=workload, engine=engine, cluster=cluster, rules=rules, load=Open())
 
 
+def ranked(draw: Draw) -> Scenario:
+    """Data-parallel ranks with unlike requests, which decode for long without a decision between."""
+    scenario, ranks = scenarios(draw), draw.one([2, 4])
+    pools = [
+        replace(
+            with_split(pool, scenario.model, pp=1, dp=ranks),
+            instances=1,
+            rank_choice=draw.one(["kv", "requests", "requests", "round_robin"]),
+            max_batch=None,
+            batching=None,
+            reserve_tokens=None,
+            chunk_schedule=None,
+        )
+        for pool in scenario.cluster.pools
+    ]
+    engine = replace(
+        scenario.engine,
+        kv_tokens=draw.one([160, 960, 960]),
+        max_batch=12,
+        prefix_cache=False,
+        prefix_stores=PrefixStores(),
+        batching=draw.one(["decode_first", "unified", "mixed", "prefill_first"]),
+        speculation=draw.one([Speculation(), Speculation(), scenario.engine.speculation]),
+    )
+    rows = {
+        gpu: replace(row, per_context_token_s=draw.dyadic(1, 15, -13), per_sequence_s=draw.some(True, 1, 7, -9))
+        for gpu, row in scenario.timing.rows.items()
+    }
+    rules = Rules(scenario.rules.seed, route_prefill="hash", prioritize=draw.one(["", "hash"]))
+    return replace(
+        scenario,
+        workload=bursts(draw, 60, 80),
+        engine=engine,
+        cluster=_with_pools(scenario, pools),
+        rules=rules,
+        timing=RowTiming(rows),
+        load=Open(),
+    )
+
+
 def moving(draw: Draw) -> Scenario:
     """Prefixes are fetched over a slow link while instances change their roles."""
     scenario = fetching(draw)
@@ -364,7 +498,7 @@ def clocked(draw: Draw) -> Scenario:
     per_sequence_s = draw.one(
         [0.0, step_s]
     )  # then drafts that are all right are worth what they cost, whatever the depth
-    row = StepRow(base_s=step_s - per_sequence_s, per_sequence_s=per_sequence_s, prefill_step_s=step_s)
+    row = StepRow(base_s=step_s - per_sequence_s, per_sequence_s=per_sequence_s, prefill_step_s=draw.one([0.0, step_s]))
     pools = [
         replace(pool, link_bytes_s=None, gpu=replace(pool.gpu, pcie_bytes_s=2.0**9)) for pool in scenario.cluster.pools
     ]
@@ -378,12 +512,13 @@ def clocked(draw: Draw) -> Scenario:
         kv_compression=KvFormat(),
         sharing=Sharing(50, {4: 1.0, 100: 1.0}, {4: 1.0, 100: 1.0}),
         speculation=speculation,
+        batching=draw.one(["concurrent", scenario.engine.batching]),
         role_change_s=draw.integer(0, 2) * step_s,
         start_s=draw.integer(0, 2) * step_s,
     )
     rules = replace(
         scenario.rules,
-        tick_s=draw.one([step_s, 2 * step_s, 3 * step_s]),
+        tick_s=draw.one([0.0, step_s, 2 * step_s, 3 * step_s]),
         moves=draw.integer(0, 2),
         roles=draw.one([0, 1, 1]),
     )
@@ -400,5 +535,8 @@ def clocked(draw: Draw) -> Scenario:
 Family = Callable[..., Scenario]
 FAMILIES: Mapping[str, Family] = {
     family.__name__: family
-    for family in (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, clocked)
+    for family in (
+        *(scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving),
+        *(clocked, ranked, migrating, streams, many),  # for events of one time, long leaps, and what else is rare
+    )
 }

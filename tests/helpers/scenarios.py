@@ -386,6 +386,8 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
         pools(draw, f"{role}{number or ''}", role, exact, block_tokens, model) for number, role in enumerate(layout)
     )
     workload = workloads(draw, exact, block_tokens)
+    if draw.chance(0.3):  # some request is as long as a context may be, and others are longer
+        model = replace(model, max_context=int(draw.one((workload.input_tokens + workload.output_tokens).tolist())))
     cached = workload.has_prefixes and draw.chance(0.75)
     engine = _engines(draw, exact, block_tokens, cached)
     link = LinkSpec(bandwidths(draw, exact), draw.some(exact, 1, 20, -9))

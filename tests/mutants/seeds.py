@@ -477,4 +477,75 @@ MUTANTS = (
         "if x < y or (x == y and other < r):",
         "if x <= y:",
     ),
+    # --- what came of looking for bugs that these runs would not see ---
+    Mutant(
+        "a copy withdrawn from the middle only sinks its substitute",
+        "queues.py",
+        "        _sift_up(s, s.options.heap_at, j)\n"
+        "        _sift_down(s, s.options.heap_at, sim.heap_size, s.requests[last].heap_index)",
+        "        _sift_down(s, s.options.heap_at, sim.heap_size, j)",
+    ),
+    Mutant(
+        "a withdrawn reservation comes back before the growth of its target's leap",
+        "transfers.py",
+        "    catch_up_one(s, target)\n    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)",
+        "    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)",
+    ),
+    Mutant(
+        "a switch sees the room that its target's leap began with",
+        "mechanisms/migration.py",
+        "    catch_up_one(s, target)\n    kv = kv_now(s, r)\n    extra",
+        "    kv = kv_now(s, r)\n    extra",
+    ),
+    Mutant(
+        "an instance has drained of prefill while its prefill stream runs",
+        "inventory.py",
+        "(inst.queued_tokens > 0 or streaming(s, i))",
+        "inst.queued_tokens > 0",
+    ),
+    Mutant(
+        "a prefill stream begins beside a step with chunks",
+        "mechanisms/sm_sharing.py",
+        "    return not inst.busy or s.step[i].prefill_tokens == 0\n",
+        "    return True\n",
+    ),
+    Mutant(
+        "a queue that the prefill stream empties leaves admission open",
+        "scheduler.py",
+        "    _form_stream(s, i)\n    if inst.queued == 0:\n        inst.admission_opens = -1\n    if inst.preempted",
+        "    _form_stream(s, i)\n    if inst.preempted",
+    ),
+    Mutant(
+        "a prefill step ends before a step that ends with it",
+        "events.py",
+        "    if sim.prefill_end_s < time_s:\n",
+        "    if sim.prefill_end_s <= time_s and sim.prefill_end_s < np.inf:\n",
+    ),
+    Mutant(
+        "a preempted request is queued again where it does not fit",
+        "preemption.py",
+        "        if not fits(s, target, r):\n"
+        "            end_request(s, r, FAILED, REASON_KV)\n"
+        "            return\n"
+        "    queue_again(s, target, r)",
+        "    queue_again(s, target, r)",
+    ),
+    Mutant(
+        "a request as long as the longest context is rejected",
+        "arrivals.py",
+        "s.lists[s.options.output_at + r] > s.options.max_context:",
+        "s.lists[s.options.output_at + r] >= s.options.max_context:",
+    ),
+    Mutant(
+        "finished decodes do not tell the tree of loads",
+        "requests.py",
+        "            inst.running -= 1\n            load_changed(s, i)\n",
+        "            inst.running -= 1\n",
+    ),
+    Mutant(
+        "the slowest micro-batch does not tell how wide it is",
+        "mechanisms/pipeline_parallel.py",
+        "            step.widest_tokens = inst.stages * s.lists[inst.loads_at + m]\n",
+        "",
+    ),
 )
