@@ -70,10 +70,10 @@ class Model:
     """A transformer decoder.
 
     `kv_heads` < `heads`: grouped-query attention; `latent`: multi-head latent attention instead. `mlp_matrices`: 3 for
-    a gated MLP, 2 for a plain one; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers attend
-    to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all heads together, so that
-    the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached keys and values, names
-    of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
+    a gated MLP, 2 for a plain one; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers, not
+    all of them, attend to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all
+    heads together, so that the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached
+    keys and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
     """
 
     name: str
@@ -107,10 +107,15 @@ class Model:
             require_choice(f"model.{name}", getattr(self, name), tuple(DTYPE_BYTES))
         if self.heads % self.kv_heads:
             raise InputError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
-        if self.windowed_layers > self.layers or (self.windowed_layers > 0) != (self.window > 0):
+        if self.windowed_layers >= self.layers:
             raise InputError(
-                f"model.windowed_layers = {self.windowed_layers} of {self.layers} layers with model.window ="
-                f" {self.window}: give both or neither"
+                f"model.windowed_layers = {self.windowed_layers} of {self.layers} layers: at least one must attend to"
+                " the whole context"
+            )
+        if (self.windowed_layers > 0) != (self.window > 0):
+            raise InputError(
+                f"model.windowed_layers = {self.windowed_layers} with model.window = {self.window}:"
+                " give both or neither"
             )
         for name, kind in (("experts", Experts), ("latent", LatentAttention)):
             if not isinstance(getattr(self, name), kind | None):

@@ -147,6 +147,21 @@ def test_impossible_models_are_refused(field: str, value: float, message: str) -
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("window", "windowed_layers", "message"),
+    [
+        (0, 1, "model.windowed_layers = 1 with model.window = 0: give both or neither"),
+        (4, 0, "model.windowed_layers = 0 with model.window = 4: give both or neither"),
+        (4, 2, "model.windowed_layers = 2 of 2 layers: at least one must attend to the whole context"),
+        (4, 3, "model.windowed_layers = 3 of 2 layers: at least one must attend to the whole context"),
+    ],
+)
+def test_impossible_windows_are_refused(window: int, windowed_layers: int, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Model("m", 2, 8, 8, 8, 8, 8, 8, 8, window=window, windowed_layers=windowed_layers)
+    assert str(caught.value) == message
+
+
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "fast"])
 def test_impossible_gpus_are_refused(value: Any) -> None:
     with pytest.raises(InputError, match=r"^gpu.bandwidth_bytes_s must be a finite number above 0, got "):

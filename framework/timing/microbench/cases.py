@@ -176,7 +176,7 @@ def _gemm(dtype: str, m: int, n: int, k: int, wait: int) -> Case:
 
 
 def _attention(model: Model, tp: int) -> Iterator[Case]:
-    for window in {0: None, model.window: None} if model.windowed_layers < model.layers else (model.window,):
+    for window in {0: None, model.window: None}:
         layer = _Layer(model.kv_dtype, *model.heads_on(tp), model.head_dim, window)
         for grid in (_prefills, _decodes, _uneven_decodes, _mixed):
             for case in grid(layer):
