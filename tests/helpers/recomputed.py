@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -88,7 +88,7 @@ def _keeps_slowdown(run: Run, row: Row) -> bool:
     return kept and (limits.e2e is None or row["e2e_s"] / (first_s + later_s) <= limits.e2e)
 
 
-def _served(rows: list[Row], good: list[Row], duration_s: float) -> Summary:
+def _served(rows: Sequence[Row], good: list[Row], duration_s: float) -> Summary:
     """What is said of all requests and of those of a bucket alike, but for the statistics of latencies."""
     completed = [row for row in rows if row["state"] == "finished"]
     prompts, outputs = (sum(row[name] for row in completed) for name in ("input_tokens", "output_tokens"))

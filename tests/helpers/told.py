@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,8 +55,8 @@ class Alone:
 class Run:
     """The rows of requests.parquet and steps.parquet, the configuration, and what neither tells."""
 
-    requests: list[Row]
-    steps: list[Row]
+    requests: Sequence[Row]
+    steps: Sequence[Row]
     scenario: Scenario
     slo: Slo
     alone: Alone

@@ -46,6 +46,13 @@ _BIN = 0.004  # relative width of a bin of the histogram that a reduced log leav
 _LEAST_MS = (1 + _BIN) * 2.0**-40 * 1e3  # of its bins
 _FIRST, _SEEDS = 328, 3  # seeds that draw what is rare: drafts of varying depth, closed loads, classes
 _CASES = [*((family, True) for family in FAMILIES), *((family, False) for family in ("scenarios", "severed", "shared"))]
+_CLASSES = ("interactive", "batch")
+_VERDICTS = ("ttft_ok", "tpot_ok", "good")
+_NOTED = {  # by the names of requests.parquet
+    **{name: name for name in ("prefill_instance", "decode_instance", "arrival_s", "cached_tokens")},
+    **{name: name for name in ("preemptions", "migrations")},
+    "predicted_output_tokens": "predicted_tokens",
+}
 _COUNTERS = ("off_s", "kv_block_s", "bubble_s", "prefill_square", "extrapolated_s", "extrapolation")
 
 
@@ -100,10 +107,12 @@ def test_a_reduced_log_leaves_the_same_but_for_percentiles(family: str, tmp_path
 
 
 def with_prices(draw: Draw, scenario: Scenario) -> Scenario:
-    """The same on GPUs of each pool's own power, price, peak (of which some state none) and bandwidth."""
+    """The same on GPUs of each pool's own power, price, peak (of which some state none) and bandwidth, and with classes
+    of requests more often.
+    """
     pools = []
     for pool in scenario.cluster.pools:
-        own = {
+        own: dict[str, Any] = {
             "idle_w": draw.real(5.0, 90.0),
             "tdp_w": draw.real(100.0, 900.0),
             "usd_per_hour": draw.real(0.5, 9.0),
@@ -111,15 +120,22 @@ def with_prices(draw: Draw, scenario: Scenario) -> Scenario:
             "bandwidth_bytes_s": pool.gpu.bandwidth_bytes_s * draw.one([0.5, 1.0, 2.0]),
         }
         pools.append(replace(pool, gpu=replace(pool.gpu, **own)))
-    return replace(scenario, cluster=replace(scenario.cluster, pools=tuple(pools)))
+    workload = scenario.workload
+    if workload.slo_class is None and draw.chance(0.6):
+        workload = replace(workload, slo_class=tuple(draw.one([*_CLASSES, "other"]) for _ in range(len(workload))))
+    return replace(scenario, workload=workload, cluster=replace(scenario.cluster, pools=tuple(pools)))
 
 
 def settings_near(draw: Draw, result: Result) -> Settings:
     """Limits near what the run's requests keep, some of them what one of its requests has to the bit."""
     table = {name: [value for value in column if value is not None] for name, column in latencies(result).items()}
     classes = {
-        name: {limit: _limit(draw, table[limit]) for limit in ("ttft_s", "tpot_s", "tbt_p99_s") if draw.chance(0.5)}
-        for name in ("interactive", "batch")
+        name: {
+            limit: _limit(draw, table[limit], lifted=0.5)
+            for limit in ("ttft_s", "tpot_s", "tbt_p99_s", "normalized_s")
+            if draw.chance(0.5)
+        }
+        for name in _CLASSES
         if draw.chance(0.8)
     }
     alone = Alone(*(draw.real(low, 4 * low) for low in (0.01, 0.001, 1e-5, 0.001, 1e-4)))
@@ -135,9 +151,9 @@ def settings_near(draw: Draw, result: Result) -> Settings:
     return Settings(slo, alone, tuple(sorted({draw.integer(1, 60) for _ in range(draw.integer(0, 3))})))
 
 
-def _limit(draw: Draw, values: Sequence[float], exactly: bool = True) -> float | None:
+def _limit(draw: Draw, values: Sequence[float], exactly: bool = True, lifted: float = 0.15) -> float | None:
     ordered = sorted(value for value in values if value > 0)
-    if not ordered or draw.chance(0.15):
+    if not ordered or draw.chance(lifted):
         return None
     value = ordered[draw.integer(len(ordered) // 2, len(ordered) - 1)]
     return value if exactly and draw.chance(0.5) else value * draw.real(0.8, 1.6)
@@ -229,13 +245,31 @@ def latencies(result: Result) -> dict[str, list[float | None]]:
     return found
 
 
+def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
+    """Columns of requests.parquet that say what the trace and the engine say of each request."""
+    rows = result.requests
+    found: dict[str, Sequence[Any]] = {
+        name: [None if value != value or value < 0 else value for value in rows[engine_name].tolist()]
+        for name, engine_name in _NOTED.items()
+    }
+    for name in ("input_tokens", "output_tokens"):
+        found[name] = getattr(run.scenario.workload, name).tolist()
+    found["request_id"] = list(range(len(rows)))
+    found["state"] = [("pending", "finished", "rejected", "failed")[state] for state in rows["state"].tolist()]
+    found["reason"] = [result.reasons[reason] if reason else None for reason in rows["reason"].tolist()]
+    unknown = run.requests[0].keys() - found.keys() - latencies(result).keys() - set(_VERDICTS)
+    assert not unknown, f"columns without a second computation: {unknown}"
+    return found
+
+
 # comparison
 
 
 def unlike_columns(run: Run, result: Result) -> list[str]:
     """Where requests.parquet differs."""
     expected: dict[str, Sequence[Any]] = {name: of for name, of in latencies(result).items() if name in run.requests[0]}
-    expected |= dict(zip(("ttft_ok", "tpot_ok", "good"), zip(*verdicts(run), strict=True), strict=True))
+    expected |= noted(run, result)
+    expected |= dict(zip(_VERDICTS, zip(*verdicts(run), strict=True), strict=True))
     columns = {name: [row[name] for row in run.requests] for name in expected}
     return [
         f"requests.parquet, {name}[{k}]: {found!r}, again {again!r}"
