@@ -62,7 +62,7 @@ def _bubble_s(run: Run, instance: int, work: Work) -> float:
 
 
 def _off_s(run: Run, instance: int) -> float:
-    """Of the run's duration: all or nothing where roles do not change."""
+    """Of the run's duration: all or nothing where roles do not change, else what the engine counted to its end."""
     if run.scenario.rules.roles == 0:
         return run.duration_s if run.pools[instance].role == "off" else 0.0
     return min(float(run.untold.instances[instance]["off_s"]), run.duration_s)
