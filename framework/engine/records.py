@@ -167,6 +167,7 @@ INSTANCE = record(
     ("drafted_tokens", "i8"),
     ("accepted_tokens", "i8"),  # of the drafted ones
     ("context_tokens", "f8"),  # KV tokens that decodes have read
+    ("decode_pairs", "f8"),  # of these, times the tokens that each decode passed through the model, drafts included
     ("prefill_square", "f8"),  # sum over chunks of (prefix + chunk)^2 - prefix^2, tokens squared
     ("kv_block_s", "f8"),  # integral of blocks in use over time
     ("kv_token_s", "f8"),  # integral of KV tokens held over time

@@ -67,7 +67,9 @@ def complete_step(s: State, i: int) -> None:
         advance(s, i, steps)
         inst.last_decode_end_s = sim.now_s
         inst.decode_tokens += steps * decodes
-        inst.context_tokens += float(steps) * step.context + 0.5 * float(steps) * (steps - 1) * decodes
+        context = float(steps) * step.context + 0.5 * float(steps) * (steps - 1) * decodes
+        inst.context_tokens += context
+        inst.decode_pairs += context * (1 + step.depth)
         inst.batch_s += decodes * duration_s
     if unlikely(inst.stages > 0):
         count_bubbles(s, i, duration_s)

@@ -30,7 +30,7 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     2204.02311, appendix B). The work of drafting is not counted.
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
-    attended = instances["prefill_square"] / 2 + instances["context_tokens"] * _queries(instances)
+    attended = instances["prefill_square"] / 2 + instances["decode_pairs"]
     work: Floats = 2.0 * model.active_parameters * tokens + model.attention_flops_per_pair * attended
     return work
 
@@ -53,12 +53,6 @@ def _verified_tokens(instances: NDArray[np.void]) -> NDArray[np.int64]:
     """Tokens that decode steps passed through the model: drafts count, right or wrong."""
     tokens: NDArray[np.int64] = instances["decode_tokens"] - instances["accepted_tokens"] + instances["drafted_tokens"]
     return tokens
-
-
-def _queries(instances: NDArray[np.void]) -> Floats:
-    """Of these, those of one decode in one step, on average."""
-    decodes = instances["decode_tokens"] - instances["accepted_tokens"]
-    return _verified_tokens(instances) / np.maximum(decodes, 1)
 
 
 def usage(result: Result, duration_s: float) -> dict[str, float | None]:

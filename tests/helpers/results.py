@@ -39,6 +39,7 @@ INSTANCE_FIELDS: Fields = {
     "drafted_tokens": ("i8", 0),
     "accepted_tokens": ("i8", 0),
     "context_tokens": ("f8", 0.0),
+    "decode_pairs": ("f8", 0.0),
     "prefill_square": ("f8", 0.0),
     "kv_block_s": ("f8", 0.0),
     "batch_s": ("f8", 0.0),
@@ -106,7 +107,7 @@ def small_result(**changes: Any) -> HandMade:
     instances = [
         {"busy_s": 1.5, "steps": 3, "prefill_tokens": 400, "prefill_square": 60000.0, "kv_block_s": 500.0},
         {"pool": 1, "busy_s": 1.25, "steps": 4, "decode_steps": 4, "decode_tokens": 5, "context_tokens": 600.0}
-        | {"kv_block_s": 1000.0, "batch_s": 1.5},
+        | {"decode_pairs": 600.0, "kv_block_s": 1000.0, "batch_s": 1.5},
     ]
     leaps = [  # start_s, first_s, increment_s, step0, context, instance, steps, batch, prefill_tokens, depth, stream
         (1.0, 0.5, 0.0, 0, 0, 0, 1, 0, 300, 0, 0),

@@ -31,7 +31,7 @@ def test_flops_do_not_depend_on_chunking() -> None:
 
 
 def test_decode_attends_to_its_context() -> None:
-    one = records(INSTANCE_FIELDS, [{"decode_tokens": 1, "context_tokens": 1000.0}])
+    one = records(INSTANCE_FIELDS, [{"decode_tokens": 1, "decode_pairs": 1000.0}])
     assert flops(MODEL, one)[0] == 2 * MODEL.active_parameters + 4 * 32 * 32 * 128 * 1000
 
 

@@ -11,9 +11,9 @@ from framework.engine.reference.options import Spec
 
 PENDING, FINISHED, REJECTED, FAILED = range(4)
 INSTANCE_TOTALS = (
-    *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "prefill_square"),
+    *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "decode_pairs"),
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
-    *("bubble_s", "expert_reads", "extrapolated_s"),
+    *("prefill_square", "bubble_s", "expert_reads", "extrapolated_s"),
 )
 
 

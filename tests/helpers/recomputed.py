@@ -1,0 +1,170 @@
+"""The summary of a run computed a second time, in plain Python, from the files that the run has written.
+
+Definitions are those of README.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What follows
+takes no number from `framework.metrics`, and from the engine only what `Untold` holds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+from framework.metrics.slo import Slo
+from tests.helpers.recomputed_work import hardware, mechanisms, work_of
+from tests.helpers.told import Row, Run, Summary, share
+
+
+def percentile(values: Iterable[float], percent: int) -> float:
+    """By linear interpolation between order statistics, of which the least is the 0th percentile."""
+    ordered = sorted(values)
+    rank = Fraction(percent, 100) * (len(ordered) - 1)
+    low = math.floor(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + float(rank - low) * (ordered[high] - ordered[low])
+
+
+_STATISTICS: Mapping[str, Callable[[list[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "std": statistics.pstdev,
+    "p90": lambda values: percentile(values, 90),
+    "p95": lambda values: percentile(values, 95),
+    "p99": lambda values: percentile(values, 99),
+}
+
+
+def _of_values(name: str, values_s: Iterable[float | None], wanted: Iterable[str] = tuple(_STATISTICS)) -> Summary:
+    values_ms = [1e3 * value_s for value_s in values_s if value_s is not None]
+    return {f"{key}_{name}_ms": _STATISTICS[key](values_ms) if values_ms else None for key in wanted}
+
+
+def gaps_s(token_s: list[float]) -> list[float]:
+    """Between consecutive tokens of a request."""
+    return [later_s - earlier_s for earlier_s, later_s in pairwise(token_s)]
+
+
+def limit_s(slo: Slo, name: str, slo_class: str | None) -> float:
+    """Of a request of that class; inf: none."""
+    own = slo.classes.get(slo_class, {}) if slo_class is not None else {}
+    limit = own[name] if name in own else getattr(slo, name)
+    return math.inf if limit is None else float(limit)
+
+
+def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
+    """`ttft_ok`, `tpot_ok` and `good` of each request."""
+    classes = run.scenario.workload.slo_class or (None,) * len(run.requests)
+    found = []
+    for row, slo_class, token_s in zip(run.requests, classes, run.untold.token_s, strict=True):
+        limits = {
+            name: limit_s(run.slo, name, slo_class)
+            for name in ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
+        }
+        is_finished = row["state"] == "finished"
+        ttft_ok = row["ttft_s"] is not None and row["ttft_s"] <= limits["ttft_s"]
+        tpot_ok = is_finished and (row["tpot_s"] is None or row["tpot_s"] <= limits["tpot_s"])
+        good = is_finished and ttft_ok and tpot_ok
+        if good:
+            gaps = sorted(gaps_s(token_s))
+            slowest = gaps[-math.ceil(len(gaps) / 10) :]
+            good &= row["tbt_p99_s"] is None or row["tbt_p99_s"] <= limits["tbt_p99_s"]
+            good &= not gaps or statistics.fmean(slowest) <= limits["tbt_tail_s"]
+            good &= row["e2e_s"] / row["output_tokens"] <= limits["normalized_s"]
+            good &= _keeps_slowdown(run, row)
+        found.append((ttft_ok, tpot_ok, good))
+    return found
+
+
+def _keeps_slowdown(run: Run, row: Row) -> bool:
+    limits = run.slo.slowdown
+    if limits is None:
+        return True
+    first_s, later_s = run.alone.times_s(row["input_tokens"], row["output_tokens"])
+    kept = limits.ttft is None or row["ttft_s"] / first_s <= limits.ttft
+    if row["output_tokens"] > 1:
+        kept &= limits.tpot is None or (row["e2e_s"] - row["ttft_s"]) / later_s <= limits.tpot
+    return kept and (limits.e2e is None or row["e2e_s"] / (first_s + later_s) <= limits.e2e)
+
+
+def _served(rows: Sequence[Row], good: list[Row], duration_s: float) -> Summary:
+    """What is said of all requests and of those of a bucket alike, but for the statistics of latencies."""
+    completed = [row for row in rows if row["state"] == "finished"]
+    prompts, outputs = (sum(row[name] for row in completed) for name in ("input_tokens", "output_tokens"))
+    amounts = {
+        "request_throughput": len(completed),
+        "request_goodput": len(good),
+        "output_throughput": outputs,
+        "total_token_throughput": prompts + outputs,
+    }
+    rates = {name: amount / duration_s if duration_s > 0 else 0.0 for name, amount in amounts.items()}
+    return {"completed": len(completed), "offered": len(rows), "slo_attainment": share(len(good), len(rows)), **rates}
+
+
+def _buckets(run: Run, good: list[Row]) -> list[Summary]:
+    found = []
+    for low, high in pairwise([0, *run.edges, None]):
+        assert low is not None
+        rows = [row for row in run.requests if low <= row["input_tokens"] < (math.inf if high is None else high)]
+        completed, wanted = [row for row in rows if row["state"] == "finished"], ("median", "p95", "p99")
+        found.append(
+            {
+                "from_tokens": low,
+                "to_tokens": high,
+                **_served(rows, [row for row in good if row in rows], run.duration_s),
+                "out_of_memory": sum(row["reason"] == "kv" for row in rows),
+                **_of_values("ttft", [row["ttft_s"] for row in completed], wanted),
+                **_of_values("tpot", [row["tpot_s"] for row in completed], wanted),
+                **_of_values("e2el", [row["e2e_s"] for row in completed], wanted),
+            }
+        )
+    return found
+
+
+def _of_caches(run: Run) -> Summary:
+    begun = [row for row in run.requests if row["queue_s"] is not None]
+    asked, held = (sum(row[name] for row in begun) for name in ("input_tokens", "cached_tokens"))
+    found: Summary = {"cache_hit_rate": share(held, asked)}
+    hits, loaded = run.untold.hit_tokens, run.untold.loaded_bytes
+    if hits:
+        found["cache_hit_rate_gpu"] = share(held - sum(hits.values()), asked)
+        found |= {f"cache_hit_rate_{name}": share(tokens, asked) for name, tokens in hits.items()}
+        found |= {f"loaded_bytes_{name}": size for name, size in loaded.items()}
+    return found
+
+
+def summary(run: Run) -> Summary:
+    """All keys that a run's figures and its configuration give."""
+    good = [row for row, (_, _, is_good) in zip(run.requests, verdicts(run), strict=True) if is_good]
+    works = [work_of(run, instance) for instance in range(len(run.pools))]
+    served, used = _served(run.requests, good, run.duration_s), hardware(run, works)
+    outputs, good_outputs = (sum(row["output_tokens"] for row in rows) for rows in (run.finished, good))
+    workload, scenario = run.scenario.workload, run.scenario
+    return {
+        **served,
+        **used,
+        **mechanisms(run, works),
+        **_of_caches(run),
+        **_of_values("ttft", [row["ttft_s"] for row in run.finished]),
+        **_of_values("tpot", [row["tpot_s"] for row in run.finished]),
+        **_of_values("itl", [gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s)]),
+        **_of_values("e2el", [row["e2e_s"] for row in run.finished]),
+        "duration": run.duration_s,
+        "total_input_tokens": sum(row["input_tokens"] for row in run.finished),
+        "total_output_tokens": outputs,
+        "rejected": sum(row["state"] == "rejected" for row in run.requests),
+        "failed": sum(row["state"] == "failed" for row in run.requests),
+        "preemptions": sum(row["preemptions"] for row in run.requests),
+        "migrations": sum(row["migrations"] for row in run.requests),
+        "goodput_per_gpu": served["request_goodput"] / used["gpus"],
+        "energy_per_token_j": share(used["energy_j"], outputs),
+        "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
+        "buckets": _buckets(run, good),
+        "trace": workload.name,
+        "trace_source": workload.source,
+        "trace_sha256": workload.sha256 or None,
+        "timing_source": scenario.timing.source,
+        "load": scenario.load.name,
+        "seed": scenario.seed,
+    }

@@ -1,0 +1,306 @@
+"""All that summary.json says, and what requests.parquet says of latencies, against a second, plain computation.
+
+Runs are drawn as for the tests that compare both engines, and SLOs, prices and powers with them. A run writes its
+files, and `tests.helpers.recomputed` makes the summary of them again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from framework.metrics.slo import Slo
+from framework.metrics.slowdown import Slowdown
+from framework.objective.experiment import Experiment
+from framework.objective.goodput import Goodput, Progress
+from framework.result import Result
+from framework.run.output import write
+from framework.timing.table import StepRow
+from tests.helpers.agreement import drawn
+from tests.helpers.differences import run_engine
+from tests.helpers.drawing import Draw
+from tests.helpers.families import FAMILIES
+from tests.helpers.recomputed import gaps_s, percentile, summary, verdicts
+from tests.helpers.recovery import token_times
+from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
+from tests.helpers.scenarios import RowTiming, Scenario
+from tests.helpers.told import Alone, Run, Summary, Untold
+
+_NOT_RECOMPUTED = {
+    "versions": "what is installed",
+    "git_revision": "what is checked out",
+    "goodput_bound": "an optimum, for which tests/bound has other methods",
+    "share_of_bound": "a share of that",
+    "bound_limit": "what that optimum is limited by",
+}
+_NEAR = 1e-9  # relative
+_NOTHING = 1e-12  # absolute
+_BIN = 0.004  # relative width of a bin of the histogram that a reduced log leaves
+_LEAST_MS = (1 + _BIN) * 2.0**-40 * 1e3  # of its bins
+_FIRST, _SEEDS = 328, 3  # seeds that draw what is rare: drafts of varying depth, closed loads, classes
+_CASES = [*((family, True) for family in FAMILIES), *((family, False) for family in ("scenarios", "severed", "shared"))]
+_CLASSES = ("interactive", "batch")
+_VERDICTS = ("ttft_ok", "tpot_ok", "good")
+_NOTED = {  # by the names of requests.parquet
+    **{name: name for name in ("prefill_instance", "decode_instance", "arrival_s", "cached_tokens")},
+    **{name: name for name in ("preemptions", "migrations")},
+    "predicted_output_tokens": "predicted_tokens",
+}
+_COUNTERS = ("off_s", "kv_block_s", "bubble_s", "prefill_square", "extrapolated_s", "extrapolation")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """By what a run is judged."""
+
+    slo: Slo
+    alone: Alone
+    edges: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Simulated(Experiment):
+    """An experiment that has been run."""
+
+    result: Result
+
+    def run(self, progress: Progress | None = None) -> Result:
+        return self.result
+
+
+@pytest.mark.parametrize(("family", "exact"), _CASES)
+def test_a_second_computation_from_the_files(family: str, exact: bool, tmp_path: Path) -> None:
+    for seed in range(_SEEDS + (not exact)):
+        draw = Draw(100 + list(FAMILIES).index(family), seed, exact)
+        scenario = with_prices(draw, drawn(family, _FIRST + seed, exact))
+        result, _ = run_engine(scenario)
+        settings = settings_near(draw, result)
+        found = write_files(tmp_path, scenario, result, settings)
+        run = told_by(tmp_path, scenario, result, settings)
+        wrong = unlike_columns(run, result) + unlike_summary(found, summary(run) | names(scenario))
+        assert not wrong, f"{family} {seed}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_reduced_log_leaves_the_same_but_for_percentiles(family: str, tmp_path: Path) -> None:
+    draw = Draw(100 + list(FAMILIES).index(family), _SEEDS)
+    scenario = with_prices(draw, drawn(family, _FIRST + _SEEDS))
+    result, _ = run_engine(scenario)
+    settings = settings_near(draw, result)
+    settings = replace(settings, slo=replace(settings.slo, tbt_tail_s=None))  # that needs the log
+    write_files(tmp_path, scenario, result, settings)
+    run = told_by(tmp_path, scenario, result, settings)
+    reduced, _ = run_engine(replace(scenario, engine=replace(scenario.engine, log="reduced")))
+    found = write_files(tmp_path / "reduced", scenario, reduced, settings)
+    wrong = unlike_summary(found, summary(run) | names(scenario), from_histogram=True)
+    assert not wrong, "\n".join(wrong)
+
+
+# what is drawn
+
+
+def with_prices(draw: Draw, scenario: Scenario) -> Scenario:
+    """The same on GPUs of each pool's own power, price, peak (of which some state none) and bandwidth, and with classes
+    of requests more often.
+    """
+    pools = []
+    for pool in scenario.cluster.pools:
+        own: dict[str, Any] = {
+            "idle_w": draw.real(5.0, 90.0),
+            "tdp_w": draw.real(100.0, 900.0),
+            "usd_per_hour": draw.real(0.5, 9.0),
+            "peak_flops": {"bf16" if draw.chance(0.98) else "fp8": draw.real(1e11, 1e13)},
+            "bandwidth_bytes_s": pool.gpu.bandwidth_bytes_s * draw.one([0.5, 1.0, 2.0]),
+        }
+        pools.append(replace(pool, gpu=replace(pool.gpu, **own)))
+    workload = scenario.workload
+    if workload.slo_class is None and draw.chance(0.6):
+        workload = replace(workload, slo_class=tuple(draw.one([*_CLASSES, "other"]) for _ in range(len(workload))))
+    return replace(scenario, workload=workload, cluster=replace(scenario.cluster, pools=tuple(pools)))
+
+
+def settings_near(draw: Draw, result: Result) -> Settings:
+    """Limits near what the run's requests keep, some of them what one of its requests has to the bit."""
+    table = {name: [value for value in column if value is not None] for name, column in latencies(result).items()}
+    classes = {
+        name: {
+            limit: _limit(draw, table[limit], lifted=0.5)
+            for limit in ("ttft_s", "tpot_s", "tbt_p99_s", "normalized_s")
+            if draw.chance(0.5)
+        }
+        for name in _CLASSES
+        if draw.chance(0.8)
+    }
+    alone = Alone(*(draw.real(low, 4 * low) for low in (0.01, 0.001, 1e-5, 0.001, 1e-4)))
+    slo = Slo(
+        ttft_s=_limit(draw, table["ttft_s"]),
+        tpot_s=_limit(draw, table["tpot_s"]),
+        tbt_p99_s=_limit(draw, table["tbt_p99_s"]) if draw.chance(0.4) else None,
+        tbt_tail_s=_limit(draw, table["tbt_p99_s"], exactly=False) if draw.chance(0.4) else None,
+        normalized_s=_limit(draw, table["normalized_s"]) if draw.chance(0.4) else None,
+        classes=classes,
+        slowdown=_slowdown(draw, result, alone) if draw.chance(0.5) else None,
+    )
+    return Settings(slo, alone, tuple(sorted({draw.integer(1, 60) for _ in range(draw.integer(0, 3))})))
+
+
+def _limit(draw: Draw, values: Sequence[float], exactly: bool = True, lifted: float = 0.15) -> float | None:
+    ordered = sorted(value for value in values if value > 0)
+    if not ordered or draw.chance(lifted):
+        return None
+    value = ordered[draw.integer(len(ordered) // 2, len(ordered) - 1)]
+    return value if exactly and draw.chance(0.5) else value * draw.real(0.8, 1.6)
+
+
+def _slowdown(draw: Draw, result: Result, alone: Alone) -> Slowdown:
+    row = StepRow(
+        base_s=alone.base_s,
+        per_prefill_token_s=alone.prefill_token_s,
+        prefill_quadratic_s=alone.prefill_square_s,
+        per_sequence_s=alone.sequence_s,
+        per_context_token_s=alone.context_token_s,
+    )
+    gpu, factors = result.cluster.pools[0].gpu, [draw.one([None, draw.real(2.0, 60.0)]) for _ in range(3)]
+    return Slowdown(result.model, RowTiming({gpu.name: row}), gpu, 1, *factors)
+
+
+# what a run leaves behind
+
+
+def write_files(directory: Path, scenario: Scenario, result: Result, settings: Settings) -> Summary:
+    """Write the files of a run; what its summary.json says."""
+    policy = ruled_policy(Ruler(scenario.rules))
+    experiment = Simulated(
+        scenario.workload,
+        scenario.cluster,
+        scenario.model,
+        scenario.timing,
+        scenario.engine,
+        policy,
+        None,
+        scenario.load,
+        settings.slo,
+        scenario.seed,
+        lambda: (policy, None),
+        lambda k, block_s: scenario.workload,
+        result,
+    )
+    measurement = Goodput(settings.edges).measure(experiment)
+    write(directory, result, measurement.evaluation, steps=result.engine.log == "full")
+    found: Summary = json.loads((directory / "summary.json").read_text())
+    return found
+
+
+def told_by(directory: Path, scenario: Scenario, result: Result, settings: Settings) -> Run:
+    """The run as its files tell it."""
+    requests, steps = (pl.read_parquet(directory / f"{name}.parquet").to_dicts() for name in ("requests", "steps"))
+    tiers = list(scenario.engine.prefix_stores.tiers) if len(result.tiers) > 0 else []
+    untold = Untold(
+        token_s=token_times(result),
+        accepted=sum(result.token_log["accepted"].tolist()),
+        last_end_s=max(result.requests["end_s"].tolist()),
+        instances=[{name: row[name].item() for name in _COUNTERS} for row in result.instances],
+        hit_tokens={name: sum(result.tiers["hit_tokens"][k :: len(tiers)].tolist()) for k, name in enumerate(tiers)},
+        loaded_bytes={
+            name: sum(result.tiers["loaded_bytes"][k :: len(tiers)].tolist()) for k, name in enumerate(tiers)
+        },
+    )
+    return Run(requests, steps, scenario, settings.slo, settings.alone, settings.edges, untold)
+
+
+def names(scenario: Scenario) -> Summary:
+    """Of the policy and the predictor."""
+    predictor = RuledPredictor(scenario.rules).name if scenario.rules.predicts else "none"
+    return {"policy": ruled_policy(Ruler(scenario.rules)).name, "predictor": predictor}
+
+
+def latencies(result: Result) -> dict[str, list[float | None]]:
+    """Columns of requests.parquet, and latencies per token, of the times that the engine has noted."""
+    found: dict[str, list[float | None]] = {}
+    for row, outputs, token_s in zip(result.requests, result.workload.output_tokens, token_times(result), strict=True):
+        gaps, end_s = gaps_s(token_s), float(row["end_s"])
+        is_finished = row["state"] == 1
+        assert not is_finished or (len(token_s) == outputs and abs(token_s[-1] - end_s) <= _NEAR * (1 + end_s))
+        e2e_s = end_s - float(row["arrival_s"])
+        values = {
+            "queue_s": float(row["start_s"] - row["arrival_s"]),
+            "prefill_s": float(row["prefill_end_s"] - row["start_s"]),
+            "transfer_s": float(row["transfer_end_s"] - row["prefill_end_s"]),
+            "ttft_s": float(row["first_token_s"] - row["arrival_s"]),
+            "tpot_s": (end_s - float(row["first_token_s"])) / len(gaps) if is_finished and gaps else math.nan,
+            "tbt_p99_s": percentile(gaps, 99) if is_finished and gaps else math.nan,
+            "tbt_max_s": max(gaps) if is_finished and gaps else math.nan,
+            "e2e_s": e2e_s if is_finished else math.nan,
+            "normalized_s": e2e_s / int(outputs) if is_finished else math.nan,
+        }
+        for name, value in values.items():
+            found.setdefault(name, []).append(None if math.isnan(value) else value)
+    return found
+
+
+def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
+    """Columns of requests.parquet that say what the trace and the engine say of each request."""
+    rows = result.requests
+    found: dict[str, Sequence[Any]] = {
+        name: [None if value != value or value < 0 else value for value in rows[engine_name].tolist()]
+        for name, engine_name in _NOTED.items()
+    }
+    for name in ("input_tokens", "output_tokens"):
+        found[name] = getattr(run.scenario.workload, name).tolist()
+    found["request_id"] = list(range(len(rows)))
+    found["state"] = [("pending", "finished", "rejected", "failed")[state] for state in rows["state"].tolist()]
+    found["reason"] = [result.reasons[reason] if reason else None for reason in rows["reason"].tolist()]
+    unknown = run.requests[0].keys() - found.keys() - latencies(result).keys() - set(_VERDICTS)
+    assert not unknown, f"columns without a second computation: {unknown}"
+    return found
+
+
+# comparison
+
+
+def unlike_columns(run: Run, result: Result) -> list[str]:
+    """Where requests.parquet differs."""
+    expected: dict[str, Sequence[Any]] = {name: of for name, of in latencies(result).items() if name in run.requests[0]}
+    expected |= noted(run, result)
+    expected |= dict(zip(_VERDICTS, zip(*verdicts(run), strict=True), strict=True))
+    columns = {name: [row[name] for row in run.requests] for name in expected}
+    return [
+        f"requests.parquet, {name}[{k}]: {found!r}, again {again!r}"
+        for name, values in expected.items()
+        for k, (found, again) in enumerate(zip(columns[name], values, strict=True))
+        if not alike(found, again, _NEAR, _NOTHING)
+    ]
+
+
+def unlike_summary(found: Summary, again: Summary, from_histogram: bool = False) -> list[str]:
+    """Where summary.json differs, and its keys that have no second computation."""
+    compared = {key: value for key, value in found.items() if key not in _NOT_RECOMPUTED}
+    wrong = [f"{key}: only one computation has it" for key in sorted(compared.keys() ^ again.keys())]
+    for key in compared.keys() & again.keys():
+        near, nothing = _NEAR, _NOTHING
+        if key.startswith("std_"):  # of values as large as their mean
+            nothing = _NEAR * (found[key.replace("std", "mean")] or 0.0) * (100 if from_histogram else 1)
+        elif from_histogram and key.endswith("itl_ms") and not key.startswith("mean"):
+            near, nothing = _BIN, _LEAST_MS
+        if not alike(found[key], again[key], near, nothing):
+            wrong.append(f"{key}: {found[key]!r}, again {again[key]!r}")
+    return wrong
+
+
+def alike(found: Any, again: Any, near: float, nothing: float) -> bool:
+    """Whether two values are equal, floats nearly so."""
+    if isinstance(found, dict) and isinstance(again, dict):
+        return found.keys() == again.keys() and all(alike(found[key], again[key], near, nothing) for key in found)
+    if isinstance(found, list) and isinstance(again, list):
+        pairs = zip(found, again, strict=False)
+        return len(found) == len(again) and all(alike(one, other, near, nothing) for one, other in pairs)
+    if isinstance(found, float) and isinstance(again, int | float):
+        return abs(found - again) <= max(near * max(abs(found), abs(again)), nothing)
+    return type(found) is type(again) and bool(found == again)
