@@ -20,7 +20,6 @@ from tests.helpers.scenarios import RowTiming, Scenario, prefix_stores, prefixes
 
 _ROLES: tuple[Role, ...] = ("mixed", "mixed", "off", "off")
 _ALONE: tuple[Role, ...] = ("mixed", "off", "off", "off")
-_UNEQUAL: tuple[tuple[Role, int], ...] = (("prefill", 160), ("prefill", 44), ("decode", 88), ("off", 88))
 _APART: tuple[Role, ...] = ("prefill", "decode", "decode", "off")
 
 
@@ -289,10 +288,6 @@ def pressed(draw: Draw) -> Scenario:
     ]
     if len(pools) > 1 and draw.chance(1 / 3):  # where few may decode, and copies that wait take each place that is left
         pools = [replace(pool, role=role, instances=1) for pool, role in zip(pools, _APART, strict=False)]
-    elif len(pools) > 2 and draw.chance(0.3):  # what is preempted may be too large for where it would prefill
-        rooms = zip(pools, _UNEQUAL, strict=False)
-        pools = [replace(with_room(pool, scenario.model, room), role=role) for pool, (role, room) in rooms]
-        engine = replace(engine, kv_tokens=None)
     link = scenario.cluster.link
     if draw.chance(0.75):  # copies that take many steps
         link = replace(link, bandwidth_bytes_s=2.0 ** draw.integer(8, 10))
@@ -304,7 +299,7 @@ def pressed(draw: Draw) -> Scenario:
         admit="",
         split_at="",
         tick_s=draw.dyadic(2, 24, -8),
-        moves=draw.integer(3, 5),
+        moves=draw.integer(4, 6),
         roles=draw.one([0, 0, 0, 1]),
     )
     timing = scenario.timing
@@ -345,10 +340,10 @@ def migrating(draw: Draw) -> Scenario:
     engine = replace(
         scenario.engine,
         block_tokens=size,
-        kv_tokens=draw.one([88, 112, 240, 480]),
+        kv_tokens=draw.one([64, 88, 112, 240]),
         max_batch=12,
         watermark=draw.one([0.0, 0.0625]),
-        prefix_cache=draw.chance(0.5),
+        prefix_cache=draw.chance(0.7),
         prefix_stores=PrefixStores(),
         batching=draw.one(["decode_first", "unified", "mixed"]),
         speculation=Speculation(),
@@ -365,18 +360,72 @@ def streams(draw: Draw) -> Scenario:
     engine = replace(
         scenario.engine,
         batching=draw.one(["concurrent", "concurrent", "decode_first", "unified"]),
-        admission_wait_steps=draw.one([0, 1, 3]),
+        admission_wait_steps=draw.one([0, 2, 5]),
         role_change_s=draw.dyadic(1, 40, -7),
+        speculation=Speculation(),
+        token_budget=draw.one([8, 16, 64]),
     )
     rules = replace(
         scenario.rules,
         batching="",
-        tick_s=draw.one([0.0, draw.dyadic(3, 24, -6)]),
+        route_prefill="hash",
+        tick_s=draw.one([0.0, draw.dyadic(3, 40, -6)]),
         roles=draw.one([1, 2, 3]),
         budgets=draw.chance(0.5),
-        split_at=draw.one(["", "prompt"]),
+        moves=0,
+        split_at="",
     )
-    pools = [replace(pool, instances=draw.integer(1, 2)) for pool in scenario.cluster.pools]
+    pools = [
+        replace(with_split(pool, scenario.model, pp=1, dp=1), rank_choice="even", instances=draw.integer(1, 2))
+        for pool in scenario.cluster.pools
+    ]
+    timing = {
+        gpu: replace(row, per_prefill_token_s=draw.dyadic(1, 16, draw.one([-9, -7, -5])))
+        for gpu, row in scenario.timing.rows.items()
+    }
+    cluster = _with_pools(scenario, pools)
+    return replace(scenario, engine=engine, rules=rules, cluster=cluster, timing=RowTiming(timing))
+
+
+def trickling(draw: Draw) -> Scenario:
+    """Several prefill steps within a step of decodes empty a queue, whose admission waits for others to come."""
+    scenario = streams(draw)
+    count = draw.integer(20, 40)
+    arrival_s = draw.dyadic(4, 16, -7) * np.cumsum(draw.integers(0, 3, count))
+    workload = Workload(arrival_s, np.array(draw.integers(1, 24, count)), np.array(draw.integers(4, 30, count)))
+    engine = replace(
+        scenario.engine,
+        kv_tokens=960,
+        batching="concurrent",
+        max_batch=24,
+        admission_wait_steps=draw.integer(1, 3),
+        token_budget=draw.one([8, 16, 24]),
+    )
+    rules = Rules(scenario.rules.seed, route_prefill="hash")
+    pools = [replace(pool, instances=1, role=role) for pool, role in zip(scenario.cluster.pools, _ALONE, strict=False)]
+    row = StepRow(base_s=2.0**-7, per_prefill_token_s=2.0**-9, per_sequence_s=draw.dyadic(2, 12, -7))
+    return replace(
+        scenario,
+        workload=workload,
+        engine=engine,
+        rules=rules,
+        cluster=_with_pools(scenario, pools),
+        timing=RowTiming(dict.fromkeys(scenario.timing.rows, row)),
+    )
+
+
+def unequal(draw: Draw) -> Scenario:
+    """What is preempted where nobody prefills may be too large for the instance that it is sent to."""
+    scenario = pressed(draw)
+    pool = replace(scenario.cluster.pools[0], instances=1, reserve_tokens=None)
+    sizes: tuple[tuple[str, Role, int], ...] = (
+        ("large", "prefill", 160),
+        ("small", "prefill", 40),
+        ("decodes", "decode", 88),
+    )
+    pools = [replace(with_room(pool, scenario.model, tokens), name=name, role=role) for name, role, tokens in sizes]
+    engine = replace(scenario.engine, kv_tokens=None, preemption="recompute", watermark=0.0, max_batch=12)
+    rules = replace(scenario.rules, route_prefill="hash", roles=0, moves=0)
     return replace(scenario, engine=engine, rules=rules, cluster=_with_pools(scenario, pools))
 
 
@@ -537,6 +586,14 @@ FAMILIES: Mapping[str, Family] = {
     family.__name__: family
     for family in (
         *(scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving),
-        *(clocked, ranked, migrating, streams, many),  # for events of one time, long leaps, and what else is rare
+        *(
+            clocked,
+            ranked,
+            migrating,
+            streams,
+            trickling,
+            unequal,
+            many,
+        ),  # for events of one time, long leaps, and what else is rare
     )
 }

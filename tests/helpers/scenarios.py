@@ -371,6 +371,7 @@ def _engines(draw: Draw, exact: bool, block_tokens: int, cached: bool) -> Engine
     )
 
 
+_AS_LONG_AS_CAN_BE = 8  # percent of scenarios of which the longest request is as long as a context may be
 _LAYOUTS: tuple[tuple[Role, ...], ...] = (
     *(("mixed",), ("mixed",), ("mixed", "mixed"), ("prefill", "decode")),
     *(("prefill", "decode", "mixed"), ("prefill", "decode", "decode")),
@@ -386,12 +387,12 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
         pools(draw, f"{role}{number or ''}", role, exact, block_tokens, model) for number, role in enumerate(layout)
     )
     workload = workloads(draw, exact, block_tokens)
-    if draw.chance(0.3):  # some request is as long as a context may be, and others are longer
-        model = replace(model, max_context=int(draw.one((workload.input_tokens + workload.output_tokens).tolist())))
     cached = workload.has_prefixes and draw.chance(0.75)
     engine = _engines(draw, exact, block_tokens, cached)
     link = LinkSpec(bandwidths(draw, exact), draw.some(exact, 1, 20, -9))
     timing = RowTiming({pool.gpu.name: step_rows(draw, exact) for pool in specs})
     load = Closed(draw.integer(1, 6)) if draw.chance(1 / 3) else Open()
     ruled, seed = rules(draw, exact, workload), draw.integer(0, 99)
+    if seed < _AS_LONG_AS_CAN_BE:
+        model = replace(model, max_context=int((workload.input_tokens + workload.output_tokens).max()))
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
