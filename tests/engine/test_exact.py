@@ -14,9 +14,9 @@ from tests.helpers.differences import differences, run_engine, run_reference
 from tests.helpers.families import FAMILIES
 
 QUICK = {"scenarios": 500, "crowded": 150, "severed": 150, "sharing": 150, "shared": 150}
-QUICK |= {"pressed": 100, "staged": 100, "doubled": 50, "fetching": 50, "moving": 100, "clocked": 100, "ranked": 50}
-QUICK |= {"migrating": 100, "streams": 100, "trickling": 50, "unequal": 50, "many": 50}
-_BLOCK = 50  # runs of one test, so that processes share them out
+QUICK |= {"pressed": 100, "staged": 100, "doubled": 50, "fetching": 50, "moving": 100, "clocked": 50, "ranked": 50}
+QUICK |= {"migrating": 50, "streams": 50, "trickling": 50, "unequal": 50, "many": 25}
+_BLOCK = 25  # runs of one test, so that processes share them out
 _MANY = 4000
 
 
