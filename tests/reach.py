@@ -217,7 +217,8 @@ def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[A
         yield "step of experts"
     if i.spec.reserve_blocks is not None:
         yield "step where requests reserve"
-    if duration.beyond_measured(s, i, decodes, chunks, i.depth if decodes else 0) > 1:
+    longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
+    if duration.beyond_measured(s, i, decodes, chunks, longest) > 1:
         yield "step beyond what was measured"
 
 

@@ -61,18 +61,19 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         i.counted_s = s.now_s
     if i.spec.stages > len(decodes) and not chunks:
         bubble_s = (i.spec.stages - len(decodes)) * duration
-    beyond = beyond_measured(s, i, decodes, widest, depth)
+    longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
+    beyond = beyond_measured(s, i, decodes, widest, longest)
     i.step = Step(s.now_s, s.now_s + duration, i.mode, decodes, chunks, context, depth, bubble_s, beyond)
     s.push(i.step.end_s, STEP_END, i.id)
 
 
-def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk], depth: int) -> float:
-    """How far a step of i lies past what was measured; at most 1: within."""
+def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk], longest: int) -> float:
+    """How far a step of i lies past what was measured; at most 1: within. `longest`: prefix and chunk of one prompt."""
+    depth = i.depth if decodes else 0
     drafted = len(decodes) * (1 + depth)
     context = sum(r.input_tokens + r.emitted + depth for r in decodes)
     sampled = drafted + sum(prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks)
     tokens = drafted + sum(tokens for _, _, tokens in chunks)
-    longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
     return s.timing.extrapolation(i.spec.pool, tokens, sampled, len(decodes), context, longest)
 
 
@@ -144,7 +145,7 @@ def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     share = attention_s / alone_s if alone_s > 0 else 0.0
     if i.step is None:
         i.counted_s = s.now_s
-    beyond = beyond_measured(s, i, [], chunks, 0)
+    beyond = beyond_measured(s, i, [], chunks, max(prefix + tokens for _, prefix, tokens in chunks))
     i.prefill_step = Step(s.now_s, end, i.mode, [], chunks, 0, beyond=beyond, is_beside=True, attention_share=share)
     s.push(end, PREFILL_STEP_END, i.id)
 
