@@ -1,9 +1,9 @@
 """What random runs reach: `python -m tests.reach [--runs N]`.
 
-Prints how often each thing that can happen to a request or an instance happened over N runs, of each of ten families in
-turn, and in how many runs each two mechanisms were both at work. The other families are left out: they repeat one rare
-thing. The plain engine is watched while it runs: a probe is called before a function of that engine, with what the
-function is called with, and names what is about to happen.
+Prints how often each thing that can happen to a request or an instance happened over N runs, of each of the broad
+families in turn, and in how many runs each two mechanisms were both at work. The plain engine is watched while it runs:
+a probe is called before a function of that engine, with what the function is called with, and names what is about to
+happen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Instance, Request
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
-from tests.helpers.families import FAMILIES
+from tests.helpers.families import BROAD
 
 MODULES: tuple[Any, ...] = (
     *(arrivals, cache, duration, forming, kv, loop, prefixes, roles, scheduling, step_end, transfers),
@@ -271,7 +271,6 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "end_fetch": _end_fetch,
     "start_step": _start_step,
     "start_prefill_step": _always("prefill step beside decodes"),
-    "contention_s": _always("contention of streams"),
     "decode_elsewhere": _always("cut in its output"),
     "prefill_elsewhere": _always("cut in its prompt"),
     "turn_away": _always("turned away after its prefill"),
@@ -340,14 +339,7 @@ MECHANISMS = {
     "beyond": "step beyond what was measured",
 }
 # Pairs that exclude each other, by the rules of the engine or by what they are.
-EXCLUDED = frozenset(
-    {
-        *(("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")),
-    }
-)
-
-
-_COUNTED = tuple(FAMILIES)[:10]
+EXCLUDED = frozenset({("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
 
 
 def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
@@ -355,10 +347,10 @@ def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     total: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     for number in range(runs):
-        seed, family = divmod(number, len(_COUNTED))
+        seed, family = divmod(number, len(BROAD))
         counts: Counter[str] = Counter()
         with watched(counts):
-            simulation, _ = run_reference(drawn(_COUNTED[family], seed))
+            simulation, _ = run_reference(drawn(list(BROAD)[family], seed))
         counts["arrived together"] += _together(simulation)
         counts["cut"] = counts["cut in its prompt"] + counts["cut in its output"]
         total.update(counts)

@@ -38,9 +38,10 @@ from policies.continuous import Continuous
 from policies.distserve import DistServe
 from tests.conftest import ROOT
 from tests.helpers.bounds import retimed, saturated, server, with_options
+from tests.helpers.differences import run_engine
 from tests.helpers.drawing import each
 from tests.helpers.parts import load as part
-from tests.helpers.rulers import RuledPredictor, Ruler, Rules, ruled_policy
+from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import MODEL, RowTiming, Scenario, scenarios
 
 GPU, LLAMA = part("gpu", "h100"), part("model", "llama3_8b")
@@ -54,17 +55,7 @@ NEAR = 1 + 1e-6
 
 def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
     """Run it; under SLOs that lie on what it reached, no bound may be lower than what it reached."""
-    policy = ruled_policy(Ruler(scenario.rules))
-    result = simulate(
-        scenario.workload,
-        scenario.cluster,
-        scenario.model,
-        scenario.timing,
-        scenario.engine,
-        policy,
-        RuledPredictor(scenario.rules),
-        load=scenario.load,
-    )
+    result, _ = run_engine(scenario)
     plans = bool(scenario.rules.batching) or scenario.rules.budgets
     cluster = any_plan(scenario.cluster) if plans else scenario.cluster
     if scenario.rules.roles:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.reach import MECHANISMS, PROBES, is_excluded, reached
+from tests.reach import MECHANISMS, is_excluded, reached
 
 RUNS = 500
 FLOOR = 20
@@ -33,7 +33,7 @@ EVENTS = (
     *("step where requests reserve", "step with ranks", "swap-in barred by the largest batch alone"),
     *("swap-in barred by the watermark alone", "swapped in", "swapped out", "switched off"),
     *("switched off with cached prefixes", "switched on", "transfer that waits for room"),
-    *("turned away after its prefill", "contention of streams"),
+    "turned away after its prefill",
 )
 
 
@@ -53,6 +53,5 @@ def test_mechanisms_meet(table: tuple[dict[str, int], dict[tuple[str, str], int]
     assert not rare, rare
 
 
-def test_nothing_is_counted_that_no_probe_names() -> None:
-    assert len(PROBES) > 20
+def test_what_tells_of_a_mechanism_happens_often_too() -> None:
     assert set(MECHANISMS.values()) - {"cut"} <= set(EVENTS)
