@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
@@ -25,10 +26,13 @@ from hydra.core.utils import JobRuntime
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
+from omegaconf import __version__ as omegaconf_version
+
+from framework.compiler.user_cache import kept_file, read_back, write_back
 
 # Of Hydra's own settings, those that decide neither which files are read nor what the others become.
 _HYDRA_SETTINGS = ("hydra.launcher.", "hydra.mode", "hydra.run.", "hydra.sweep.")
-_KEPT = 64  # configurations without their settings, each some 30 KB
+_KEPT, _KEPT_FILES = 64, 256  # configurations without their settings, each some 30 KB: in memory, on disk
 
 
 class Loader(ConfigLoaderImpl):
@@ -120,6 +124,22 @@ def _composed(
     choices: tuple[str, ...],
 ) -> bytes:
     """A configuration with nothing but choices, pickled. `files` and `job_name` only say what else it depends on."""
+    depends_on = (places, files, job_name, config_name, run_mode, choices, hydra_version, omegaconf_version)
+    file = kept_file("compositions", repr(depends_on), _KEPT_FILES)
+    composed = read_back(file) or _compose(places, config_name, run_mode, choices)
+    if file is not None and not any(_asks_the_environment(Path(name)) for name, _, _ in files):
+        write_back(file, composed)
+    return composed
+
+
+def _asks_the_environment(file: Path) -> bool:
+    """Whether what a configuration is may depend on variables of the environment."""
+    return b"oc.env" in file.read_bytes()
+
+
+def _compose(
+    places: tuple[tuple[str, str], ...], config_name: str | None, run_mode: RunMode, choices: tuple[str, ...]
+) -> bytes:
     path = ConfigSearchPathImpl()
     for provider, place in places:
         path.append(provider, place)
