@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, STEP_END, TICK
 from framework.engine.reference.arrivals import arrive, finish_copy
+from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import schedule_woken
 from framework.engine.reference.simulation import Simulation
@@ -33,6 +34,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         process(s, kind, id)
         while s.woken:
             schedule_woken(s, s.woken.pop(0))
+        share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))
     return s
