@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir
@@ -25,10 +25,13 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf import __version__ as omegaconf_version
+from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.suggest import instead_of
 from framework.compiler.user_cache import kept_file, read_back, write_back
+from framework.errors import InputError
 
 # Of Hydra's own settings, those that decide neither which files are read nor what the others become.
 _HYDRA_SETTINGS = ("hydra.launcher.", "hydra.mode", "hydra.run.", "hydra.sweep.")
@@ -72,9 +75,19 @@ class Loader(ConfigLoaderImpl):
                 tuple(str(override.input_line) for override in parsed if override not in settings),
             )
         )
-        self._apply_overrides_to_config(settings, config)
+        self._apply(settings, config)
         _note_overrides(config, parsed)
         return config
+
+    def _apply(self, settings: list[Override], config: DictConfig) -> None:
+        """Change these settings. Raises InputError for one that there is not, with what there is instead."""
+        for setting in settings:
+            key = setting.key_or_group
+            is_change = not (setting.is_add() or setting.is_force_add() or setting.is_delete())
+            if is_change and setting.package is None and not _has(config, key):
+                known = cast(dict[str, Any], OmegaConf.to_container(config))
+                raise InputError(f"{key}: there is no such setting{instead_of(key, known)}")
+            self._apply_overrides_to_config([setting], config)
 
 
 class _Repository(ConfigRepository):
@@ -154,6 +167,16 @@ def _read(provider: str, place: str, config_path: str, stamp: tuple[int, int]) -
     path = ConfigSearchPathImpl()
     path.append(provider, place)
     return pickle.dumps(ConfigRepository(path).load_config(config_path))
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    """Whether a key can be changed: it is there, or it is Hydra's own to judge."""
+    parent, _, last = key.rpartition(".")
+    try:
+        node = OmegaConf.select(config, parent) if parent else config
+    except OmegaConfBaseException:
+        return True
+    return last in node if isinstance(node, DictConfig) else node is not None
 
 
 def _places(path: Any) -> tuple[tuple[str, str], ...]:
