@@ -24,6 +24,7 @@ from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import next_event, next_woken
 from framework.engine.inventory import fail_rest
+from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.roles import take_role
 from framework.engine.mechanisms.sm_sharing import may_prefill
@@ -71,6 +72,7 @@ def _schedule_woken(s: State) -> None:
     i = next_woken(s)
     while i >= 0:
         if not s.instances[i].busy:
+            take_in(s, i)
             schedule(s, i)
         elif unlikely(may_prefill(s, i)):
             schedule_prefills(s, i)

@@ -15,6 +15,7 @@ from framework.engine.reference.transfers import send_ahead, start_decoding, sta
 def schedule_woken(s: Simulation, i: Instance) -> None:
     """The turn of a woken instance has come."""
     if not i.busy:
+        i.take_in_arrivals()
         schedule(s, i)
     elif i.may_prefill:
         schedule_prefills(s, i)
@@ -52,6 +53,17 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.busy = False
     if s.preemptions > preempted:
         start_transfers(s, i)
+        s.wake(i)
+    if s.options.asynchronous:
+        prepare_next(s, i)
+
+
+def prepare_next(s: Simulation, i: Instance) -> None:
+    """The step after the one just formed may hold those that came meanwhile, and count on what came free late."""
+    news = bool(i.inbox) or bool((i.late_seats or i.late_blocks) and i.waiting)
+    i.late_seats = i.late_blocks = 0
+    i.take_in_arrivals()
+    if news:
         s.wake(i)
 
 
