@@ -21,7 +21,18 @@ from rich.text import Text
 from tests.conftest import ROOT
 
 README = ROOT / "README.md"
-_NAMES = ("settings", "policies", "traces", "step_times", "results", "experiments", "engine", "trust", "speed")
+_NAMES = (
+    "settings",
+    "policies",
+    "traces",
+    "step_times",
+    "timing",
+    "results",
+    "experiments",
+    "engine",
+    "trust",
+    "speed",
+)
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in _NAMES))
 PICTURE = ROOT / "docs" / "run.svg"
 CLAIMS = ROOT / "docs" / "claims.md"
