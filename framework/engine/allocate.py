@@ -129,6 +129,7 @@ def _set_clock(sim: NDArray[np.void], requests: NDArray[np.void]) -> None:
     sim["next_session"] = waiting[0] if len(waiting) else len(requests)
     sim["change_s"], sim["changing"] = np.inf, -1
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
+    sim["scheduled"] = -1
 
 
 def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:

@@ -100,7 +100,7 @@ INSTANCE = record(
     ("admission_opens", "i8"),  # decode_steps from which on its queue is admitted from, -1: its queue was empty
     ("busy", "b1"),  # 1: a step is under way
     ("changed", "b1"),  # 1: something changed since its last step was formed
-    ("woken", "b1"),  # 1: it is in the list of instances that schedule after this event
+    ("woken", "b1"),  # 1: it is in the list of instances that schedule at this time
     ("touched", "b1"),  # 1: it is in the list of instances whose load has changed
     ("switching", "b1"),  # 1: a running request's migration is due to switch
     ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step

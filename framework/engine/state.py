@@ -62,7 +62,7 @@ OPTIONS = record(
     ("load_tree_at", "i8"),  # winner tree over the least queued instances
     ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
     ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
-    ("woken_at", "i8"),  # ring of the instances that schedule after this event
+    ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
     ("heap_at", "i8"),  # heap of copies under way
     ("turns_at", "i8"),  # heap of later turns whose arrival is known
     ("finished_at", "i8"),  # requests that have finished, in the order of their ends
@@ -135,6 +135,7 @@ SIM = record(
     ("prefill_end_of", "i8"),  # whose that is
     ("woken", "i8"),  # instances in the ring of woken ones
     ("woken_first", "i8"),  # where that ring begins
+    ("scheduled", "i8"),  # the largest number of an instance that has scheduled at the present time, -1: none has
     ("heap_size", "i8"),  # copies under way
     ("turns_size", "i8"),  # later turns whose arrival is known
     ("leaping", "i8"),  # instances in the list at `leaping_at`

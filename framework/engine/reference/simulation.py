@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, TICK
+from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.engine.reference.cache import Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
 from framework.engine.reference.state import FINISHED, Instance, Links, Request
@@ -91,8 +91,7 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
-        self.order: list[tuple[float, int, int]] = []  # events processed: time, kind, id
-        self.woken: list[Instance] = []  # instances that schedule once the present event is done with
+        self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
@@ -132,10 +131,16 @@ class Simulation:
         self.outstanding -= 1
 
     def wake(self, i: Instance) -> None:
-        """Something changed for i: idle, it schedules a step after this event, else at its next boundary."""
+        """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""
         i.changed = True
-        if (not i.busy or i.may_prefill) and i not in self.woken:
-            self.woken.append(i)
+        if not i.busy or i.may_prefill:
+            self.await_turn(i)
+
+    def await_turn(self, i: Instance) -> None:
+        """Let i schedule once all events of this time have been processed."""
+        if not i.woken:
+            i.woken = True
+            self.push(self.now_s, SCHEDULE, i.id)
 
     # --- quantities ---
 

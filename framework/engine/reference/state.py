@@ -149,8 +149,9 @@ class Instance:
         self.incoming: list[Request] = []
         self.reserved: list[Request] = []  # copies under way to this instance hold a seat and blocks here
         self.leaving: list[Request] = []  # prefilled or handed over, their KV kept here until a copy has ended
-        self.busy = False
+        self.busy = False  # in a step
         self.changed = False
+        self.woken = False  # it schedules at this time
         self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk
         self.step: Step | None = None
         self.prefill_step: Step | None = None  # the prefill step beside its decodes

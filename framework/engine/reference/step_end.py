@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from framework.engine.reference.prefixes import register_prefix
-from framework.engine.reference.scheduling import schedule
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, FINISHED, REJECTED, Instance, Request, Step
 from framework.engine.reference.transfers import (
@@ -19,8 +18,8 @@ from framework.engine.reference.transfers import (
 
 
 def finish_step(s: Simulation, i: Instance) -> None:
-    """i's step has ended: tokens are emitted, requests finish or move on, and i schedules its next step."""
-    step, i.step = i.step, None
+    """i's step has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
+    step, i.step, i.busy = i.step, None, False
     assert step is not None
     count_step(s, i, step)
     for r in step.decodes:
@@ -53,7 +52,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
             frees_memory = complete_prefill(s, i, r) or frees_memory
     if frees_memory:
         start_transfers(s, i)
-    schedule(s, i)
+    s.await_turn(i)
 
 
 def finish_prefill_step(s: Simulation, i: Instance) -> None:
