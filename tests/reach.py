@@ -253,6 +253,31 @@ def _take(self: cache.Cache, request: int, blocks: int) -> Names:
         yield "prefix evicted"
 
 
+def _between_steps(i: Instance) -> bool:
+    """Whether i has ended a step at this time, and is still to form the next one."""
+    return i.woken and not i.busy and bool(i.running)
+
+
+def _enqueue(s: Simulation, r: Request, i: Instance) -> Names:
+    if _between_steps(i):
+        yield "queued between two steps"
+
+
+def _arrive_with_kv(s: Simulation, r: Request) -> Names:
+    if r.destination is not None and _between_steps(r.destination):
+        yield "KV arrived between two steps"
+
+
+def _tick(s: Simulation, number: int) -> Names:
+    if any(_between_steps(i) for i in s.instances):
+        yield "tick between two steps"
+
+
+def _take_turn(s: Simulation, i: Instance) -> Names:
+    if any(other.woken for other in s.instances if other is not i):
+        yield "several schedule at one time"
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -279,6 +304,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "start_transfers": _start_transfers,
     "ask_batching": _ask_batching,
     "set_admission": _set_admission,
+    "enqueue": _enqueue,
+    "arrive_with_kv": _arrive_with_kv,
+    "tick": _tick,
+    "take_turn": _take_turn,
     "form_batch": _always("static batch"),
     "fail_rest": _always("run that stalls"),
 }

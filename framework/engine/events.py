@@ -16,7 +16,7 @@ from framework.engine.state import State
 def next_event(s: State) -> int:
     """Advance the clock to the next event and tell which it is: its id; -1 if only ticks and role changes are left.
 
-    Ties go to the lower kind, then to the lower id; so an instance schedules only where nothing else is due at that time.
+    Ties go to the lower kind, then to the lower id: an instance schedules only where nothing else is due at that time.
     """
     sim = s.sim
     time_s, kind, event = np.inf, STEP_END, -1
@@ -70,7 +70,7 @@ def _next_arrival(s: State) -> int:
 
 @inner
 def wake(s: State, i: int) -> None:
-    """Something changed for i: unless it is in a step, it schedules once all events of this time have been processed."""
+    """Something changed for i: unless it is in a step, it schedules once all events of this time are processed."""
     inst = s.instances[i]
     inst.changed = True
     load_changed(s, i)
