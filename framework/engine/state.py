@@ -82,9 +82,10 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
-    ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: there is no prefix cache
-    ("hash_at", "i8"),  # names of the trace blocks of all requests
-    ("held_at", "i8"),  # 1 for each of them that its request references
+    ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
+    ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
+    ("hash_at", "i8"),  # names of the blocks of all requests that can be shared
+    ("held_at", "i8"),  # for each of them that its request references, 1 + its node in the cache; 0: it does not
     ("cache_nodes", "i8"),  # nodes of the cache of each instance
     ("cache_slots", "i8"),  # slots of its hash table, a power of two
     ("tiers", "i8"),  # tiers of prefix blocks below GPU memory that an instance reads, 0: none

@@ -73,7 +73,7 @@ def _add_chunks(s: State, i: int) -> None:
             r = s.lists[inst.prefilling_at + j]
             s.requests[r].prefilled += chunk
             inst.queued_tokens -= chunk
-            register_prefix(s, i, r)
+            register_prefix(s, i, r, s.requests[r].prefilled)
             if unlikely(s.options.tiers > 0):
                 keep_prefix(s, i, r)
     load_changed(s, i)

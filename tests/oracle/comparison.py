@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, Implementation
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate
@@ -61,8 +61,8 @@ def oracle(python: str) -> Iterator[Oracle]:
         process.stdin.close()
 
 
-def simulated(run: Run) -> Result:
-    """The run by the compiled engine."""
+def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
+    """The run by one of the engines."""
     engine = EngineConfig(
         token_budget=run.token_budget,
         max_batch=run.max_batch,
@@ -70,7 +70,9 @@ def simulated(run: Run) -> Result:
         kv_tokens=run.blocks * run.block_tokens,
         kv_fraction=1.0,
         prefix_cache=run.prefix_cache,
+        prefix_unit="engine",
         watermark=run.watermark,
+        implementation=implementation,
     )
     model = replace(MODEL, max_context=200_000)
     cluster = ClusterSpec((PoolSpec("all", "mixed", 1, server("gpu", 1000)),), LinkSpec(1.0))

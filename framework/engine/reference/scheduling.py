@@ -32,6 +32,7 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.take_in(r)
         if r.is_partial:
             i.prefilling.append(r)
+            r.caches = True
         else:
             start_decoding(s, i, r)
     i.joining = []

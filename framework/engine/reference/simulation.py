@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
-from framework.engine.reference.cache import Cache, Store
+from framework.engine.reference.cache import BlockCache, Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
 from framework.engine.reference.state import FINISHED, Instance, Links, Request
 from framework.errors import PolicyError
-from framework.workload import Workload
+from framework.workload import Workload, block_names
 
 ROLE_NAMES = {role: name for name, role in ROLES.items()}
 
@@ -72,11 +72,15 @@ class Simulation:
         self.options = options
         self.timing = timing
         self.hooks = hooks
+        self.shares_early = options.prefix_cache and options.prefix_unit == "engine"
         self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
-        per_id = self.hash_tokens // options.block_tokens
+        if self.shares_early:
+            self.hash_tokens = options.block_tokens
+            self._names, self._name_offsets = block_names(workload, options.block_tokens)
+        per_id, kind = self.hash_tokens // options.block_tokens, BlockCache if self.shares_early else Cache
         begin_s = float(workload.arrival_s[0]) if options.clients is None else 0.0
         self.instances = [
-            Instance(k, spec, Cache(spec.total_blocks, per_id), watermark, options.prefill_percent, begin_s)
+            Instance(k, spec, kind(spec.total_blocks, per_id), watermark, options.prefill_percent, begin_s)
             for k, spec in enumerate(specs)
             for watermark in [math.floor(options.watermark * spec.total_blocks)]
         ]
@@ -104,7 +108,9 @@ class Simulation:
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
-        if self.hash_tokens and w.hash_offsets is not None:
+        if self.shares_early:
+            ids = self._names[self._name_offsets[k] : self._name_offsets[k + 1]].tolist()
+        elif self.hash_tokens and w.hash_offsets is not None:
             ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: tokens // self.hash_tokens]
         return Request(k, tokens, int(w.output_tokens[k]), ids)
 

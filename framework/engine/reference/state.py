@@ -34,7 +34,7 @@ class Request:
     id: int
     input_tokens: int
     output_tokens: int
-    hash_ids: list[int]  # ids of its trace blocks that can be shared
+    hash_ids: list[int]  # ids of its blocks that can be shared: those of the trace, or the engine's
     emitted: int = 0
     state: int = PENDING
     reason: str = ""
@@ -45,6 +45,7 @@ class Request:
     split: int = 0  # token before which it is routed again; 0: none, or passed
     covered: int = 0  # tokens that it has blocks for while it prefills
     registered: int = 0
+    caches: bool = False  # its KV is computed where it is, so that its blocks enter the cache there
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
     destination: Instance | None = None
