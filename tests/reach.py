@@ -163,10 +163,36 @@ def _admit(s: Simulation, i: Instance, covered: int) -> Names:
         loaded = [id for id, here in zip(ids, present, strict=True) if not here]
         if len({next(k for k, store in enumerate(i.stores) if id in store.ids) for id in loaded}) > 1:
             yield "loaded from two tiers"
+    if s.shares_early:
+        yield from _shared_early(s, i, r, ids)
     if r.preemptions:
         yield "admitted again"
         if ids:
             yield "admitted again with a prefix"
+
+
+def _shared_early(s: Simulation, i: Instance, r: Request, ids: list[int]) -> Names:
+    size = s.hash_tokens
+    others = [other for other in s.requests if other is not r]
+    if any(ids[k] in other.hash_ids[other.input_tokens // size :][:1] for other in others for k in range(len(ids))):
+        yield "hit what another has generated"
+    if len(ids) * size > r.input_tokens:
+        yield "hit what it has generated itself"
+    for other in i.prefilling:
+        if any(id in other.hash_ids[other.prefilled // size : other.registered] for id in ids):
+            yield "hit a block that is yet to be computed"
+
+
+def _register_copy(self: cache.BlockCache, request: int, id: int) -> Names:
+    if id in self.references:
+        yield "known block enters beside another"
+
+
+def _take_copy(self: cache.BlockCache, request: int, blocks: int) -> Names:
+    if blocks > self.free:
+        yield "block evicted"
+        if len(self.copies[self.idle[0].name]) > 1:
+            yield "one of several blocks of a name evicted"
 
 
 def _with_loads_s(s: Simulation, i: Instance, duration_s: float) -> Names:
@@ -335,6 +361,8 @@ def watched(counts: Counter[str]) -> Iterator[None]:
             for owner in owners:
                 watch(owner, name, probe)
         watch(cache.Cache, "take", _take)
+        watch(cache.BlockCache, "take", _take_copy)
+        watch(cache.BlockCache, "register", _register_copy)
         yield
     finally:
         for owner, name, plain in reversed(before):

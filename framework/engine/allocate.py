@@ -61,7 +61,7 @@ def allocate(
     space = ListSpace()
     _lay_out_run(options, space)
     _lay_out_instances(instances, space, cluster, engine, most_running)
-    cached = engine.prefix_cache and (workload.has_prefixes or engine.prefix_unit == "engine")
+    cached = engine.prefix_cache and (workload.has_prefixes or engine.shares_blocks)
     tiers = np.zeros(0, TIER)
     if cached:
         lay_out_cache(options, instances, space, workload, engine)

@@ -47,7 +47,8 @@ class EngineConfig:
 
     `token_budget`: tokens of one step; `max_batch`: sequences on an instance at once; `block_tokens`: tokens of a KV
     block; `preemption`: what happens to a victim's KV; `prefix_cache`: keep and share the KV of equal prefixes;
-    `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on;
+    `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
+    (above `prefix_stores`, which keep whole ones, always the former);
     `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
@@ -110,10 +111,13 @@ class EngineConfig:
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
         for name, kind in (groups | {"prefix_stores": PrefixStores, "sharing": Sharing}).items():
             _require_settings(name, getattr(self, name), kind)
-        if self.prefix_stores.tiers and self.prefix_unit != "trace":
-            raise InputError("engine.prefix_stores keep whole blocks of the trace; set engine.prefix_unit=trace")
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
+
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether prefixes are shared in KV blocks, from their allocation on."""
+        return self.prefix_cache and self.prefix_unit == "engine" and not self.prefix_stores.tiers
 
 
 @dataclass(frozen=True)

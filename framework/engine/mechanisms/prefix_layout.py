@@ -41,7 +41,7 @@ def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: 
             f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
             f"engine.block_tokens={engine.block_tokens}; choose a divisor"
         )
-    early = engine.prefix_unit == "engine"
+    early = engine.shares_blocks
     blocks = 1 if early else workload.hash_block_tokens // engine.block_tokens
     names = int(block_names(workload, engine.block_tokens)[1][-1]) if early else len(workload.hash_ids)
     options["shares_early"] = early

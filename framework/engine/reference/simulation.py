@@ -72,7 +72,7 @@ class Simulation:
         self.options = options
         self.timing = timing
         self.hooks = hooks
-        self.shares_early = options.prefix_cache and options.prefix_unit == "engine"
+        self.shares_early = options.shares_blocks
         self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
         if self.shares_early:
             self.hash_tokens = options.block_tokens
