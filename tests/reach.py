@@ -279,23 +279,24 @@ def _take(self: cache.Cache, request: int, blocks: int) -> Names:
         yield "prefix evicted"
 
 
-def _between_steps(i: Instance) -> bool:
+def _between_steps(s: Simulation, i: Instance) -> bool:
     """Whether i has ended a step at this time, and is still to form the next one."""
-    return i.woken and not i.busy and bool(i.running)
+    return i.woken and not i.busy and bool(i.steps) and i.steps[-1][1] == s.now_s
 
 
 def _enqueue(s: Simulation, r: Request, i: Instance) -> Names:
-    if _between_steps(i):
+    if _between_steps(s, i):
         yield "queued between two steps"
 
 
-def _arrive_with_kv(s: Simulation, r: Request) -> Names:
-    if r.destination is not None and _between_steps(r.destination):
-        yield "KV arrived between two steps"
+def _finish_copy(s: Simulation, r: Request) -> Names:
+    there = s.instances[r.decode_instance] if r.migration is not None else r.destination
+    if there is not None and _between_steps(s, there):
+        yield "copy ended between two steps"
 
 
 def _tick(s: Simulation, number: int) -> Names:
-    if any(_between_steps(i) for i in s.instances):
+    if any(_between_steps(s, i) for i in s.instances):
         yield "tick between two steps"
 
 
@@ -331,7 +332,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "ask_batching": _ask_batching,
     "set_admission": _set_admission,
     "enqueue": _enqueue,
-    "arrive_with_kv": _arrive_with_kv,
+    "finish_copy": _finish_copy,
     "tick": _tick,
     "take_turn": _take_turn,
     "form_batch": _always("static batch"),

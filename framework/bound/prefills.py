@@ -114,7 +114,7 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
 
 
 def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:
-    """The same of KV blocks that are shared from their allocation on; those that a turn before generates cost nothing."""
+    """The same of KV blocks that are shared from their allocation on; those that a turn before generates are free."""
     names, offsets = block_names(workload, block_tokens)
     blocks = np.minimum(np.diff(offsets), workload.input_tokens // block_tokens)
     request, block = _numbered(blocks)

@@ -46,7 +46,6 @@ def bubble_s(one: Scenario) -> float:
     return float(run_engine(one)[0].instances["bubble_s"][0])
 
 
-
 def test_a_lone_prompt_is_as_slow_as_a_whole_round() -> None:
     for stages in (1, 2, 3, 4):
         one = scenario([(16, 1)], COMPUTE, stages)
@@ -115,8 +114,8 @@ def test_decodes_alone_take_what_they_take() -> None:
 
 
 def test_decodes_take_their_part_of_the_budget() -> None:
-    # 8 tokens: of each micro-batch 1 | 4, then 3 more beside the 1. From then on the first request decodes: 8 tokens less
-    # 1 leave 7, of which a micro-batch may have 4: the prompts of 6 have 2 and 3 left.
+    # 8 tokens: of each micro-batch 1 | 4, then 3 more beside the 1. From then on the first request decodes: 8 tokens
+    # less 1 leave 7, of which a micro-batch may have 4: the prompts of 6 have 2 and 3 left.
     one = scenario([(1, 9), (6, 1), (6, 1)], COMPUTE, budget=8)
     full, rest = 1 + 2 * 4 * 0.125, 1 + 2 * 3 * 0.125
     assert [row[0] for row in times(one)] == [full, *[full + rest] * 2]

@@ -138,8 +138,8 @@ MEMORY = trace((0, 2, 5), (0, 2, 4))
 
 def test_preemption_by_recompute_keeps_emitted_tokens() -> None:
     s = run(MEMORY, instance(blocks=4), block_tokens=2)
-    # At 3 both need a third block: request 1 (the younger) leaves with 3 tokens, is prefilled again (5 tokens, 3 blocks)
-    # when all blocks are free, from 5 on, and the end of that prefill emits its token 4.
+    # At 3 both need a third block: request 1 (the younger) leaves with 3 tokens, is prefilled again (5 tokens, in 3
+    # blocks) when all blocks are free, from 5 on, and the end of that prefill emits its token 4.
     assert tokens(s) == [[1, 2, 3, 4, 5], [1, 2, 3, 6]]
     assert [r.preemptions for r in s.requests] == [0, 1]
     assert s.requests[1].first_token_s == 1

@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{seed} ({', '.join(run.regimes)}): {verdict.where}; preemptions {ours} here, {theirs} there")
     for name in ("all", *_REGIMES, "none of these"):
         print(f"{name}: {equal[name]:,} of {runs[name]:,} runs equal")
-    print(f"{tokens:,} tokens, {preemptions:,} preemptions; equal runs within {worst_s:.1e} s (bound {TOLERANCE_S:.0e})")
+    print(
+        f"{tokens:,} tokens, {preemptions:,} preemptions; equal runs within {worst_s:.1e} s (bound {TOLERANCE_S:.0e})"
+    )
     return int(equal["all"] < runs["all"])
 
 

@@ -77,7 +77,7 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
     model = replace(MODEL, max_context=200_000)
     cluster = ClusterSpec((PoolSpec("all", "mixed", 1, server("gpu", 1000)),), LinkSpec(1.0))
     policy = VllmV1(order="highest_priority" if run.priorities else "fcfs")
-    result = simulate(run.workload(), cluster, model, Affine(**run.times), engine, policy)
+    result = simulate(run.workload(), cluster, model, replace(Affine(), **run.times), engine, policy)
     check_result(result)
     return result
 

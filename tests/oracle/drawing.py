@@ -1,4 +1,4 @@
-"""Workloads drawn for a comparison with vLLM's scheduler, each knob by itself, so that they meet in all combinations."""
+"""Workloads drawn for a comparison with vLLM's scheduler, each knob by itself, so that all combinations come up."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def model() -> ModelConfig:
 
 
 def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
-    """vLLM's scheduler with the settings of a run. One block more than the run says: vLLM keeps one as its null block."""
+    """vLLM's scheduler with the settings of a run, and one block more, which vLLM keeps as its null block."""
     settings = SchedulerConfig(
         max_num_seqs=run["max_batch"],
         max_num_batched_tokens=run["token_budget"],

@@ -1,8 +1,8 @@
 """The prefix cache of an instance: cached blocks are known by name, and shared by requests.
 
-Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody references in a list from the least
-recently used to the most recently used. Memory per instance, from `cache_at`: slots | key | references | older |
-younger.
+Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody references
+in a list from the least recently used to the most recently used. Memory per instance, from `cache_at`: slots | key |
+references | older | younger.
 """
 
 from __future__ import annotations
