@@ -34,7 +34,7 @@ def early(draw: Draw) -> Scenario:
         replace(pool, instances=1, reserve_tokens=None if draw.chance(0.9) else 128) for pool in scenario.cluster.pools
     ]
     workload = _conversations(draw, block_tokens * draw.one([1, 1, 2, 4]))
-    if draw.chance(0.4):  # few at a time with long outputs: who gives way comes back soon
+    if draw.chance(0.35):  # few at a time with long outputs: who gives way comes back soon
         workload = bursts(draw, 12, 48)
         engine = replace(engine, kv_tokens=80, max_batch=3, watermark=0.0, preemption="recompute", batching="unified")
     rules = replace(scenario.rules, route_prefill=draw.one(["", "hash", "cached", "turn"]), fetch_prefix="")
@@ -44,7 +44,7 @@ def early(draw: Draw) -> Scenario:
 def _conversations(draw: Draw, size: int) -> Workload:
     """Up to twenty requests of few families, some of them later turns; `size` tokens in a block of the trace."""
     count, gap_s = draw.integer(8, 20), draw.dyadic(1, 40, draw.one([-9, -7, -5]))
-    waits = np.array([draw.one([0, 0, 0, 1, 2]) for _ in range(count)])
+    waits = np.array([draw.one([0, 0, 0, 0, 1, 2]) for _ in range(count)])
     prompts: list[int] = []
     names: list[list[int]] = []
     outputs, previous = draw.integers(1, draw.one([12, 40]), count), []
@@ -59,7 +59,8 @@ def _conversations(draw: Draw, size: int) -> Workload:
         else:
             prompts.append(draw.integer(1, 50))
             family = draw.integer(1, 2)
-            common = [100 * family + j for j in range(draw.integer(0, -(-prompts[-1] // size)))]
+            filled = -(-prompts[-1] // size)
+            common = [100 * family + j for j in range(filled if draw.chance(0.6) else draw.integer(0, filled))]
         blocks = -(-prompts[-1] // size) if draw.chance(0.5) else prompts[-1] // size
         names.append((common + [1000 * (k + 1) + j for j in range(blocks)])[:blocks])
         previous.append(before)

@@ -252,8 +252,32 @@ MUTANTS = (
     Mutant(
         "a prefix is known before it is computed",
         "mechanisms/prefix_cache.py",
-        "(q.registered + 1) * hash_tokens <= q.prefilled",
-        "q.registered * hash_tokens <= q.prefilled",
+        "(q.registered + 1) * hash_tokens <= tokens",
+        "q.registered * hash_tokens <= tokens",
+    ),
+    Mutant(
+        "a block that is known stays private",
+        "mechanisms/prefix_cache.py",
+        "if s.options.shares_early or find(s, i, key) < 0:",
+        "if find(s, i, key) < 0:",
+    ),
+    Mutant(
+        "a chunk is shared once it is computed",
+        "prefill.py",
+        "share_chunk(s, i, r, s.requests[r].prefilled + chunk)",
+        "share_chunk(s, i, r, s.requests[r].prefilled)",
+    ),
+    Mutant(
+        "what was generated is forgotten",
+        "kv_cache.py",
+        "if unlikely(s.options.shares_early) and q.caches:",
+        "if False:",
+    ),
+    Mutant(
+        "KV from elsewhere enters the cache",
+        "kv_cache.py",
+        "if unlikely(s.options.shares_early) and q.caches:",
+        "if unlikely(s.options.shares_early):",
     ),
     Mutant(
         "blocks are unreferenced from the first",

@@ -16,7 +16,6 @@ from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.timing.affine import Affine
 from policies.vllm_v1 import VllmV1
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
@@ -77,7 +76,7 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
     model = replace(MODEL, max_context=200_000)
     cluster = ClusterSpec((PoolSpec("all", "mixed", 1, server("gpu", 1000)),), LinkSpec(1.0))
     policy = VllmV1(order="highest_priority" if run.priorities else "fcfs")
-    result = simulate(run.workload(), cluster, model, replace(Affine(), **run.times), engine, policy)
+    result = simulate(run.workload(), cluster, model, run.times, engine, policy)
     check_result(result)
     return result
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from framework.timing.affine import Affine
 from framework.workload import Workload
 from tests.helpers.drawing import Draw
 
 BLOCK_TOKENS = 16
-_TIMES = {
-    "base_s": 2.0**-7,
-    "per_prefill_token_s": 2.0**-16,
-    "prefill_quadratic_s": 2.0**-31,
-    "per_sequence_s": 2.0**-16,
-    "per_context_token_s": 2.0**-24,
-}
+_TIMES = Affine(2.0**-7, 2.0**-16, 2.0**-31, 2.0**-16, 2.0**-24)
 
 
 @dataclass(frozen=True)
@@ -46,12 +41,12 @@ class Run:
     long_prefill_tokens: int = 0  # 0: no limit
     priorities: bool = False
     block_tokens: int = BLOCK_TOKENS
-    times: dict[str, float] = field(default_factory=lambda: dict(_TIMES))
+    times: Affine = _TIMES
     regimes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As `tests.oracle.vllm_scheduler` reads it."""
-        return {**vars(self), "requests": [vars(r) for r in self.requests]}
+        return {**vars(self), "requests": [vars(r) for r in self.requests], "times": vars(self.times)}
 
     def workload(self) -> Workload:
         """The same for the simulator: blocks of prompts named by all tokens up to their ends."""

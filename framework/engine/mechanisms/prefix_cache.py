@@ -1,7 +1,7 @@
 """The prefix cache of an instance: cached blocks are known by name, and shared by requests.
 
-Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody references
-in a list from the least recently used to the most recently used. Memory per instance, from `cache_at`: slots | key |
+Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody
+references in a list from the least recently used to the youngest. Memory per instance, from `cache_at`: slots | key |
 references | older | younger.
 """
 
