@@ -26,6 +26,7 @@ from framework.engine.reference import (
     duration,
     forming,
     kv,
+    links,
     loop,
     prefixes,
     roles,
@@ -40,7 +41,7 @@ from tests.helpers.differences import run_reference
 from tests.helpers.families import BROAD
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, duration, forming, kv, loop, prefixes, roles, scheduling, step_end, transfers),
+    *(arrivals, cache, duration, forming, kv, links, loop, prefixes, roles, scheduling, step_end, transfers),
 )
 Names = Iterator[str]
 
@@ -259,6 +260,40 @@ def _start_copy(
     yield "sent ahead, layer by layer" if computed_s > 0 else "copied"
 
 
+def _begin_copy(s: Simulation, r: Request, source: Instance, target: Instance, *others: Any) -> Names:
+    if max(source.egress_free_s, target.ingress_free_s) > s.now_s:
+        yield "copy that waits for its turn"
+
+
+def _share_links(s: Simulation) -> Names:
+    channels = list(s.channels.values())
+    if not s.links_changed and not any(channel.changed for channel in channels):
+        return
+    if any(len(channel.copies) > 1 for channel in channels):
+        yield "copies between the same two instances"
+    if len({channel.source for channel in channels}) < len(channels):
+        yield "copies that share a sender"
+    if len({channel.target for channel in channels}) < len(channels):
+        yield "copies that share a receiver"
+    rates = links.fair_rates(s)
+    if any(not channel.changed and rates[channel] != channel.rate_bytes_s for channel in channels):
+        yield "copy that another slows or speeds up"
+    carried = sum(rate * len(channel.copies) for channel, rate in rates.items())
+    if len(channels) > 1 and s.options.fabric_bytes_s is not None and carried > 0.99 * s.options.fabric_bytes_s:
+        yield "copies that a fabric limits"
+
+
+def _has_ended(s: Simulation, r: Request) -> Names:
+    assert r.copy is not None
+    if r.copy.channel is not None and max(s.now_s, r.copy.complete_s) + r.copy.landing_s > s.now_s:
+        yield "copy that ends after its last byte"
+
+
+def _withdraw_copy(s: Simulation, r: Request) -> Names:
+    assert r.copy is not None
+    yield "copy withdrawn while it flows" if r.copy.channel is not None else "copy withdrawn"
+
+
 def _start_transfers(s: Simulation, d: Instance) -> Names:
     if d.incoming and not d.has_room(transfers.blocks_there(s, d, d.incoming[0])):
         yield "transfer that waits for room"
@@ -328,6 +363,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "turn_away": _always("turned away after its prefill"),
     "call_back": _call_back,
     "start_copy": _start_copy,
+    "begin_copy": _begin_copy,
+    "share_links": _share_links,
+    "has_ended": _has_ended,
+    "withdraw_copy": _withdraw_copy,
     "start_transfers": _start_transfers,
     "ask_batching": _ask_batching,
     "set_admission": _set_admission,
@@ -382,6 +421,7 @@ MECHANISMS = {
     "stores": "loaded from a store",
     "fetch": "prefix fetched",
     "transfers": "copied",
+    "shared links": "copies that share a link",
     "layers ahead": "sent ahead, layer by layer",
     "drafts": "step that verifies drafts",
     "ranks": "step with ranks",
@@ -396,6 +436,7 @@ MECHANISMS = {
     "experts": "step of experts",
     "beyond": "step beyond what was measured",
 }
+_SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
 EXCLUDED = frozenset({("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
 
@@ -410,6 +451,7 @@ def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
         with watched(counts):
             simulation, _ = run_reference(drawn(list(BROAD)[family], seed))
         counts["arrived together"] += _together(simulation)
+        counts["copies that share a link"] = sum(counts[name] for name in _SHARED)
         counts["cut"] = counts["cut in its prompt"] + counts["cut in its output"]
         total.update(counts)
         at_work = [name for name, event in MECHANISMS.items() if counts[event]]

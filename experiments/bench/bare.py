@@ -1,7 +1,8 @@
 """A bare compiled loop to measure the framework against: the engine's decisions, every iteration stepped, nothing else.
 
 What one would write to replay one trace through one policy: plain arrays, no hooks, no leaps, no log, no preemption, no
-prefix cache. Every request ends when it ends in the engine (tests/experiments/test_bench.py).
+prefix cache, and copies that wait for each other (`link_sharing=fifo`). Every request ends when it ends in the engine
+(tests/experiments/test_bench.py).
 """
 
 from __future__ import annotations

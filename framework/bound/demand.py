@@ -89,7 +89,8 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
         bytes_ = np.where(workload.output_tokens > 1, workload.input_tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]
         ends = [float(cluster.link_bytes_s[roles == role].sum()) for role in ("prefill", "decode")]
-        uses.append(_Use("link", bytes_, min(ends)))
+        fabric_bytes_s = cluster.link.fabric_bytes_s
+        uses.append(_Use("link", bytes_, min(ends) if fabric_bytes_s is None else min(*ends, fabric_bytes_s)))
     if setting.load.clients is not None:
         waited_s = np.where(needs.served, needs.ready_s + needs.prefill_s + needs.transfer_s, 0.0)
         uses.append(_Use("clients", waited_s, float(setting.load.clients), lasting=True))

@@ -24,6 +24,7 @@ Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _SLACK = 1e-9  # sums of times in another order
+_ROUNDED_S = 2.0**-31  # that a copy may take less, as times of copies are rounded
 
 
 @dataclass(frozen=True)
@@ -278,10 +279,13 @@ def _transfer_s(setting: Setting) -> Floats:
         if pool.role != "prefill"
     )
     tokens = setting.workload.input_tokens
-    bytes_ = tokens * setting.copy_bytes_per_token
+    bytes_, link = tokens * setting.copy_bytes_per_token, setting.cluster.link
+    fastest = min(best) if link.fabric_bytes_s is None else min(*best, link.fabric_bytes_s)
+    sent_s = np.maximum(bytes_ / fastest - _ROUNDED_S, 0.0)
     if setting.engine.layerwise_tokens is not None:
-        bytes_ = np.where(tokens >= setting.engine.layerwise_tokens, bytes_ / setting.model.layers, bytes_)
-    return bytes_ / min(best) + setting.cluster.link.latency_s + tokens * unpack_s
+        last_layer_s = bytes_ / setting.model.layers / min(best)
+        sent_s = np.where(tokens >= setting.engine.layerwise_tokens, last_layer_s, sent_s)
+    return sent_s + link.latency_s + tokens * unpack_s
 
 
 def _within(time_s: Floats, limit_s: Floats) -> Flags:

@@ -11,8 +11,9 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
@@ -24,11 +25,17 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf import __version__ as omegaconf_version
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.cli.suggest import instead_of
+from framework.compiler.user_cache import kept_file, read_back, write_back
+from framework.errors import InputError
 
 # Of Hydra's own settings, those that decide neither which files are read nor what the others become.
 _HYDRA_SETTINGS = ("hydra.launcher.", "hydra.mode", "hydra.run.", "hydra.sweep.")
-_KEPT = 64  # configurations without their settings, each some 30 KB
+_KEPT, _KEPT_FILES = 64, 256  # configurations without their settings, each some 30 KB: in memory, on disk
 
 
 class Loader(ConfigLoaderImpl):
@@ -68,9 +75,19 @@ class Loader(ConfigLoaderImpl):
                 tuple(str(override.input_line) for override in parsed if override not in settings),
             )
         )
-        self._apply_overrides_to_config(settings, config)
+        self._apply(settings, config)
         _note_overrides(config, parsed)
         return config
+
+    def _apply(self, settings: list[Override], config: DictConfig) -> None:
+        """Change these settings. Raises InputError for one that there is not, with what there is instead."""
+        for setting in settings:
+            key = setting.key_or_group
+            is_change = not (setting.is_add() or setting.is_force_add() or setting.is_delete())
+            if is_change and setting.package is None and not _has(config, key):
+                known = cast(dict[str, Any], OmegaConf.to_container(config))
+                raise InputError(f"{key}: there is no such setting{instead_of(key, known)}")
+            self._apply_overrides_to_config([setting], config)
 
 
 class _Repository(ConfigRepository):
@@ -120,6 +137,22 @@ def _composed(
     choices: tuple[str, ...],
 ) -> bytes:
     """A configuration with nothing but choices, pickled. `files` and `job_name` only say what else it depends on."""
+    depends_on = (places, files, job_name, config_name, run_mode, choices, hydra_version, omegaconf_version)
+    file = kept_file("compositions", repr(depends_on), _KEPT_FILES)
+    composed = read_back(file) or _compose(places, config_name, run_mode, choices)
+    if file is not None and not any(_asks_the_environment(Path(name)) for name, _, _ in files):
+        write_back(file, composed)
+    return composed
+
+
+def _asks_the_environment(file: Path) -> bool:
+    """Whether what a configuration is may depend on variables of the environment."""
+    return b"oc.env" in file.read_bytes()
+
+
+def _compose(
+    places: tuple[tuple[str, str], ...], config_name: str | None, run_mode: RunMode, choices: tuple[str, ...]
+) -> bytes:
     path = ConfigSearchPathImpl()
     for provider, place in places:
         path.append(provider, place)
@@ -134,6 +167,16 @@ def _read(provider: str, place: str, config_path: str, stamp: tuple[int, int]) -
     path = ConfigSearchPathImpl()
     path.append(provider, place)
     return pickle.dumps(ConfigRepository(path).load_config(config_path))
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    """Whether a key can be changed: it is there, or it is Hydra's own to judge."""
+    parent, _, last = key.rpartition(".")
+    try:
+        node = OmegaConf.select(config, parent) if parent else config
+    except OmegaConfBaseException:
+        return True
+    return last in node if isinstance(node, DictConfig) else node is not None
 
 
 def _places(path: Any) -> tuple[tuple[str, str], ...]:

@@ -22,6 +22,7 @@ from yaml import YAMLError
 
 from framework.cli.arguments import name_files
 from framework.cli.composition import composing_once
+from framework.cli.suggest import nearest
 from framework.errors import InputError
 
 BROKEN_PIPE = 1
@@ -122,7 +123,8 @@ def _unknown_choice(error: MissingConfigException) -> str:
     if not error.missing_cfg_file or error.options is None:
         return _one_line(error).split(" Config search path:")[0]
     group, _, name = error.missing_cfg_file.rpartition("/")
-    return f"{group}={name}: there is no {group} of that name; choose one of {_names(error.options)}"
+    near = nearest(name, error.options)
+    return f"{group}={name}: there is no {group} of that name{near or ';'} choose one of {_names(error.options)}"
 
 
 def _names(options: Sequence[str]) -> str:

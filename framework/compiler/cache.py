@@ -12,10 +12,9 @@ import fcntl
 import functools
 import hashlib
 import inspect
+import json
 import os
 import shutil
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,12 +23,14 @@ from typing import Any, cast
 
 import llvmlite
 import numba
+from llvmlite import binding
 from numba.core import caching
+from numba.core.runtime.nrt import rtsys
 
 from framework.compiler.sources import import_closure, last_change_ns, place, source_hash
+from framework.compiler.user_cache import user_directory, write_whole
 
 _PROJECT = Path(__file__).resolve().parents[2]
-_NAME = "servelab"
 _KEPT_DIRECTORIES = 32
 _YOUNG_S = 3600.0  # a directory used within the last hour may belong to a running process
 
@@ -79,9 +80,18 @@ class FunctionCache(caching.FunctionCache):
         return cast(FunctionCache, make(function))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Code that is compiled already, or None.
+
+        numba's own method first has the context know all that can be compiled, which takes longer than to load code. It
+        is called where the code needs a symbol that is not there without.
+        """
+        own: Any = self
         parent: Any = super()
         try:
-            return parent.load_overload(sig, target_context)
+            if not self._has_what_it_needs(sig, target_context):
+                return parent.load_overload(sig, target_context)
+            with own._guard_against_spurious_io_errors():
+                return own._load_overload(sig, target_context)
         except Exception:  # a damaged file shows as almost any error of unpickling
             self._forget()
             return None
@@ -91,8 +101,23 @@ class FunctionCache(caching.FunctionCache):
         try:
             with _locked(Path(self.cache_path)):  # numba's index is read, changed and written back
                 parent.save_overload(sig, data)
+            write_whole(self._needs(sig), json.dumps(_symbols_from_outside(data.library)).encode())
         except OSError:
             return
+
+    def _has_what_it_needs(self, sig: Any, target_context: Any) -> bool:
+        """Whether the code for this signature would find every symbol that it does not define."""
+        try:
+            names = json.loads(self._needs(sig).read_bytes())
+        except (OSError, ValueError):
+            return False
+        rtsys.initialize(target_context)
+        return all(binding.address_of_symbol(name) for name in names)
+
+    def _needs(self, sig: Any) -> Path:
+        own: Any = self
+        name = hashlib.sha256(f"{own._impl.filename_base} {sig}".encode()).hexdigest()[:24]
+        return Path(self.cache_path) / f"{name}.symbols"
 
     def _forget(self) -> None:
         """Start the index anew: saving reads it first."""
@@ -104,6 +129,12 @@ class FunctionCache(caching.FunctionCache):
             return
 
 
+def _symbols_from_outside(library: Any) -> list[str]:
+    module = library._final_module
+    values = (*module.functions, *module.global_variables)
+    return sorted({value.name for value in values if value.is_declaration and not value.name.startswith("llvm.")})
+
+
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
@@ -113,12 +144,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def cache_directory(source: Path) -> Path | None:
-    """Where compiled code of the functions in file `source` is kept, or None where no directory can be written.
-
-    Under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory.
-    """
-    environment = os.environ
-    root = _writable_root(environment.get("NUMBA_CACHE_DIR"), environment.get("XDG_CACHE_HOME"))
+    """Where compiled code of the functions in file `source` is kept, or None where no directory can be written."""
+    root = user_directory("compiled")
     return None if root is None else _prepared(root, _key(source.resolve()))
 
 
@@ -146,31 +173,3 @@ def prune(root: Path) -> None:
     for mtime_s, directory in used[_KEPT_DIRECTORIES:]:
         if time.time() - mtime_s > _YOUNG_S:
             shutil.rmtree(directory, ignore_errors=True)
-
-
-@functools.cache
-def _writable_root(numba_directory: str | None, user_directory: str | None) -> Path | None:
-    first = Path(numba_directory or user_directory or "~/.cache").expanduser()
-    if _is_writable(first / _NAME / "compiled"):
-        return (first / _NAME / "compiled").absolute()
-    shared = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
-    return shared if _is_private(shared) and _is_writable(shared) else None
-
-
-def _is_writable(directory: Path) -> bool:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError:
-        return False
-    return True
-
-
-def _is_private(directory: Path) -> bool:
-    """Cached code is executed: a directory in a place that all users share must be this user's alone."""
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        status = directory.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077 == 0

@@ -16,8 +16,10 @@ from framework.engine.mechanisms.speculation import Speculation
 from framework.engine.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.state import (
     ACTION,
+    CHANNEL,
     ERROR,
     HOOK,
+    LINK,
     OPTIONS,
     PREFILL_STEP,
     SIM,
@@ -89,6 +91,8 @@ def allocate(
         step=step,
         prefill_step=np.zeros(size, PREFILL_STEP),
         tiers=tiers,
+        links=_links(cluster),
+        channels=np.zeros(min(size * size, count) if cluster.link.sharing == "fair" else 0, CHANNEL),
         times=np.full(_TREES * int(options["tree_leaves"][0]), np.inf),
         lists=lists,
         step_log=np.empty(rows, STEP_LOG),  # read as far as it is written, as the next one
@@ -117,6 +121,8 @@ def _set_options(
             options[name] = value
     options["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     options["latency_s"] = cluster.link.latency_s
+    options["shares_links"] = cluster.link.sharing == "fair"
+    options["limits_fabric"] = cluster.link.fabric_bytes_s is not None
     options["layerwise_tokens"], options["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers
     options["stamp_at_decode"] = engine.first_token == "decode"
     _set_speculation(options, engine.speculation, model)
@@ -130,6 +136,7 @@ def _set_clock(sim: NDArray[np.void], requests: NDArray[np.void]) -> None:
     sim["change_s"], sim["changing"] = np.inf, -1
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
     sim["scheduled"] = -1
+    sim["unused_channel"] = -1
 
 
 def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:
@@ -140,6 +147,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:
     options["load_tree_at"] = space.reserve(2 * leaves)
     for name in ("woken_at", "leaping_at", "touched_at"):
         options[name] = space.reserve(size)
+    for name in ("changed_links_at", "reached_links_at"):
+        options[name] = space.reserve(2 * size + 1)
     for name in ("heap_at", "turns_at", "finished_at", "output_at"):
         options[name] = space.reserve(count)
 
@@ -238,6 +247,15 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     return instances
 
 
+def _links(cluster: ClusterSpec) -> NDArray[np.void]:
+    """The network of each instance in both directions, and the fabric."""
+    links = np.zeros(2 * cluster.instances + 1, LINK)
+    fabric_bytes_s = np.inf if cluster.link.fabric_bytes_s is None else cluster.link.fabric_bytes_s
+    links["bandwidth_bytes_s"] = [*cluster.link_bytes_s, *cluster.link_bytes_s, fabric_bytes_s]
+    links["first"] = -1
+    return links
+
+
 def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void]:
     """Requests as the scheduler will see them: each `delay_s` after its client has sent it."""
     requests = _alike(len(workload))
@@ -271,7 +289,7 @@ def _alike(count: int) -> NDArray[np.void]:
     """So many requests of which nothing is known, each the first of its session."""
     one = np.zeros(1, REQUEST)
     one["opens"] = True
-    for name in ("instance", "destination", "heap_index", "next", "child", "followed_by"):
+    for name in ("instance", "destination", "heap_index", "next", "child", "followed_by", "channel"):
         one[name] = -1
     for name in ("prefill_instance", "decode_instance", "session"):
         one[name] = -1

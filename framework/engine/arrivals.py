@@ -17,6 +17,7 @@ from framework.codes import (
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask, ask_key, ask_route, ask_split, bring_up_to_date, fail, is_asked
 from framework.engine.kv_blocks import fits
+from framework.engine.mechanisms.link_sharing import end_flow
 from framework.engine.mechanisms.migration import copy_done
 from framework.engine.mechanisms.prefix_cache import matched_blocks
 from framework.engine.mechanisms.prefix_tiers import keep
@@ -154,8 +155,10 @@ def _keep_fetched(s: State, r: int) -> int:
 
 @inner
 def finish_copy(s: State, r: int) -> None:
-    """The copy of r has ended: a migration's, a fetched prefix's, or that of its KV."""
+    """The copy of r has ended, or all its bytes are sent: a migration's, a fetched prefix's, or that of its KV."""
     copy_withdraw(s, r)
+    if s.requests[r].channel >= 0 and not end_flow(s, r):
+        return
     if s.requests[r].migration == COPYING:
         copy_done(s, r)
     elif unlikely(s.requests[r].state == FETCHING):

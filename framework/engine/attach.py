@@ -31,6 +31,8 @@ def attach(m: Memory, seen: int) -> State:
         pointer(m.step),
         pointer(m.prefill_step),
         pointer(m.tiers),
+        pointer(m.links),
+        pointer(m.channels),
         pointer(m.times),
         pointer(m.lists),
         pointer(m.step_log),

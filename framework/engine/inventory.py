@@ -12,10 +12,11 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import free, free_kv
 from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.sm_sharing import streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step
-from framework.engine.queues import append, copy_withdraw, queue_pop
+from framework.engine.queues import append, queue_pop
 from framework.engine.requests import remove_prefilling, remove_running
 from framework.engine.state import State
 from framework.engine.transfers import call_back, withdraw_transfer
@@ -60,7 +61,7 @@ def _drop_copies(s: State, i: int) -> None:
             k += 1
             continue
         if q.state == FETCHING:
-            copy_withdraw(s, r)
+            withdraw_copy(s, r)
         elif q.migration != NOT_MIGRATING:
             cancel_migration(s, r)
         elif q.state == PREFILLING:  # its KV leaves layer by layer while its prompt is computed

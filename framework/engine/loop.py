@@ -25,6 +25,7 @@ from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import next_event, take_turn
 from framework.engine.inventory import fail_rest
+from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.roles import take_role
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.scheduler import schedule, schedule_prefills
@@ -59,6 +60,8 @@ def _run(s: State, most_events: int) -> int:
             take_role(s, event)
         elif s.sim.kind == PREFILL_STEP_END:
             finish_prefill_step(s, event)
+        if unlikely(s.sim.changed_links > 0):
+            share_links(s)
         if s.error.status != 0:
             return int(s.error.status)
     return DONE

@@ -135,6 +135,14 @@ def copy_withdraw(s: State, r: int) -> None:
 
 
 @inner
+def copy_move(s: State, r: int, time_s: float) -> None:
+    """The end of r's copy, announced before, comes at another time."""
+    s.requests[r].event_s = time_s
+    _sift_up(s, s.options.heap_at, s.requests[r].heap_index)
+    _sift_down(s, s.options.heap_at, s.sim.heap_size, s.requests[r].heap_index)
+
+
+@inner
 def turn_push(s: State, r: int, time_s: float) -> None:
     """Announce the arrival of a later turn."""
     sim = s.sim

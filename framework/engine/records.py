@@ -42,6 +42,12 @@ REQUEST = record(
     ("admission", "i8"),  # number of its admission: the largest is preempted first
     ("next", "i4"),  # next request of the one list that it is in
     ("child", "i4"),  # first child in the heap of its waiting queue
+    # Its copy, while its bytes share links with others.
+    ("channel", "i4"),  # channel that they flow through, -1: they do not, or not any more
+    ("previous", "i4"),  # request of that channel that ends before it
+    ("sent_until", "f8"),  # bytes of that channel with which all of its own have been sent
+    ("complete_s", "f8"),  # time before which its last byte cannot have come
+    ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
     # How far it is.
     ("emitted", "i8"),  # output tokens emitted as of its last change of state (while it decodes: see `offset`)
     ("prefill_until", "i8"),  # tokens to prefill: prompt and emitted ones when it was queued, or up to its split

@@ -102,6 +102,10 @@ OPTIONS = record(
     ("latency_s", "f8"),  # seconds of a transfer beside its bytes
     ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none do
     ("layer_share", "f8"),  # share of one layer in a token's KV
+    ("shares_links", "b1"),  # 1: copies share links, 0: they wait for each other
+    ("limits_fabric", "b1"),  # 1: all copies share one more link, the fabric
+    ("changed_links_at", "i8"),  # links on which copies have begun or ended in this event
+    ("reached_links_at", "i8"),  # links whose rates are being set
     # Changes of role.
     ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
     ("start_s", "f8"),  # seconds between switching an instance on and its start
@@ -111,6 +115,35 @@ OPTIONS = record(
     ("depth", "i8"),  # tokens drafted for each decode, at most where that is adaptive
     ("acceptance", "f8"),  # probability that a draft is right where those before it are
     ("draft_cost", "f8"),  # seconds of a drafted token, in decode steps
+)
+
+# One side of an instance's network, or the fabric between all of them; see mechanisms.link_sharing.
+LINK = record(
+    ("bandwidth_bytes_s", "f8"),
+    ("flows", "i8"),  # copies under way on it
+    ("first", "i4"),  # first of its channels, -1: none
+    ("changed", "b1"),  # 1: it is in the list of links on which copies have begun or ended
+    ("reached", "i8"),  # number of the sharing in which its rates were last set
+    ("left_bytes_s", "f8"),  # in that: bandwidth that no copy has yet
+    ("unserved", "i8"),  # in that: copies that have no rate yet
+)
+
+# The copies under way from one instance to another, which have one rate.
+CHANNEL = record(
+    ("sender", "i4"),  # link of the source, and so its number
+    ("receiver", "i4"),  # link of the target
+    ("flows", "i8"),  # copies
+    ("first", "i4"),  # request whose copy ends first
+    ("last", "i4"),
+    ("changed", "b1"),  # 1: a copy has begun or ended since its rate was set
+    ("rate_bytes_s", "f8"),  # of each copy
+    ("sent_bytes", "f8"),  # that a copy has been sent which is there since the channel was opened
+    ("since_s", "f8"),  # time up to which these are counted
+    ("served", "i8"),  # number of the sharing that last gave it a rate
+    ("next_of_sender", "i4"),  # next channel of the same source, -1: none; of an unused one: the next unused one
+    ("previous_of_sender", "i4"),
+    ("next_of_receiver", "i4"),
+    ("previous_of_receiver", "i4"),
 )
 
 # The clock and the counters of the run.
@@ -138,6 +171,10 @@ SIM = record(
     ("woken_first", "i8"),  # where that ring begins
     ("scheduled", "i8"),  # the largest number of an instance that has scheduled at the present time, -1: none has
     ("heap_size", "i8"),  # copies under way
+    ("channels", "i8"),  # channels that have been in use
+    ("unused_channel", "i8"),  # the first of these that is not in use, -1: none
+    ("changed_links", "i8"),  # links in the list at `changed_links_at`
+    ("sharings", "i8"),  # how often rates have been set
     ("turns_size", "i8"),  # later turns whose arrival is known
     ("leaping", "i8"),  # instances in the list at `leaping_at`
     ("touched", "i8"),  # instances in the list at `touched_at`
@@ -199,6 +236,8 @@ class Memory(NamedTuple):
     step: NDArray[np.void]  # (M,) STEP
     prefill_step: NDArray[np.void]  # (M,) PREFILL_STEP
     tiers: NDArray[np.void]  # (M * tiers,) TIER
+    links: NDArray[np.void]  # (2 M + 1,) LINK: sending sides, receiving sides, the fabric
+    channels: NDArray[np.void]  # CHANNEL: as many as can be in use at once
     times: NDArray[np.float64]  # (kinds, leaves): when each instance's event of that kind is due, seconds; inf: never
     lists: NDArray[np.int64]
     step_log: NDArray[np.void]
@@ -220,6 +259,8 @@ class State(NamedTuple):
     step: Any
     prefill_step: Any
     tiers: Any
+    links: Any
+    channels: Any
     times: Any
     lists: Any
     step_log: Any
@@ -233,6 +274,6 @@ def sample_memory() -> Memory:
     """Arrays of the right types and no meaning, for signatures."""
     from framework.timing.table import ROW
 
-    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER)
+    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, LINK, CHANNEL)
     kinds = (*records, np.float64, np.int64, STEP_LOG, TOKEN_LOG, ROW, np.float64)
     return Memory._make(np.zeros(1, kind) for kind in kinds)

@@ -8,8 +8,32 @@ from framework.engine.events import wake
 from framework.engine.kv_blocks import add_kv_tokens, blocks_of, has_room
 from framework.engine.kv_cache import free, free_kv
 from framework.engine.leap import catch_up_one, reserve
-from framework.engine.queues import append, copy_push, copy_withdraw, load_changed
+from framework.engine.mechanisms.link_sharing import start_flow, withdraw_copy
+from framework.engine.queues import append, copy_push, load_changed
 from framework.engine.state import State
+
+
+@inner
+def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
+    """Send so many tokens of KV over the link."""
+    _copy(s, r, source, target, tokens, s.sim.now_s)
+
+
+@inner
+def _copy(s: State, r: int, source: int, target: int, tokens: int, complete_s: float) -> None:
+    """The same, where the last byte cannot have come before `complete_s`: over a shared link or when its turn comes."""
+    q, src, dst = s.requests[r], s.instances[source], s.instances[target]
+    bytes_ = tokens * s.options.copy_bytes_per_token
+    landing_s = s.options.latency_s + tokens * dst.unpack_s
+    src.transferred_bytes += bytes_
+    if not s.options.shares_links:
+        copy_push(s, r, max(_claim_link(s, source, target, bytes_), complete_s) + landing_s)
+    elif bytes_ > 0.0:
+        q.complete_s = complete_s
+        q.landing_s = landing_s
+        start_flow(s, r, source, target, bytes_)
+    else:
+        copy_push(s, r, complete_s + landing_s)
 
 
 @inner
@@ -20,15 +44,7 @@ def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
     end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)
     src.egress_free_s = end_s
     dst.ingress_free_s = end_s
-    src.transferred_bytes += bytes_
     return end_s
-
-
-@inner
-def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
-    """Claim the link and announce the end of the copy."""
-    end_s = _claim_link(s, source, target, tokens * s.options.copy_bytes_per_token)
-    copy_push(s, r, end_s + s.options.latency_s + tokens * s.instances[target].unpack_s)
 
 
 @inner
@@ -102,7 +118,7 @@ def withdraw_transfer(s: State, r: int) -> None:
     """r, on its way from one instance to another, loses its KV on both."""
     q = s.requests[r]
     target, kv = q.destination, _kv_there(s, r)
-    copy_withdraw(s, r)
+    withdraw_copy(s, r)
     free_kv(s, q.instance, r)
     dst = s.instances[target]
     dst.reserved -= 1
@@ -140,12 +156,9 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
     dst.incoming += 1
     dst.incoming_kv_tokens += q.prefill_until
     reserve(s, target, blocks)
-    bytes_ = q.prefill_until * s.options.copy_bytes_per_token
-    last_layer_s = (
-        bytes_ * s.options.layer_share / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)
-    )
-    end_s = max(_claim_link(s, q.instance, target, bytes_), computed_s + last_layer_s)
-    copy_push(s, r, end_s + s.options.latency_s + q.prefill_until * dst.unpack_s)
+    last_layer_bytes = q.prefill_until * s.options.copy_bytes_per_token * s.options.layer_share
+    last_layer_s = last_layer_bytes / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)
+    _copy(s, r, q.instance, target, q.prefill_until, computed_s + last_layer_s)
 
 
 @inner
@@ -153,14 +166,14 @@ def call_back(s: State, r: int) -> None:
     """r's prompt is computed, its KV on the way: withdraw the copy, and give back what it had reserved."""
     q = s.requests[r]
     target = q.destination
-    copy_withdraw(s, r)
+    withdraw_copy(s, r)
     q.destination = -1
     free_reservation(s, target, q.kv)
 
 
 @inner
 def free_reservation(s: State, target: int, kv: int) -> None:
-    """Give back the seat and the blocks of KV that will not come; the link time that it claimed stays claimed."""
+    """Give back the seat and the blocks of KV that will not come."""
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from framework.bound.bound import any_plan, any_role, any_stream, bound
+from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound
 from framework.metrics.by_length import by_length, require_edges
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, evaluate
@@ -76,15 +76,7 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
     """
     evaluation = evaluate(result, experiment.slo)
-    best = bound(
-        experiment.workload,
-        _as_planned(experiment.policy, experiment.cluster),
-        experiment.model,
-        experiment.timing,
-        experiment.engine,
-        experiment.slo,
-        experiment.load,
-    )
+    best = bound_of(experiment)
     good = evaluation.summary["slo_attainment"] * evaluation.summary["offered"]
     duration_s = max(evaluation.summary["duration"], best.duration_s)
     beside = {
@@ -93,6 +85,19 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
         "bound_limit": best.limit,
     }
     return replace(evaluation, summary=evaluation.summary | beside)
+
+
+def bound_of(experiment: Experiment) -> Bound:
+    """What no schedule could beat, on the cluster as the policy may use it."""
+    return bound(
+        experiment.workload,
+        _as_planned(experiment.policy, experiment.cluster),
+        experiment.model,
+        experiment.timing,
+        experiment.engine,
+        experiment.slo,
+        experiment.load,
+    )
 
 
 def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
 BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 RankChoice = Literal["even", "kv", "requests", "round_robin"]
+LinkSharing = Literal["fair", "fifo"]
+LINK_SHARINGS: tuple[str, ...] = ("fair", "fifo")
 RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin")
 
 
@@ -103,14 +105,28 @@ class PoolSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """The network interface of an instance: bytes/s in each direction, and the latency of a transfer."""
+    """The network interface of an instance: bytes/s in each direction, and the latency of a transfer.
+
+    `sharing`: `fair`, copies that are under way at once share links, each at its max-min fair share; `fifo`, a copy has
+    both its ends to itself, first come, first served. `fabric_bytes_s`: what all copies together may have, None: no
+    limit.
+    """
 
     bandwidth_bytes_s: float
     latency_s: float = 0.0
+    sharing: LinkSharing = "fair"
+    fabric_bytes_s: float | None = None
 
     def __post_init__(self) -> None:
         require_positive("link.bandwidth_bytes_s", self.bandwidth_bytes_s)
         require_at_least("link.latency_s", self.latency_s, 0)
+        require_choice("cluster.link_sharing", self.sharing, LINK_SHARINGS)
+        if self.fabric_bytes_s is not None:
+            require_positive("cluster.fabric_bandwidth_bytes_s", self.fabric_bytes_s)
+            if self.sharing == "fifo":
+                raise InputError(
+                    "cluster.fabric_bandwidth_bytes_s needs copies that share links; choose cluster.link_sharing=fair"
+                )
 
 
 @dataclass(frozen=True)
@@ -168,15 +184,19 @@ def mixed(
     link_latency_s: float = 0.0,
     spare: int = 0,
     rank_choice: RankChoice = "even",
+    link_sharing: LinkSharing = "fair",
+    fabric_bandwidth_bytes_s: float | None = None,
 ) -> ClusterSpec:
     """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
 
-    `rank_choice` is as in `PoolSpec`. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs.
+    `rank_choice` is as in `PoolSpec`. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the
+    other options of links are those of `LinkSpec`.
     """
     require_count("cluster.instances", instances)
     parallelism = _parallelism("", tp, pp, ep, dp)
     pools = (PoolSpec("mixed", "mixed", instances, gpu, parallelism), *_spare(spare, gpu, parallelism))
-    return _linked(_ranked(pools, rank_choice), link_bandwidth_bytes_s, link_latency_s)
+    link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
+    return _linked(_ranked(pools, rank_choice), link)
 
 
 def disaggregated(
@@ -201,6 +221,8 @@ def disaggregated(
     decode_ep: int | None = None,
     prefill_dp: int | None = None,
     decode_dp: int | None = None,
+    link_sharing: LinkSharing = "fair",
+    fabric_bandwidth_bytes_s: float | None = None,
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
@@ -220,7 +242,8 @@ def disaggregated(
         PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
         *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
     )
-    return _linked(_ranked(pools, rank_choice), link_bandwidth_bytes_s, link_latency_s)
+    link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
+    return _linked(_ranked(pools, rank_choice), link)
 
 
 def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolSpec, ...]:
@@ -242,11 +265,24 @@ def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
     return Parallelism(tp, pp, ep, dp)
 
 
-def _linked(pools: tuple[PoolSpec, ...], bandwidth_bytes_s: float | None, latency_s: float) -> ClusterSpec:
-    require_at_least("cluster.link_latency_s", latency_s, 0)
+class _Network(NamedTuple):
+    """The options of a cluster's links; without a bandwidth each instance has the network of its GPUs."""
+
+    bandwidth_bytes_s: float | None
+    latency_s: float
+    sharing: LinkSharing
+    fabric_bytes_s: float | None
+
+    def spec(self, bandwidth_bytes_s: float) -> LinkSpec:
+        return LinkSpec(bandwidth_bytes_s, self.latency_s, self.sharing, self.fabric_bytes_s)
+
+
+def _linked(pools: tuple[PoolSpec, ...], network: _Network) -> ClusterSpec:
+    require_at_least("cluster.link_latency_s", network.latency_s, 0)
+    bandwidth_bytes_s = network.bandwidth_bytes_s
     if bandwidth_bytes_s is not None:
         require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)
-        return ClusterSpec(pools, LinkSpec(bandwidth_bytes_s, latency_s))
+        return ClusterSpec(pools, network.spec(bandwidth_bytes_s))
     own = [pool.gpu.nic_bytes_s * pool.parallelism.gpus for pool in pools]
     pools = tuple(replace(pool, link_bytes_s=bandwidth) for pool, bandwidth in zip(pools, own, strict=True))
-    return ClusterSpec(pools, LinkSpec(min(own), latency_s))
+    return ClusterSpec(pools, network.spec(min(own)))

@@ -55,6 +55,15 @@ def test_damaged_cache_is_compiled_again(package: Path) -> None:
     assert report(package)["result"] == 20
 
 
+@pytest.mark.parametrize("needs", [None, b"", b'["there_is_no_such_symbol"]'])
+def test_code_whose_needs_are_not_known_to_be_met_is_loaded_as_numba_does(package: Path, needs: bytes | None) -> None:
+    path = Path(report(package)["path"])
+    (symbols,) = path.glob("*.symbols")
+    symbols.unlink() if needs is None else symbols.write_bytes(needs)
+    again = report(package)
+    assert (again["result"], again["hits"]) == (20, 1)
+
+
 def test_processes_share_a_cache(package: Path) -> None:
     reports = [finish(process) for process in [start(package, REPORT) for _ in range(3)]]
     assert [entry["result"] for entry in reports] == [20] * 3

@@ -13,8 +13,8 @@ from tests.helpers.agreement import agree, agree_in_floats, drawn
 from tests.helpers.differences import differences, run_engine, run_reference
 from tests.helpers.families import FAMILIES
 
-QUICK = {"scenarios": 500, "crowded": 150, "severed": 150, "sharing": 150, "shared": 150}
-QUICK |= {"pressed": 100, "staged": 100, "doubled": 50, "fetching": 50, "moving": 100, "clocked": 50, "ranked": 50}
+QUICK = {"scenarios": 400, "crowded": 100, "severed": 100, "sharing": 100, "shared": 100}
+QUICK |= {"pressed": 75, "staged": 75, "doubled": 50, "fetching": 50, "moving": 75, "clocked": 50, "ranked": 50}
 QUICK |= {"migrating": 50, "streams": 50, "trickling": 50, "unequal": 50, "many": 25}
 _BLOCK = 25  # runs of one test, so that processes share them out
 _THOROUGH = 10_000  # first seed of the long tests

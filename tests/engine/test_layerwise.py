@@ -84,10 +84,10 @@ def test_a_prompt_in_chunks_leaves_with_the_last_of_them() -> None:
 
 
 def test_prompts_of_one_step_share_the_link() -> None:
-    """A step of 3 s from 1.75 s on; 64 bytes each at 32 bytes/s: until 3.75 s, but for the last layer, and 5.75 s."""
+    """A step of 3 s from 1.75 s on; 64 bytes each, at 16 bytes/s each, until 5.75 s."""
     result = play(trace((0, 3, 1), (1, 4, 2), (1, 4, 2)), cluster(32.0))
     assert result.requests["prefill_end_s"].tolist() == [1.75, 4.75, 4.75]
-    assert result.requests["transfer_end_s"].tolist()[1:] == [4.75 + 0.5, 5.75]
+    assert result.requests["transfer_end_s"].tolist()[1:] == [5.75, 5.75]
     assert result.instances["transferred_bytes"].tolist() == [128.0, 0.0]
 
 
@@ -101,11 +101,12 @@ def test_the_policy_is_asked_at_the_start_and_again_where_there_was_no_room() ->
 
 
 def test_a_prompt_without_a_second_token_gives_its_room_back() -> None:
-    """Request 0 ends with its prefill, so that the one seat is free for request 1; the link stays claimed until 4 s."""
+    """Request 0 ends with its prefill, so that the one seat is free for request 1, and the link: 16 bytes/s."""
     result = play(trace((0, 4, 1), (0, 3, 2)), cluster(16.0), max_batch=1, token_budget=4)
     assert result.requests["end_s"][0] == 2.0
     assert result.requests["prefill_end_s"][1] == 3.75
-    assert result.requests["transfer_end_s"].tolist()[1] == 4.0 + 3.0
+    assert result.requests["transfer_end_s"].tolist()[1] == 3.75 + 3.0
+    assert result.instances["transferred_bytes"].tolist() == [2 * 16.0 + 48.0, 0.0]  # for 2 s, and then the other's
     assert np.isnan(result.requests["transfer_end_s"][0])
     assert result.instances["free_blocks"].tolist() == [40, 40]
 

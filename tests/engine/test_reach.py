@@ -13,7 +13,11 @@ FLOOR = 20
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),
     *("admitted with a cached prefix", "arrived together", "attentions that overlap", "chunk by a schedule"),
-    *("chunks and decodes in one step", "copied", "copy ahead called back", "cut in its output", "cut in its prompt"),
+    *("chunks and decodes in one step", "copied", "copies between the same two instances"),
+    *("copies that a fabric limits", "copies that share a link", "copies that share a receiver"),
+    *("copies that share a sender", "copy ahead called back", "copy that another slows or speeds up"),
+    *("copy that ends after its last byte", "copy that waits for its turn", "copy withdrawn"),
+    *("copy withdrawn while it flows", "cut in its output", "cut in its prompt"),
     *("decodes beside a prefill step", "decodes in tiles", "fewer decodes than stages", "load longer than its step"),
     *("loaded from a store", "loaded from a store before cached blocks", "loaded from two tiers"),
     *("migrated", "migration cancelled", "migration cancelled after its copy", "migration switched over"),

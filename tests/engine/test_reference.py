@@ -176,7 +176,7 @@ def test_preempting_the_last_request_does_not_strand_it() -> None:
     assert s.requests[2].preemptions == 1
 
 
-def test_transfers_share_a_link_one_after_the_other() -> None:
+def test_transfers_wait_for_a_link_one_after_the_other() -> None:
     link: dict[str, Any] = {"bandwidth_bytes_s": 2.0}
     s = run(
         trace((0, 4, 2), (0, 2, 2)),
@@ -184,6 +184,7 @@ def test_transfers_share_a_link_one_after_the_other() -> None:
         instance("decode", **link),
         hooks=to_first_decode(),
         latency_s=0.5,
+        link_sharing="fifo",
     )
     # Copies 1 -> 3 and 3 -> 4; at 4.5 a step of instance 1 ends, and the second request is there for the next one.
     assert tokens(s) == [[1, 4.5], [1, 5.5]]

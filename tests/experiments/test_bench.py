@@ -26,7 +26,8 @@ from policies.chunked import Chunked
 from policies.distserve import DistServe
 
 GPU = ROWS["azure-1"].cluster().pools[0].gpu
-MIXED, SPLIT = mixed(3, GPU, link_latency_s=LINK_LATENCY_S), disaggregated(2, 3, GPU, link_latency_s=LINK_LATENCY_S)
+MIXED = mixed(3, GPU, link_latency_s=LINK_LATENCY_S)
+SPLIT = disaggregated(2, 3, GPU, link_latency_s=LINK_LATENCY_S, link_sharing="fifo")
 
 
 def workload(count: int = 300, seed: int = 3) -> Workload:

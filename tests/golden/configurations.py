@@ -51,6 +51,7 @@ _TWO = "cluster=mixed cluster.instances=2 "
 _APART = "cluster=disaggregated cluster.prefill=2 cluster.decode=2 "
 _CHUNKED = "policy=chunked " + _TWO + _REQUESTS
 _DISTSERVE = "policy=distserve " + _APART + _REQUESTS
+_SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
 _CACHED = "policy=vllm_v1 " + _TWO + _SESSIONS + "engine.kv_tokens=8192 "
 _TIGHT = "policy=continuous " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
 
@@ -207,6 +208,9 @@ _MECHANISMS = {
     "ranks_in_turn": Golden(_DISTSERVE + "cluster.dp=2 cluster.rank_choice=round_robin", unlike="distserve"),
     "pipeline": Golden("policy=continuous " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",)),
     "layer_wise": Golden(_DISTSERVE + "engine.layerwise_tokens=512", unlike="distserve"),
+    "links_shared": Golden(_SLOW_LINKS, requests=("transfer_s > 0.25",)),
+    "links_in_turn": Golden(_SLOW_LINKS + "cluster.link_sharing=fifo", unlike="links_shared"),
+    "fabric": Golden(_SLOW_LINKS + "cluster.fabric_bandwidth_bytes_s=1610612736", unlike="links_shared"),
     "first_token_decode": Golden(_DISTSERVE + "engine.first_token=decode", unlike="distserve"),
     "admission_waits": Golden(_TIGHT + "engine.admission_wait_steps=8", unlike="recompute"),
     "front_end": Golden(

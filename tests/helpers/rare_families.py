@@ -10,7 +10,7 @@ from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
-from framework.system.cluster import ClusterSpec, LinkSpec, Role
+from framework.system.cluster import ClusterSpec, Role
 from framework.timing.table import StepRow
 from framework.workload import Open, Workload
 from tests.helpers.broad_families import ALONE, bursts, pressed, shared, slow_prefills, with_pools, without_prefixes
@@ -52,7 +52,7 @@ def migrating(draw: Draw) -> Scenario:
         speculation=Speculation(),
     )
     rules = Rules(scenario.rules.seed, moves=draw.integer(4, 12), tick_s=draw.dyadic(4, 24, -7))
-    link = LinkSpec(2.0 ** draw.integer(8, 11), 0.0)
+    link = replace(scenario.cluster.link, bandwidth_bytes_s=2.0 ** draw.integer(8, 11), latency_s=0.0)
     cluster = ClusterSpec(tuple(pools), link)
     return replace(scenario, workload=workload, engine=engine, cluster=cluster, rules=rules, load=Open())
 
@@ -229,6 +229,9 @@ def clocked(draw: Draw) -> Scenario:
         role_change_s=draw.integer(0, 2) * step_s,
         start_s=draw.integer(0, 2) * step_s,
     )
+    link = replace(
+        scenario.cluster.link, bandwidth_bytes_s=2.0 ** draw.integer(9, 11), latency_s=draw.integer(0, 1) * step_s
+    )
     rules = replace(
         scenario.rules,
         tick_s=draw.one([0.0, step_s, 2 * step_s, 3 * step_s]),
@@ -238,7 +241,7 @@ def clocked(draw: Draw) -> Scenario:
     return replace(
         scenario,
         workload=replace(without_prefixes(workload), arrival_s=arrival_s, think_s=think_s),
-        cluster=ClusterSpec(tuple(pools), LinkSpec(2.0 ** draw.integer(9, 11), draw.integer(0, 1) * step_s)),
+        cluster=ClusterSpec(tuple(pools), link),
         engine=engine,
         rules=rules,
         timing=RowTiming(dict.fromkeys(scenario.timing.rows, row)),

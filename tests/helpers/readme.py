@@ -1,8 +1,8 @@
-"""The README as data: its example files, its commands, and the output that it shows.
+"""The README and the pages of docs/ for users as data: example files, commands, and the output that they show.
 
-`python -m tests.helpers.readme` puts what the commands of SHOWN print into the README, and a picture of the default run
-into docs/; `python -m tests.helpers.readme show` that one alone. `python -m tests.helpers.readme claims DIR` puts in
-the table that `experiments.claims` wrote to DIR, its remarks into docs/claims.md.
+`python -m tests.helpers.readme` puts what the commands of SHOWN print into the pages that show it, and a picture of the
+default run into docs/; `python -m tests.helpers.readme show` that one alone. With the words `claims DIR` it puts what
+`experiments.claims` wrote to DIR into docs/claims.md, and ten of its rows into the README.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from rich.text import Text
 from tests.conftest import ROOT
 
 README = ROOT / "README.md"
+_NAMES = ("settings", "policies", "traces", "step_times", "results", "experiments", "engine", "trust", "speed")
+PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in _NAMES))
 PICTURE = ROOT / "docs" / "run.svg"
 CLAIMS = ROOT / "docs" / "claims.md"
 SHOWN = {
@@ -35,12 +37,12 @@ _FILE = re.compile(r"`([\w./]+\.(?:py|yaml))`")
 
 def blocks(language: str) -> list[str]:
     """The fenced blocks of a language, in order."""
-    return [text for kind, text in _FENCE.findall(README.read_text()) if kind == language]
+    return [text for page in PAGES for kind, text in _FENCE.findall(page.read_text()) if kind == language]
 
 
 def example_files() -> dict[str, str]:
-    """The files that the README has its reader write, by path: each fence after a paragraph that names its file."""
-    text = README.read_text()
+    """The files that a page has its reader write, by path: each fence after a paragraph that names its file."""
+    text = (ROOT / "docs" / "policies.md").read_text()
     files = {}
     for fence in _FENCE.finditer(text):
         paragraph = text[: fence.start()].rstrip().rpartition("\n\n")[2]
@@ -51,12 +53,12 @@ def example_files() -> dict[str, str]:
 
 
 def commands() -> list[str]:
-    """Every line of the shell blocks."""
-    return [line for block in blocks("sh") for line in block.splitlines() if line]
+    """Every line of the shell blocks, once."""
+    return list(dict.fromkeys(line for block in blocks("sh") for line in block.splitlines() if line))
 
 
 def shown_output(name: str = "run") -> str:
-    """What the README says that a command of SHOWN prints."""
+    """What a page says that a command of SHOWN prints."""
     first = f"$ {SHOWN[name]}\n"
     return next(block for block in blocks("text") if block.startswith(first)).partition("\n")[2].rstrip()
 
@@ -81,25 +83,34 @@ def printed(name: str = "run", **more: str) -> str:
 
 
 def refresh(*names: str) -> None:
-    """Put what these commands of SHOWN print into the README, and a picture of the default run into docs/."""
-    text = README.read_text()
+    """Put what these commands of SHOWN print where it is shown, and a picture of the default run into docs/."""
     for name in names:
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- /{name} -->")
-        text = f"{before}{begin}```text\n$ {SHOWN[name]}\n{printed(name)}\n```\n{end}{after}"
-    _write(README, text)
+        page = next(page for page in PAGES if f"<!-- {name} -->\n" in page.read_text())
+        _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name)}\n```\n")
     if "run" in names:
         _draw()
 
 
 def put_claims(directory: Path) -> None:
-    """Put the claims table into the README, and it with all that was chosen and found into docs/."""
+    """Put the claims table with all that was chosen and found into docs/, and ten of its rows into the README."""
     whole = (directory / "claims.md").read_text()
-    table = "".join(line for line in whole.splitlines(keepends=True) if line.startswith("|"))
-    before, begin, rest = README.read_text().partition("<!-- claims -->\n")
-    _, end, after = rest.partition("<!-- /claims -->")
-    _write(README, f"{before}{begin}{table}{end}{after}")
     _write(CLAIMS, whole)
+    _put(README, "claims", ten_claims(whole))
+
+
+def ten_claims(whole: str) -> str:
+    """Of the claims table the first row of each system, the first ten of them, without what is compared elsewhere."""
+    lines = [line for line in whole.splitlines() if line.startswith("|")]
+    rows = [line for line in lines[2:] if not line.startswith("| *")]
+    firsts = {row.split(" | ")[0]: row for row in reversed(rows)}
+    shown = [*lines[:2], *[row for row in rows if row in firsts.values()][:10]]
+    return "".join(f"{'|'.join(line.split('|')[:7])}|\n" for line in shown)
+
+
+def _put(page: Path, name: str, text: str) -> None:
+    before, begin, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    _write(page, f"{before}{begin}{text}{end}{after}")
 
 
 def _draw() -> None:

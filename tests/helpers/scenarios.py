@@ -265,6 +265,13 @@ def bandwidths(draw: Draw, exact: bool) -> float:
     return 2.0 ** draw.integer(11, 17) if exact else draw.real(2e3, 1e5)
 
 
+def _sharings_of_links(draw: Draw) -> dict[str, Any]:
+    """Copies share links, and often a fabric, or wait for each other."""
+    if draw.chance(0.2):
+        return {"sharing": "fifo"}
+    return {"fabric_bytes_s": draw.one([None, None, draw.integer(1, 7) * 2.0 ** draw.integer(9, 15)])}
+
+
 def rules(draw: Draw, exact: bool, workload: Workload) -> Rules:
     """A random policy."""
     balanced = ("hash", "turn", "queued_tokens", "kv_tokens", "free_blocks", "running", "cached")
@@ -395,4 +402,5 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     ruled, seed = rules(draw, exact, workload), draw.integer(0, 99)
     if seed < _AS_LONG_AS_CAN_BE:
         model = replace(model, max_context=int((workload.input_tokens + workload.output_tokens).max()))
+    link = replace(link, **_sharings_of_links(Draw(seed, ruled.seed)))
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)

@@ -30,11 +30,17 @@ import pytest
 
 from framework.compiler.decorators import prepare
 from framework.engine.loop import run
+from framework.metrics.paper_scores import gaps_of
+from framework.run.compose import compose
 from tests.helpers.composing import configured
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=pytest.mark.slow)]
-_IMPORTED = ("framework.run.job", "framework.report.capacity_table", "framework.report.run_table")
+_IMPORTED = (
+    *("framework.run.job", "framework.report.capacity_table", "framework.report.run_table", "framework.run.sweep"),
+    *("scipy.optimize", "scipy.special", "traces.synthetic", "traces.load", "policies.chunked"),
+    *("optuna", "experiments.tune.command", "experiments.table.command", "experiments.curve.command"),
+)
 _CLIENT = """
 import json, os, socket, sys
 
@@ -73,7 +79,8 @@ def serve(address: str) -> None:
     for module in _IMPORTED:
         import_module(module)
     prepare(run)
-    configured()  # what all of them read
+    one = compose(configured("policy=chunked", "trace=synthetic", "trace.limit=5"))  # what most of them read and load
+    gaps_of(one.run())
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()

@@ -57,13 +57,21 @@ def room_of(module: str) -> str:
 
 def imported(module: str) -> Iterator[str]:
     """The project's own modules that a module imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in statements(ast.parse(MODULES[module].read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in MODULES else node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements; expressions, which most nodes are in, import nothing."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, block, ()):
+            yield node
+            yield from statements(node)
 
 
 GRAPH = {module: {other for other in imported(module) if other in MODULES} - {module} for module in MODULES}

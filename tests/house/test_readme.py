@@ -1,4 +1,4 @@
-"""The README is true: its files, names and commands exist, its commands run, and the run that it shows is today's."""
+"""The README and the pages for users are true: files, names and links exist, commands run, and show what they do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.helpers import warm
-from tests.helpers.readme import PICTURE, README, SHOWN, commands, environment, example_files, printed, shown_output
+from tests.helpers.readme import (
+    CLAIMS,
+    PAGES,
+    PICTURE,
+    README,
+    SHOWN,
+    blocks,
+    commands,
+    environment,
+    example_files,
+    printed,
+    shown_output,
+    ten_claims,
+)
 from tests.timing.test_microbench import fill, some_cases
 
 NEEDS_NETWORK = "python -m traces.fetch mooncake"
@@ -30,7 +43,9 @@ SEARCH = [
 APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH)
 QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
-TEXT = README.read_text()
+TEXT = "\n".join(page.read_text() for page in PAGES)
+SCRIPTS = [block for block in blocks("python") if "import servelab" in block]
+_LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 # Stands for run.py in the reader's checkout: finds the files that the README has them write beside the project's own.
 RUN = """
@@ -107,7 +122,7 @@ def shortened(line: str) -> str:
 
 
 def test_there_are_commands_and_files() -> None:
-    """The README is read as it is meant to be; everything below would pass on an empty list."""
+    """The pages are read as they are meant to be; everything below would pass on an empty list."""
     assert len(QUICK) >= 10
     assert commands()[:2] == ["make run", "make test"]
     assert sorted(example_files()) == ["conf/policy/soonest.yaml", "policies/soonest.py"]
@@ -194,8 +209,48 @@ def test_the_choices_named_exist(group: str) -> None:
     assert named <= {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
 
 
+@pytest.mark.parametrize("page", [*PAGES, CLAIMS], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, place in _LINK.findall(page.read_text()):
+        there = (page.parent / target) if target else page
+        assert there.exists(), target
+        headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE) if place else []
+        assert not place or place in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
+
+
+def test_every_page_is_on_the_map() -> None:
+    linked = {target for target, _ in _LINK.findall(README.read_text())}
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= linked
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def test_the_claims_shown_are_those_of_the_table() -> None:
+    assert ten_claims(CLAIMS.read_text()) in README.read_text()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=range(len(SCRIPTS)))
+def test_a_script_runs(script: str, checkout: Path) -> None:
+    shorter = script.replace("limit=2000", "limit=100")
+    told = environment(checkout)
+    words = [str(warm.path() / "python"), "-c", shorter]
+    finished = subprocess.run(words, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    assert "metric" in finished.stdout
+
+
 def test_paths_exist() -> None:
-    own = {*example_files(), "outputs/", "multirun/", "results/", "studies/", "policy/NAME.yaml"}
+    own = {
+        *example_files(),
+        *(path.name for path in (ROOT / "docs").iterdir()),
+        "outputs/",
+        "multirun/",
+        "results/",
+        "studies/",
+        "policy/NAME.yaml",
+    }
     made = {"summary.json", "requests.parquet", "steps.parquet", "timeline.json.gz", "my_twin.json"}
     named = set(re.findall(r"[`(]((?:\w+/)+|(?:\w+/)*[\w.]+\.(?:py|json|md|yaml|svg|parquet|gz))[`)]", TEXT))
     missing = {name for name in named - own - made if not (ROOT / name).exists()}

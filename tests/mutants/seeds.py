@@ -380,8 +380,44 @@ MUTANTS = (
     Mutant(
         "a copy arrives without latency",
         "transfers.py",
-        "end_s + s.options.latency_s + tokens * s.instances[target].unpack_s)",
-        "end_s + tokens * s.instances[target].unpack_s)",
+        "landing_s = s.options.latency_s + tokens * dst.unpack_s",
+        "landing_s = tokens * dst.unpack_s",
+    ),
+    Mutant(
+        "a copy that ends tells the rates of its sender's copies alone",
+        "mechanisms/link_sharing.py",
+        "        if not s.links[link].changed:\n",
+        "        if not s.links[link].changed and (flows > 0 or link == channel.sender):\n",
+    ),
+    Mutant(
+        "the tightest link is that with least bandwidth",
+        "mechanisms/link_sharing.py",
+        "            share = link.left_bytes_s / link.unserved\n",
+        "            share = link.left_bytes_s\n",
+    ),
+    Mutant(
+        "filling forgets what the other side has given",
+        "mechanisms/link_sharing.py",
+        "                s.links[end].left_bytes_s -= rate * channel.flows\n",
+        "                s.links[end].left_bytes_s -= 0.0\n",
+    ),
+    Mutant(
+        "a copy that overtakes leaves the other's end announced",
+        "mechanisms/link_sharing.py",
+        "    if before < 0 and after >= 0:\n        copy_move(s, after, np.inf)\n",
+        "",
+    ),
+    Mutant(
+        "a withdrawn copy keeps its share",
+        "mechanisms/link_sharing.py",
+        "    channel.changed = True\n    for link",
+        "    channel.changed = flows > 0\n    for link",
+    ),
+    Mutant(
+        "a change of rate counts the past at the new one",
+        "mechanisms/link_sharing.py",
+        "    _count_sent(s, c)\n    channel.rate_bytes_s = rate\n",
+        "    channel.rate_bytes_s = rate\n    _count_sent(s, c)\n",
     ),
     Mutant(
         "the second in line overtakes", "transfers.py", "if dst.incoming_head >= 0 or not has_room", "if not has_room"
@@ -396,8 +432,8 @@ MUTANTS = (
     Mutant(
         "a copied migration is withdrawn as if it were under way",
         "mechanisms/migration.py",
-        "    if q.migration == COPYING:\n        copy_withdraw",
-        "    if True:\n        copy_withdraw",
+        "    if q.migration == COPYING:\n        withdraw_copy",
+        "    if True:\n        withdraw_copy",
     ),
     Mutant(
         "a migration is no reason to wake its target",

@@ -35,7 +35,7 @@ def test_one_that_cannot_be_seeded_is_told() -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("mutants") / "runs"
-    save_runs(file, 8)
+    save_runs(file, 3)
     return file
 
 

@@ -1,4 +1,4 @@
-"""Every policy of conf/policy and the README's example keep the conformance suite; policies that do not are caught."""
+"""Every policy of conf/policy and the example of the docs keep the conformance suite; others are caught."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for _name in NAMES:
 
 @pytest.fixture(scope="class")
 def written_example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The files that the README has its reader write, where Python and Hydra find them."""
+    """The files that docs/policies.md has its reader write, where Python and Hydra find them."""
     directory = tmp_path_factory.mktemp("readme")
     for name, text in example_files().items():
         path = directory / name
@@ -56,7 +56,7 @@ def written_example(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.usefixtures("written_example")
-class TestExampleOfTheReadme(PolicyConformance):
+class TestExampleOfTheDocs(PolicyConformance):
     policy_name = "soonest"
 
 

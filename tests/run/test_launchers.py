@@ -93,7 +93,8 @@ def test_a_sweep_outlives_its_workers_and_gives_up_a_job_that_kills_three(
     tmp_path: Path, faulty: tuple[str, ...], seeds: int
 ) -> None:
     words = ("policy.kind=none,once,deadly,other", f"seed=range({seeds})")
-    finished = run(tmp_path, *faulty, "-m", *JOBLIB, *words, PYTHONPATH=str(tmp_path / "outside"))
+    workers = f"hydra.launcher.n_jobs={seeds}"
+    finished = run(tmp_path, *faulty, "-m", JOBLIB[0], workers, *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 2, finished.stderr
     survivors = [number for number in range(4 * seeds) if number // seeds != 2]  # those that are not deadly
     assert [path.name for path in runs_below(tmp_path / "multirun")] == [str(number) for number in survivors]

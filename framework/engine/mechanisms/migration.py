@@ -7,7 +7,7 @@ from framework.compiler.decorators import inner
 from framework.engine.events import wake
 from framework.engine.kv_blocks import available, blocks_of, fits, has_room
 from framework.engine.leap import catch_up_one, reserve
-from framework.engine.queues import copy_withdraw
+from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.state import State
 from framework.engine.transfers import free_reservation, start_copy
 
@@ -73,7 +73,7 @@ def cancel_migration(s: State, r: int) -> None:
     q = s.requests[r]
     target = q.destination
     if q.migration == COPYING:
-        copy_withdraw(s, r)
+        withdraw_copy(s, r)
     q.migration = NOT_MIGRATING
     q.destination = -1
     free_reservation(s, target, q.migrated_kv)

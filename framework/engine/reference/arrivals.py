@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import ARRIVAL, PREFILL
+from framework.engine.reference.links import has_ended
 from framework.engine.reference.prefixes import free_kv, matched_prefix
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import REJECTED, Instance, Request
@@ -80,7 +81,9 @@ def enqueue(s: Simulation, r: Request, i: Instance) -> None:
 
 
 def finish_copy(s: Simulation, r: Request) -> None:
-    """The copy of r has ended: a fetched prefix's, a migration's, or that of its KV."""
+    """The copy of r has ended, or its bytes are sent: a fetched prefix's, a migration's, or that of its KV."""
+    if not has_ended(s, r):
+        return
     if r.fetch is not None:
         end_fetch(s, r)
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
 from framework.engine.reference.arrivals import arrive, finish_copy
+from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import take_turn
 from framework.engine.reference.simulation import Simulation
@@ -31,9 +32,11 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         advance(s, time_s)
         if kind == SCHEDULE:
             take_turn(s, s.instances[id])
+            share_links(s)
             continue
         s.order.append((time_s, kind, id))
         process(s, kind, id)
+        share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))
     return s

@@ -42,7 +42,7 @@ class Spec:
     ranks: int = 1  # data-parallel, each with requests of its own
     stages: int = 1  # of a pipeline
     rank_choice: str = "kv"  # or requests, round_robin
-    bandwidth_bytes_s: float = math.inf
+    bandwidth_bytes_s: float = 2.0**60
     host_bytes_s: float = math.inf
     unpack_s: float = 0.0  # of each token that arrives from another instance
     memory_bytes_s: float = math.inf  # inf: decodes do not feel a prefill step beside them
@@ -104,6 +104,8 @@ class Options:
     decode_rows: int = 0  # that a decode takes up in a step with chunks, 0: none
     max_context: int = 1 << 40
     latency_s: float = 0.0
+    link_sharing: str = "fair"  # or fifo
+    fabric_bytes_s: float | None = None  # of all copies together
     layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
     layers: int = 1
     request_s: float = 0.0  # between a client's sending a request and its arrival

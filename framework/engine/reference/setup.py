@@ -97,6 +97,8 @@ def options(setting: Setting) -> Options:
         role_change_s=engine.role_change_s,
         start_s=engine.start_s,
         latency_s=cluster.link.latency_s,
+        link_sharing=cluster.link.sharing,
+        fabric_bytes_s=cluster.link.fabric_bytes_s,
         layerwise_tokens=engine.layerwise_tokens,
         layers=model.layers,
         request_s=entrance.request_s,

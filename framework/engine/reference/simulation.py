@@ -10,7 +10,7 @@ from typing import Any
 from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.engine.reference.cache import BlockCache, Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
-from framework.engine.reference.state import FINISHED, Instance, Links, Request
+from framework.engine.reference.state import FINISHED, Channel, Instance, Link, Request
 from framework.errors import PolicyError
 from framework.workload import Workload, block_names
 
@@ -90,7 +90,8 @@ class Simulation:
         self._later_turns = {}
         if workload.previous is not None and workload.think_s is not None:
             self._later_turns = {int(r): later for later, r in enumerate(workload.previous) if r >= 0}
-        self.links = Links(options.latency_s)
+        self.channels: dict[tuple[int, int], Channel] = {}  # by source and target: where copies flow
+        self.links_changed = False  # a copy has ended
         self.now_s = 0.0
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
@@ -166,6 +167,17 @@ class Simulation:
         """Of those that may be preempted, the one with the largest number is."""
         self.admissions += 1
         r.admission = self.admissions
+
+    def links_of(self, channel: Channel) -> list[Link]:
+        """The links that the copies of a channel flow over: both sides, and the fabric if its bandwidth is limited."""
+        fabric = [] if self.options.fabric_bytes_s is None else [2 * len(self.instances)]
+        return [channel.source, len(self.instances) + channel.target, *fabric]
+
+    def link_bytes_s(self, link: Link) -> float:
+        """Bandwidth of a link."""
+        if link == 2 * len(self.instances) and self.options.fabric_bytes_s is not None:
+            return self.options.fabric_bytes_s
+        return self.instances[link % len(self.instances)].spec.bandwidth_bytes_s
 
     # --- ends ---
 

@@ -1,4 +1,4 @@
-"""The plain objects of one run: requests, instances, and the links between them."""
+"""The plain objects of one run: requests, instances, and copies between them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,44 @@ INSTANCE_TOTALS = (
 )
 
 
+Link = int  # a sending side, a receiving side, or the fabric
+
+
+@dataclass(eq=False)
+class Copy:
+    """A copy of KV under way: it has a channel while its bytes flow, and an event if its end is announced."""
+
+    request: int
+    complete_s: float  # before which its last byte cannot have come
+    landing_s: float  # between its last byte and its end
+    channel: Channel | None = None
+    sent_until: float = 0.0  # bytes of that channel with which all of its own have been sent
+    event: int | None = None
+
+
+@dataclass(eq=False)
+class Channel:
+    """The copies whose bytes flow from one instance to another, which all have one rate."""
+
+    source: int
+    target: int
+    since_s: float  # up to which `sent_bytes` are counted
+    sent_bytes: float = 0.0  # of each copy that is there since the channel was opened
+    rate_bytes_s: float = 0.0
+    copies: list[Copy] = field(default_factory=list)
+    changed: bool = False  # a copy has begun or ended since its rate was set
+
+    def count_sent(self, now_s: float) -> None:
+        self.sent_bytes += self.rate_bytes_s * (now_s - self.since_s)
+        self.since_s = now_s
+
+
 @dataclass
 class Migration:
     """Of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
 
     target: Instance
     copied: int  # KV tokens
-    event: int
     ready: bool = False
 
 
@@ -52,7 +83,8 @@ class Request:
     rank: int = 0  # of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
-    sent_ahead: int | None = None  # event of the copy that began before its prefill had ended
+    copy: Copy | None = None  # of its KV, or of a prefix
+    sent_ahead: bool = False  # that copy began before its prefill had ended
     fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
     transferred: bool = False
     decoded: bool = False
@@ -94,7 +126,7 @@ class Request:
     @property
     def coming_kv(self) -> int:
         """Of a transfer: what a prompt whose prefill has not ended will have then."""
-        return self.kv if self.sent_ahead is None else self.prefill_until
+        return self.prefill_until if self.sent_ahead else self.kv
 
 
 Chunk = tuple[Request, int, int]  # request, prefix, tokens
@@ -160,6 +192,8 @@ class Instance:
         self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
         self.next_rank = 0  # rank that comes next where they take turns
+        self.egress_free_s = 0.0  # time at which its sending side is free, where copies wait for each other
+        self.ingress_free_s = 0.0
         self.load_s = 0.0  # of what the step being formed finds in stores
         self.stores: list[Store] = []  # the fastest first
         self.hit_tokens: list[int] = []  # by store, of first admissions
@@ -193,7 +227,7 @@ class Instance:
     @property
     def coming(self) -> list[Request]:
         """On their way here with part of their prefill to do."""
-        return [r for r in self.incoming + self.reserved + self.joining if r.is_partial and r.sent_ahead is None]
+        return [r for r in self.incoming + self.reserved + self.joining if r.is_partial and not r.sent_ahead]
 
     @property
     def largest_kv(self) -> int:
@@ -257,23 +291,3 @@ class Instance:
     def has_room(self, blocks: int) -> bool:
         """A seat and `blocks` blocks above the watermark."""
         return self.seats < self.max_batch and self.cache.available - blocks >= self.watermark
-
-
-class Links:
-    """One link per instance and direction; a copy holds the sender's and the receiver's until its end."""
-
-    def __init__(self, latency_s: float) -> None:
-        self.latency_s = latency_s
-        self.egress_free: dict[int, float] = {}
-        self.ingress_free: dict[int, float] = {}
-
-    def copy(
-        self, now_s: float, source: Instance, target: Instance, size: float, tokens: int, computed: float, last: float
-    ) -> float:
-        """Time of the transfer end event; `last` bytes of it are there only at `computed`."""
-        start = max(now_s, self.egress_free.get(source.id, 0.0), self.ingress_free.get(target.id, 0.0))
-        bandwidth = min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
-        end = start + size / bandwidth
-        self.egress_free[source.id] = self.ingress_free[target.id] = end
-        source.totals["transferred_bytes"] += size
-        return max(end, computed + last / bandwidth) + self.latency_s + tokens * target.spec.unpack_s

@@ -148,14 +148,14 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
     i.leaving.append(r)
     d = i
     at_split = r.is_at_split
-    if at_split and r.sent_ahead is None:
+    if at_split and not r.sent_ahead:
         r.split = 0
-    if r.sent_ahead is not None:
+    if r.sent_ahead:
         assert r.destination is not None
         d = r.destination
         if not s.fits(d, r):
             return turn_away(s, i, r, FAILED, "kv")
-        r.sent_ahead = None  # from here on it is a transfer like any other
+        r.sent_ahead = False  # from here on it is a transfer like any other
         return False
     if at_split or asks_where_to_decode(s, i):
         answer = s.ask_route_decode(r)

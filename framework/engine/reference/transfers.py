@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from framework.codes import COPY_END, DECODE
+from framework.codes import DECODE
+from framework.engine.reference.links import begin_copy, withdraw_copy
 from framework.engine.reference.prefixes import free_kv
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, Chunk, Instance, Migration, Request
@@ -50,16 +51,16 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
             assert i.step is not None
             d.cache.take(r.id, blocks)
             d.reserved.append(r)
-            r.source, r.destination = i, d
-            r.sent_ahead = start_copy(s, r, i, d, r.prefill_until, i.step.end_s)
+            r.source, r.destination, r.sent_ahead = i, d, True
+            start_copy(s, r, i, d, r.prefill_until, i.step.end_s)
 
 
 def call_back(s: Simulation, r: Request) -> None:
     """Give up the copy that began before the prefill of r had ended."""
-    if r.sent_ahead is not None and r.destination is not None:
+    if r.sent_ahead and r.destination is not None:
         d = r.destination
-        s.withdraw(r.sent_ahead)
-        r.sent_ahead, r.source, r.destination = None, None, None
+        withdraw_copy(s, r)
+        r.sent_ahead, r.source, r.destination = False, None, None
         d.cache.free_kv(r.id)
         d.reserved.remove(r)
         start_transfers(s, d)
@@ -78,13 +79,15 @@ def start_transfers(s: Simulation, d: Instance) -> None:
 
 def start_copy(
     s: Simulation, r: Request, source: Instance, target: Instance, tokens: int, computed_s: float = 0.0
-) -> int:
-    """Claim the link and announce the end of the copy, whose last layer is there only at `computed_s`; the event."""
+) -> None:
+    """Send so many tokens of KV to another instance; their last layer is computed only at `computed_s`."""
     per_token = s.options.copy_bytes_per_token
     size = tokens * (s.options.kv_bytes_per_token if per_token is None else per_token)
-    last = size / s.options.layers if computed_s > 0 else 0.0
-    time_s = s.links.copy(s.now_s, source, target, size, tokens, computed_s, last)
-    return s.push(time_s, COPY_END, r.id)
+    complete_s = s.now_s
+    if computed_s > 0:
+        last_layer = size / s.options.layers
+        complete_s = computed_s + last_layer / min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
+    begin_copy(s, r, source, target, size, complete_s, s.options.latency_s + tokens * target.spec.unpack_s)
 
 
 def migrate(s: Simulation, r: Request, d: Instance) -> None:
@@ -96,7 +99,8 @@ def migrate(s: Simulation, r: Request, d: Instance) -> None:
         return
     d.cache.take(r.id, s.blocks_of(d, r.kv))
     d.reserved.append(r)
-    r.migration = Migration(d, r.kv, start_copy(s, r, source, d, r.kv))
+    r.migration = Migration(d, r.kv)
+    start_copy(s, r, source, d, r.kv)
 
 
 def cancel_migration(s: Simulation, r: Request) -> None:
@@ -104,7 +108,7 @@ def cancel_migration(s: Simulation, r: Request) -> None:
     if r.migration is not None:
         d, ready = r.migration.target, r.migration.ready
         if not ready:
-            s.withdraw(r.migration.event)
+            withdraw_copy(s, r)
         r.migration = None
         d.cache.free_kv(r.id)
         d.reserved.remove(r)

@@ -1,0 +1,98 @@
+"""Where this program keeps what it can make again: compiled code, and what it read of files."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_NAME = "servelab"
+
+
+def user_directory(name: str) -> Path | None:
+    """The folder `name` of the user's cache, made if it is missing; None where nothing can be written.
+
+    Under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory.
+    """
+    environment = os.environ
+    return _writable(environment.get("NUMBA_CACHE_DIR"), environment.get("XDG_CACHE_HOME"), name)
+
+
+@functools.cache
+def _writable(numba_directory: str | None, user_directory: str | None, name: str) -> Path | None:
+    own = Path(numba_directory or user_directory or "~/.cache").expanduser() / _NAME / name
+    if _is_writable(own):
+        return own.absolute()
+    shared = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
+    return shared / name if _is_private(shared) and _is_writable(shared / name) else None
+
+
+def _is_writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_private(directory: Path) -> bool:
+    """Cached code is executed: a directory in a place that all users share must be this user's alone."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077 == 0
+
+
+def kept_file(kind: str, key: str, most: int) -> Path | None:
+    """The file for what depends on `key`, in a folder of its kind where at most so many are kept; None without a cache.
+
+    Whoever can write there decides what is read back, so it is a folder of the user's own, as for compiled code.
+    """
+    directory = user_directory(kind)
+    if directory is None:
+        return None
+    _prune(directory, most)
+    return directory / hashlib.sha256(key.encode()).hexdigest()
+
+
+def read_back(file: Path | None) -> bytes | None:
+    """What was written there, if anything was."""
+    try:
+        return None if file is None else file.read_bytes()
+    except OSError:
+        return None
+
+
+def write_back(file: Path, content: bytes) -> None:
+    """Keep `content` there if it is not; a cache is a convenience, and a disk may be full."""
+    if not file.exists():
+        with suppress(OSError):
+            write_whole(file, content)
+
+
+@functools.cache
+def _prune(directory: Path, most: int) -> None:
+    """Remove all files but the youngest few, once in a process."""
+    with suppress(OSError):
+        files = sorted(directory.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+        for file in files[most:]:
+            file.unlink(missing_ok=True)
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it: a reader sees all of it or none. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise

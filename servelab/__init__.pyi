@@ -1,0 +1,56 @@
+from framework.errors import InputError
+from framework.metrics.slo import Slo
+from framework.metrics.summary import Evaluation, evaluate
+from framework.policy import (
+    Action,
+    Aggregated,
+    Cluster,
+    Decision,
+    Disaggregated,
+    Migrate,
+    Plan,
+    Policy,
+    Request,
+    SetRole,
+    SetTokenBudget,
+    View,
+    decision,
+)
+from framework.policy.predictor import Predictor
+from framework.simulate import simulate
+from framework.version import VERSION
+from framework.workload import Workload
+from servelab.run_many import capacity, sweep
+from servelab.run_one import Run, run
+from traces.load import load as load_trace
+
+__version__: str
+
+__all__ = [
+    "VERSION",
+    "Action",
+    "Aggregated",
+    "Cluster",
+    "Decision",
+    "Disaggregated",
+    "Evaluation",
+    "InputError",
+    "Migrate",
+    "Plan",
+    "Policy",
+    "Predictor",
+    "Request",
+    "Run",
+    "SetRole",
+    "SetTokenBudget",
+    "Slo",
+    "View",
+    "Workload",
+    "capacity",
+    "decision",
+    "evaluate",
+    "load_trace",
+    "run",
+    "simulate",
+    "sweep",
+]

@@ -1,0 +1,72 @@
+"""What there is to choose from.
+
+    servelab list policies      scheduling policies, each with its paper
+    servelab list traces        recorded traces and laws to draw from
+    servelab list models        models, by name
+    servelab list gpus          GPUs, by name
+    servelab list predictors    predictors of output lengths
+    servelab list options       groups of engine settings, such as engine.speculation=draft
+    servelab list metrics       figures of summary.json that tables and plots can show
+
+Names are those of `servelab policy=NAME trace=NAME model=NAME gpu=NAME predictor=NAME`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from framework.errors import InputError
+from servelab.settings_place import CONF
+
+_GROUPS = {"policies": "policy", "traces": "trace", "models": "model", "gpus": "gpu", "predictors": "predictor"}
+_WIDTH = 120
+Row = tuple[str, str]
+
+
+def main(words: Sequence[str]) -> int:
+    """Print one list; the exit code. Raises InputError for a list that there is not."""
+    if not words or words[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    rows = list(_rows(words[0]))
+    width = max(len(name) for name, _ in rows)
+    columns = max(min(shutil.get_terminal_size().columns, _WIDTH), width + 30)
+    for name, text in rows:
+        print(*textwrap.wrap(f"{name:{width}}  {text}", columns, subsequent_indent=" " * (width + 2)), sep="\n")
+    return 0
+
+
+def _rows(kind: str) -> Iterator[Row]:
+    if kind in _GROUPS:
+        return _files(CONF / _GROUPS[kind], "")
+    if kind == "options":
+        folders = sorted(path for path in (CONF / "engine").iterdir() if path.is_dir())
+        return (row for folder in folders for row in _files(folder, f"engine.{folder.name}="))
+    if kind == "metrics":
+        from framework.metrics.catalogue import METRICS
+
+        return iter(METRICS.items())
+    kinds = (*_GROUPS, "options", "metrics")
+    near = difflib.get_close_matches(kind, kinds, 1)
+    raise InputError(f"list {kind}: choose one of {', '.join(kinds)}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _files(folder: Path, prefix: str) -> Iterator[Row]:
+    """The files of a group by name, each with what its first comment says; `_x.yaml` is a part of others."""
+    files = sorted(path for path in folder.glob("*.yaml") if not path.stem.startswith("_"))
+    return ((f"{prefix}{file.stem}", _head(file)) for file in files)
+
+
+def _head(file: Path) -> str:
+    """The comment at the head of a file, but for Hydra's own directive."""
+    lines = []
+    for line in file.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @package"):
+            lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)

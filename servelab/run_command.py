@@ -1,0 +1,16 @@
+"""`servelab policy=ares trace=mooncake`: what run.py does, from any directory."""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig
+
+from servelab.settings_place import CONF
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def run(config: DictConfig) -> float:
+    """Compose, measure, write, print; return the objective."""
+    from framework.run.command import execute  # compiled code loads here, not for --cfg
+
+    return execute(config)

@@ -1,0 +1,94 @@
+"""One run from Python, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from framework.metrics.slo import Slo
+from framework.metrics.summary import Evaluation, evaluate
+from framework.policy.base import Policy
+from framework.result import Result
+from framework.run.output import step_table, write
+from framework.workload import Workload
+from servelab.settings import experiment_of
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulated run, and the SLO by which it is judged; tables are made when they are first asked for."""
+
+    result: Result
+    slo: Slo
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """All that is reported of the run, computed together."""
+        return evaluate(self.result, self.slo)
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """What summary.json has: goodput in requests/s, attainment, percentiles of TTFT, TPOT and E2E, usage, cost."""
+        return self.evaluation.summary
+
+    @property
+    def requests(self) -> pl.DataFrame:
+        """One row a request, as in requests.parquet; times in seconds, null where undefined."""
+        return self.evaluation.requests
+
+    @property
+    def pools(self) -> pl.DataFrame:
+        """One row a pool."""
+        return self.evaluation.pools
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """One row a leap of equal steps of an instance, as in steps.parquet."""
+        return step_table(self.result)
+
+    def judged_by(self, slo: Slo) -> Run:
+        """The same run under another SLO, without simulating it again."""
+        return Run(self.result, slo)
+
+    def compare(self, other: Run) -> pl.DataFrame:
+        """One row for each figure that both summaries have: `metric`, `this`, `other`, `difference`, `ratio`.
+
+        `difference` is this - other, `ratio` this / other, null where the other is 0.
+        """
+        figures = [name for name, value in self.summary.items() if _is_number(value)]
+        shared = [name for name in figures if _is_number(other.summary.get(name))]
+        table = pl.DataFrame(
+            {
+                "metric": shared,
+                "this": [float(self.summary[name]) for name in shared],
+                "other": [float(other.summary[name]) for name in shared],
+            },
+            schema={"metric": pl.String, "this": pl.Float64, "other": pl.Float64},
+        )
+        this, that = pl.col("this"), pl.col("other")
+        return table.with_columns(difference=this - that, ratio=pl.when(that != 0).then(this / that))
+
+    def save(self, directory: str | Path, steps: bool = False, timeline: bool = False) -> list[Path]:
+        """Write the files that `run.py` leaves; returns them. Raises InputError where they cannot be written."""
+        return write(Path(directory), self.result, self.evaluation, steps, timeline)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def run(policy: str | Policy = "ares", trace: str | Path | Workload = "mooncake", **settings: Any) -> Run:
+    """Replay a trace through a policy: `run("chunked", "azure_conv", rate=60, cluster__instances=4)`.
+
+    `policy` is a name of conf/policy or a policy of one's own. `trace` is a name of conf/trace, a file or a workload.
+    `settings` are those of `run.py`, with `__` for the dots of a key; `rate` and `limit` are those of the trace. A
+    policy object gets a cluster of mixed instances or, where it is a `Disaggregated`, of prefill and decode instances,
+    unless `cluster` says otherwise. Raises InputError, one line, for whatever cannot be.
+    """
+    experiment = experiment_of(policy, trace, settings)
+    return Run(experiment.run(), experiment.slo)

@@ -1,0 +1,68 @@
+"""A mistyped word is answered with the one that was most likely meant."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import compose
+from hydra.errors import MissingConfigException
+
+from framework.cli.launch import explain
+from framework.cli.suggest import instead_of, nearest
+from framework.errors import InputError
+from tests.helpers.composing import composing
+
+CONFIG = {"engine": {"token_budget": 1, "batching": "x"}, "slo": {"ttft_s": 1}, "seed": 0, "hydra": {"sead": 1}}
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("engine.token_buget", "did you mean engine.token_budget?"),
+        ("sead", "did you mean seed?"),
+        ("ttft_s", "did you mean slo.ttft_s?"),
+        ("engine.quite_another", "engine has token_budget, batching"),
+        ("quite_another", "--cfg job shows them all"),
+        ("nowhere.at_all", "--cfg job shows them all"),
+    ],
+)
+def test_what_there_is_instead(key: str, said: str) -> None:
+    assert instead_of(key, CONFIG) == f"; {said}"
+
+
+def test_of_many_settings_the_first_are_listed() -> None:
+    listed = instead_of("group.unlike", {"group": {f"setting{number}": 0 for number in range(20)}})
+    assert listed.endswith("setting11, ...")
+
+
+def test_what_is_like_nothing_has_no_suggestion() -> None:
+    assert nearest("chunkd", ["chunked", "ares"]) == "; did you mean chunked?"
+    assert nearest("something", ["chunked", "ares"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["policy=distserve", "cluster.instances=3"],
+            "cluster.instances: there is no such setting; cluster has prefill",
+        ),
+        (["engine.token_buget=3"], "did you mean engine.token_budget?"),
+        (["predictr=oracle"], "predictr: there is no such setting; did you mean predictor?"),
+        (["policy=chunkd"], "policy=chunkd: there is no policy of that name; did you mean chunked? choose one of ares"),
+        (["policy=quite_another"], "policy=quite_another: there is no policy of that name; choose one of ares"),
+        (["engine/speculation=drat"], "did you mean draft?"),
+    ],
+)
+def test_a_mistake_on_the_command_line(words: list[str], said: str) -> None:
+    with composing(), pytest.raises((InputError, MissingConfigException)) as refused:
+        compose("config", overrides=words)
+    line = explain(refused.value)
+    assert line is not None
+    assert said in line
+
+
+def test_what_can_be_changed_is() -> None:
+    words = ["+extra.deep=1", "extra.deep=2", "slo.ttft_s=3", "trace.limit=5", "policy={routing: round_robin}"]
+    with composing():
+        config = compose("config", overrides=["policy=chunked", *words])
+    assert (config.extra.deep, config.slo.ttft_s, config.policy.routing) == (2, 3, "round_robin")
