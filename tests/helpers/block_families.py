@@ -31,10 +31,10 @@ def early(draw: Draw) -> Scenario:
         batching=draw.one(["decode_first", "unified", "unified", scenario.engine.batching]),
     )
     pools = [
-        replace(pool, instances=1, reserve_tokens=None if draw.chance(0.9) else 128) for pool in scenario.cluster.pools
+        replace(pool, instances=1, reserve_tokens=None if draw.chance(0.85) else 128) for pool in scenario.cluster.pools
     ]
     workload = _conversations(draw, block_tokens * draw.one([1, 1, 2, 4]))
-    if draw.chance(0.35):  # few at a time with long outputs: who gives way comes back soon
+    if draw.chance(0.4):  # few at a time with long outputs: who gives way comes back soon
         workload = bursts(draw, 12, 48)
         engine = replace(engine, kv_tokens=80, max_batch=3, watermark=0.0, preemption="recompute", batching="unified")
     rules = replace(scenario.rules, route_prefill=draw.one(["", "hash", "cached", "turn"]), fetch_prefix="")

@@ -308,7 +308,7 @@ def prefix_stores(draw: Draw, exact: bool) -> PrefixStores:
     """One to three tiers, of one store for all instances or one each."""
     tiers: dict[str, Tier] = {}
     for name in ("near", "far", "farthest")[: draw.integer(1, 3)]:
-        tokens = draw.one([None, draw.integer(0, 400)]) if tiers else draw.one([24, draw.integer(0, 64), None])
+        tokens = draw.one([None, draw.integer(0, 400)]) if tiers else draw.one([24, 24, draw.integer(0, 64), None])
         in_bytes = draw.chance(0.5)
         tiers[name] = Tier(
             capacity_tokens=None if in_bytes else tokens,
