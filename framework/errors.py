@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import traceback
+from pathlib import Path
 from typing import Any
 
 
@@ -52,6 +54,21 @@ def _is_number(value: Any) -> bool:
 
 class InputError(Exception):
     """What the user gave cannot be used. One line: what, where, what to do. `run.py` prints it and exits with 2."""
+
+
+_IN_A_HOOK = "raised in policy "
+
+
+def note_hook(error: Exception, policy: str, hook: str, about: str, now_s: float) -> None:
+    """Note in `error` which hook raised it, about what, when in simulated time, and on which line of which file."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    error.add_note(f"{_IN_A_HOOK}{policy}: {hook}{about} at {now_s:.6g} s, {Path(frame.filename).name}:{frame.lineno}")
+
+
+def hook_noted(error: BaseException) -> str | None:
+    """One line on what a hook of a policy raised, where `note_hook` noted it; else None."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_IN_A_HOOK)]
+    return f"{notes[0].removeprefix('raised in ')}: {type(error).__name__}: {error}" if notes else None
 
 
 class PolicyError(InputError):

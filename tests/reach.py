@@ -244,6 +244,10 @@ def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[A
         yield "step of experts"
     if i.spec.reserve_blocks is not None:
         yield "step where requests reserve"
+    drafted = len(decodes) * (1 + (i.depth if decodes else 0))
+    least_s = s.timing.host_s(i.spec.pool, drafted + sum(tokens for _, _, tokens in chunks), len(decodes))
+    if i.spec.ranks == 1 and least_s > duration.like_rank_s(s, i, decodes, chunks):
+        yield "step that waits for its host"
     longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
     if duration.beyond_measured(s, i, decodes, chunks, longest) > 1:
         yield "step beyond what was measured"
@@ -307,6 +311,13 @@ def _ask_batching(s: Simulation, i: Instance) -> Names:
 def _set_admission(s: Simulation, i: Instance) -> Names:
     if i.admission_opens > i.totals["decode_steps"]:
         yield "admission that waits for others"
+
+
+def _prepare_next(s: Simulation, i: Instance) -> Names:
+    if i.inbox:
+        yield "came while a step ran"
+    if (i.late_seats or i.late_blocks) and i.waiting:
+        yield "room that came free a step late"
 
 
 def _take(self: cache.Cache, request: int, blocks: int) -> Names:
@@ -374,6 +385,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "finish_copy": _finish_copy,
     "tick": _tick,
     "take_turn": _take_turn,
+    "prepare_next": _prepare_next,
     "form_batch": _always("static batch"),
     "fail_rest": _always("run that stalls"),
 }
@@ -434,11 +446,13 @@ MECHANISMS = {
     "dynamic keys": "queue read by new keys",
     "admission": "admission that waits for others",
     "experts": "step of experts",
+    "asynchronous": "came while a step ran",
+    "host": "step that waits for its host",
     "beyond": "step beyond what was measured",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
-EXCLUDED = frozenset({("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
+EXCLUDED = frozenset({("asynchronous", "beside"), ("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
 
 
 def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.fidelity.csv_file import VERSION
 from experiments.fidelity.fit import Cell, cells
+from experiments.fidelity.rows import Row
 from experiments.fidelity.study import Study
-from framework.timing.calibration_terms import Fit, Selector, calibration_path, write_calibrations
+from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
 from framework.timing.shipped_setups import GPUS
 
 _SOURCE = f"silicon_sample.csv of aiconfigurator-core {VERSION} (NVIDIA), most of it measured by InferenceX"
 _LICENCE = "Apache-2.0"
+STAGES_OF = ("vllm", "h100")  # backend and GPU of the stages in online.csv
 
 
-def write_fitted(studies: Iterable[Study], directory: Path) -> list[Path]:
+def write_fitted(
+    studies: Iterable[Study], directory: Path, with_stages: Mapping[str, Calibration] | None = None
+) -> list[Path]:
     """Write `directory`/<gpu>/<backend>/calibration.json of each GPU that profiles ship for; the files.
+
+    `with_stages`: by kind, the terms of the stages' GPU and backend that were fitted to these too.
 
     Entries: dense and mixture-of-experts models as a whole, and each model and data type that was measured. Only
     aggregated deployments count: their terms are those of one kind of instance.
@@ -27,6 +34,11 @@ def write_fitted(studies: Iterable[Study], directory: Path) -> list[Path]:
         if one.rows and one.rows[0].mode == "agg":
             for cell, fit in _fits(one):
                 backend, gpu = cell[:2]
+                kind = fit.selector.kind
+                if cell == STAGES_OF and kind in (with_stages or {}):
+                    note = f"{fit.note}, and to the stages of experiments/fidelity/online.csv"
+                    domain = f"{fit.domain}, and open loops of cached prompts of 590 tokens"
+                    fit = replace(fit, calibration=(with_stages or {})[kind], note=note, domain=domain)
                 found[gpu, backend].append(fit)
     paths = []
     for (gpu, backend), fits in sorted(found.items()):
@@ -45,6 +57,17 @@ def _fits(one: Study) -> Iterator[tuple[Cell, Fit]]:
             selector = Selector(model=cell[2], dtype=cell[3])
         else:
             continue
-        rows = sorted(row.key for row in one.rows if cell in cells(row) and not row.doubts)
+        members = [row for row in one.rows if cell in cells(row) and not row.doubts]
+        rows = sorted(row.key for row in members)
         note = f"fitted to {len(rows)} measured deployments by experiments/fidelity/command.py"
-        yield cell, Fit(terms, selector, tuple(rows), note, _SOURCE, _LICENCE)
+        yield cell, Fit(terms, selector, tuple(rows), note, _SOURCE, _LICENCE, _domain(members))
+
+
+def _domain(rows: Sequence[Row]) -> str:
+    """The loads of these rows, in words."""
+    prompts = [row.isl for row in rows]
+    flying = [row.concurrency for row in rows]
+    return (
+        f"closed loops of {min(prompts, default=0):,} to {max(prompts, default=0):,} prompt tokens,"
+        f" {min(flying, default=0)} to {max(flying, default=0)} in flight"
+    )

@@ -2,6 +2,7 @@
 
     python -m experiments.fidelity                    # everything: a few minutes on two cores
     python -m experiments.fidelity kinds=dense        # dense models alone; dense, moe or both
+    python -m experiments.fidelity backends=vllm      # servers of one engine; vllm, trtllm and sglang, or some of them
     python -m experiments.fidelity calibrations=DIR   # also write the terms fitted to all rows, for timing=measured
 
 Needs `pip install '.[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables
@@ -9,7 +10,8 @@ and the measurements. Each row is replayed as it was measured: a closed loop wit
 predictions are cross-validated in five folds by deployment: the same model, system, backend, parallelism and precision
 are never on both sides, and all that is fitted or chosen comes from the other side. Predictors are compared on the rows
 that all of them predict. Writes errors.csv (every row), scores.csv, scatter.png and scatter.svg into out= (default
-outputs/fidelity).
+outputs/fidelity). With both kinds and vLLM, stages of load tests in open loop (online.csv) are predicted by what was
+fitted to closed loops, and closed loops by what was fitted to the stages alone: stages.csv, stages.png and stages.svg.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from experiments.fidelity.calibrations import write_fitted
+from experiments.fidelity.calibrations import STAGES_OF, write_fitted
+from experiments.fidelity.campaigns import KINDS, compared, from_stages
 from experiments.fidelity.csv_file import key_difference, read_rows
+from experiments.fidelity.fit import calibration, vector
+from experiments.fidelity.online import read_stages
+from experiments.fidelity.replay import Replay, Replayed
 from experiments.fidelity.report import (
     as_table,
     draw,
@@ -36,12 +42,16 @@ from experiments.fidelity.report import (
     write_scores,
 )
 from experiments.fidelity.score import common, compare, scaled
+from experiments.fidelity.server import assumed
+from experiments.fidelity.stage_report import Record, stage_tables, write_stages
 from experiments.fidelity.study import Replays, Study, study
 from experiments.fidelity.vendor import stored_predictions
 from framework.cli.arguments import split_arguments
 from framework.cli.files import require_writable
 from framework.cli.terminal import results_console
 from framework.errors import InputError
+from framework.timing.calibration_terms import Calibration
+from framework.timing.shipped_setups import BACKENDS
 
 KEYS = Path(__file__).with_name("rows.txt")
 OURS, VENDOR = "servelab", "aiconfigurator"
@@ -54,6 +64,7 @@ class Options:
     """What to study, where the results go, and where fitted terms go (None: nowhere)."""
 
     kinds: tuple[str, ...]
+    backends: tuple[str, ...]
     out: Path
     calibrations: Path | None
 
@@ -68,6 +79,7 @@ def main(words: Sequence[str]) -> None:
     for directory in filter(None, (options.out, options.calibrations)):
         require_writable(directory)
     reading = read_rows()
+    known = [row for row in reading.rows if row.backend in options.backends]
     console = results_console()
     for line in reading.header():
         console.print(line, style="dim")
@@ -77,7 +89,7 @@ def main(words: Sequence[str]) -> None:
     studies = [
         study(rows, run)
         for mode, kind in _GROUPS
-        if kind in options.kinds and (rows := [row for row in reading.rows if (row.mode, row.kind) == (mode, kind)])
+        if kind in options.kinds and (rows := [row for row in known if (row.mode, row.kind) == (mode, kind)])
     ]
     ours = pl.concat(own(one) for one in studies)
     beside = [both for one in studies if (both := shared(one)) is not None]
@@ -89,19 +101,46 @@ def main(words: Sequence[str]) -> None:
     comparison = pl.concat([ours, *(frame.filter(pl.col("predictor") == VENDOR) for frame in beside)])
     paths = [write_errors(comparison, options.out), write_scores(shown, options.out)]
     paths += draw(comparison, options.out)
+    found: Mapping[str, Calibration] = {}
+    if set(KINDS) <= set(options.kinds) and STAGES_OF[0] in options.backends:
+        record = campaigns(studies, run)
+        found = record.terms
+        for table in stage_tables(record):
+            console.print(table)
+        paths += write_stages(record, options.out)
     if options.calibrations is not None:
-        paths += write_fitted(studies, options.calibrations)
+        paths += write_fitted(studies, options.calibrations, found)
     print(f"{len(run):,} replays in {time.monotonic() - started:.0f} s; written:", *paths, sep="\n  ", file=sys.stderr)
 
 
 def parse(words: Sequence[str]) -> Options:
     """Options of the command line; InputError for what is not understood."""
-    values, _ = split_arguments(words, ("kinds", "out", "calibrations"), ())
+    values, _ = split_arguments(words, ("kinds", "backends", "out", "calibrations"), ())
     kinds = tuple(values.get("kinds", "dense,moe").split(","))
     if not set(kinds) <= {"dense", "moe"}:
         raise InputError(f"kinds must be dense, moe or dense,moe; got {values['kinds']!r}")
+    backends = tuple(values.get("backends", ",".join(BACKENDS)).split(","))
+    if not set(backends) <= set(BACKENDS):
+        raise InputError(f"backends must be some of {', '.join(BACKENDS)}; got {values['backends']!r}")
     where = values.get("calibrations")
-    return Options(kinds, Path(values.get("out", "outputs/fidelity")), None if where is None else Path(where))
+    return Options(kinds, backends, Path(values.get("out", "outputs/fidelity")), None if where is None else Path(where))
+
+
+def campaigns(studies: Sequence[Study], run: Replays) -> Record:
+    """Closed loops and stages in open loop, each predicted by what was fitted to the other."""
+    both = {one.rows[0].kind: one for one in studies if one.rows[0].mode == "agg"}
+    closed = {kind: vector(one.terms[STAGES_OF]) for kind, one in both.items()}
+    stages = read_stages()
+    lines, terms = compared(stages, closed)
+    alone = from_stages(stages)
+    backwards = []
+    for kind, one in both.items():
+        rows = [row for row in one.rows if (row.backend, row.gpu) == STAGES_OF]
+        outcomes = run([Replay(row, assumed(row), alone[kind]) for row in rows])
+        predicted = {row.key: each for row, each in zip(rows, outcomes, strict=True) if isinstance(each, Replayed)}
+        backwards += [compare(rows, {key: one.raw[key] for key in predicted}, OURS)]
+        backwards += [compare(rows, predicted, OURS, fitted=True)]
+    return Record(lines, pl.concat(backwards), {kind: calibration(found) for kind, found in terms.items()})
 
 
 def own(one: Study) -> pl.DataFrame:

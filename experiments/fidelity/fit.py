@@ -39,19 +39,24 @@ class Term:
 
 
 # Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
-# is less sure, a step costs half a millisecond of host, a request tens of milliseconds, launches of a prefill some.
+# is less sure; what each of the server's terms is made of, framework.timing.server says.
 TERMS = (
-    Term("log kernel", 0.0, 0.12, -0.5, 0.6),
+    Term("log kernel", 0.0, 0.06, -0.5, 0.6),
+    Term("log compute", 0.0, 0.12, -0.5, 0.6),
     Term("log communication", 0.0, 0.3, -1.0, 1.2),
-    Term("step_s", 0.4e-3, 0.5e-3, 0.0, 5e-3),
-    Term("sequence_s", 0.0, 8e-6, 0.0, 2e-4),
-    Term("request_s", 0.03, 0.03, 0.0, 0.5),
-    Term("prefill_step_s", 0.005, 0.01, 0.0, 0.2),
+    Term("step_s", 0.3e-3, 0.3e-3, 0.0, 3e-3),
+    Term("message_s", 2e-6, 2e-6, 0.0, 2e-5),
+    Term("host_s", 2e-3, 1e-3, 0.0, 8e-3),
+    Term("host_sequence_s", 8e-6, 8e-6, 0.0, 8e-5),
+    Term("eager_layer_s", 1e-4, 1e-4, 0.0, 6e-4),
+    Term("request_s", 5e-3, 5e-3, 0.0, 0.1),
+    Term("token_s", 3e-6, 3e-6, 0.0, 3e-5),
 )
-_CENTRE = np.array([term.centre for term in TERMS])
-_WIDTH = np.array([term.width for term in TERMS])
+CENTRE = np.array([term.centre for term in TERMS])
+WIDTH = np.array([term.width for term in TERMS])
 _LOWEST = np.array([term.lowest for term in TERMS])
 _HIGHEST = np.array([term.highest for term in TERMS])
+_FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
 _REACH = 1.5  # of a point of the design, in widths
 # Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
 # what a step model leaves out.
@@ -62,8 +67,21 @@ _FARTHEST = 3.0  # e-fold error at which residuals are cut
 
 def calibration(terms: Floats) -> Calibration:
     """The calibration of a point, shape (K,) in the order of TERMS."""
-    kernel, communication, *seconds = terms.tolist()
-    return Calibration(math.exp(kernel), math.exp(communication), *seconds)
+    kernel, compute, communication, *seconds = terms.tolist()
+    names = (term.name for term in TERMS[3:])
+    told = dict(zip(names, seconds, strict=True))
+    return Calibration(
+        kernel=math.exp(kernel),
+        compute=math.exp(compute),
+        communication=math.exp(communication),
+        **told,
+    )
+
+
+def vector(fitted: Calibration) -> Floats:
+    """The point (K,) of a calibration that `calibration` makes."""
+    factors = [math.log(fitted.kernel), math.log(fitted.compute), math.log(fitted.communication)]
+    return np.array([*factors, *(getattr(fitted, term.name) for term in TERMS[3:])])
 
 
 @dataclass(frozen=True)
@@ -74,16 +92,12 @@ class Surfaces:
     """
 
     coefficients: Mapping[tuple[str, Client], Floats]
-    curved: tuple[int, ...]  # terms whose design has three points
 
     @classmethod
     def laid(cls, pairs: Iterable[tuple[Row, Client]], run: Run) -> Surfaces:
         """Replay each row at the points of the design. A pair that cannot be replayed has no surface."""
         once = {(row.key, client): (row, client) for row, client in pairs}
-        points = _design()
-        steps = (points - _CENTRE) / _WIDTH
-        curved = tuple(k for k in range(len(TERMS)) if len(np.unique(steps[:, k])) > 2)
-        basis = _basis(steps, curved)
+        points = design(CENTRE)
         tasks = [Replay(row, client, calibration(point)) for row, client in once.values() for point in points]
         outcomes = run(tasks)
         coefficients = {}
@@ -91,13 +105,12 @@ class Surfaces:
             errors = [log_errors(row, one) for one in outcomes[at * len(points) : (at + 1) * len(points)]]
             known = [error for error in errors if error is not None]
             if len(known) == len(points):
-                coefficients[key] = np.asarray(np.linalg.lstsq(basis, np.array(known), rcond=None)[0], np.float64)
-        return cls(coefficients, curved)
+                coefficients[key] = surface((points - CENTRE) / WIDTH, np.array(known))
+        return cls(coefficients)
 
     def errors(self, coefficients: Floats, terms: Floats) -> Floats:
         """Log errors, (2, R), of `coefficients` (C, 2, R) at terms (K,)."""
-        basis = _basis(((terms - _CENTRE) / _WIDTH)[None], self.curved)[0]
-        return np.asarray(np.tensordot(basis, coefficients, axes=(0, 0)))
+        return errors_at(coefficients, (terms - CENTRE) / WIDTH)
 
 
 def log_errors(row: Row, outcome: Replayed | str) -> Floats | None:
@@ -128,14 +141,14 @@ def fit_all(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfac
     Doubtful rows are not fitted to.
     """
     used = [row for row in rows if not row.doubts and (row.key, clients[row.key]) in surfaces.coefficients]
-    found: dict[Cell, Floats] = {(): _CENTRE}
+    found: dict[Cell, Floats] = {(): CENTRE}
     for level in range(1, 4):
         members: dict[Cell, list[Row]] = defaultdict(list)
         for row in used:
             members[cells(row)[level]].append(row)
         for cell, own in members.items():
             prior = found[cells(own[0])[level - 1]]
-            found[cell] = _fit(own, clients, surfaces, prior, _NARROWER[level - 1] * _WIDTH)
+            found[cell] = _fit(own, clients, surfaces, prior, _NARROWER[level - 1] * WIDTH)
     return found
 
 
@@ -154,7 +167,7 @@ def _campaign(row: Row) -> Cell:
 
 
 def _best_client(rows: Sequence[Row], run: Run) -> Client:
-    tasks = [Replay(row, client, calibration(_CENTRE)) for client in CANDIDATES for row in rows]
+    tasks = [Replay(row, client, calibration(CENTRE)) for client in CANDIDATES for row in rows]
     outcomes = run(tasks)
     losses = []
     for at in range(len(CANDIDATES)):
@@ -164,32 +177,47 @@ def _best_client(rows: Sequence[Row], run: Run) -> Client:
     return CANDIDATES[int(np.argmin(losses))]
 
 
-def _design() -> Floats:
-    """The centre, and each term by itself at both sides as far as its bounds allow; (P, K)."""
-    points = [_CENTRE]
+def design(centre: Floats) -> Floats:
+    """The centre, and each term by itself: factors at both sides of it, seconds, which only add, above it; (P, K)."""
+    points = [centre]
     for k in range(len(TERMS)):
-        for side in (-_REACH, _REACH):
-            point = _CENTRE.copy()
-            point[k] = np.clip(point[k] + side * _WIDTH[k], _LOWEST[k], _HIGHEST[k])
-            if point[k] != _CENTRE[k]:
+        for side in (-_REACH, _REACH) if k in _FACTORS else (_REACH,):
+            point = centre.copy()
+            point[k] = np.clip(point[k] + side * WIDTH[k], _LOWEST[k], _HIGHEST[k])
+            if point[k] != centre[k]:
                 points.append(point)
     return np.array(points)
 
 
-def _basis(steps: Floats, curved: tuple[int, ...]) -> Floats:
-    """Constant, slopes and curvatures at `steps` (P, K) from the centre; (P, C)."""
-    return np.hstack([np.ones((len(steps), 1)), steps, steps[:, curved] ** 2])
+def surface(steps: Floats, errors: Floats) -> Floats:
+    """The coefficients (C, M) of the surfaces through `errors` (P, M) at `steps` (P, K), in widths from the centre."""
+    return np.asarray(np.linalg.lstsq(_basis(steps), errors, rcond=None)[0], np.float64)
+
+
+def errors_at(coefficients: Floats, steps: Floats) -> Floats:
+    """What surfaces of `coefficients` (C, ...) say at `steps` (K,) from their centre."""
+    return np.asarray(np.tensordot(_basis(steps[None])[0], coefficients, axes=(0, 0)))
+
+
+def _basis(steps: Floats) -> Floats:
+    """Constant, slopes, and the curvatures of factors at `steps` (P, K) from the centre; (P, C)."""
+    return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2])
+
+
+def best_terms(errors: Callable[[Floats], Floats], noise: Floats, prior: Floats, width: Floats) -> Floats:
+    """The terms (K,) at which log errors (2, R) and the distance from the prior, of that width, cost least together."""
+
+    def residuals(terms: Floats) -> Floats:
+        scaled = np.expm1(np.clip(errors(terms), -_FARTHEST, _FARTHEST)) / noise[:, None]
+        soft = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+        return np.concatenate([soft.ravel(), (terms - prior) / width])
+
+    inside = np.clip(prior, _LOWEST + 1e-9, _HIGHEST - 1e-9)
+    return np.asarray(least_squares(residuals, inside, bounds=(_LOWEST, _HIGHEST), x_scale=WIDTH).x)
 
 
 def _fit(
     rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces, prior: Floats, width: Floats
 ) -> Floats:
     coefficients = np.stack([surfaces.coefficients[row.key, clients[row.key]] for row in rows], axis=2)
-
-    def residuals(terms: Floats) -> Floats:
-        errors = np.expm1(np.clip(surfaces.errors(coefficients, terms), -_FARTHEST, _FARTHEST)) / _NOISE[:, None]
-        soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
-        return np.concatenate([soft.ravel(), (terms - prior) / width])
-
-    inside = np.clip(prior, _LOWEST + 1e-9, _HIGHEST - 1e-9)
-    return np.asarray(least_squares(residuals, inside, bounds=(_LOWEST, _HIGHEST), x_scale=_WIDTH).x)
+    return best_terms(lambda terms: surfaces.errors(coefficients, terms), _NOISE, prior, width)

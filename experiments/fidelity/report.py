@@ -133,7 +133,7 @@ def draw(comparison: pl.DataFrame, folder: Path) -> list[Path]:
     )
     for handle in found.legend_handles:
         handle.set_alpha(1)
-    return [_save(figure, folder / f"scatter.{suffix}", suffix) for suffix in ("svg", "png")]
+    return [save(figure, folder / f"scatter.{suffix}", suffix) for suffix in ("svg", "png")]
 
 
 _PARTS = (("_mape", ""), ("_median", "+"))
@@ -202,7 +202,8 @@ def _legend(panels: Iterable[_Axes]) -> tuple[list[Any], list[str]]:
     return list(found.values()), list(found)
 
 
-def _save(figure: Any, path: Path, suffix: str) -> Path:
+def save(figure: Any, path: Path, suffix: str) -> Path:
+    """Write a picture, the same one as the same bytes; the path."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if suffix == "svg" else {}
     figure.savefig(buffer, format=suffix, dpi=160, metadata=metadata)

@@ -85,6 +85,15 @@ def admission_wait_steps_of(row: Row) -> int:
     return 0
 
 
+def is_asynchronous(row: Row) -> bool:
+    """Whether the server forms a step while the one before it runs.
+
+    TensorRT-LLM (overlap scheduler) and SGLang (overlap schedule) do by default, vLLM from 0.14 on; the scripts of
+    InferenceX asked older versions for it (--async-scheduling).
+    """
+    return row.backend != "vllm" or row.family == "InferenceX" or not _before(row, 0, 14)
+
+
 def aggregated(row: Row) -> Pool:
     """The instance of an aggregated row.
 

@@ -22,6 +22,7 @@ from experiments.fidelity.scripts import (
     aggregated,
     disaggregated,
     expert_dtype_of,
+    is_asynchronous,
     kv_dtype_of,
     token_budget_of,
 )
@@ -39,6 +40,7 @@ from framework.timing.kernels.read_aiconfigurator import load_package, package_g
 from framework.timing.kernels.table import Kernels
 from framework.timing.kernels.tabulate import tabulate
 from framework.timing.profile import StepParts
+from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -47,6 +49,7 @@ _MOST_SEQUENCES = 2048
 # Share of a GPU's memory for weights and KV (vLLM: gpu_memory_utilization less activations; SGLang: mem_fraction_static
 # less the same), or of what the weights leave for KV (TensorRT-LLM: free_gpu_memory_fraction less buffers).
 _SHARES = {"vllm": 0.9, "sglang": 0.83}
+_GRAPH_TOKENS = 512  # of the largest step whose kernels a CUDA graph launches (vLLM: max_cudagraph_capture_size)
 _VLLM_OTHER_BYTES = 5.5e9  # of a GPU: activations, CUDA graphs, communication
 _FREE_SHARE = 0.8
 _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "prefill_first"}
@@ -132,12 +135,18 @@ def server(row: Row, client: Client) -> Deployment:
         token_budget=client.token_budget or token_budget_of(row),
         max_batch=min(_most_sequences(row, kv_tokens), max(1, row.concurrency - client.spare)),
         batching=_BATCHING[row.backend],
+        asynchronous=software_of(row).asynchronous,
         admission_wait_steps=admission_wait_steps_of(row),
         kv_fraction=1.0,
         watermark=0.0,
     )
     cluster = ClusterSpec(pools, LinkSpec(gpu.nic_bytes_s, _LATENCY_S))
     return Deployment(model, cluster, engine, _timing(row), Aggregated if row.mode == "agg" else Disaggregated)
+
+
+def software_of(row: Row) -> Server:
+    """What the row's server does beside its kernels; the costs of that are those of a calibration."""
+    return Server(row.backend, asynchronous=is_asynchronous(row), graph_tokens=_GRAPH_TOKENS)
 
 
 def unsupported(row: Row) -> str:
@@ -155,8 +164,11 @@ def unsupported(row: Row) -> str:
 def _timing(row: Row) -> Callable[[Calibration], Timing]:
     """What makes the step times of a row's GPU and backend under any calibration."""
 
+    software = software_of(row)
+
     def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        return _parts(row.gpu, row.backend, model, parallelism).row(calibration)
+        overheads = software.fitted(calibration).overheads(model.layers, parallelism)
+        return _parts(row.gpu, row.backend, model, parallelism).row(calibration, overheads)
 
     return lambda calibration: Calibrated(rows, calibration, "kernel tables")
 

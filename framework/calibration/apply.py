@@ -11,6 +11,7 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.measured import Measured
 from framework.timing.profile import StepParts
+from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 
 Rows = Callable[[Calibration, Model, Gpu, Parallelism], StepRow]
@@ -53,11 +54,12 @@ def _of_parts(timing: Measured) -> Rows:
         key = model.name, gpu.name, parallelism
         if key not in known:
             known[key] = timing.entry(model, gpu, parallelism).parts
-        return known[key].row(calibration)
+        return timing.under(calibration, known[key], model, parallelism)
 
     return rows
 
 
 def apply(calibration: Calibration, row: StepRow) -> StepRow:
     """The step times `row` with every time of a step multiplied by `kernel`, and the overheads added."""
-    return row.times(calibration.kernel) + calibration.overheads
+    added = Server().fitted(calibration).overheads(0, Parallelism()) + calibration.overheads
+    return row.times(calibration.kernel) + added

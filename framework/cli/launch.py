@@ -23,7 +23,7 @@ from yaml import YAMLError
 from framework.cli.arguments import name_files
 from framework.cli.composition import composing_once
 from framework.cli.suggest import nearest
-from framework.errors import InputError
+from framework.errors import InputError, hook_noted
 
 BROKEN_PIPE = 1
 USER_ERROR = 2
@@ -104,6 +104,8 @@ def explain(error: BaseException) -> str | None:
     for link in _chain(error):
         if isinstance(link, InputError):
             return _one_line(link)
+        if line := hook_noted(link):
+            return line.splitlines()[0]
     if isinstance(error, MissingConfigException):
         return _unknown_choice(error)
     if isinstance(error, InstantiationException):

@@ -57,7 +57,8 @@ def allocate(
     rows = max(_LOG_ROWS, 64 * most_running)
     options["requests"], options["instances"], options["most_running"] = count, size, most_running
     options["step_log_rows"] = options["token_log_rows"] = rows
-    options["request_s"], options["intake_s"] = delay_s, entrance.intake_s
+    options["request_s"] = delay_s
+    options["intake_s"], options["intake_token_s"] = entrance.intake_s, entrance.intake_token_s
     _set_options(options, cluster, model, engine, seed)
     _set_clock(sim, requests)
     space = ListSpace()
@@ -111,6 +112,7 @@ def _set_options(
     options["max_context"] = model.max_context
     options["block_tokens"] = engine.block_tokens
     options["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
+    options["asynchronous"] = engine.asynchronous
     options["admission_wait_steps"] = engine.admission_wait_steps
     options["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
     options["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
@@ -242,7 +244,17 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
     for name in ("admission_opens", "waiting_root", "joining_head", "joining_tail", "incoming_head", "incoming_tail"):
         instances[name] = -1
-    for name in ("split_head", "split_tail", "swapped_head", "swapped_tail", "cache_free", "cache_old", "cache_young"):
+    for name in (
+        "split_head",
+        "split_tail",
+        "inbox_head",
+        "inbox_tail",
+        "swapped_head",
+        "swapped_tail",
+        "cache_free",
+        "cache_old",
+        "cache_young",
+    ):
         instances[name] = -1
     return instances
 

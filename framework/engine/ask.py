@@ -144,7 +144,7 @@ def ask_batching(s: State, i: int) -> None:
             percent, inst.token_budget, inst.mode = decode_plan(plan)
             if percent > 0:
                 inst.prefill_percent = percent
-    if s.options.dynamic_keys and inst.queued > 0:
+    if s.options.dynamic_keys and inst.waiting_root >= 0:
         bring_up_to_date(s, PRIORITIZE)
         _renew_keys(s, i)
 

@@ -15,7 +15,7 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import Memory
-from framework.errors import InvariantError, PolicyError, require_positive
+from framework.errors import InputError, InvariantError, PolicyError, note_hook, require_positive
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
@@ -109,6 +109,9 @@ class Binding:
                 return answer if write is None else write(answer)
             except BaseException as error:  # kept, and raised again outside
                 self.raised = error
+                if isinstance(error, Exception) and not isinstance(error, InputError):
+                    now_s = float(self.memory.sim["now_s"][0])
+                    note_hook(error, self._policy.name, hook.name, f" for {hook.argument} {argument}", now_s)
                 return failed
 
         return call

@@ -51,6 +51,7 @@ class EngineConfig:
     (above `prefix_stores`, which keep whole ones, always the former);
     `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
+    `asynchronous`: a step is formed while the one before it runs, from what was known when that one started;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
     `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
     its old role and its start in the new one; `start_s`: between switching an instance on and its start;
@@ -72,6 +73,7 @@ class EngineConfig:
     kv_fraction: float = 0.9
     kv_tokens: int | None = None
     batching: Batching = "decode_first"
+    asynchronous: bool = False
     admission_wait_steps: int = 0
     first_token: FirstToken = "prefill"
     role_change_s: float = 0.0
@@ -106,8 +108,9 @@ class EngineConfig:
         require_at_least("engine.watermark", self.watermark, 0)
         if self.watermark >= 1:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
-        if not isinstance(self.prefix_cache, bool):
-            raise InputError(f"engine.prefix_cache must be true or false, got {self.prefix_cache!r}")
+        for name in ("prefix_cache", "asynchronous"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
         for name, kind in (groups | {"prefix_stores": PrefixStores, "sharing": Sharing}).items():
             _require_settings(name, getattr(self, name), kind)
@@ -148,6 +151,11 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
     """
     pools = cluster.pools
     shared = shares_gpus or any((pool.batching or engine.batching) == "concurrent" for pool in pools)
+    if shared and engine.asynchronous:
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and asynchronous scheduling do not go together; set"
+            " engine.asynchronous=false"
+        )
     if shared and any(pool.has_ranks for pool in pools):
         raise InputError(
             "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"

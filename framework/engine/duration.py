@@ -14,7 +14,7 @@ from framework.engine.mechanisms.pipeline_parallel import slowest_s
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_s, decode_slowdown, streaming, with_loads_s
 from framework.engine.mechanisms.speculation import draft_s
 from framework.engine.state import State
-from framework.timing.table import StepTables, base_s, chunk_s, decode_s, uneven_s
+from framework.timing.table import StepTables, base_s, chunk_s, decode_s, host_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -33,6 +33,13 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         first_s, increment_s, straight = slowest_rank(s, i, decodes, prefill_tokens)
     if unlikely(inst.stages > 0) and prefill_tokens > 0:
         first_s = slowest_s(s, i, decodes, step.context, value_s)
+    tokens = decodes * (1 + step.depth) + prefill_tokens
+    least_s = host_s(StepTables(s.timing_rows, s.timing_data), inst.pool, tokens, decodes)
+    if unlikely(first_s < least_s):
+        hidden = (least_s - first_s) / increment_s if increment_s > 0.0 else np.inf
+        if hidden < straight:
+            straight = int(hidden) + 1
+        first_s, increment_s = least_s, 0.0
     slowdown = 1.0
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
         slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)

@@ -135,6 +135,8 @@ def _stream_times_s(memory: Memory, i: int) -> tuple[NDArray[np.float64], NDArra
     prefill_s, attention_s, read = 0.0, 0.0, 0
     if tokens > 0:
         r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+        if r < 0:
+            r = inst.inbox_head
         q = s.requests[r]
         chunk = min(tokens, q.prefill_until - q.prefilled)
         read = q.prefilled + tokens

@@ -12,6 +12,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import free, free_kv
 from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.sm_sharing import streaming
@@ -108,6 +109,7 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
 def _drop_own(s: State, i: int) -> None:
     """Those that wait, prefill, run, join, are swapped out, or are at their splits."""
     inst = s.instances[i]
+    take_in(s, i)
     while inst.waiting_root >= 0:
         r = queue_pop(s, i)
         inst.queued -= 1

@@ -25,6 +25,7 @@ from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import next_event, take_turn
 from framework.engine.inventory import fail_rest
+from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.roles import take_role
 from framework.engine.mechanisms.sm_sharing import may_prefill
@@ -71,7 +72,11 @@ def _run(s: State, most_events: int) -> int:
 def _schedule(s: State, i: int) -> None:
     """All events of this time have been processed: i schedules its next step, or that of its prefill stream alone."""
     take_turn(s, i)
-    if not s.instances[i].busy:
+    inst = s.instances[i]
+    if not inst.busy:
+        if not inst.between:
+            take_in(s, i)
+        inst.between = False
         schedule(s, i)
     elif unlikely(may_prefill(s, i)):
         schedule_prefills(s, i)

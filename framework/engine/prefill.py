@@ -204,7 +204,7 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     r = inst.waiting_root
     if r >= 0 and inst.running > 0 and inst.decode_steps < inst.admission_opens:
         return 0
-    if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) >= inst.max_batch:
+    if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) + inst.late_seats >= inst.max_batch:
         return 0
     q = s.requests[r]
     run = matched_blocks(s, i, r, q.prefill_until)
@@ -216,7 +216,8 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     if chunk <= 0:
         return 0
     shared = cached_among(s, i, r, run) * s.options.hash_blocks
-    if available(s, i) - unreferenced_among(s, i, r, run) - blocks_of(s, i, q.prefill_until) + shared < inst.watermark:
+    left = available(s, i) - inst.late_blocks - unreferenced_among(s, i, r, run)
+    if left - blocks_of(s, i, q.prefill_until) + shared < inst.watermark:
         return 0
     queue_pop(s, i)
     reference_prefix(s, i, r, run)

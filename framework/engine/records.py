@@ -106,6 +106,7 @@ INSTANCE = record(
     ("stage_tokens", "i8"),  # prompt tokens for which one size holds
     ("admission_opens", "i8"),  # decode_steps from which on its queue is admitted from, -1: its queue was empty
     ("busy", "b1"),  # 1: a step is under way
+    ("between", "b1"),  # 1: a step has ended at this time, and the next one is not formed yet
     ("changed", "b1"),  # 1: something changed since its last step was formed
     ("woken", "b1"),  # 1: it is in the list of instances that schedule at this time
     ("touched", "b1"),  # 1: it is in the list of instances whose load has changed
@@ -113,16 +114,19 @@ INSTANCE = record(
     ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step
     ("preempted", "b1"),  # 1: the step that is being formed preempted
     # Who is there, counted in requests.
-    ("queued", "i8"),  # waiting for their prefill
+    ("queued", "i8"),  # waiting for their prefill, in the queue and in the inbox
     ("prefilling", "i8"),  # in the prefilling order
     ("running", "i8"),  # decoding
     ("joining", "i8"),  # with KV here, joining at the next boundary
     ("reserved", "i8"),  # seats held for transfers and migrations on their way here
     ("swapped", "i8"),  # swapped out
+    ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
     ("incoming", "i8"),  # on their way here, or waiting to be sent here
     ("unstamped", "i8"),  # running ones whose first token is not stamped
     # The lists of these.
     ("waiting_root", "i4"),  # first of the waiting queue, a pairing heap
+    ("inbox_head", "i4"),  # those that have come since its last step was formed, where scheduling is asynchronous
+    ("inbox_tail", "i4"),
     ("joining_head", "i4"),
     ("joining_tail", "i4"),
     ("incoming_head", "i4"),  # those that wait for room here
@@ -140,6 +144,7 @@ INSTANCE = record(
     ("free_blocks", "i8"),
     ("evictable_blocks", "i8"),  # of cached prefixes that nobody references
     ("watermark", "i8"),  # blocks that admissions leave available
+    ("late_blocks", "i8"),  # blocks that came free at the end of the last step, like `late_seats`
     ("reserve_blocks", "i8"),  # blocks of every request, whatever its tokens; 0: blocks follow the tokens
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("queued_tokens", "i8"),  # tokens that lack prefill

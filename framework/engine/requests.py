@@ -8,6 +8,7 @@ from framework.codes import DECODING, FINISHED, HANDING_OVER, NOT_MIGRATING, PRE
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
 from framework.engine.kv_cache import free_kv
+from framework.engine.mechanisms.asynchronous import put_in_inbox
 from framework.engine.mechanisms.data_parallel import count_decode, count_prefill
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.queues import append, load_changed, queue_push, turn_push
@@ -196,6 +197,16 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
 @inner
 def enter_queue(s: State, i: int, r: int) -> None:
     """Let r, its key and queue number set, wait at i to have all it has so far prefilled."""
+    _count_waiting(s, i, r)
+    if unlikely(s.options.asynchronous):
+        put_in_inbox(s, i, r)
+    else:
+        queue_push(s, i, r)
+    wake(s, i)
+
+
+@inner
+def _count_waiting(s: State, i: int, r: int) -> None:
     q, inst = s.requests[r], s.instances[i]
     q.prefill_until = q.input_tokens + q.emitted
     if unlikely(0 < q.split < q.prefill_until):
@@ -203,8 +214,6 @@ def enter_queue(s: State, i: int, r: int) -> None:
     q.prefilled = 0
     inst.queued += 1
     inst.queued_tokens += q.prefill_until
-    queue_push(s, i, r)
-    wake(s, i)
 
 
 @inner
@@ -215,4 +224,6 @@ def queue_again(s: State, i: int, r: int) -> None:
     q.state = WAITING
     q.key = -np.inf
     q.queue_number = -s.sim.preemptions
-    enter_queue(s, i, r)
+    _count_waiting(s, i, r)
+    queue_push(s, i, r)
+    wake(s, i)

@@ -20,6 +20,7 @@ from framework.engine.events import wake
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.asynchronous import prepare_next
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.roles import proceed
@@ -65,16 +66,14 @@ def schedule(s: State, i: int) -> None:
             prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + step.depth))
         elif inst.mode == STATIC and decodes == 0:
             prefill_tokens = form_batch(s, i, inst.token_budget)
-    if inst.queued == 0:
+    if inst.waiting_root < 0:
         inst.admission_opens = -1
     if decodes + prefill_tokens > 0:
         start_step(s, i, decodes, prefill_tokens)
         if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0:
             _send_prompts_ahead(s, i)
     inst.swap_bytes = 0.0
-    if inst.preempted:
-        start_transfers(s, i)
-        wake(s, i)
+    _look_ahead(s, i)
 
 
 @inner
@@ -107,11 +106,19 @@ def schedule_prefills(s: State, i: int) -> None:
         ask_batching(s, i)
     _set_admission(s, i)
     _form_stream(s, i)
-    if inst.queued == 0:
+    if inst.waiting_root < 0:
         inst.admission_opens = -1
-    if inst.preempted:
+    _look_ahead(s, i)
+
+
+@inner
+def _look_ahead(s: State, i: int) -> None:
+    """What the forming of a step of i leaves for others, and for the step after it."""
+    if s.instances[i].preempted:
         start_transfers(s, i)
         wake(s, i)
+    if unlikely(s.options.asynchronous):
+        prepare_next(s, i)
 
 
 @inner
@@ -127,7 +134,7 @@ def _form_stream(s: State, i: int) -> None:
 def _set_admission(s: State, i: int) -> None:
     """Close admission for a while where requests wait, and none did."""
     inst = s.instances[i]
-    if inst.admission_opens < 0 and inst.queued > 0:
+    if inst.admission_opens < 0 and inst.waiting_root >= 0:
         inst.admission_opens = inst.decode_steps + s.options.admission_wait_steps
 
 

@@ -71,7 +71,8 @@ OPTIONS = record(
     # The front end.
     ("max_context", "i8"),  # tokens of prompt and output together that the model takes
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
-    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another
+    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another ...
+    ("intake_token_s", "f8"),  # ... and for each token of its prompt
     ("stamp_at_decode", "b1"),  # 1: token 1 of a transferred request is stamped on the decode instance
     # Hooks.
     ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
@@ -92,6 +93,7 @@ OPTIONS = record(
     ("tier_keys", "i8"),  # names of blocks, from 0, where there are tiers
     ("loads_layer_wise", "b1"),  # 1: loading overlaps with computing
     # Steps.
+    ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
     ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts

@@ -10,9 +10,10 @@ from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING,
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
 from framework.engine.events import await_turn, wake
-from framework.engine.kv_blocks import fits
+from framework.engine.kv_blocks import available, fits, seats
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.asynchronous import note_late
 from framework.engine.mechanisms.data_parallel import count_prefill
 from framework.engine.mechanisms.prefix_cache import register_prefix
 from framework.engine.mechanisms.prefix_tiers import keep_prefix
@@ -35,6 +36,7 @@ def finish_step(s: State, i: int) -> None:
     inst.frees_memory = False
     if unlikely(s.options.speculates):
         emit_accepted(s, i)
+    free_blocks, taken_seats = available(s, i), seats(s, i)
     if prefilled:
         inst.changed = True
         _add_chunks(s, i)
@@ -45,8 +47,11 @@ def finish_step(s: State, i: int) -> None:
             _decode_elsewhere(s, i)
     if prefilled:
         _complete_prefills(s, i, False)
+    if unlikely(s.options.asynchronous):
+        note_late(s, i, free_blocks, taken_seats)
     if inst.frees_memory:
         start_transfers(s, i)
+    inst.between = True
     await_turn(s, i)
 
 

@@ -150,7 +150,10 @@ def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, cal
         row = timing.row(model, gpu, parallelism)
         return _Times(timing.source, "", row.parts(), None, row)
     entry = timing.entry(model, gpu, parallelism)
-    fitted = None if entry.calibration is None else entry.parts.calibrated(entry.calibration)
+    fitted = None
+    if entry.calibration is not None:
+        added = timing.server.fitted(entry.calibration).overheads(model.layers, parallelism)
+        fitted = entry.parts.calibrated(entry.calibration, added)
     row, kernels = entry.parts.row(Calibration()), entry.parts.calibrated(Calibration())
     source = f"measured ({entry.described(calibrated)})"
     return _Times(source, entry.parts.scaled_from, kernels, fitted, row)

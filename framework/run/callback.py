@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.files import write_whole
 from framework.cli.launch import USER_ERROR, explain, report_error
+from framework.errors import hook_noted
 
 _MOST = 40  # runs that a table at the end of a sweep shows all of
 _BEST = 20  # of more than that
@@ -33,7 +34,8 @@ class Runs(Callback):
 
     A run refused for a mistake of its user leaves one line on stderr, no directory, and exit code 2. In a sweep the
     others go on, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
-    and leaves a traceback beside it; once the others have ended, the bug ends the command.
+    and leaves a traceback beside it; once the others have ended, the bug ends the command. What a hook of a policy
+    raised is its user's to mend: one line, which names the file with the traceback.
     """
 
     def __init__(self) -> None:
@@ -58,9 +60,11 @@ class Runs(Callback):
         error = job_return._return_value  # the public property would print and raise
         output = OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False)
         line = explain(error)
+        if output is not None and (line is None or hook_noted(error)):
+            place = Path(output, "traceback.txt")
+            place.write_text("".join(format_exception(error)))
+            line = line if line is None or self._refusals is not None else f"{line}; see {place}"
         if line is None:
-            if output is not None:
-                Path(output, "traceback.txt").write_text("".join(format_exception(error)))
             return
         if self._refusals is None:
             report_error(line)

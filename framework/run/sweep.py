@@ -15,6 +15,7 @@ from hydra.types import HydraContext, RunMode
 
 from framework.cli.arguments import name_files
 from framework.cli.launch import explain
+from framework.errors import hook_noted
 from framework.run.job import study_job
 from framework.run.store import Record
 
@@ -72,6 +73,6 @@ def _outcome(job: tuple[str, ...], returned: JobReturn) -> Outcome:
     if returned.status == JobStatus.COMPLETED:
         return Outcome(job, value, None)
     line = explain(value)
-    if line is None:
+    if line is None or hook_noted(value):  # what a policy raises in one run it raises in all
         raise value
     return Outcome(job, None, line)

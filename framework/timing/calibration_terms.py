@@ -21,16 +21,22 @@ from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
 _KINDS = ("dense", "moe")
+COMPUTE_TOKENS = 128.0  # of a step whose linear layers still take what it takes to read the weights
+# Of a server's work; framework.timing.server says what they are.
+SERVER_TERMS = ("step_s", "message_s", "host_s", "host_sequence_s", "eager_layer_s", "request_s", "token_s")
 
 
 @dataclass(frozen=True)
 class Calibration:
     """The terms that are laid over the kernel times of one GPU and backend; the default changes nothing.
 
-    `kernel` multiplies all times of kernels but communication, which `communication` multiplies. The others are seconds
-    that are added: `step_s` to every step, `prefill_step_s` to every step with a chunk (its kernels are launched one by
-    one where decodes replay a CUDA graph), `sequence_s` to a step for every decode in it, and `request_s` to every
-    request before the scheduler sees it (client, HTTP, tokenizer). Raises InputError for values that no fit can give.
+    `kernel` multiplies all times of kernels but communication, which `communication` multiplies. `compute` multiplies
+    besides what is bound by arithmetic: prefill attention, and of linear layers what they take longer than for
+    COMPUTE_TOKENS tokens. Under sustained load GPUs reach their power limit, and clocks fall; tables are measured in
+    short bursts, and reading memory does not suffer. The terms of
+    SERVER_TERMS stand for those of the server, framework.timing.server.Server. Whatever the server hides, `sequence_s`
+    is added to a step for every decode in it, and `prefill_step_s` to every step with a chunk. Raises InputError for
+    values that no fit can give.
     """
 
     kernel: float = 1.0
@@ -39,22 +45,23 @@ class Calibration:
     sequence_s: float = 0.0
     request_s: float = 0.0
     prefill_step_s: float = 0.0
+    token_s: float = 0.0
+    host_s: float = 0.0
+    host_sequence_s: float = 0.0
+    eager_layer_s: float = 0.0
+    message_s: float = 0.0
+    compute: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("kernel", "communication"):
+        for name in ("kernel", "communication", "compute"):
             require_positive(f"calibration: {name}", getattr(self, name))
-        for name in ("step_s", "prefill_step_s", "sequence_s", "request_s"):
+        for name in ("prefill_step_s", "sequence_s", *SERVER_TERMS):
             require_at_least(f"calibration: {name}", getattr(self, name), 0)
 
     @property
     def overheads(self) -> StepRow:
-        """The seconds that are added to every step, to every chunk and decode in it, and to every request."""
-        return StepRow(
-            base_s=self.step_s,
-            prefill_step_s=self.prefill_step_s,
-            per_sequence_s=self.sequence_s,
-            request_s=self.request_s,
-        )
+        """The seconds that are added to every step with a chunk, and for each decode, whatever the server is."""
+        return StepRow(prefill_step_s=self.prefill_step_s, per_sequence_s=self.sequence_s)
 
 
 _TERMS = tuple(field.name for field in fields(Calibration))
@@ -103,7 +110,8 @@ class Selector:
 class Fit:
     """A calibration, the models it is for, and where it comes from.
 
-    `rows` has the keys of the deployments that it was fitted to, and `note` says how. `source` and `licence` are those
+    `rows` has the keys of the deployments that it was fitted to, `domain` says what loads those were, for the header of
+    a run, and `note` how it was fitted. `source` and `licence` are those
     of their measurements. Raises InputError for what is no text.
     """
 
@@ -113,10 +121,11 @@ class Fit:
     note: str = ""
     source: str = ""
     licence: str = ""
+    domain: str = ""
 
     def __post_init__(self) -> None:
-        if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, *self.rows)):
-            raise InputError("calibration: rows, note, source and licence must be text")
+        if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, self.domain, *self.rows)):
+            raise InputError("calibration: rows, domain, note, source and licence must be text")
 
 
 def calibration_path(directory: Path, gpu: str, backend: str) -> Path:

@@ -41,6 +41,16 @@ class Curve:
         """The curve with all values multiplied by `factor`."""
         return replace(self, values=tuple(factor * value for value in self.values))
 
+    def rising_faster(self, knot: float, factor: float) -> Curve:
+        """The curve whose values above that at `knot` are so many times as far above it."""
+        level = float(self.at(np.array([max(knot, self.knots[0])]))[0])
+        values = np.asarray(self.values)
+        return self.with_values(np.minimum(values, level) + factor * np.maximum(values - level, 0.0))
+
+    def without_bumps(self) -> Curve:
+        """The curve lowered wherever more would take less: a server can always pad what it computes."""
+        return self.with_values(np.minimum.accumulate(np.asarray(self.values)[::-1])[::-1])
+
     def at(self, xs: FloatArray) -> FloatArray:
         """The curve's values at `xs`, an array of any shape whose entries are not below the first knot."""
         slope = (self.values[-1] - self.values[-2]) / (self.knots[-1] - self.knots[-2])

@@ -17,6 +17,7 @@ from framework.timing.expert_parallel import ExpertLoad, expert_load, with_exper
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
 from framework.timing.scale import SCALING_SOURCES, same_speed, scaled
+from framework.timing.server import Server
 from framework.timing.step_row import StepRow
 from framework.timing.two_batch_overlap import in_two_batches
 
@@ -50,7 +51,8 @@ class Entry:
     def _fitted(self) -> str:
         if self.fit is None:
             return ""
-        return ", calibrated" if self.fitted_on == self.gpu else f", calibrated as {self.fitted_on} was"
+        to = f" to {self.fit.domain}" if self.fit.domain else ""
+        return f", calibrated{to}" if self.fitted_on == self.gpu else f", calibrated as {self.fitted_on} was{to}"
 
 
 @dataclass
@@ -63,7 +65,9 @@ class Measured:
     `expert_load` is the load of the GPU with most tokens, relative to the routing that was measured. `experts` gives it
     by the experts' popularity and copies, where they are spread over more GPUs than a node has, whose times are of even
     routing. With `two_batches`, a step runs as two micro-batches that hide each other's communication
-    (framework.timing.two_batch_overlap). `source` names all rows that one object gave out; each is read only once.
+    (framework.timing.two_batch_overlap). `server` is whose software runs the steps. `calibrated_as`
+    names another GPU, whose fitted terms count instead of this one's. `source` names all rows that one object gave out;
+    each is read only once.
     Raises InputError for values that cannot be.
     """
 
@@ -74,11 +78,13 @@ class Measured:
     expert_load: float = 1.0
     two_batches: bool = False
     experts: ExpertLoad | Mapping[str, Any] | None = None
+    calibrated_as: str | None = None
+    server: Server = field(default_factory=Server)
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("backend", "profiles", "neighbour"):
+        for name in ("backend", "profiles", "neighbour", "calibrated_as"):
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "backend"):
                 raise InputError(f"timing.{name} must be a name, got {value!r}")
@@ -105,9 +111,17 @@ class Measured:
             given = entry.described(self.calibrated)
             if given not in self._given:
                 self._given.append(given)
-            row = entry.parts.row((entry.calibration if self.calibrated else None) or Calibration())
+            calibration = entry.calibration if self.calibrated else None
+            row = self.under(calibration, entry.parts, model, parallelism)
             self._rows.append((asked, row))
         return row
+
+    def under(
+        self, calibration: Calibration | None, parts: StepParts, model: Model, parallelism: Parallelism
+    ) -> StepRow:
+        """The times of a whole step on the server, under a calibration; None: by kernels and the server's own terms."""
+        added = self.server.fitted(calibration).overheads(model.layers, parallelism)
+        return parts.row(calibration or Calibration(), added)
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
         """What `row` is made from; raises InputError as `row` does."""
@@ -126,10 +140,8 @@ class Measured:
         parts = found.parts
         if measured != gpu.name or not same_speed(found.origin.device, gpu):
             parts = scaled(parts, model, found.origin.device, gpu, gain)
-        for name in dict.fromkeys((gpu.name, measured)):
-            fit = find_calibration(places, name, self.backend, model)
-            if fit is not None:
-                break
+        name = self.calibrated_as or gpu.name
+        fit = find_calibration(places, name, self.backend, model)
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
             parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())

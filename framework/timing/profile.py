@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.calibration_terms import Calibration
+from framework.timing.calibration_terms import COMPUTE_TOKENS, Calibration
 from framework.timing.curves import Curve, FloatArray
+from framework.timing.server import Server
 from framework.timing.step_row import StepRow
 
 NODE_GPUS = 8  # GPUs that reach each other over the fast link of one node
@@ -65,6 +66,18 @@ class StepParts:
                 if isinstance(value, float) and (infinite or not value >= 0):
                     raise ValueError(f"{declared.name} of {part} must be finite and not negative, got {value}")
 
+    @property
+    def without_bumps(self) -> StepParts:
+        """The same with experts that take no longer for few tokens than for more.
+
+        Kernel tables have such bumps where no tuned configuration of the kernel was found for a number of tokens
+        (Mixtral-8x7B on two H100: 80 tokens 22.1 ms, 256 tokens 18.2); a server pads, or has the configuration.
+        """
+        experts = self.rows["experts"]
+        if experts.linear is None:
+            return self
+        return replace(self, rows={**self.rows, "experts": replace(experts, linear=experts.linear.without_bumps())})
+
     def __getitem__(self, part: str) -> StepRow:
         return self.rows[part]
 
@@ -73,15 +86,32 @@ class StepParts:
         """The curves over the tokens of a step, by part."""
         return {part: row.linear for part, row in self.rows.items() if row.linear is not None}
 
-    def calibrated(self, calibration: Calibration) -> Mapping[str, StepRow]:
-        """The parts under a calibration, of which "overhead" has all that the calibration adds."""
-        factors = dict.fromkeys(self.rows, calibration.kernel) | {"communication": calibration.communication}
-        rows = {part: row.times(factors[part]) for part, row in self.rows.items()}
-        return rows | {"overhead": rows["overhead"] + calibration.overheads}
+    def calibrated(self, calibration: Calibration, overheads: StepRow | None = None) -> Mapping[str, StepRow]:
+        """The parts under a calibration, of which "overhead" has all that is added.
 
-    def row(self, calibration: Calibration) -> StepRow:
-        """The times of a whole step under a calibration: exactly the sum of its calibrated parts."""
-        return functools.reduce(operator.add, self.calibrated(calibration).values())
+        `overheads` is what the server adds, None: a synchronous one with the calibration's terms.
+        """
+        factors = dict.fromkeys(self.rows, calibration.kernel) | {"communication": calibration.communication}
+        rows = {part: _slower(part, row.times(factors[part]), calibration.compute) for part, row in self.rows.items()}
+        if overheads is None:
+            overheads = Server().fitted(calibration).overheads(0, self.setup.parallelism)
+        added = calibration.overheads + overheads
+        return rows | {"overhead": rows["overhead"] + added}
+
+    def row(self, calibration: Calibration, overheads: StepRow | None = None) -> StepRow:
+        """The times of a whole step under a calibration, on a server: exactly the sum of its calibrated parts."""
+        return functools.reduce(operator.add, self.calibrated(calibration, overheads).values())
+
+
+def _slower(part: str, row: StepRow, compute: float) -> StepRow:
+    """The row with what is bound by arithmetic in that part multiplied by `compute`."""
+    if compute == 1.0:
+        return row
+    if part == "prefill_attention":
+        return row.mapped(attention=lambda curve: curve.times(compute))
+    if part in ("gemm", "experts"):
+        return row.mapped(linear=lambda curve: curve.rising_faster(COMPUTE_TOKENS, compute))
+    return row
 
 
 def limits_of_decodes(batches: FloatArray, contexts: FloatArray) -> Curve | None:

@@ -84,7 +84,8 @@ def decoded(entry: Mapping[str, Any]) -> StepParts:
         except ValueError as error:
             raise ValueError(f"{column.name}: {error}") from error
     setup = Setup(Parallelism(**entry["parallelism"]), *(str(entry[name]) for name in _DTYPES))
-    return StepParts(setup, {part: StepRow(**row) for part, row in rows.items()}, str(entry["scaled_from"]))
+    made = {part: StepRow(**row) for part, row in rows.items()}
+    return StepParts(setup, made, str(entry["scaled_from"])).without_bumps
 
 
 def _taken_apart(column: _Column, parts: StepParts) -> tuple[Sequence[Sequence[float]], Any]:

@@ -59,6 +59,7 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1], _DENSE),
     "llama3_70b": (_PLAIN + _ONLINE + _FOUR_BIT, _DENSE + _STAGED),
     "llama2_7b": (_PLAIN[:1], _DENSE),
+    "llama2_70b": (_PLAIN[:1], _DENSE),
     "mistral_7b": (_PLAIN[:1], _DENSE[:2]),
     "yi_6b": (_PLAIN[:1], _DENSE[:2]),
     "yi_34b": (_PLAIN[:1], _DENSE[1:2]),

@@ -27,6 +27,7 @@ _LINEAR, _PREFILL, _DECODE = _times_of("linear"), _times_of("prefill_attention")
 _LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
 _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
+_HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, beside its kernels
 _LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
 
 
@@ -61,9 +62,16 @@ class StepRow:
     # Every step.
     base_s: float = field(default=0.0, metadata=_OVERHEAD)
     # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
-    # in one after another, `intake_s` each.
+    # in one after another, `intake_s` each and `intake_token_s` for each token of its prompt.
     request_s: float = field(default=0.0, metadata=_REQUEST)
     intake_s: float = field(default=0.0, metadata=_REQUEST)
+    intake_token_s: float = field(default=0.0, metadata=_REQUEST)
+    # What the host needs to form and launch a step, which runs beside the kernels: no step is shorter. `eager_s` comes
+    # on top for a step of more tokens than `graph_tokens`, whose kernels no CUDA graph launches together.
+    host_s: float = field(default=0.0, metadata=_HOST)
+    host_sequence_s: float = field(default=0.0, metadata=_HOST)
+    eager_s: float = field(default=0.0, metadata=_HOST)
+    graph_tokens: float = field(default=np.inf, metadata=_LIMIT)
     # Where measurement ends: tokens of a step, tokens of a prompt, sequences that emit a token, and, over the decodes,
     # their summed context.
     tokens_limit: float = field(default=np.inf, metadata=_LIMIT)

@@ -10,6 +10,10 @@ A step costs, in seconds,
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
 
+but no less than what the host needs, which runs beside the kernels:
+
+    host_s + host_sequence_s * decodes + eager_s where prefill tokens + decodes > graph_tokens            `host_s`
+
 Here `context` is summed over the decodes, and `longest` is that of the decode with the longest context. The functions
 linear, logits, attention (of a whole prompt) and decode are piecewise affine between knots: the last segment goes on
 beyond the last knot, and an absent one adds exactly nothing. Products of dyadic coefficients and token counts are exact
@@ -216,6 +220,15 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 
 @compiled
+def host_s(tables: StepTables, k: int, tokens: int, decodes: int) -> float:
+    """The least that a step of `tokens` tokens takes in pool k, whatever its kernels; `decodes` sequences decode."""
+    row = tables.rows[k]
+    eager_s: float = row["eager_s"] if tokens > row["graph_tokens"] else 0.0
+    time_s: float = row["host_s"] + row["host_sequence_s"] * decodes + eager_s
+    return time_s
+
+
+@compiled
 def extrapolation(
     tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: float, length: int
 ) -> float:
@@ -252,4 +265,6 @@ def step_s(
     for prefix, chunk in zip(prefixes, chunks, strict=True):
         time_s += chunk_s(tables, k, prefix, chunk)
     time_s += decode_s(tables, k, decodes, context)[0]
-    return float(time_s if longest is None else time_s + uneven_s(tables, k, decodes, context, longest))
+    if longest is not None:
+        time_s += uneven_s(tables, k, decodes, context, longest)
+    return float(max(time_s, host_s(tables, k, sum(chunks) + decodes, decodes)))

@@ -12,6 +12,7 @@ RUNS = 500
 FLOOR = 20
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),
+    *("came while a step ran", "room that came free a step late", "step that waits for its host"),
     *("admitted with a cached prefix", "arrived together", "attentions that overlap", "chunk by a schedule"),
     *("chunks and decodes in one step", "copied", "copies between the same two instances"),
     *("copies that a fabric limits", "copies that share a link", "copies that share a receiver"),

@@ -33,7 +33,7 @@ CLIENT = Client(0.8)
 def latencies(task: Replay) -> Replayed:
     """A smooth world: latencies that terms, client and load move as they would."""
     terms, one = task.calibration, task.row
-    step_s = 0.01 * terms.kernel + terms.step_s + terms.sequence_s * one.concurrency
+    step_s = 0.01 * terms.kernel + terms.step_s + terms.host_sequence_s * one.concurrency
     step_s += 0.001 * terms.communication * (one.parallelism.tp - 1)
     waiting_s = 0.3 * (1.0 - task.client.shortest) + 0.05 * task.client.spare
     return Replayed(20 * step_s + terms.request_s + waiting_s, step_s, 0.0)
@@ -54,7 +54,7 @@ def measured(truth: Calibration, client: Client, **changes: object) -> list[Row]
     return rows
 
 
-TRUTH = Calibration(kernel=0.95, communication=1.3, step_s=0.6e-3, sequence_s=6e-6, request_s=0.04)
+TRUTH = Calibration(kernel=0.95, communication=1.3, step_s=0.6e-3, host_sequence_s=6e-6, request_s=0.01)
 
 
 def test_terms_are_found_again() -> None:
@@ -86,7 +86,7 @@ def test_a_row_without_any_like_it_has_its_backends_terms() -> None:
 
 
 def test_no_data_leave_the_prior() -> None:
-    assert fit_all([], {}, Surfaces({}, ())).keys() == {()}
+    assert fit_all([], {}, Surfaces({})).keys() == {()}
 
 
 def test_clients_are_chosen_from_the_training_rows_of_their_campaign() -> None:

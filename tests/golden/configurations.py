@@ -52,7 +52,7 @@ _APART = "cluster=disaggregated cluster.prefill=2 cluster.decode=2 "
 _CHUNKED = "policy=chunked " + _TWO + _REQUESTS
 _DISTSERVE = "policy=distserve " + _APART + _REQUESTS
 _SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
-_CACHED = "policy=vllm_v1 " + _TWO + _SESSIONS + "engine.kv_tokens=8192 "
+_CACHED = "policy=vllm_v1 server=none " + _TWO + _SESSIONS + "engine.kv_tokens=8192 "
 _TIGHT = "policy=continuous " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
 
 _POLICIES = {
@@ -140,16 +140,17 @@ _POLICIES = {
     ),
     "ecoserve": Golden("policy=ecoserve policy.macro=2 policy.slack=least cluster.instances=4 " + _REQUESTS),
     "dynamo": Golden(
-        "policy=dynamo policy.local_tokens=512 " + _APART + _REQUESTS,
+        "policy=dynamo server=none policy.local_tokens=512 " + _APART + _REQUESTS,
         requests=("transfer_s > 0", "prefill_instance = decode_instance"),
     ),
     "dynamo_load": Golden(
-        "policy=dynamo policy.planner=load policy.interval_s=0.25 policy.local_tokens=128 policy.queue=16 "
+        "policy=dynamo server=none policy.planner=load policy.interval_s=0.25 policy.local_tokens=128 policy.queue=16 "
         "cluster.spare=2 engine.start_s=0.25 output.steps=true " + _APART + _REQUESTS + "trace.arrivals.rate=128",
         steps=("instance >= 4",),
     ),
     "dynamo_sla": Golden(
-        "policy=dynamo policy.planner=sla policy.interval_s=0.5 +policy.planning={ttft_s:0.25,itl_s:0.015625} "
+        "policy=dynamo server=none policy.planner=sla policy.interval_s=0.5 "
+        "+policy.planning={ttft_s:0.25,itl_s:0.015625} "
         "output.steps=true " + _APART + _REQUESTS + "trace.arrivals.rate=128 cluster.prefill=1 cluster.decode=1 "
         "cluster.spare=4",
         steps=("instance >= 2",),
@@ -160,6 +161,7 @@ _MECHANISMS = {
     "recompute": Golden(_TIGHT, positive=("preemptions",)),
     "swap": Golden(_TIGHT + "engine.preemption=swap", positive=("preemptions",), unlike="recompute"),
     "preempted_decodes": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.preemption=swap", positive=("preemptions",)),
+    "asynchronous": Golden(_CACHED.replace("server=none", "server=vllm_v1"), unlike="prefix_cache"),
     "prefix_cache": Golden(_CACHED, positive=("cache_hit_rate",)),
     "prefix_trace_blocks": Golden(
         _CACHED + "engine.prefix_unit=trace", positive=("cache_hit_rate",), unlike="prefix_cache"

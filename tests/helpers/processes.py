@@ -28,8 +28,13 @@ class Faulty(Aggregated):
             Path("nodes").mkdir(exist_ok=True)
             Path("nodes", ray.get_runtime_context().get_node_id()).touch()
 
-    def route_prefill(self, request, cluster):
+    def layout(self, cluster):
         if self.kind == "bug":
+            return {}["nothing"]
+        return super().layout(cluster)
+
+    def route_prefill(self, request, cluster):
+        if self.kind == "raises":
             return {}["nothing"]
         if self.kind == "deadly" or self.kind == "once" and not Path("died").exists():
             Path("died").touch()

@@ -238,7 +238,7 @@ def look_at_simulation(s: Simulation) -> Look:
 
 
 def instance_columns(i: Instance) -> dict[str, int]:
-    queue = [r for _, _, r in i.waiting]
+    queue = [r for _, _, r in i.waiting + i.inbox]
     return {
         "queued": len(queue),
         "queued_tokens": sum(r.goal for r in queue)

@@ -56,7 +56,7 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Ranks, pipelines, and prefills beside decodes do not go together; every order needs what it goes by."""
+        """What cannot be with prefills beside decodes is kept from them; every order needs what it goes by."""
         modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
         pools = self.cluster.pools
         if "concurrent" in modes:
@@ -64,6 +64,11 @@ class Scenario:
         pools = tuple(with_split(pool, self.model, pp=1) if pool.has_ranks else pool for pool in pools)
         object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
         shares = not any(pool.has_ranks or pool.parallelism.pp > 1 for pool in pools)
+        if self.engine.asynchronous:
+            shares = False
+            pools = tuple(replace(pool, batching=_in_one_stream(pool.batching)) for pool in pools)
+            object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
+            object.__setattr__(self, "engine", replace(self.engine, batching=_in_one_stream(self.engine.batching)))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
         object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order))
 
@@ -74,6 +79,10 @@ class Scenario:
         """The run in the plain engine."""
         setting = self.setting()
         return Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
+
+
+def _in_one_stream(batching: Any) -> Any:
+    return "unified" if batching == "concurrent" else batching
 
 
 def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model: Model, **options: Any) -> Scenario:
@@ -403,4 +412,25 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     if seed < _AS_LONG_AS_CAN_BE:
         model = replace(model, max_context=int((workload.input_tokens + workload.output_tokens).max()))
     link = replace(link, **_sharings_of_links(Draw(seed, ruled.seed)))
+    engine, timing = _served(Draw(seed, len(workload), 7), exact, engine, timing)
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
+
+
+def _served(draw: Draw, exact: bool, engine: EngineConfig, timing: RowTiming) -> tuple[EngineConfig, RowTiming]:
+    """What the server's own work adds: steps formed while others run, hosts slower than kernels, prompts to be read."""
+
+    def with_host(row: StepRow) -> StepRow:
+        return replace(
+            row,
+            host_s=draw.amount(exact, 0, 31, -7),
+            host_sequence_s=draw.some(exact, 0, 7, -9),
+            eager_s=draw.some(exact, 0, 15, -7),
+            graph_tokens=draw.one([np.inf, 2.0, 8.0, 32.0]),
+            intake_token_s=draw.some(exact, 0, 7, -12),
+        )
+
+    if draw.chance(0.4):
+        engine = replace(engine, asynchronous=True)
+    if draw.chance(0.4):
+        timing = RowTiming({name: with_host(row) for name, row in timing.rows.items()})
+    return engine, timing

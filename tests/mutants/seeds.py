@@ -90,8 +90,26 @@ MUTANTS = (
     Mutant(
         "a step of preemption wakes nobody",
         "scheduler.py",
-        "        start_transfers(s, i)\n        wake(s, i)\n\n\n@inner\ndef _send",
-        "        start_transfers(s, i)\n\n\n@inner\ndef _send",
+        "        start_transfers(s, i)\n        wake(s, i)\n    if unlikely(s.options.asynchronous)",
+        "        start_transfers(s, i)\n    if unlikely(s.options.asynchronous)",
+    ),
+    Mutant(
+        "what comes during a step is in the queue at once",
+        "requests.py",
+        "        put_in_inbox(s, i, r)\n",
+        "        queue_push(s, i, r)\n",
+    ),
+    Mutant(
+        "seats that come free are not late",
+        "mechanisms/asynchronous.py",
+        "inst.late_seats = max(0, taken_seats - seats(s, i))",
+        "inst.late_seats = 0",
+    ),
+    Mutant(
+        "a host slower than kernels makes later steps longer",
+        "duration.py",
+        "        first_s, increment_s = least_s, 0.0\n",
+        "        first_s = least_s\n",
     ),
     Mutant(
         "swapped bytes cost nothing",
@@ -360,8 +378,8 @@ MUTANTS = (
     Mutant(
         "a queue that waits opens anew",
         "scheduler.py",
-        "inst.admission_opens < 0 and inst.queued > 0",
-        "inst.queued > 0",
+        "inst.admission_opens < 0 and inst.waiting_root >= 0",
+        "inst.waiting_root >= 0",
     ),
     Mutant(
         "an empty queue leaves admission open",
@@ -603,8 +621,8 @@ MUTANTS = (
     Mutant(
         "a queue that the prefill stream empties leaves admission open",
         "scheduler.py",
-        "    _form_stream(s, i)\n    if inst.queued == 0:\n        inst.admission_opens = -1\n    if inst.preempted",
-        "    _form_stream(s, i)\n    if inst.preempted",
+        "    _form_stream(s, i)\n    if inst.waiting_root < 0:\n        inst.admission_opens = -1\n    _look_ahead",
+        "    _form_stream(s, i)\n    _look_ahead",
     ),
     Mutant(
         "a prefill step ends before a step that ends with it",

@@ -88,6 +88,19 @@ def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path
     assert (trace.parent / ".hydra" / "config.yaml").exists()
 
 
+def test_what_a_policy_raises_is_told_once_and_the_other_runs_go_on(tmp_path: Path, faulty: tuple[str, ...]) -> None:
+    words = ("policy.kind=none,raises", "seed=1,2")
+    finished = run(tmp_path, *faulty, "-m", *words, PYTHONPATH=str(tmp_path / "outside"))
+    assert finished.returncode == 2
+    (error,) = (line for line in finished.stderr.splitlines() if line.startswith("error: "))
+    assert error.startswith("error: policy Faulty: route_prefill for request 0 at ")
+    assert "faulty_policy.py:" in error
+    assert "KeyError: 'nothing'" in error
+    assert "Traceback" not in finished.stderr
+    assert [path.name for path in runs_below(tmp_path / "multirun")] == ["0", "1"]
+    assert len(list(tmp_path.rglob("traceback.txt"))) == 2
+
+
 @pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_sweep_outlives_its_workers_and_gives_up_a_job_that_kills_three(
     tmp_path: Path, faulty: tuple[str, ...], seeds: int

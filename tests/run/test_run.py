@@ -28,8 +28,13 @@ class Faulty(Aggregated):
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def route_prefill(self, request, cluster):
+    def layout(self, cluster):
         if self.kind == "bug":
+            return {}["nothing"]
+        return super().layout(cluster)
+
+    def route_prefill(self, request, cluster):
+        if self.kind == "raises":
             return {}["nothing"]
         return 99
 """
@@ -232,6 +237,23 @@ def test_a_bug_keeps_its_traceback(run: Callable[..., Finished], tmp_path: Path,
     assert "KeyError: 'nothing'" in finished.stderr
     assert "faulty_policy.py" in finished.stderr
     assert list((tmp_path / "outputs").rglob("config.yaml")), "the configuration that met the bug is kept"
+
+
+def test_what_a_policy_raises_is_one_line(
+    run: Callable[..., Finished], tmp_path: Path, faulty: tuple[str, ...]
+) -> None:
+    for implementation in ("compiled", "reference"):
+        words = ("policy.kind=raises", f"engine.implementation={implementation}")
+        finished = run(*faulty, *words, cold=True, PYTHONPATH=str(tmp_path / "outside"))
+        assert finished.returncode == 2
+        (error,) = finished.stderr.splitlines()
+        found = re.fullmatch(
+            r"error: policy Faulty: route_prefill for request 0 at [\d.e-]+ s, faulty_policy\.py:\d+: "
+            r"KeyError: 'nothing'; see (.*)",
+            error,
+        )
+        assert found is not None, error
+        assert "faulty_policy.py" in Path(found[1]).read_text()
 
 
 def test_an_existing_output_directory_survives_a_mistake(run: Callable[..., Finished], tmp_path: Path) -> None:

@@ -118,11 +118,14 @@ def test_only_models_that_a_calibration_is_for_are_calibrated(own: Path) -> None
     assert timing.source == "measured (h100, own 0.1; h100, own 0.1, calibrated)"
 
 
-def test_a_scaled_gpu_is_calibrated_as_its_neighbour_unless_it_was_itself(own: Path) -> None:
+def test_a_calibration_counts_for_its_own_gpu_and_for_others_when_asked(own: Path) -> None:
     calibrate(own, "l40s", step_s=1.0)
-    timing = measured(own)
-    assert timing.row(model(), gpu("l20"), TP1).base_s > 1.0
-    assert timing.source == "measured (l20 scaled from l40s, own 0.1, calibrated as l40s was)"
+    alone = measured(own)
+    assert alone.row(model(), gpu("l20"), TP1).base_s < 1.0
+    assert alone.source == "measured (l20 scaled from l40s, own 0.1)"
+    asked = measured(own, calibrated_as="l40s")
+    assert asked.row(model(), gpu("l20"), TP1).base_s > 1.0
+    assert asked.source == "measured (l20 scaled from l40s, own 0.1, calibrated as l40s was)"
     calibrate(own, "l20", step_s=2.0)
     timing = measured(own)
     assert timing.row(model(), gpu("l20"), TP1).base_s > 2.0

@@ -39,11 +39,17 @@ def test_every_field_is_packed(name: str) -> None:
     assert before.rows != after.rows or not np.array_equal(before.data, after.data, equal_nan=True)
 
 
+OF_NO_PART = (
+    *("request_s", "intake_s", "intake_token_s"),
+    *("tokens_limit", "length_limit", "sampled_limit", "decode_limits", "graph_tokens"),
+)
+
+
 def test_a_row_is_the_sum_of_its_parts() -> None:
     parts = FULL.parts()
     assert list(parts) == ["linear", "prefill_attention", "decode_attention", "logits", "overhead"]
     total = functools.reduce(operator.add, parts.values())
-    of_no_part = ("request_s", "intake_s", "tokens_limit", "length_limit", "sampled_limit", "decode_limits")
+    of_no_part = [*OF_NO_PART, "host_s", "host_sequence_s", "eager_s"]
     assert total == replace(FULL, **{name: getattr(StepRow(), name) for name in of_no_part})
     assert step_of(FULL) == pytest.approx(sum(step_of(part) for part in parts.values()), rel=1e-14)
 
@@ -51,7 +57,7 @@ def test_a_row_is_the_sum_of_its_parts() -> None:
 def test_times_of_a_step_scale_and_the_rest_stays() -> None:
     twice = FULL.times(2.0)
     assert step_of(twice) == 2 * step_of(FULL)
-    for name in ("request_s", "intake_s", "tokens_limit", "length_limit", "sampled_limit", "decode_limits", "waste"):
+    for name in (*OF_NO_PART, "waste"):
         assert getattr(twice, name) == getattr(FULL, name), name
     for lookup, asked in ((base_s, (10, 3, 4)), (chunk_s, (4, 8)), (uneven_s, (3, 30, 16))):
         assert lookup(stack([twice]), 0, *asked) == 2 * lookup(stack([FULL]), 0, *asked)

@@ -16,6 +16,7 @@ from framework.engine.ask import ask_route
 from framework.engine.events import wake
 from framework.engine.inventory import is_drained
 from framework.engine.kv_blocks import fits
+from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.prefix_cache import forget_prefixes
 from framework.engine.queues import first_due, load_changed, queue_pop, set_time, time_of
 from framework.engine.requests import end_request, enter_queue
@@ -34,6 +35,8 @@ def set_role(s: State, i: int, action: Any) -> None:
     inst.next_budget = action.value
     inst.next_percent = action.percent
     wake(s, i)
+    if inst.role & PREFILL == 0:
+        take_in(s, i)
     while inst.role & PREFILL == 0 and inst.queued > 0 and s.error.status == 0:
         _reroute_first(s, i)
 

@@ -17,8 +17,9 @@ def arrive(s: Simulation, r: Request) -> None:
     if not r.taken_in:
         r.taken_in, r.arrival_s = True, s.now_s
         s.present[r.id] = r
-        if s.options.intake_s > 0:
-            s.intake_free_s = max(s.now_s, s.intake_free_s) + s.options.intake_s
+        intake_s = s.options.intake_s + s.options.intake_token_s * r.input_tokens
+        if intake_s > 0:
+            s.intake_free_s = max(s.now_s, s.intake_free_s) + intake_s
             s.push(s.intake_free_s, ARRIVAL, r.id)
             return
     if r.input_tokens + r.output_tokens > s.options.max_context:
@@ -76,7 +77,7 @@ def enqueue(s: Simulation, r: Request, i: Instance) -> None:
     r.instance = i.id
     key = float(s.hooks.prioritize(s, r)) if "prioritize" in s.hooks.overrides else 0.0
     s.queue_number += 1
-    i.waiting.append((key, s.queue_number, r))
+    i.queue_of_arrivals(s.options.asynchronous).append((key, s.queue_number, r))
     s.wake(i)
 
 

@@ -48,6 +48,8 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         duration = max(times)
         bubble_s = i.spec.stages * duration - sum(times)
         widest = i.spec.stages * batches[times.index(duration)]
+    tokens = len(decodes) * (1 + depth) + sum(tokens for _, _, tokens in chunks)
+    duration = max(duration, s.timing.host_s(i.spec.pool, tokens, len(decodes)))
     slowdown = 1.0
     if i.mode == "concurrent" or i.prefill_step is not None:
         slowdown = s.options.decode_slowdown[100 - i.prefill_percent]

@@ -42,7 +42,7 @@ _INSTANCE: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("role", "i1", lambda i: i.role),
     ("draining_role", "i1", lambda i: i.draining_role),
     ("next_role", "i1", lambda i: i.next_role),
-    ("queued", "i8", lambda i: len(i.waiting)),
+    ("queued", "i8", lambda i: len(i.waiting) + len(i.inbox)),
     ("queued_tokens", "i8", lambda i: i.queued_tokens),
     ("prefilling", "i8", lambda i: len(i.prefilling)),
     ("running", "i8", lambda i: len(i.running)),
@@ -173,7 +173,7 @@ class PlainInspection:
         tokens = min(i.token_budget, i.queued_tokens)
         if tokens == 0:
             return 0.0, 0.0, 0
-        r = i.prefilling[0] if i.prefilling else min(i.waiting)[2]
+        r = i.prefilling[0] if i.prefilling else (min(i.waiting) if i.waiting else i.inbox[0])[2]
         done, until = (r.prefilled, r.prefill_until) if i.prefilling else (0, r.goal)
         chunk, timing, pool = min(tokens, until - done), self._s.timing, i.spec.pool
         attention_s = timing.chunk_s(pool, done, chunk)

@@ -14,14 +14,14 @@ from framework.engine.reference.transfers import cancel_migration, start_decodin
 
 def can_admit(s: Simulation, i: Instance) -> bool:
     """Whether the head of the queue finds a seat and blocks, the budget of the step apart."""
-    if not i.waiting or i.seats >= i.max_batch:
+    if not i.waiting or i.seats + i.late_seats >= i.max_batch:
         return False
     if i.running and i.totals["decode_steps"] < i.admission_opens:
         return False
     r = min(i.waiting)[2]
     ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
     fresh = s.blocks_of(i, r.goal) - len(ids) * i.cache.blocks_per_id
-    return i.cache.available - i.cache.idle_blocks(ids) - fresh >= i.watermark
+    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh >= i.watermark
 
 
 def admit(s: Simulation, i: Instance, covered: int) -> None:

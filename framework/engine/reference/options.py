@@ -21,6 +21,8 @@ class StepTime(Protocol):
 
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float: ...
 
+    def host_s(self, pool: int, tokens: int, decodes: int) -> float: ...
+
     def extrapolation(
         self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
     ) -> float: ...
@@ -109,7 +111,9 @@ class Options:
     layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
     layers: int = 1
     request_s: float = 0.0  # between a client's sending a request and its arrival
-    intake_s: float = 0.0  # that the front end takes for each request, one after another
+    intake_s: float = 0.0  # that the front end takes for each request, one after another ...
+    intake_token_s: float = 0.0  # ... and for each token of its prompt
+    asynchronous: bool = False  # a step is formed while the one before it runs
     admission_wait_steps: int = 0
     drafts: Drafts = field(default_factory=Drafts)
     tiers: tuple[Tier, ...] = ()  # the fastest first

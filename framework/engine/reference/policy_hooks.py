@@ -15,7 +15,7 @@ from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BU
 from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.engine.reference.state import Instance, Request
-from framework.errors import PolicyError, require_positive
+from framework.errors import InputError, PolicyError, note_hook, require_positive
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
@@ -59,7 +59,14 @@ class PolicyHooks(Hooks):
         self._inspection.refresh()
         if self._follows_roles:
             self._cluster.follow_roles()
-        return self._askers[hook](argument)
+        try:
+            return self._askers[hook](argument)
+        except InputError:
+            raise
+        except Exception as error:
+            kind = next(row.argument for row in HOOKS if row.name == hook)
+            note_hook(error, self.policy, hook, f" for {kind} {argument}", self._cluster.now_s)
+            raise
 
     def admit(self, s: Simulation, r: Request) -> str | None:
         verdict = int(self.ask("admit", r.id))

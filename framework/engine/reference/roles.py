@@ -23,6 +23,7 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
     i.off_since_s = None if i.draining_role or i.next_role else s.now_s
     s.wake(i)
     if not kept & PREFILL:
+        i.take_in_arrivals()
         while i.waiting:
             reroute(s, i, min(i.waiting))
 
@@ -35,7 +36,7 @@ def reroute(s: Simulation, i: Instance, entry: tuple[float, int, Request]) -> No
     if not s.fits(target, r):
         s.end_request(r, FAILED, "kv")
         return
-    target.waiting.append(entry)
+    target.queue_of_arrivals(s.options.asynchronous).append(entry)
     r.instance = target.id
     s.wake(target)
 

@@ -16,6 +16,9 @@ def take_turn(s: Simulation, i: Instance) -> None:
     """All events of this time have been processed: it is the turn of i to schedule."""
     i.woken = False
     if not i.busy:
+        if not i.between:
+            i.take_in_arrivals()
+        i.between = False
         schedule(s, i)
     elif i.may_prefill:
         schedule_prefills(s, i)
@@ -54,6 +57,17 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.busy = False
     if s.preemptions > preempted:
         start_transfers(s, i)
+        s.wake(i)
+    if s.options.asynchronous:
+        prepare_next(s, i)
+
+
+def prepare_next(s: Simulation, i: Instance) -> None:
+    """The step after the one just formed may hold those that came meanwhile, and count on what came free late."""
+    news = bool(i.inbox) or bool((i.late_seats or i.late_blocks) and i.waiting)
+    i.late_seats = i.late_blocks = 0
+    i.take_in_arrivals()
+    if news:
         s.wake(i)
 
 

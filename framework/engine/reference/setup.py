@@ -48,6 +48,10 @@ class TableTime:
         """What decodes of unequal context cost on top."""
         return self.factors[1] * float(table.uneven_s(self.tables, pool, decodes, context, longest))
 
+    def host_s(self, pool: int, tokens: int, decodes: int) -> float:
+        """The least that a step takes, whatever its kernels."""
+        return float(table.host_s(self.tables, pool, tokens, decodes))
+
     def extrapolation(
         self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
     ) -> float:
@@ -103,6 +107,8 @@ def options(setting: Setting) -> Options:
         layers=model.layers,
         request_s=entrance.request_s,
         intake_s=entrance.intake_s,
+        intake_token_s=entrance.intake_token_s,
+        asynchronous=engine.asynchronous,
         clients=setting.load.clients,
         drafts=_drafts(setting),
         tiers=_tiers(setting),

@@ -175,6 +175,8 @@ class Instance:
         self.off_since_s: float | None = None if self.next_role else begin_s
         self.off_s = 0.0
         self.waiting: list[tuple[float, int, Request]] = []  # key, queue number
+        self.inbox: list[tuple[float, int, Request]] = []  # came while a step ran that is formed asynchronously
+        self.late_seats = self.late_blocks = 0  # came free at the end of its last step, too late for the next one
         self.prefilling: list[Request] = []
         self.running: list[Request] = []  # decoding, in running order
         self.joining: list[Request] = []
@@ -185,6 +187,7 @@ class Instance:
         self.busy = False  # in a step
         self.changed = False
         self.woken = False  # it schedules at this time
+        self.between = False  # a step of it has ended at this time, and the next one is not formed yet
         self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk
         self.step: Step | None = None
         self.prefill_step: Step | None = None  # the prefill step beside its decodes
@@ -217,7 +220,7 @@ class Instance:
     def queued_tokens(self) -> int:
         """Tokens that lack prefill."""
         started = sum(r.prefill_until - r.prefilled for r in self.prefilling + self.coming)
-        return started + sum(r.goal for _, _, r in self.waiting)
+        return started + sum(r.goal for _, _, r in self.waiting + self.inbox)
 
     @property
     def incoming_kv_tokens(self) -> int:
@@ -255,6 +258,15 @@ class Instance:
             loads.append((kv, requests, k) if self.spec.rank_choice == "kv" else (requests, kv, k))
         return min(loads)[2]
 
+    def queue_of_arrivals(self, asynchronous: bool) -> list[tuple[float, int, Request]]:
+        """Where requests wait that come now."""
+        return self.inbox if asynchronous else self.waiting
+
+    def take_in_arrivals(self) -> None:
+        """Put those in the inbox into the queue."""
+        self.waiting += self.inbox
+        self.inbox = []
+
     def take_in(self, r: Request) -> None:
         """Put a request that comes on its rank."""
         r.rank = self.coming_rank
@@ -274,14 +286,22 @@ class Instance:
         lists: list[object] = []
         leaves = self.draining_role & ~self.next_role
         if leaves & PREFILL:
-            lists += [self.waiting, self.prefilling, self.coming, self.prefill_step]
+            lists += [self.waiting, self.inbox, self.prefilling, self.coming, self.prefill_step]
         if leaves & DECODE:
             lists += [self.running, self.joining, self.incoming, self.reserved, self.swapped]
         return not any(lists) and (bool(self.next_role) or self.cache.used == 0)
 
     def drop_all(self) -> None:
         """Forget all requests; what they hold here is free."""
-        for here in (self.waiting, self.prefilling, self.running, self.joining, self.swapped, self.incoming):
+        for here in (
+            self.waiting,
+            self.inbox,
+            self.prefilling,
+            self.running,
+            self.joining,
+            self.swapped,
+            self.incoming,
+        ):
             here.clear()
         self.reserved.clear()
         self.leaving.clear()

@@ -27,6 +27,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
             r.first_token_s = r.token_s[0] = s.now_s
         r.decoded = True
         i.totals["decode_tokens"] += emit_accepted(s, i, r, step.depth)
+    free_blocks, taken_seats = i.cache.available, i.seats
     for r, _, tokens in step.chunks:
         r.prefilled += tokens
         register_prefix(s, i, r, r.prefilled)
@@ -50,8 +51,12 @@ def finish_step(s: Simulation, i: Instance) -> None:
         elif r.prefilled == r.prefill_until:
             i.prefilling.remove(r)
             frees_memory = complete_prefill(s, i, r) or frees_memory
+    if s.options.asynchronous:
+        i.late_blocks = max(0, i.cache.available - free_blocks)
+        i.late_seats = max(0, taken_seats - i.seats)
     if frees_memory:
         start_transfers(s, i)
+    i.between = True
     s.await_turn(i)
 
 

@@ -49,7 +49,7 @@ def tabulate(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism)
         raise InputError(f"measured times of {model.name} on {gpu.name} {parallelism}: {error}") from error
     skew_s = imbalance_s(kernels, model, parallelism.tp) / cost.groups
     rows["decode_attention"] = replace(rows["decode_attention"], skew_s=skew_s)
-    return StepParts(Setup.of(model, parallelism), rows)
+    return StepParts(Setup.of(model, parallelism), rows).without_bumps
 
 
 def _rows(cost: StepCost) -> dict[str, StepRow]:

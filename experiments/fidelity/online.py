@@ -1,0 +1,159 @@
+"""Load tests of servers in open loop, replayed stage by stage: the rows of online.csv.
+
+A stage sends requests at a constant rate. Each is one of a few prompts, a system prompt and a question, so that from
+its second use on a prompt is in the prefix cache but for its last block. The published figures are aggregates of a
+stage, so prompts are drawn anew: their lengths are normal, with the published tenth and ninetieth percentiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from framework.calibration.apply import calibrations_of
+from framework.calibration.replay import Deployment, Sent, replay
+from framework.cli.arguments import configured
+from framework.errors import InputError
+from framework.timing.calibration_terms import Calibration
+from framework.timing.step_row import Timing
+from framework.workload import Open, Workload
+
+STAGES = Path(__file__).with_name("online.csv")
+_MOE = ("mixtral_8x7b",)
+_BLOCK = 16  # tokens of a block of the prefix cache
+_TENTH = 1.2816  # standard deviations from the median of a normal law to its tenth percentile
+_GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of one load test; the columns of online.csv."""
+
+    run: str
+    stage: int
+    model: str
+    gpu: str
+    tp: int
+    backend: str
+    version: str
+    max_batch: int
+    token_budget: int
+    rate_rps: float
+    requests: int
+    system_prompts: int
+    users: int
+    system_tokens: int
+    prompt_tokens_p10: int
+    prompt_tokens_p50: int
+    prompt_tokens_p90: int
+    output_tokens: int
+    ttft_ms_mean: float
+    ttft_ms_p50: float
+    ttft_ms_p90: float
+    e2e_ms_mean: float
+    e2e_ms_p50: float
+    e2e_ms_p90: float
+
+    @property
+    def tpot_ms_mean(self) -> float:
+        """Mean time between tokens after the first."""
+        return (self.e2e_ms_mean - self.ttft_ms_mean) / (self.output_tokens - 1)
+
+    @property
+    def kind(self) -> str:
+        """Dense or moe."""
+        return "moe" if self.model in _MOE else "dense"
+
+    def __str__(self) -> str:
+        return f"{self.model} tp{self.tp} {self.rate_rps:g}/s"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a stage came to, in milliseconds."""
+
+    ttft_ms_mean: float
+    ttft_ms_p50: float
+    ttft_ms_p90: float
+    tpot_ms_mean: float
+    e2e_ms_mean: float
+
+    @classmethod
+    def measured(cls, stage: Stage) -> Figures:
+        """As published."""
+        return cls(*(getattr(stage, one.name) for one in fields(cls)))
+
+
+def read_stages(path: Path = STAGES) -> tuple[Stage, ...]:
+    """All stages in a file with the columns of `Stage`; InputError where it is no such file."""
+    try:
+        table = pl.read_csv(path, comment_prefix="#", schema_overrides={"version": pl.String, "run": pl.String})
+        return tuple(Stage(**line) for line in table.iter_rows(named=True))
+    except (OSError, TypeError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{path}: not a table of stages ({error})") from error
+
+
+def workload(stage: Stage, most: int | None = None) -> Workload:
+    """The stage's requests, or the first `most`: the same prompts, in an order of their own, at equal distances."""
+    stage = stage if most is None else replace(stage, requests=min(most, stage.requests))
+    rng = np.random.default_rng([stage.requests, stage.prompt_tokens_p50])
+    kinds = stage.system_prompts * stage.users
+    spread = (stage.prompt_tokens_p90 - stage.prompt_tokens_p10) / (2 * _TENTH)
+    lengths = np.rint(rng.normal(stage.prompt_tokens_p50, spread, kinds)).astype(np.int64)
+    chosen = rng.integers(kinds, size=stage.requests)
+    blocks = lengths // _BLOCK
+    ids = [_ids(kind, int(blocks[kind]), stage) for kind in range(kinds)]
+    return Workload(
+        arrival_s=np.arange(stage.requests) / stage.rate_rps,
+        input_tokens=lengths[chosen],
+        output_tokens=np.full(stage.requests, stage.output_tokens),
+        hash_ids=np.concatenate([ids[kind] for kind in chosen]),
+        hash_offsets=np.concatenate([[0], np.cumsum(blocks[chosen])]),
+        hash_block_tokens=_BLOCK,
+        name=f"{stage.run} stage {stage.stage}",
+    )
+
+
+def _ids(kind: int, blocks: int, stage: Stage) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The blocks of one prompt: those of its system prompt, which its users share, then its own."""
+    shared = stage.system_tokens // _BLOCK
+    system, most = kind // stage.users, 1 << 20
+    at = np.arange(blocks, dtype=np.int64)
+    return np.where(at < shared, system * most + at, (stage.system_prompts + kind) * most + at)
+
+
+def parts_of(stage: Stage, *overrides: str) -> dict[str, Any]:
+    """The parts of run.py's configuration for the stage's server, everything not stated as run.py has it."""
+    return configured(
+        [
+            *(f"model={stage.model}", f"gpu={stage.gpu}", f"timing.backend={stage.backend}", "policy=vllm_v1"),
+            *("cluster=mixed", "cluster.instances=1", f"cluster.tp={stage.tp}"),
+            *(f"engine.max_batch={stage.max_batch}", f"engine.token_budget={stage.token_budget}"),
+            *overrides,
+        ],
+        _GROUPS,
+    )
+
+
+def replayed(
+    stage: Stage, calibration: Calibration | None, overrides: Sequence[str] = (), most: int | None = None
+) -> Figures:
+    """The stage on the simulated server, as a run with `overrides` has it. `calibration` None: what a run finds."""
+    parts = parts_of(stage, *overrides)
+    timing: Timing = parts["timing"]
+    times = (lambda _: timing) if calibration is None else calibrations_of(timing)
+    deployment = Deployment(parts["model"], parts["cluster"], parts["engine"], times, lambda: parts["policy"])
+    served = replay(Sent(workload(stage, most), Open(), "recorded"), deployment, calibration or Calibration())
+    ttft_ms = 1e3 * served.ttft_s
+    return Figures(
+        ttft_ms_mean=float(ttft_ms.mean()),
+        ttft_ms_p50=float(np.median(ttft_ms)),
+        ttft_ms_p90=float(np.percentile(ttft_ms, 90)),
+        tpot_ms_mean=float(1e3 * served.tpot_s.mean()),
+        e2e_ms_mean=float(1e3 * served.e2e_s.mean()),
+    )

@@ -1,0 +1,79 @@
+"""What a server's own software adds to the kernels of a step, and to a request before the scheduler sees it.
+
+Every term is a piece of work that can be named, in the order of its place:
+
+- the front end takes a request in: `request_s` for the way there and back (HTTP, process boundaries, the first token's
+  way to the client), `token_s` for each prompt token (the tokenizer, one request after another);
+- the host forms a step: `host_s` (scheduling, inputs, results of sampling, outputs) and `host_sequence_s` for each
+  decode. A synchronous server does that between steps, while the GPU waits; an asynchronous one beside the step that
+  runs;
+- the host launches a step. Where CUDA graphs hold it that is part of `host_s`; a step of more than `graph_tokens`
+  tokens is launched kernel by kernel, `eager_layer_s` a layer, and takes at least as long as that;
+- `step_s` of each step is GPU time that no kernel table has (copies of inputs, sampling, gaps between graphs);
+- `message_s` is what GPUs wait for each other at each of the two collectives of a layer, which tables measure of GPUs
+  that begin together: so much for each doubling of the GPUs of a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from framework.errors import InputError, require_at_least, require_count
+from framework.system.parallelism import Parallelism
+from framework.timing.calibration_terms import SERVER_TERMS, Calibration
+from framework.timing.step_row import StepRow
+
+_COLLECTIVES = 2  # of a layer: after attention, and after the feed-forward part
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server of one version does, and what its work costs where nothing was fitted; see the module.
+
+    `name` is shown beside results. `graph_tokens` None: graphs hold every step. Raises InputError for values that
+    cannot be.
+    """
+
+    name: str = "none"
+    asynchronous: bool = False
+    graph_tokens: int | None = None
+    step_s: float = 0.0
+    message_s: float = 0.0
+    host_s: float = 0.0
+    host_sequence_s: float = 0.0
+    eager_layer_s: float = 0.0
+    request_s: float = 0.0
+    token_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.asynchronous, bool):
+            raise InputError(f"server.asynchronous must be true or false, got {self.asynchronous!r}")
+        if self.graph_tokens is not None:
+            require_count("server.graph_tokens", self.graph_tokens)
+        for term in SERVER_TERMS:
+            require_at_least(f"server.{term}", getattr(self, term), 0)
+
+    def fitted(self, calibration: Calibration | None) -> Server:
+        """The server with the terms of a calibration in place of its own; None: as it is."""
+        if calibration is None:
+            return self
+        return replace(self, **{term: getattr(calibration, term) for term in SERVER_TERMS})
+
+    def overheads(self, layers: int, parallelism: Parallelism) -> StepRow:
+        """What the server adds to the step times of a model of so many layers on one instance."""
+        gpu_s = self.step_s + _COLLECTIVES * layers * self.message_s * math.log2(parallelism.stage_gpus)
+        between_s = gpu_s if self.asynchronous else gpu_s + self.host_s
+        between_sequence_s = 0.0 if self.asynchronous else self.host_sequence_s
+        return StepRow(
+            base_s=between_s,
+            per_sequence_s=between_sequence_s,
+            host_s=self.host_s if self.asynchronous else between_s,
+            host_sequence_s=self.host_sequence_s,
+            eager_s=layers * self.eager_layer_s,
+            graph_tokens=np.inf if self.graph_tokens is None else float(self.graph_tokens),
+            request_s=self.request_s,
+            intake_token_s=self.token_s,
+        )

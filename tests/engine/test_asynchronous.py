@@ -1,0 +1,103 @@
+"""Asynchronous scheduling and the host's work, by hand: when requests are first computed, and how long steps are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.config import EngineConfig
+from framework.errors import InputError
+from framework.metrics.invariants import check_result
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import mixed
+from framework.system.gpu import Gpu
+from framework.timing.table import StepRow
+from framework.workload import Workload
+from tests.helpers.scenarios import MODEL, RowTiming
+
+GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
+
+
+def run(arrivals: list[float], prompts: list[int], outputs: list[int], row: StepRow, **options: Any) -> Result:
+    """A run of one instance with steps as `row` has them."""
+    workload = Workload(np.array(arrivals), np.array(prompts), np.array(outputs))
+    engine = EngineConfig(**({"kv_tokens": 4096, "watermark": 0.0, "batching": "unified"} | options))
+    result = simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": row}), engine)
+    check_result(result)
+    return result
+
+
+ONE_SECOND = StepRow(base_s=1.0)
+IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["compiled", "reference"])
+
+
+@IMPLEMENTATIONS
+def test_what_comes_during_a_step_is_computed_in_the_second_after_it(implementation: Any) -> None:
+    # Steps of a second. The first request begins at 0. The second comes at 0.5, during step 1; step 2 was formed then,
+    # so that step 3, from 2 to 3, computes it. A synchronous server computes it in step 2, from 1 to 2.
+    for asynchronous, end_s in ((False, 2.0), (True, 3.0)):
+        result = run([0.0, 0.5], [4, 4], [8, 1], ONE_SECOND, asynchronous=asynchronous, implementation=implementation)
+        assert result.requests["first_token_s"].tolist() == [1.0, end_s]
+        assert result.requests["end_s"].tolist() == [8.0, end_s]  # the first one's tokens come as without it
+
+
+@IMPLEMENTATIONS
+def test_an_empty_step_is_not_waited_for(implementation: Any) -> None:
+    # The first request has one token, and ends with step 1: nothing is left to form step 2 of, and the request that
+    # came meanwhile begins at once.
+    result = run([0.0, 0.5], [4, 4], [1, 1], ONE_SECOND, asynchronous=True, implementation=implementation)
+    assert result.requests["end_s"].tolist() == [1.0, 2.0]
+
+
+@IMPLEMENTATIONS
+def test_a_seat_comes_free_a_step_late(implementation: Any) -> None:
+    # Two seats. Requests 0 and 1 take them; request 2 waits from 0 on. Request 0 ends with step 2, at 2; step 3 has
+    # been formed by then, so that request 2 is computed in step 4, from 3 to 4, and in step 3 without.
+    for asynchronous, first_s in ((False, 3.0), (True, 4.0)):
+        result = run(
+            [0.0, 0.0, 0.0],
+            [4, 4, 4],
+            [2, 8, 1],
+            ONE_SECOND,
+            asynchronous=asynchronous,
+            max_batch=2,
+            implementation=implementation,
+        )
+        assert result.requests["end_s"][0] <= 3.0
+        late = result.requests["first_token_s"][2] - result.requests["end_s"][0]
+        assert late == first_s - 2.0
+
+
+@IMPLEMENTATIONS
+def test_a_step_is_no_shorter_than_the_hosts_work(implementation: Any) -> None:
+    # Kernels: 1/4 s and 1/16 s for each token of context, which grows from 5. The host: 1 s, and 1/2 s more where a
+    # step has over 3 tokens: the prompt takes 1.5 s. Decodes of 5, 6, ... tokens: 1 s up to 12 of them (1/4 + 12/16),
+    # then 1/16 s more each.
+    row = StepRow(base_s=0.25, per_context_token_s=0.0625, host_s=1.0, eager_s=0.5, graph_tokens=3.0)
+    result = run([0.0], [4], [12], row, implementation=implementation)
+    contexts = range(5, 5 + 11)
+    expected = 1.5 + sum(max(1.0, 0.25 + 0.0625 * context) for context in contexts)
+    assert result.requests["first_token_s"].tolist() == [1.5]
+    assert result.requests["end_s"].tolist() == [expected]
+
+
+@IMPLEMENTATIONS
+def test_prompts_are_taken_in_one_after_another_by_their_tokens(implementation: Any) -> None:
+    # 1/4 s a token: the first prompt, of 4, is through at 1, the second, of 2, at 1.5. Steps of a second, the second
+    # prompt comes during the first step, and is computed in the next.
+    row = StepRow(base_s=1.0, intake_token_s=0.25)
+    result = run([0.0, 0.0], [4, 2], [1, 1], row, implementation=implementation)
+    assert result.requests["first_token_s"].tolist() == [2.0, 3.0]
+
+
+def test_streams_and_asynchronous_scheduling_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="asynchronous"):
+        run([0.0], [4], [2], ONE_SECOND, asynchronous=True, batching="concurrent")
+
+
+def test_asynchronous_must_be_a_truth_value() -> None:
+    with pytest.raises(InputError, match=r"engine\.asynchronous must be true or false"):
+        EngineConfig(asynchronous=1)  # type: ignore[arg-type]

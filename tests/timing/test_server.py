@@ -1,0 +1,86 @@
+"""What a server adds to kernels, by hand: synchronous and asynchronous ones, graphs, collectives, calibrations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.errors import InputError
+from framework.system.parallelism import Parallelism
+from framework.timing.calibration_terms import SERVER_TERMS, Calibration
+from framework.timing.curves import Curve
+from framework.timing.server import Server
+from framework.timing.step_row import StepRow
+from framework.timing.table import host_s, stack, step_s
+from tests.helpers.parts import load
+
+ONE = Parallelism()
+WORK = Server("s", step_s=1.0, host_s=4.0, host_sequence_s=0.5, eager_layer_s=2.0, graph_tokens=8)
+KERNELS = StepRow(linear=Curve((1.0, 101.0), (2.0, 102.0)))  # one second more than it has tokens
+
+
+def seconds(server: Server, prefill_tokens: int, decodes: int, kernels: StepRow = KERNELS) -> float:
+    chunks = [prefill_tokens] if prefill_tokens else []
+    row = kernels + server.overheads(10, ONE)
+    return step_s(stack([row]), 0, [0] * len(chunks), chunks, decodes, decodes * 4)
+
+
+def test_a_synchronous_server_adds_the_work_of_its_host() -> None:
+    # kernels 5 s, 1 s beside them, 4 s of the host and half a second for each of four decodes
+    assert seconds(WORK, 0, 4) == 5.0 + 1.0 + 4.0 + 4 * 0.5
+
+
+def test_an_asynchronous_server_hides_the_work_of_its_host_behind_longer_kernels() -> None:
+    hiding = Server("s", asynchronous=True, step_s=1.0, host_s=8.0, host_sequence_s=0.5)
+    assert seconds(hiding, 0, 4) == 8.0 + 4 * 0.5  # over 5 + 1 of the GPU
+    assert seconds(hiding, 12, 4) == 17.0 + 1.0  # over 10 of the host
+
+
+def test_steps_that_no_graph_holds_are_launched_layer_by_layer() -> None:
+    # ten layers of 2 s each to launch, where a step has over 8 tokens, beside its kernels; the host's 4 s come before
+    quick = StepRow(base_s=0.25)
+    launched = Server("s", asynchronous=True, host_s=4.0, eager_layer_s=2.0, graph_tokens=8)
+    assert seconds(launched, 8, 0, quick) == 4.0
+    assert seconds(launched, 9, 0, quick) == 4.0 + 10 * 2.0
+    assert host_s(stack([WORK.overheads(10, ONE)]), 0, 9, 2) == 1.0 + 4.0 + 2 * 0.5 + 20.0
+
+
+@pytest.mark.parametrize(("gpus", "doublings"), [(1, 0), (2, 1), (8, 3)])
+def test_gpus_wait_for_each_other_at_two_collectives_of_a_layer(gpus: int, doublings: int) -> None:
+    row = Server("s", message_s=0.25).overheads(10, Parallelism(tp=gpus))
+    assert row.base_s == 2 * 10 * 0.25 * doublings
+
+
+def test_a_calibration_replaces_the_terms_of_a_server_and_nothing_else() -> None:
+    calibration = Calibration(kernel=2.0, **{term: 7.0 + k for k, term in enumerate(SERVER_TERMS)})
+    fitted = WORK.fitted(calibration)
+    assert [getattr(fitted, term) for term in SERVER_TERMS] == [7.0 + k for k in range(len(SERVER_TERMS))]
+    assert (fitted.name, fitted.asynchronous, fitted.graph_tokens) == ("s", False, 8)
+    assert WORK.fitted(None) == WORK
+
+
+def test_requests_are_read_token_by_token() -> None:
+    row = Server("s", request_s=0.5, token_s=0.25).overheads(10, ONE)
+    assert (row.request_s, row.intake_token_s, row.intake_s) == (0.5, 0.25, 0.0)
+    assert row.graph_tokens == np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"asynchronous": 1}, "server.asynchronous must be true or false"),
+        ({"graph_tokens": 0}, "server.graph_tokens"),
+        ({"host_s": -1.0}, "server.host_s"),
+        ({"message_s": float("nan")}, "server.message_s"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Server(**changes)
+
+
+@pytest.mark.parametrize("name", ["vllm_v0", "vllm_2024", "vllm_v1", "sglang", "trtllm"])
+def test_servers_that_ship_name_themselves(name: str) -> None:
+    assert load("server", name)["server"]["name"] == name
