@@ -163,6 +163,9 @@ _MECHANISMS = {
     "preempted_decodes": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.preemption=swap", positive=("preemptions",)),
     "asynchronous": Golden(_CACHED.replace("server=none", "server=vllm_v1"), unlike="prefix_cache"),
     "prefix_cache": Golden(_CACHED, positive=("cache_hit_rate",)),
+    "prefix_trace_blocks": Golden(
+        _CACHED + "engine.prefix_unit=trace", positive=("cache_hit_rate",), unlike="prefix_cache"
+    ),
     "store_dram_ssd": Golden(
         _CACHED + "engine/prefix_stores=dram_ssd engine.prefix_stores.tiers.dram.capacity_bytes=1073741824 "
         "engine.prefix_stores.tiers.ssd.bandwidth_bytes_s=4294967296",

@@ -128,7 +128,7 @@ def sharing(draw: Draw) -> Scenario:
         route_prefill=draw.one(["hash", "turn", "turn", "cached"]),
         admit="",
         prioritize=draw.one(["", "hash", "dynamic"]),
-        fetch_prefix=draw.one(["", "most", "most", "hash"]),
+        fetch_prefix=draw.one(["most", "most", "most", "hash"]),
     )
     pools = [
         replace(pool, instances=min(families, 2), reserve_tokens=draw.one([None, 76, 76]) if number else None)
@@ -146,7 +146,7 @@ def fetching(draw: Draw) -> Scenario:
     own = {name: replace(tier, shared=tier.shared and draw.chance(0.2)) for name, tier in stores.tiers.items()}
     engine = replace(
         scenario.engine,
-        kv_tokens=draw.one([80, 80, 96, 240]),
+        kv_tokens=draw.one([80, 80, 80, 96]),
         preemption=draw.one(["swap", "swap", "recompute"]),
         prefix_stores=replace(stores, tiers=own),
     )

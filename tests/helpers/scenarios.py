@@ -93,7 +93,7 @@ def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model
         ClusterSpec((spec,), LinkSpec(1e9)),
         model,
         RowTiming({spec.gpu.name: row}),
-        EngineConfig(max_batch=10, block_tokens=1, watermark=0.0, kv_tokens=1000, **options),
+        EngineConfig(**{"max_batch": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 1000, **options}),
         Open(),
         Rules(),
     )
@@ -317,7 +317,7 @@ def prefix_stores(draw: Draw, exact: bool) -> PrefixStores:
     """One to three tiers, of one store for all instances or one each."""
     tiers: dict[str, Tier] = {}
     for name in ("near", "far", "farthest")[: draw.integer(1, 3)]:
-        tokens = draw.one([None, draw.integer(0, 400)]) if tiers else draw.one([24, draw.integer(0, 64), None])
+        tokens = draw.one([None, draw.integer(0, 400)]) if tiers else draw.one([24, 24, draw.integer(0, 64), None])
         in_bytes = draw.chance(0.5)
         tiers[name] = Tier(
             capacity_tokens=None if in_bytes else tokens,

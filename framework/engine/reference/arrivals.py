@@ -6,7 +6,7 @@ import math
 
 from framework.codes import ARRIVAL, PREFILL
 from framework.engine.reference.links import has_ended
-from framework.engine.reference.prefixes import matched_prefix
+from framework.engine.reference.prefixes import free_kv, matched_prefix
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import REJECTED, Instance, Request
 from framework.engine.reference.transfers import start_copy, start_transfers
@@ -107,7 +107,7 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
         if math.isnan(r.transfer_end_s):
             r.transfer_end_s = s.now_s
     r.source, r.destination, r.handing_over = None, None, False
-    source.cache.free_kv(r.id)
+    free_kv(s, source, r)
     source.leaving.remove(r)
     start_transfers(s, source)
     s.wake(source)

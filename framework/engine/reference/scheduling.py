@@ -12,10 +12,13 @@ from framework.engine.reference.state import Instance
 from framework.engine.reference.transfers import send_ahead, start_decoding, start_transfers, switch_over
 
 
-def schedule_woken(s: Simulation, i: Instance) -> None:
-    """The turn of a woken instance has come."""
+def take_turn(s: Simulation, i: Instance) -> None:
+    """All events of this time have been processed: it is the turn of i to schedule."""
+    i.woken = False
     if not i.busy:
-        i.take_in_arrivals()
+        if not i.between:
+            i.take_in_arrivals()
+        i.between = False
         schedule(s, i)
     elif i.may_prefill:
         schedule_prefills(s, i)
@@ -32,6 +35,7 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.take_in(r)
         if r.is_partial:
             i.prefilling.append(r)
+            r.caches = True
         else:
             start_decoding(s, i, r)
     i.joining = []
