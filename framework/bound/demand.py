@@ -82,7 +82,7 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
     """What requests take beside steps."""
     workload, cluster = setting.workload, setting.cluster
     entrance = next(pool.row for pool in pools if pool.spec.role != "decode")
-    uses = [_Use("front end", entrance.intake_s + entrance.intake_token_s * workload.input_tokens, 1.0)]
+    uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
         bytes_ = np.where(workload.output_tokens > 1, workload.input_tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]
