@@ -7,7 +7,7 @@ stage, so prompts are drawn anew: their lengths are normal, with the published t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ def _ids(kind: int, blocks: int, stage: Stage) -> np.ndarray[Any, np.dtype[np.in
     return np.where(at < shared, system * most + at, (stage.system_prompts + kind) * most + at)
 
 
-def parts_of(stage: Stage, *overrides: str) -> dict[str, Any]:
+def parts_of(stage: Stage, *overrides: str) -> Mapping[str, Any]:
     """The parts of run.py's configuration for the stage's server, everything not stated as run.py has it."""
     return configured(
         [

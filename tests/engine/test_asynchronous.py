@@ -24,7 +24,8 @@ GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
 def run(arrivals: list[float], prompts: list[int], outputs: list[int], row: StepRow, **options: Any) -> Result:
     """A run of one instance with steps as `row` has them."""
     workload = Workload(np.array(arrivals), np.array(prompts), np.array(outputs))
-    engine = EngineConfig(**({"kv_tokens": 4096, "watermark": 0.0, "batching": "unified"} | options))
+    settings: dict[str, Any] = {"kv_tokens": 4096, "watermark": 0.0, "batching": "unified"} | options
+    engine = EngineConfig(**settings)
     result = simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": row}), engine)
     check_result(result)
     return result

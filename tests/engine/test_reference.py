@@ -38,6 +38,9 @@ class Affine:
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
         return 0.0
 
+    def host_s(self, pool: int, tokens: int, decodes: int) -> float:
+        return 0.0
+
     def extrapolation(
         self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
     ) -> float:
