@@ -30,9 +30,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     known = none
     if setting.caches:
         tokens = prefixes.charged(lambda upto: upto.astype(np.float64), prompts)
-        # What is computed once more lies behind known blocks, of what was generated too where that is shared.
         known = prefixes.block_tokens * (prompts // prefixes.block_tokens)
-        known = prompts if setting.engine.shares_blocks else known
     extra_s, again_s = np.full((2, len(pools), len(prompts)), np.inf)
     alone = np.zeros(extra_s.shape, bool)
     for k, pool in enumerate(pools):
@@ -84,8 +82,7 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
     """What requests take beside steps."""
     workload, cluster = setting.workload, setting.cluster
     entrance = next(pool.row for pool in pools if pool.spec.role != "decode")
-    taken_in_s: Floats = entrance.intake_s + entrance.intake_token_s * workload.input_tokens.astype(np.float64)
-    uses = [_Use("front end", taken_in_s, 1.0)]
+    uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
         bytes_ = np.where(workload.output_tokens > 1, workload.input_tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]

@@ -261,11 +261,12 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
     """From sending to being seen by the scheduler: the way to the front end, the queue there and its own time."""
     row = next(pool.row for pool in pools if pool.spec.role != "decode")
     arrival_s = setting.arrival_s
-    taken_s = np.asarray(row.intake_s + row.intake_token_s * setting.workload.input_tokens, np.float64)
-    if arrival_s is not None and taken_s.any():
-        turn_s = np.cumsum(taken_s) - taken_s
-        taken_s = np.maximum.accumulate(arrival_s - turn_s) + turn_s - arrival_s + taken_s
-    return row.request_s + taken_s
+    taken_s = np.full(len(setting.workload), row.intake_s)
+    if arrival_s is not None and row.intake_s > 0:
+        turn_s = row.intake_s * np.arange(len(setting.workload))
+        taken_s = np.maximum.accumulate(arrival_s - turn_s) + turn_s - arrival_s + row.intake_s
+    read_s = row.intake_token_s * setting.workload.input_tokens
+    return np.asarray(row.request_s + taken_s + read_s, np.float64)
 
 
 def _transfer_s(setting: Setting) -> Floats:

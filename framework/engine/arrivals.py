@@ -39,10 +39,10 @@ def arrive(s: State, r: int) -> None:
     if not q.taken_in:
         q.taken_in = True
         q.arrival_s = sim.now_s
-        intake_s = s.options.intake_s + s.options.intake_token_s * q.input_tokens
-        if intake_s > 0.0:
-            sim.intake_free_s = max(sim.now_s, sim.intake_free_s) + intake_s
-            turn_push(s, r, sim.intake_free_s)
+        read_s = s.options.intake_token_s * q.input_tokens
+        if s.options.intake_s + read_s > 0.0:
+            sim.intake_free_s = max(sim.now_s, sim.intake_free_s) + s.options.intake_s
+            turn_push(s, r, sim.intake_free_s + read_s)
             return
     if q.input_tokens + s.lists[s.options.output_at + r] > s.options.max_context:
         end_request(s, r, REJECTED, REASON_CONTEXT)

@@ -97,7 +97,8 @@ class Measured:
     @property
     def source(self) -> str:
         """What was measured, for the rows that were made so far."""
-        return f"measured ({'; '.join(self._given) or self.backend})"
+        server = "" if self.server.name == "none" else f"; server {self.server.name}"
+        return f"measured ({'; '.join(self._given) or self.backend}{server})"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance.

@@ -3,7 +3,7 @@
 Every term is a piece of work that can be named, in the order of its place:
 
 - the front end takes a request in: `request_s` for the way there and back (HTTP, process boundaries, the first token's
-  way to the client), `token_s` for each prompt token (the tokenizer, one request after another);
+  way to the client), `token_s` for each prompt token (the tokenizer);
 - the host forms a step: `host_s` (scheduling, inputs, results of sampling, outputs) and `host_sequence_s` for each
   decode. A synchronous server does that between steps, while the GPU waits; an asynchronous one beside the step that
   runs;

@@ -62,7 +62,7 @@ class StepRow:
     # Every step.
     base_s: float = field(default=0.0, metadata=_OVERHEAD)
     # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
-    # in one after another, `intake_s` each and `intake_token_s` for each token of its prompt.
+    # in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token.
     request_s: float = field(default=0.0, metadata=_REQUEST)
     intake_s: float = field(default=0.0, metadata=_REQUEST)
     intake_token_s: float = field(default=0.0, metadata=_REQUEST)

@@ -24,8 +24,8 @@ GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
 def run(arrivals: list[float], prompts: list[int], outputs: list[int], row: StepRow, **options: Any) -> Result:
     """A run of one instance with steps as `row` has them."""
     workload = Workload(np.array(arrivals), np.array(prompts), np.array(outputs))
-    given: dict[str, Any] = {"kv_tokens": 4096, "watermark": 0.0, "batching": "unified"} | options
-    engine = EngineConfig(**given)
+    settings: dict[str, Any] = {"kv_tokens": 4096, "watermark": 0.0, "batching": "unified"} | options
+    engine = EngineConfig(**settings)
     result = simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": row}), engine)
     check_result(result)
     return result
@@ -86,12 +86,20 @@ def test_a_step_is_no_shorter_than_the_hosts_work(implementation: Any) -> None:
 
 
 @IMPLEMENTATIONS
-def test_prompts_are_taken_in_one_after_another_by_their_tokens(implementation: Any) -> None:
-    # 1/4 s a token: the first prompt, of 4, is through at 1, the second, of 2, at 1.5. Steps of a second, the second
-    # prompt comes during the first step, and is computed in the next.
+def test_prompts_are_read_token_by_token_all_at_once(implementation: Any) -> None:
+    # 1/4 s a token: the prompt of 4 is read at 1, that of 2 at 1/2. Steps of a second: the short one is computed from
+    # 1/2 to 1.5, the long one, which comes meanwhile, from there to 2.5.
     row = StepRow(base_s=1.0, intake_token_s=0.25)
     result = run([0.0, 0.0], [4, 2], [1, 1], row, implementation=implementation)
-    assert result.requests["first_token_s"].tolist() == [2.0, 3.0]
+    assert result.requests["first_token_s"].tolist() == [2.5, 1.5]
+
+
+@IMPLEMENTATIONS
+def test_the_front_end_takes_in_one_after_another_and_reads_beside(implementation: Any) -> None:
+    # taken in at 1/2 and 1, each prompt of 4 read a second later, at 1.5 and 2; steps from 1.5 to 2.5 and to 3.5
+    row = StepRow(base_s=1.0, intake_s=0.5, intake_token_s=0.25)
+    result = run([0.0, 0.0], [4, 4], [1, 1], row, implementation=implementation)
+    assert result.requests["first_token_s"].tolist() == [2.5, 3.5]
 
 
 def test_streams_and_asynchronous_scheduling_exclude_each_other() -> None:

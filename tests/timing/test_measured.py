@@ -24,6 +24,7 @@ from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
 from framework.timing.scale import SCALING_SOURCES, scaled
+from framework.timing.server import Server
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -97,6 +98,14 @@ def test_a_run_names_its_profiles(own: Path) -> None:
     result = simulate(workload, mixed(1, gpu("h100")), model(), measured(own))
     check_result(result)
     assert result.timing_source == "measured (h100, own 0.1)"
+
+
+def test_a_server_is_named_and_its_terms_count_where_nothing_was_fitted(own: Path) -> None:
+    timing = measured(own, server=Server("quick", request_s=0.25))
+    assert timing.row(model(), gpu("h100"), TP1).request_s == 0.25
+    assert timing.source == "measured (h100, own 0.1; server quick)"
+    calibrate(own, "h100", request_s=0.5)
+    assert measured(own, server=Server("quick", request_s=0.25)).row(model(), gpu("h100"), TP1).request_s == 0.5
 
 
 def test_calibration_is_used_unless_turned_off(own: Path) -> None:

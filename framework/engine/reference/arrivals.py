@@ -17,10 +17,10 @@ def arrive(s: Simulation, r: Request) -> None:
     if not r.taken_in:
         r.taken_in, r.arrival_s = True, s.now_s
         s.present[r.id] = r
-        intake_s = s.options.intake_s + s.options.intake_token_s * r.input_tokens
-        if intake_s > 0:
-            s.intake_free_s = max(s.now_s, s.intake_free_s) + intake_s
-            s.push(s.intake_free_s, ARRIVAL, r.id)
+        read_s = s.options.intake_token_s * r.input_tokens
+        if s.options.intake_s + read_s > 0:
+            s.intake_free_s = max(s.now_s, s.intake_free_s) + s.options.intake_s
+            s.push(s.intake_free_s + read_s, ARRIVAL, r.id)
             return
     if r.input_tokens + r.output_tokens > s.options.max_context:
         s.end_request(r, REJECTED, "context")
