@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from framework.metrics.summary import Evaluation
 Summary = Mapping[str, Any]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
 _WARNING = "bold black on yellow"
+_CALIBRATED_TO = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^)]*)")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
 _KWH_J = 3.6e6
 _S, _MS = 1e3, 1.0  # units in ms
@@ -96,9 +99,19 @@ def _headline(summary: Summary) -> list[Text]:
     second = Text(style="dim")
     if summary["predictor"] not in ("", "none", None):
         second.append(f"predictor {summary['predictor']}, ")
-    second.append(f"timing {summary['timing_source']}, ")
+    source, fitted = _without_loads(str(summary["timing_source"]))
+    second.append(f"timing {source}, ")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
-    return [first, second, *_extrapolated(summary)]
+    return [first, second, *fitted, *_extrapolated(summary)]
+
+
+def _without_loads(source: str) -> tuple[str, list[Text]]:
+    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so."""
+    found = _CALIBRATED_TO.search(source)
+    if found is None:
+        return source, []
+    lines = textwrap.wrap(f"calibrated to {found[2]}", _WIDE)
+    return source.replace(found[0], found[1]), [Text(line, style="dim") for line in lines]
 
 
 def _extrapolated(*summaries: Summary) -> list[Text]:
@@ -209,7 +222,8 @@ def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
         line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
         lines.append(line.append(f"  {_gpus(only)}" if agrees("gpus") else ""))
     if agrees("timing_source"):
-        lines.append(Text(f"timing {only['timing_source']}", style="dim"))
+        source, fitted = _without_loads(str(only["timing_source"]))
+        lines += [Text(f"timing {source}", style="dim"), *fitted]
     return [*lines, *_extrapolated(*summaries), Text()]
 
 
