@@ -90,50 +90,77 @@ def _receive(a: Arrays, o: Options, d: int) -> int:
     return a.home[r]
 
 
+@part
+def _end_prefills(a: Arrays, o: Options, i: int, prefills: int, placed: int, now_s: float) -> int:
+    """Hand the prompts of i's step over, to decode instances in turn from the `placed`th on; how many have ended."""
+    ended, instances = 0, len(a.next_end_s)
+    for j in range(a.chunks[i]):
+        r = a.chunk_request[i, j]
+        if a.output[r] == 1:
+            a.end_s[r] = now_s
+            a.free[i] += blocks_for(o, a.prompt[r])
+            ended += 1
+        else:
+            a.home[r] = i
+            d = prefills + (placed + j - ended) % (instances - prefills)
+            push(a, INCOMING, d, r)
+            _start_transfers(a, o, d, now_s)
+    return ended
+
+
+@part
+def _wake(a: Arrays, i: int) -> None:
+    if a.next_end_s[i] == np.inf:
+        a.begins[i] = 1
+
+
+@part
+def _begin(a: Arrays, o: Options, i: int, prefills: int, now_s: float) -> bool:
+    a.begins[i] = 0
+    if i >= prefills:
+        return _begin_decode(a, o, i, now_s)
+    _begin_prefill(a, o, i, now_s)
+    return True
+
+
 @entry(REPLAY)
 def replay_disaggregated(a: Arrays, o: Options, prefills: int) -> int:
     """The first `prefills` instances prefill, the others decode, until every request has ended; steps, or NO_ROOM."""
     count, instances = len(a.arrival_s), len(a.next_end_s)
     arrived, ended, steps, placed = 0, 0, 0, 0
     while ended < count:
-        i = earliest(a)
-        now_s = a.next_end_s[i]
+        now_s = a.next_end_s[earliest(a)]
         d = _next_transfer(a, prefills)
-        ready_s = a.ready_s[a.head[FLYING, d]] if d >= 0 else np.inf
-        if arrived < count and a.arrival_s[arrived] < min(now_s, ready_s):
-            i, now_s = arrived % prefills, a.arrival_s[arrived]
-            push(a, WAITING, i, arrived)
-            arrived += 1
-            if a.next_end_s[i] == np.inf:
-                _begin_prefill(a, o, i, now_s)
-        elif ready_s < now_s:
-            i = _receive(a, o, d)
-            if a.next_end_s[i] == np.inf:
-                _begin_prefill(a, o, i, ready_s)
-            if a.next_end_s[d] == np.inf and not _begin_decode(a, o, d, ready_s):
-                return NO_ROOM
-        elif i < prefills:
+        if d >= 0:
+            now_s = min(now_s, a.ready_s[a.head[FLYING, d]])
+        if arrived < count:
+            now_s = min(now_s, a.arrival_s[arrived])
+        for i in range(instances):  # all that is due at a time comes about before a step begins then
+            if a.next_end_s[i] != now_s:
+                continue
             steps += 1
-            for j in range(a.chunks[i]):
-                r = a.chunk_request[i, j]
-                if a.output[r] == 1:
-                    a.end_s[r] = now_s
-                    a.free[i] += blocks_for(o, a.prompt[r])
-                    ended += 1
-                else:
-                    a.home[r] = i
-                    d = prefills + placed % (instances - prefills)
-                    placed += 1
-                    push(a, INCOMING, d, r)
-                    _start_transfers(a, o, d, now_s)
-            a.chunks[i] = 0
-            _begin_prefill(a, o, i, now_s)
-        else:
-            steps += 1
-            finished = emit_decodes(a, o, i, now_s)
-            if finished > 0:
+            a.next_end_s[i] = np.inf
+            a.begins[i] = 1
+            if i < prefills:
+                done = _end_prefills(a, o, i, prefills, placed, now_s)
+                placed += a.chunks[i] - done
+                ended += done
+                a.chunks[i] = 0
+            else:
+                finished = emit_decodes(a, o, i, now_s)
                 ended += finished
-                _start_transfers(a, o, i, now_s)
-            if not _begin_decode(a, o, i, now_s):
+                if finished > 0:
+                    _start_transfers(a, o, i, now_s)
+        while d >= 0 and a.ready_s[a.head[FLYING, d]] == now_s:
+            _wake(a, _receive(a, o, d))
+            _wake(a, d)
+            d = _next_transfer(a, prefills)
+        while arrived < count and a.arrival_s[arrived] == now_s:
+            i = arrived % prefills
+            push(a, WAITING, i, arrived)
+            _wake(a, i)
+            arrived += 1
+        for i in range(instances):
+            if a.begins[i] == 1 and not _begin(a, o, i, prefills, now_s):
                 return NO_ROOM
     return steps

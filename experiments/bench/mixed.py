@@ -69,21 +69,27 @@ def replay_mixed(a: Arrays, o: Options, routing: int) -> int:
     count, instances = len(a.arrival_s), len(a.next_end_s)
     arrived, ended, steps = 0, 0, 0
     while ended < count:
-        i = earliest(a)
-        now_s = a.next_end_s[i]
-        if arrived < count and a.arrival_s[arrived] < now_s:
-            r, now_s = arrived, a.arrival_s[arrived]
-            arrived += 1
-            i = r % instances
+        now_s = a.next_end_s[earliest(a)]
+        if arrived < count:
+            now_s = min(now_s, a.arrival_s[arrived])
+        for i in range(instances):  # all that is due at a time comes about before a step begins then
+            if a.next_end_s[i] == now_s:
+                steps += 1
+                ended += _end_mixed(a, o, i, now_s)
+                a.next_end_s[i] = np.inf
+                a.begins[i] = 1
+        while arrived < count and a.arrival_s[arrived] == now_s:
+            i = arrived % instances
             if routing == LEAST_QUEUED:
                 i = int(np.argmin(a.queued_tokens))
-            a.queued_tokens[i] += a.prompt[r]
-            push(a, WAITING, i, r)
-            if a.next_end_s[i] < np.inf:
-                continue
-        else:
-            steps += 1
-            ended += _end_mixed(a, o, i, now_s)
-        if not _begin_mixed(a, o, i, now_s):
-            return NO_ROOM
+            a.queued_tokens[i] += a.prompt[arrived]
+            push(a, WAITING, i, arrived)
+            if a.next_end_s[i] == np.inf:
+                a.begins[i] = 1
+            arrived += 1
+        for i in range(instances):
+            if a.begins[i] == 1:
+                a.begins[i] = 0
+                if not _begin_mixed(a, o, i, now_s):
+                    return NO_ROOM
     return steps

@@ -55,6 +55,7 @@ class Arrays(NamedTuple):
     head: Integers  # (_LISTS, M)
     tail: Integers
     next_end_s: Floats  # (M,)
+    begins: Integers  # 1: forms a step once all that is due at this time has come about
     free: Integers  # KV blocks
     queued_tokens: Integers
     running: Integers
@@ -91,6 +92,7 @@ def allocate(workload: Workload, instances: int, blocks: int, max_batch: int, bl
         head=integers(_LISTS, instances, fill=-1),
         tail=integers(_LISTS, instances, fill=-1),
         next_end_s=np.full(instances, np.inf),
+        begins=integers(instances),
         free=integers(instances, fill=blocks),
         queued_tokens=integers(instances),
         running=integers(instances),

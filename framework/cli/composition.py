@@ -146,8 +146,11 @@ def _composed(
 
 
 def _asks_the_environment(file: Path) -> bool:
-    """Whether what a configuration is may depend on variables of the environment."""
-    return b"oc.env" in file.read_bytes()
+    """Whether what a configuration is may depend on variables of the environment; one that has gone by now may."""
+    try:
+        return b"oc.env" in file.read_bytes()
+    except OSError:
+        return True
 
 
 def _compose(

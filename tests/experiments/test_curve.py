@@ -158,7 +158,7 @@ def test_rates_are_around_that_of_the_trace_if_nothing_is_said() -> None:
         (["rates=1", "series='policy=chunked"], "quotation"),
         (["rates=1", "model=llama3_70b"], "does not fit"),
         (["rates=1", "nonsense"], "nonsense"),
-        (["rates=1", "no.such=1"], "no such key"),
+        (["rates=1", "no.such=1"], "no.such: there is no such setting"),
     ],
 )
 def test_a_mistake_is_one_line(words: Sequence[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,7 +206,7 @@ def test_a_shipped_file_names_every_parameter_with_its_default(group: str) -> No
 
 MISTAKES = {
     "unknown trace": (["trace=nonesuch"], ["trace=nonesuch", "mooncake", "azure_conv"]),
-    "unknown key": (["engine.tokens=5"], ["engine.tokens", "--cfg job"]),
+    "unknown key": (["engine.tokens=5"], ["engine.tokens: there is no such setting", "did you mean engine.kv_tokens?"]),
     "no override": (["policy=["], ["policy=["]),
     "no policy": (["policy=null"], ["group"]),
     "a word for a number": (["engine.token_budget=many"], ["engine.token_budget", "many"]),

@@ -89,7 +89,7 @@ def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path
 
 
 def test_what_a_policy_raises_is_told_once_and_the_other_runs_go_on(tmp_path: Path, faulty: tuple[str, ...]) -> None:
-    words = ("policy.kind=none,raises", "seed=1,2")
+    words = ("policy.kind=none,raises", "engine.max_batch=8,16")
     finished = run(tmp_path, *faulty, "-m", *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 2
     (error,) = (line for line in finished.stderr.splitlines() if line.startswith("error: "))

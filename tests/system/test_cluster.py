@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,7 +126,9 @@ def test_bad_configuration_is_an_input_error() -> None:
 
 def test_configured_engine_has_the_defaults() -> None:
     config = configuration()
-    assert instantiate(config.engine) == EngineConfig()
+    assert instantiate(config.engine) == replace(EngineConfig(), asynchronous=True), (
+        "as the default server, vllm_v1, does"
+    )
     assert set(config.engine) - {"_target_"} == set(EngineConfig.__dataclass_fields__)
 
 
