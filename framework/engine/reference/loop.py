@@ -70,9 +70,12 @@ def fail_rest(s: Simulation) -> None:
 
 def advance(s: Simulation, time_s: float) -> None:
     """Let the clock go on to the next event."""
+    passed_s = time_s - s.now_s
+    if passed_s == 0.0:
+        return
     for i in s.instances:
-        i.totals["kv_block_s"] += i.cache.used * (time_s - s.now_s)
-        i.totals["kv_token_s"] += i.kv_tokens * (time_s - s.now_s)
+        i.totals["kv_block_s"] += i.cache.used * passed_s
+        i.totals["kv_token_s"] += i.kv_tokens * passed_s
     s.now_s = time_s
 
 

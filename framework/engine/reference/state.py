@@ -106,7 +106,7 @@ class Request:
 
     @property
     def kv(self) -> int:
-        return self.prefilled if self.is_partial else self.input_tokens + self.emitted - 1
+        return self.prefilled if self.prefilled < self.prefill_until else self.input_tokens + self.emitted - 1
 
     @property
     def goal(self) -> int:
@@ -212,9 +212,9 @@ class Instance:
 
     @property
     def kv_tokens(self) -> int:
-        decoded = sum(r.kv for r in self.running + self.leaving)
-        joined = sum(r.prefill_until if r.is_partial else r.kv for r in self.joining)
-        return decoded + joined + sum(r.covered for r in self.prefilling)
+        decoded = sum([r.kv for r in self.running]) + sum([r.kv for r in self.leaving])
+        joined = sum([r.prefill_until if r.is_partial else r.kv for r in self.joining])
+        return decoded + joined + sum([r.covered for r in self.prefilling])
 
     @property
     def queued_tokens(self) -> int:
