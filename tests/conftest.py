@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from framework.cli.composition import composing_once
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,6 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from framework.engine.loop import run
 
         prepare(run)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compositions() -> Iterator[None]:
+    """Configurations of all tests of a process: what they share is composed once."""
+    with composing_once():
+        yield
 
 
 def _real_trace(name: str) -> Path:

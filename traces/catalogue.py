@@ -132,15 +132,17 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
     from traces.twin import sample_twin
 
     if known.url is not None:
-        Console(stderr=True).print(
+        _warn(
             f"WARNING: trace {name}: using its TWIN, a sample of fitted distributions, not the real trace"
-            f" ({failure}). Put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}.",
-            style="bold yellow",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
+            f" ({failure}). Put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}."
         )
     return sample_twin(known.twin, requests, seed)
+
+
+@functools.cache
+def _warn(line: str) -> None:
+    """Say it once in a process: the runs of a sweep read one trace many times."""
+    Console(stderr=True).print(line, style="bold yellow", soft_wrap=True, markup=False, highlight=False)
 
 
 def cache_folder() -> Path:

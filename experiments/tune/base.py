@@ -31,7 +31,7 @@ class Configuration:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return compose("config", overrides=name_files(self.overrides), return_hydra_config=True)
 
-    @property
+    @functools.cached_property
     def config(self) -> DictConfig:
         """As a job gets it: without Hydra's own part, which would not resolve outside a run."""
         return OmegaConf.masked_copy(self._composed, [str(name) for name in self._composed if name != "hydra"])
@@ -39,7 +39,7 @@ class Configuration:
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """Flat, resolved."""
-        return flattened(self.config)
+        return flattened(self._composed)
 
     @functools.cached_property
     def choices(self) -> dict[str, str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import pickle
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
@@ -23,19 +23,17 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf import __version__ as omegaconf_version
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.kept_compositions import Composition, Lookup, found_in, kept_or_composed, stamp
 from framework.cli.suggest import instead_of
-from framework.compiler.user_cache import kept_file, read_back, write_back
 from framework.errors import InputError
 
 # Of Hydra's own settings, those that decide neither which files are read nor what the others become.
 _HYDRA_SETTINGS = ("hydra.launcher.", "hydra.mode", "hydra.run.", "hydra.sweep.")
-_KEPT, _KEPT_FILES = 64, 256  # configurations without their settings, each some 30 KB: in memory, on disk
 
 
 class Loader(ConfigLoaderImpl):
@@ -65,16 +63,13 @@ class Loader(ConfigLoaderImpl):
         is_asking_for_the_mode = run_mode == RunMode.MULTIRUN and not validate_sweep_overrides
         _, repository = self._parse_overrides_and_create_caching_repo(config_name, overrides)
         settings = [override for override in parsed if _is_setting(override, repository)]
-        config: DictConfig = pickle.loads(
-            _composed(
-                _places(self.config_search_path.get_path()),
-                _files(repository),
-                JobRuntime().get("name"),
-                config_name,
-                RunMode.RUN if is_asking_for_the_mode else run_mode,
-                tuple(str(override.input_line) for override in parsed if override not in settings),
-            )
-        )
+        places = _places(self.config_search_path.get_path())
+        choices = tuple(str(override.input_line) for override in parsed if override not in settings)
+        mode = RunMode.RUN if is_asking_for_the_mode else run_mode
+        folders = [source.path for source in repository.get_sources() if source.scheme() == "file"]
+        compose = functools.partial(_compose, places, folders, config_name, mode, choices)
+        depends_on = (places, JobRuntime().get("name"), config_name, mode, choices)
+        config: DictConfig = pickle.loads(kept_or_composed(depends_on, folders, compose))
         self._apply(settings, config)
         _note_overrides(config, parsed)
         return config
@@ -93,13 +88,30 @@ class Loader(ConfigLoaderImpl):
 class _Repository(ConfigRepository):
     """Reads a file again only when it has changed."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Repository:
+        """Hydra copies it to give the copy other sources; the sources themselves never change."""
+        return copy.copy(self)
+
     def load_config(self, config_path: str) -> ConfigResult | None:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None or source.scheme() != "file":
             return super().load_config(config_path)
         file = Path(source.path, source._normalize_file_name(config_path))
-        result: ConfigResult | None = pickle.loads(_read(source.provider, source.path, config_path, _stamp(file)))
+        result: ConfigResult | None = pickle.loads(_read(source.provider, source.path, config_path, stamp(file)))
         return result
+
+
+class _Recorder(_Repository):
+    """Notes what it, or a copy of it, is asked for, each lookup once."""
+
+    def __init__(self, config_search_path: Any) -> None:
+        super().__init__(config_search_path)
+        self.lookups: dict[Lookup, None] = {}
+
+    def _find_object_source(self, config_path: str, object_type: ObjectType | None) -> ConfigSource | None:
+        assert object_type is not None
+        self.lookups[Lookup(config_path, object_type)] = None
+        return super()._find_object_source(config_path, object_type)
 
 
 @contextmanager
@@ -127,45 +139,26 @@ def composing(directory: Path) -> Iterator[None]:
         yield
 
 
-@functools.lru_cache(_KEPT)
-def _composed(
+def _compose(
     places: tuple[tuple[str, str], ...],
-    files: tuple[tuple[str, int, int], ...],
-    job_name: str,
+    folders: list[str],
     config_name: str | None,
     run_mode: RunMode,
     choices: tuple[str, ...],
-) -> bytes:
-    """A configuration with nothing but choices, pickled. `files` and `job_name` only say what else it depends on."""
-    depends_on = (places, files, job_name, config_name, run_mode, choices, hydra_version, omegaconf_version)
-    file = kept_file("compositions", repr(depends_on), _KEPT_FILES)
-    composed = read_back(file) or _compose(places, config_name, run_mode, choices)
-    if file is not None and not any(_asks_the_environment(Path(name)) for name, _, _ in files):
-        write_back(file, composed)
-    return composed
-
-
-def _asks_the_environment(file: Path) -> bool:
-    """Whether what a configuration is may depend on variables of the environment; one that has gone by now may."""
-    try:
-        return b"oc.env" in file.read_bytes()
-    except OSError:
-        return True
-
-
-def _compose(
-    places: tuple[tuple[str, str], ...], config_name: str | None, run_mode: RunMode, choices: tuple[str, ...]
-) -> bytes:
+) -> Composition:
+    """A configuration with nothing but choices."""
     path = ConfigSearchPathImpl()
     for provider, place in places:
         path.append(provider, place)
     loader = ConfigLoaderImpl(path)
-    loader.repository = _Repository(path)
-    return pickle.dumps(loader._load_configuration_impl(config_name, list(choices), run_mode))
+    loader.repository = repository = _Recorder(path)
+    config = loader._load_configuration_impl(config_name, list(choices), run_mode)
+    lookups = tuple(repository.lookups)
+    return Composition(pickle.dumps(config), lookups, found_in(folders, lookups))
 
 
 @functools.lru_cache(None)
-def _read(provider: str, place: str, config_path: str, stamp: tuple[int, int]) -> bytes:
+def _read(provider: str, place: str, config_path: str, state: tuple[int, int] | None) -> bytes:
     """What the file of a configuration holds, pickled."""
     path = ConfigSearchPathImpl()
     path.append(provider, place)
@@ -184,24 +177,6 @@ def _has(config: DictConfig, key: str) -> bool:
 
 def _places(path: Any) -> tuple[tuple[str, str], ...]:
     return tuple((element.provider, element.path) for element in path)
-
-
-def _files(repository: CachingConfigRepository) -> tuple[tuple[str, int, int], ...]:
-    """Every file that a choice could read, with its age and size."""
-    folders = [source.path for source in repository.get_sources() if source.scheme() == "file"]
-    files = (
-        os.path.join(folder, name)
-        for top in folders
-        for folder, _, names in os.walk(top)
-        for name in names
-        if name.endswith((".yaml", ".yml"))
-    )
-    return tuple((file, *_stamp(file)) for file in files)
-
-
-def _stamp(file: Path | str) -> tuple[int, int]:
-    status = os.stat(file)
-    return status.st_mtime_ns, status.st_size
 
 
 def _is_setting(override: Override, repository: CachingConfigRepository) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
@@ -15,6 +14,7 @@ from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
 from framework.policy.predictor import Predictor
+from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
 from framework.workload import Load, Workload
@@ -104,7 +104,7 @@ def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Wor
 
 
 def _build(config: DictConfig, name: str, kind: type | None) -> Any:
-    part = instantiate(config[name], _convert_="all")
+    part = build(config, name)
     if kind is not None and not isinstance(part, kind):
         raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}")
     return part

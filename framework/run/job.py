@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.files import write_whole
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress
+from framework.run.building import build
 from framework.run.compose import compose
 from framework.run.output import write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
-_NOT_OF_THE_RUN = ("output", "store", "force")  # where results go changes none of them
+_NOT_OF_THE_RUN = ("hydra", "output", "store", "force")  # where results go changes none of them
 
 
 def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
@@ -62,12 +62,12 @@ def study_job(config: DictConfig) -> Record:
 
 def flattened(config: DictConfig) -> dict[str, Any]:
     """The settings that make a run what it is, resolved: {"cluster.prefill": 4, ...}."""
-    settings = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(settings, dict)
     flat: dict[str, Any] = {}
-    for name, value in settings.items():
+    for name in config:
         if name not in _NOT_OF_THE_RUN:
-            _flatten(str(name), value, flat)
+            value = config[name]
+            plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            _flatten(str(name), plain, flat)
     return flat
 
 
@@ -88,7 +88,7 @@ def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:
 def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
     if not isinstance(config.force, bool):
         raise InputError(f"force must be true or false, got {config.force!r}")
-    objective = instantiate(config.objective, _convert_="all")
+    objective = build(config, "objective")
     if not isinstance(objective, Objective):
         raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
     return objective, compose(config)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
 from framework.cli.composition import composing
 from tests.conftest import ROOT
+from tests.helpers.composing import hydra_alone
 
 WORDS = (["policy=ares"], ["policy=ares", "seed=3", "hydra.run.dir=there"], ["policy=chunked", "hydra.mode=RUN"])
 
@@ -17,7 +18,7 @@ def test_what_is_composed_is_what_hydra_composes() -> None:
     def composed(words: list[str]) -> str:
         return OmegaConf.to_yaml(compose("config", overrides=words, return_hydra_config=True))
 
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with hydra_alone():
         expected = [composed(words) for words in WORDS]
     for _ in range(2):  # composed, and remembered
         with composing(ROOT / "conf"):

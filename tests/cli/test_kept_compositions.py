@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra import compose
 
-from framework.cli import composition
+from framework.cli import composition, kept_compositions
 from framework.cli.composition import composing
 from framework.compiler.user_cache import kept_file, read_back, write_back
 
@@ -31,9 +31,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     calls: list[tuple[str, ...]] = []
     make = composition._compose
 
-    def compose_and_tell(places, config_name, run_mode, choices):
+    def compose_and_tell(places, folders, config_name, run_mode, choices):
         calls.append(choices)
-        return make(places, config_name, run_mode, choices)
+        return make(places, folders, config_name, run_mode, choices)
 
     monkeypatch.setattr(composition, "_compose", compose_and_tell)
     return calls
@@ -41,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 def tokens(conf: Path, *overrides: str) -> int:
     """As a process that begins would find it."""
-    composition._composed.cache_clear()
+    kept_compositions._slot.cache_clear()
     with composing(conf):
         found: int = compose("config", list(overrides)).size.tokens
     return found
@@ -61,9 +61,27 @@ def test_an_edit_is_seen(conf: Path, made: list[tuple[str, ...]]) -> None:
     assert len(made) == 2
 
 
+def test_a_file_that_nothing_reads_changes_nothing(conf: Path, made: list[tuple[str, ...]]) -> None:
+    assert tokens(conf) == 1
+    (conf / "size" / "other.yaml").write_text("tokens: ${oc.env:HOME}\n")
+    (conf / "elsewhere").mkdir()
+    assert tokens(conf) == 1
+    assert len(made) == 1
+
+
+def test_a_file_that_takes_the_place_of_another_is_seen(conf: Path, made: list[tuple[str, ...]]) -> None:
+    first = conf.parent / "first"
+    (first / "size").mkdir(parents=True)
+    (first / "config.yaml").write_text("defaults: [size: small, _self_]\nhydra: {searchpath: ['" + str(conf) + "']}\n")
+    assert tokens(first) == 1
+    (first / "size" / "small.yaml").write_text("tokens: 3\n")
+    assert tokens(first) == 3
+    assert len(made) == 2
+
+
 def test_what_may_depend_on_the_environment_is_not_kept(conf: Path, made: list[tuple[str, ...]]) -> None:
-    (conf / "size" / "home.yaml").write_text("tokens: ${oc.env:HOME}\n")
-    assert [tokens(conf), tokens(conf)] == [1, 1]
+    (conf / "size" / "home.yaml").write_text("tokens: 1\nhome: ${oc.env:HOME}\n")
+    assert [tokens(conf, "size=home"), tokens(conf, "size=home")] == [1, 1]
     assert len(made) == 2
 
 

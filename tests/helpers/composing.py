@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
-from hydra import compose
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra._internal import hydra as hydra_internals
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig
 
 from framework.cli import composition
@@ -14,6 +18,15 @@ from tests.conftest import ROOT
 def composing() -> AbstractContextManager[None]:
     """Let `hydra.compose` read conf/."""
     return composition.composing(ROOT / "conf")
+
+
+@contextmanager
+def hydra_alone() -> Iterator[None]:
+    """Let Hydra's own loader compose conf/, to compare with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hydra_internals, "ConfigLoaderImpl", ConfigLoaderImpl)
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            yield
 
 
 def configured(*overrides: str) -> DictConfig:

@@ -112,7 +112,7 @@ def shortened(line: str) -> str:
     if "experiments.tune" in line:
         return f"{line.replace('trials=40', 'trials=6')} trace.limit=200"
     if "experiments.curve" in line:
-        return f"{line.replace('rates=10:100:10', 'rates=10:100:45')} trace.limit=200"
+        return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=200"
     if "experiments.ablation" in line:
         return f"{line} --replicates 2 trace.requests=200"
     if "seed=range" in line:

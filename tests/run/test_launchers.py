@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
@@ -17,7 +16,7 @@ from framework.cli.composition import Loader
 from framework.errors import InputError
 from framework.run.callback import Refusals
 from framework.run.sweep import Sweep
-from tests.conftest import ROOT
+from tests.helpers.composing import hydra_alone
 from tests.helpers.processes import eventually, finish, of_session, outside_policy, run, runs_below, start, workers_of
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
@@ -34,7 +33,7 @@ def faulty(tmp_path: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def loader() -> ConfigLoader:
-    with initialize_config_dir(str(ROOT / "conf"), job_name="run", version_base="1.3"):
+    with hydra_alone():
         return GlobalHydra.instance().config_loader()
 
 

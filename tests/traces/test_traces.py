@@ -478,6 +478,7 @@ def test_traces_dir_then_cache(nowhere):
 
 
 def test_twin_stands_in_loudly(nowhere, capsys):
+    catalogue._warn.cache_clear()  # it is said once in a process
     workload = load(name="azure_conv", limit=50, seed=3)
     assert (workload.source, len(workload)) == ("twin", 50)
     shown = capsys.readouterr().err

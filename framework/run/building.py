@@ -1,0 +1,52 @@
+"""From the settings of a part, which name a class by `_target_`, to the part."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from framework.errors import InputError
+
+_OWN = ("framework", "policies", "predictors", "traces")  # packages of which a setting may name anything
+_TARGET, _CONVERT = "_target_", "_convert_"
+_LEFT_TO_HYDRA = ("_args_", "_partial_", "_recursive_")
+
+
+class _NotPlainError(Exception):
+    """These settings ask for more than a call of one of the project's own classes."""
+
+
+def build(config: DictConfig, name: str) -> Any:
+    """What `config[name]` makes, its lists and mappings plain ones, as Hydra's `instantiate` makes it, sooner.
+
+    Raises InputError for what the part refuses, and for anything else Hydra's errors, which say where it stands.
+    """
+    try:
+        return _made(OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True))
+    except InputError:
+        raise
+    except Exception:  # Hydra finds it too, and names the setting
+        return instantiate(config[name], _convert_="all")
+
+
+def _made(settings: Any) -> Any:
+    if isinstance(settings, list):
+        return [_made(one) for one in settings]
+    if not isinstance(settings, dict):
+        return settings
+    if _TARGET not in settings:
+        return {key: _made(value) for key, value in settings.items()}
+    if any(key in settings for key in _LEFT_TO_HYDRA) or settings.get(_CONVERT, "all") != "all":
+        raise _NotPlainError
+    kind = _own_class(settings[_TARGET])
+    return kind(**{key: _made(value) for key, value in settings.items() if key not in (_TARGET, _CONVERT)})
+
+
+def _own_class(target: Any) -> Any:
+    module, _, name = str(target).rpartition(".")
+    if module.partition(".")[0] not in _OWN:
+        raise _NotPlainError
+    return getattr(import_module(module), name)
