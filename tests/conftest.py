@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,14 +23,28 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("shared", deadline=None)  # an example takes as long as the others on its core let it
 settings.load_profile("shared")
 
+_WITHOUT_ENGINE = tuple(str(ROOT / "tests" / room) for room in ("house", "system", "timing", "traces", "report"))
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the engine once, before the workers start and each would."""
-    if not hasattr(config, "workerinput"):
-        from framework.compiler.decorators import prepare
-        from framework.engine.loop import run
+    """Compile the engine beside the workers, once: those that need it meanwhile wait for it."""
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        words = "from framework.engine.loop import run; from framework.compiler.decorators import prepare; prepare(run)"
+        process = subprocess.Popen([sys.executable, "-c", words], cwd=ROOT)
+        config.add_cleanup(partial(_end, process))
 
-        prepare(run)
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each of two workers, which begin with one half each, begin with tests that need no engine."""
+    light = [item for item in items if str(item.path).startswith(_WITHOUT_ENGINE)]
+    other = [item for item in items if not str(item.path).startswith(_WITHOUT_ENGINE)]
+    half = len(light) // 2
+    cut = len(items) // 2 - half
+    items[:] = [*light[:half], *other[:cut], *light[half:], *other[cut:]]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,6 +79,16 @@ class FunctionCache(caching.FunctionCache):
         make: Any = cls  # numba has no types
         return cast(FunctionCache, make(function))
 
+    @contextmanager
+    def alone(self, sig: Any) -> Iterator[None]:
+        """Compile for a signature while no other process does: those that wait load what the first one has kept."""
+        needs = self._needs(sig)
+        with ExitStack() as held:
+            if not needs.exists():
+                with suppress(OSError):
+                    held.enter_context(_locked(needs.with_suffix(".compiling")))
+            yield
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Code that is compiled already, or None.
 
@@ -99,7 +109,7 @@ class FunctionCache(caching.FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         parent: Any = super()
         try:
-            with _locked(Path(self.cache_path)):  # numba's index is read, changed and written back
+            with _locked(self._index_lock):  # numba's index is read, changed and written back
                 parent.save_overload(sig, data)
             write_whole(self._needs(sig), json.dumps(_symbols_from_outside(data.library)).encode())
         except OSError:
@@ -114,6 +124,10 @@ class FunctionCache(caching.FunctionCache):
         rtsys.initialize(target_context)
         return all(binding.address_of_symbol(name) for name in names)
 
+    @property
+    def _index_lock(self) -> Path:
+        return Path(self.cache_path) / "lock"
+
     def _needs(self, sig: Any) -> Path:
         own: Any = self
         name = hashlib.sha256(f"{own._impl.filename_base} {sig}".encode()).hexdigest()[:24]
@@ -123,7 +137,7 @@ class FunctionCache(caching.FunctionCache):
         """Start the index anew: saving reads it first."""
         parent: Any = super()
         try:
-            with _locked(Path(self.cache_path)):
+            with _locked(self._index_lock):
                 parent.flush()
         except OSError:
             return
@@ -136,9 +150,10 @@ def _symbols_from_outside(library: Any) -> list[str]:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as handle:
+def _locked(file: Path) -> Iterator[None]:
+    """Wait for the lock of that name. Raises OSError where it cannot be made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

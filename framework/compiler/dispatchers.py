@@ -59,7 +59,10 @@ class Function(CPUDispatcher):
             if not self._has_looked_for_cache:
                 self._has_looked_for_cache = True
                 self._cache = FunctionCache.of(self.py_func, self._imported_ns) or self._cache
-            return super().compile(sig)
+            if not isinstance(self._cache, FunctionCache):
+                return super().compile(sig)
+            with self._cache.alone(sig):
+                return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """What a compiled caller calls: where no signature is declared, the function for the types of annotations."""

@@ -68,6 +68,7 @@ def test_processes_share_a_cache(package: Path) -> None:
     reports = [finish(process) for process in [start(package, REPORT) for _ in range(3)]]
     assert [entry["result"] for entry in reports] == [20] * 3
     assert len({entry["path"] for entry in reports}) == 1
+    assert sorted(entry["hits"] for entry in reports) == [0, 1, 1], "one compiles, the others wait for it"
     assert report(package)["hits"] == 1
 
 
