@@ -23,7 +23,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("shared", deadline=None)  # an example takes as long as the others on its core let it
 settings.load_profile("shared")
 
-_WITHOUT_ENGINE = tuple(str(ROOT / "tests" / room) for room in ("house", "system", "timing", "traces", "report"))
+_WITHOUT_ENGINE = tuple(ROOT / "tests" / room for room in ("system", "timing", "traces", "report"))
+_WITH_ENGINE = (
+    "test_measured.py",
+    "test_published_steps.py",
+    "test_overheads.py",
+    "test_synthetic.py",
+)  # of these rooms
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,10 +44,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _needs_no_engine(file: Path) -> bool:
+    return file.name not in _WITH_ENGINE and any(file.is_relative_to(room) for room in _WITHOUT_ENGINE)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each of two workers, which begin with one half each, begin with tests that need no engine."""
-    light = [item for item in items if str(item.path).startswith(_WITHOUT_ENGINE)]
-    other = [item for item in items if not str(item.path).startswith(_WITHOUT_ENGINE)]
+    light = [item for item in items if _needs_no_engine(item.path)]
+    other = [item for item in items if not _needs_no_engine(item.path)]
     half = len(light) // 2
     cut = len(items) // 2 - half
     items[:] = [*light[:half], *other[:cut], *light[half:], *other[cut:]]
