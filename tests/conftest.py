@@ -17,6 +17,8 @@ from framework.cli.composition import composing_once
 ROOT = Path(__file__).resolve().parent.parent
 
 os.environ["TRACES_OFFLINE"] = "1"
+# A test with a cache of its own (XDG_CACHE_HOME) would compile the engine anew.
+os.environ.setdefault("NUMBA_CACHE_DIR", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
 # Workers are as many as there are cores: threads of linear algebra that wait for each other would take their time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
