@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
+from framework.timing.joint_attention import decode_rows, require_joint
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
-from framework.timing.scale import SCALING_SOURCES, same_speed, scaled
+from framework.timing.scale import same_speed, scaled
 from framework.timing.step_row import StepRow
 from framework.timing.two_batch_overlap import in_two_batches
 
@@ -59,7 +60,9 @@ class Measured:
 
     With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
     directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
-    or of the one known to be like it, scaled (framework.timing.scale); so does one whose datasheet was changed.
+    or of the one that it names itself, scaled (framework.timing.scale); so does one whose datasheet was changed.
+    `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
+    runs it on that GPU (framework.timing.joint_attention).
     `expert_load` is the load of the GPU with most tokens, relative to the routing that was measured. `experts` gives it
     by the experts' popularity and copies, where they are spread over more GPUs than a node has, whose times are of even
     routing. With `two_batches`, a step runs as two micro-batches that hide each other's communication
@@ -73,6 +76,7 @@ class Measured:
     neighbour: str | None = None
     expert_load: float = 1.0
     two_batches: bool = False
+    joint_attention: bool | None = None
     experts: ExpertLoad | Mapping[str, Any] | None = None
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
@@ -85,6 +89,7 @@ class Measured:
         for name in ("calibrated", "two_batches"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
+        require_joint(self.joint_attention)
         require_positive("timing.expert_load", self.expert_load)
         self.experts = expert_load(self.experts)
 
@@ -106,6 +111,7 @@ class Measured:
             if given not in self._given:
                 self._given.append(given)
             row = entry.parts.row((entry.calibration if self.calibrated else None) or Calibration())
+            row = replace(row, decode_rows=decode_rows(gpu, model, self.backend, self.joint_attention))
             self._rows.append((asked, row))
         return row
 
@@ -116,7 +122,7 @@ class Measured:
         measured, gain = gpu.name, 1.0
         found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None and not profile_files.setups(places, model.name, measured, self.backend):
-            measured, gain = self._like(gpu)
+            measured, gain = self._like(gpu, model, places)
             found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None:
             gpu.peak(model.dtype)  # says so where the GPU does not compute in that type
@@ -146,12 +152,22 @@ class Measured:
             )
         return self.experts.most(model.experts.count, parallelism.ep)
 
-    def _like(self, gpu: Gpu) -> tuple[str, float]:
-        """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""
-        known = SCALING_SOURCES.get(gpu.name)
-        if self.neighbour is not None:
-            return self.neighbour, known.tensor_gain if known is not None and known.gpu == self.neighbour else 1.0
-        return (known.gpu, known.tensor_gain) if known is not None else (gpu.name, 1.0)
+    def _like(self, gpu: Gpu, model: Model, places: tuple[Path, ...]) -> tuple[str, float]:
+        """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches.
+
+        Raises InputError for a name that was asked for and has no times, with those that have.
+        """
+        name = self.neighbour or gpu.neighbour
+        if name is None:
+            return gpu.name, 1.0
+        if not profile_files.setups(places, model.name, name, self.backend):
+            known = [one for one, backend in profile_files.platforms(places, model.name) if backend == self.backend]
+            key = "gpu.neighbour" if self.neighbour is None else "timing.neighbour"
+            raise InputError(
+                f"{key}={name}: there are no measured times of {model.name} with {self.backend} on it;"
+                f" choose one of {', '.join(known) or 'another backend, none has such times'}"
+            )
+        return name, gpu.tensor_gain if name == gpu.neighbour else 1.0
 
     def _missing(self, places: tuple[Path, ...], model: Model, gpu: Gpu, measured: str, setup: Setup) -> str:
         asked = f"no measured times for {model.name} on {gpu.name}, {self.backend}, {setup}"

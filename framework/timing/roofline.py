@@ -14,6 +14,7 @@ from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
+from framework.timing.joint_attention import decode_rows, require_joint
 from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
@@ -82,14 +83,15 @@ class Roofline:
     are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights.
     `mfu` and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that
     every step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce.
-    Where a chunk is short and its prefix long, prefill attention is limited by KV traffic, which is not counted. Raises
-    InputError for values out of range.
+    Where a chunk is short and its prefix long, prefill attention is limited by KV traffic, which is not counted.
+    `joint_attention` is as for `Measured`. Raises InputError for values out of range.
     """
 
     mfu: float = 0.65
     mbu: float = 0.8
     overhead_s: float = 0.0005
     all_reduce_latency_s: float = 15e-6
+    joint_attention: bool | None = None
     source: str = "roofline"
 
     def __post_init__(self) -> None:
@@ -97,6 +99,7 @@ class Roofline:
         require_share("timing.mbu", self.mbu)
         require_at_least("timing.overhead_s", self.overhead_s, 0)
         require_at_least("timing.all_reduce_latency_s", self.all_reduce_latency_s, 0)
+        require_joint(self.joint_attention)
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance. Raises InputError where the GPU states no peak for the model's data types."""
@@ -119,6 +122,7 @@ class Roofline:
             per_context_token_s=kv_bytes / (bandwidth * groups),
             per_sequence_s=window_bytes / (bandwidth * groups),
             linear=linear,
+            decode_rows=decode_rows(gpu, model, self.source, self.joint_attention),
             logits=_matrix(model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
         )
 

@@ -9,6 +9,7 @@ A step costs, in seconds,
       all of it times waste(chunk) / waste(prefix + chunk), + masked_s * sum over chunks of chunk^2
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
+      beside chunks at least decodes * the time of a chunk of decode_rows tokens at the mean context `beside_chunks_s`
 
 Here `context` is summed over the decodes, and `longest` is that of the decode with the longest context. The functions
 linear, logits, attention (of a whole prompt) and decode are piecewise affine between knots: the last segment goes on
@@ -216,6 +217,18 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 
 @compiled
+def beside_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alone_s: float) -> float:
+    """Seconds in pool k of decode attention in a step with chunks, where it takes `alone_s` in a step without them.
+
+    `decodes` >= 1 sequences have the summed context `context`, in tokens.
+    """
+    rows = int(tables.rows[k]["decode_rows"])
+    if rows == 0:
+        return alone_s
+    return max(alone_s, decodes * chunk_s(tables, k, context // decodes, rows))
+
+
+@compiled
 def extrapolation(
     tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: float, length: int
 ) -> float:
@@ -251,5 +264,9 @@ def step_s(
     time_s = base_s(tables, k, sum(chunks), decodes, emitting)
     for prefix, chunk in zip(prefixes, chunks, strict=True):
         time_s += chunk_s(tables, k, prefix, chunk)
-    time_s += decode_s(tables, k, decodes, context)[0]
-    return float(time_s if longest is None else time_s + uneven_s(tables, k, decodes, context, longest))
+    decoding_s = decode_s(tables, k, decodes, context)[0]
+    if longest is not None:
+        decoding_s += uneven_s(tables, k, decodes, context, longest)
+    if decodes and chunks:
+        decoding_s = beside_chunks_s(tables, k, decodes, context, decoding_s)
+    return float(time_s + decoding_s)

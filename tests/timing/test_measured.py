@@ -23,13 +23,14 @@ from framework.timing.measured import Measured
 from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
-from framework.timing.scale import SCALING_SOURCES, scaled
+from framework.timing.scale import scaled
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.parts import load, made_up, put, seconds_of
 
 TP1 = Parallelism()
+SCALED = sorted(path.stem for path in (ROOT / "conf/gpu").glob("*.yaml") if load("gpu", path.stem).neighbour)
 ANY = Selector()
 
 
@@ -168,7 +169,15 @@ def test_what_cannot_be_is_not_told_to_be_made(own: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"backend": None}, {"backend": 3}, {"calibrated": "yes"}, {"profiles": 1}, {"neighbour": 2}]
+    "wrong",
+    [
+        {"backend": None},
+        {"backend": 3},
+        {"calibrated": "yes"},
+        {"profiles": 1},
+        {"neighbour": 2},
+        {"joint_attention": "maybe"},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"timing.{next(iter(wrong))}"):
@@ -216,12 +225,12 @@ def test_compute_that_doubles_halves_what_it_limits() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SCALING_SOURCES)
+@pytest.mark.parametrize("name", SCALED)
 def test_unmeasured_gpus_are_scaled_from_a_measured_one(own: Path, name: str) -> None:
     timing = measured(own)
     row = timing.row(model(), gpu(name), TP1)
-    assert f"{name} scaled from {SCALING_SOURCES[name].gpu}" in timing.source
-    measured_row = measured(own).row(model(), gpu(SCALING_SOURCES[name].gpu), TP1)
+    assert f"{name} scaled from {gpu(name).neighbour}" in timing.source
+    measured_row = measured(own).row(model(), gpu(gpu(name).neighbour), TP1)
     assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
 
 
@@ -239,6 +248,53 @@ def test_a_gpu_of_one_s_own_has_the_neighbour_that_is_named(own: Path) -> None:
     timing = measured(own, neighbour="h100")
     timing.row(model(), mine, TP1)
     assert timing.source == "measured (mine scaled from h100, own 0.1)"
+
+
+def test_a_gpu_names_its_neighbour_and_the_gain_counts_for_that_one_alone(own: Path) -> None:
+    mine = replace(gpu("h100"), name="mine", neighbour="l40s", tensor_gain=2.0)
+    timing = measured(own)
+    row = timing.row(model(), mine, TP1)
+    assert timing.source == "measured (mine scaled from l40s, own 0.1)"
+    plain = measured(own).row(model(), replace(mine, tensor_gain=1.0), TP1)
+    assert prefill_s(row, 8192) < prefill_s(plain, 8192)
+    other = measured(own, neighbour="a100").row(model(), mine, TP1)
+    assert other == measured(own, neighbour="a100").row(model(), replace(mine, tensor_gain=1.0), TP1)
+
+
+@pytest.mark.parametrize("by", ["timing", "gpu"])
+def test_a_wrong_neighbour_is_answered_with_the_right_ones(own: Path, by: str) -> None:
+    mine = replace(gpu("h100"), name="mine", neighbour="h1000" if by == "gpu" else None)
+    timing = measured(own, neighbour="h1000" if by == "timing" else None)
+    said = (
+        f"{by}.neighbour=h1000: there are no measured times of llama3_8b with own on it; choose one of a100, h100, l40s"
+    )
+    with pytest.raises(InputError) as caught:
+        timing.row(model(), mine, TP1)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "changes", "rows"),
+    [
+        ("l40s", {}, {}, 64),
+        ("l20", {}, {}, 64),  # scaled, but its own architecture counts
+        ("a100", {}, {}, 64),
+        ("h100", {}, {}, 0),
+        ("l40s", {"joint_attention": False}, {}, 0),
+        ("h100", {"joint_attention": True}, {}, 64),
+        ("l40s", {}, {"kv_dtype": "fp8"}, 0),
+    ],
+)
+def test_one_kernel_for_chunks_and_decodes_where_the_gpu_has_no_other(
+    own: Path, name: str, settings: dict[str, Any], changes: dict[str, Any], rows: int
+) -> None:
+    put(own, "llama3_8b", "l40s", "own", made_up(), made_up(kv_dtype="fp8"))
+    assert measured(own, **settings).row(model(**changes), gpu(name), TP1).decode_rows == rows
+
+
+@pytest.mark.parametrize(("backend", "rows"), [("vllm", 64), ("trtllm", 0), ("sglang", 0)])
+def test_other_servers_have_a_kernel_for_decodes(backend: str, rows: int) -> None:
+    assert Measured(backend).row(model(), gpu("l40s"), TP1).decode_rows == rows
 
 
 def test_a_changed_datasheet_is_scaled_and_says_so(own: Path) -> None:
@@ -262,7 +318,7 @@ def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: s
     return found.parts
 
 
-@pytest.mark.parametrize("name", SCALING_SOURCES)
+@pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_scaled_times_lie_above_the_roofline_and_near_it(name: str, tokens: int) -> None:
     """No part is faster than the datasheet allows, none much slower than kernels usually are."""

@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from framework.cli.arguments import configured, split_arguments, whole
+from framework.cli.arguments import configured, is_config_dir, split_arguments, whole
 from framework.cli.launch import launch
 from framework.cli.terminal import progress_bar, results_console
 from framework.errors import InputError
@@ -225,7 +225,7 @@ def parse(words: Sequence[str]) -> Request:
 def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], overrides: Sequence[str]) -> Any:
     """What conf/ has under the names of a group that were given, or under all that ship."""
     names = dict.fromkeys(own[group].split(",") if group in own else default)
-    further = [word for word in overrides if word.startswith(f"{group}.")]
+    further = [word for word in overrides if word.startswith(f"{group}.") or is_config_dir(word)]
     return tuple(configured([f"{group}={name}", *further], [group])[group] for name in names)
 
 

@@ -26,7 +26,6 @@ LAUNCH_S = 3e-6
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 _NETWORK_S = 15e-6  # of a round between nodes; estimate
-_LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
 
@@ -124,7 +123,7 @@ class Operations:
         if gpus == 1:
             return np.zeros(np.shape(message_bytes))
         rounds = 2.0 if operation == "all_reduce" else 1.0
-        node = _LINKED.get(self.gpu.name, NODE_GPUS)
+        node = self.gpu.linked_gpus
         if gpus > node:
             nodes = -(-gpus // node)
             across_s = np.asarray(message_bytes) / node * (nodes - 1) / nodes / self.gpu.nic_bytes_s + _NETWORK_S
@@ -186,7 +185,7 @@ class Operations:
 
     def link_bytes_s(self, gpus: int, measured: int) -> float:
         """The bytes a second from one of `gpus` GPUs to the others; `measured` of them were seen to share a node."""
-        near = max(measured, _LINKED.get(self.gpu.name, NODE_GPUS))
+        near = max(measured, self.gpu.linked_gpus)
         return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:

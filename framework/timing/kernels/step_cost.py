@@ -239,7 +239,7 @@ class StepCost:
 
     def _send_s(self, message_bytes: FloatArray) -> FloatArray:
         gpu = self.operations.gpu
-        link = gpu.link_bytes_s if self.parallelism.gpus <= NODE_GPUS else gpu.nic_bytes_s
+        link = gpu.link_bytes_s if self.parallelism.gpus <= gpu.linked_gpus else gpu.nic_bytes_s
         return _SEND_LATENCY_S + message_bytes / link
 
     def _in_flight(self, tokens: FloatArray) -> FloatArray:
