@@ -15,6 +15,7 @@ from pathlib import Path
 from experiments.ablation.file import read_ablation
 from experiments.ablation.report import as_table, remarks, require_writable, write
 from experiments.ablation.run import run
+from framework.cli.arguments import add_config_dir, all_words
 from framework.cli.launch import guard
 from framework.cli.terminal import results_console
 from framework.errors import InputError

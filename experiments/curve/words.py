@@ -183,7 +183,7 @@ def _told(key: str, value: str) -> str:
 def _series(
     axis: Axis, points: tuple[float, ...] | None, overrides: tuple[str, ...], label: str, further: Sequence[str]
 ) -> Series:
-    """A series whose parts fit together, tried with the words `further`. InputError, or Hydra's errors, if they do not."""
+    """A series whose parts, tried with the words `further`, fit together. Raises InputError, or Hydra's errors."""
     for word in overrides:
         if word.partition("=")[0] in (axis.key, "trace.rate_scale"):
             raise InputError(f"{word}: the load is set by {axis.word}=; leave this out")

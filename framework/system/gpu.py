@@ -53,7 +53,8 @@ class Gpu:
     `compute_capability` is NVIDIA's number of the architecture, None where there is none; it tells which attention
     kernels run. `linked_gpus` reach each other at `link_bytes_s`; all others over the network. `neighbour` names the
     GPU from whose measured times those of this one are scaled where it has none of its own, and `tensor_gain` is the
-    share of its tensor peak that large products reach here over the share that they reach there. Raises InputError for a value out of range.
+    share of its tensor peak that large products reach here over the share that they reach there. Raises InputError for
+    a value out of range.
     """
 
     name: str

@@ -16,10 +16,11 @@ from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 
+JOINT = ", attention of chunks and decodes in one kernel"  # follows the source of step times
 _COMPUTE_CAPABILITIES = (8.0, 8.6, 8.9, 12.0)
 _APART = ("trtllm", "sglang")
-# Rows of queries in a tile of the kernel for paged keys (Dao-AILab/flash-attention, flash_fwd_launch_template.h: kBlockM
-# of run_mha_fwd_splitkv_dispatch, the same for all head sizes).
+# Rows of queries in a tile of the kernel for paged keys (Dao-AILab/flash-attention, flash_fwd_launch_template.h:
+# kBlockM of run_mha_fwd_splitkv_dispatch, the same for all head sizes).
 _TILE_ROWS = 64
 
 

@@ -28,7 +28,7 @@ _Asked = tuple[Model, Gpu, Parallelism]
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu` is the one that the parts are for. `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
+    `gpu` is the one that the parts are for, and `decode_rows` as in `StepRow`. `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
     one whose measurement was scaled; it is None where nothing was fitted.
     """
 
@@ -37,11 +37,17 @@ class Entry:
     origin: Origin
     fit: Fit | None
     fitted_on: str
+    decode_rows: float
 
     @property
     def calibration(self) -> Calibration | None:
         """The terms that were fitted, None where nothing was."""
         return None if self.fit is None else self.fit.calibration
+
+    def row(self, calibrated: bool) -> StepRow:
+        """The times of a whole step, with the fitted terms where `calibrated` asks for them and there are any."""
+        row = self.parts.row((self.calibration if calibrated else None) or Calibration())
+        return replace(row, decode_rows=self.decode_rows)
 
     def described(self, calibrated: bool) -> str:
         """The GPU, the backend and its version, and what was done to the measurement, in words."""
@@ -62,12 +68,11 @@ class Measured:
     directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
     or of the one that it names itself, scaled (framework.timing.scale); so does one whose datasheet was changed.
     `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
-    runs it on that GPU (framework.timing.joint_attention).
-    `expert_load` is the load of the GPU with most tokens, relative to the routing that was measured. `experts` gives it
-    by the experts' popularity and copies, where they are spread over more GPUs than a node has, whose times are of even
-    routing. With `two_batches`, a step runs as two micro-batches that hide each other's communication
-    (framework.timing.two_batch_overlap). `source` names all rows that one object gave out; each is read only once.
-    Raises InputError for values that cannot be.
+    runs it on that GPU (framework.timing.joint_attention). `expert_load` is the load of the GPU with most tokens,
+    relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where they are
+    spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as two
+    micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `source` names all rows
+    that one object gave out; each is read only once. Raises InputError for values that cannot be.
     """
 
     backend: str = "vllm"
@@ -110,8 +115,7 @@ class Measured:
             given = entry.described(self.calibrated)
             if given not in self._given:
                 self._given.append(given)
-            row = entry.parts.row((entry.calibration if self.calibrated else None) or Calibration())
-            row = replace(row, decode_rows=decode_rows(gpu, model, self.backend, self.joint_attention))
+            row = entry.row(self.calibrated)
             self._rows.append((asked, row))
         return row
 
@@ -139,7 +143,8 @@ class Measured:
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
             parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
-        return Entry(parts, gpu.name, found.origin, fit, name)
+        rows = decode_rows(gpu, model, self.backend, self.joint_attention)
+        return Entry(parts, gpu.name, found.origin, fit, name, rows)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:
         """Of the GPU with most tokens, by `experts`."""

@@ -15,7 +15,7 @@ from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.profile import Setup
 
-GPUS = ("a100", "h100", "h200", "b200", "l40s")
+GPUS = ("a100", "h100", "h200", "b200", "l40s", "b300", "gb200", "gb300", "rtx_pro_6000")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KV_FRACTION = 0.9
 _LEAST_KV_TOKENS = 8192  # with less room than this nobody serves

@@ -35,8 +35,9 @@ _KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # how a 
 class StepRow:
     """The step times of one instance, or of one part of a step on it; framework.timing.table says how they add up.
 
-    Numbers and curves are in seconds, but for the ratio `waste`, and `decode_rows` and the limits, which count tokens or sequences. All
-    are at least 0. Whatever is not given costs nothing, and limits nothing. A decode is a sequence that decodes.
+    Numbers and curves are in seconds, but for the ratio `waste`, and `decode_rows` and the limits, which count tokens
+    or sequences. All are at least 0. Whatever is not given costs nothing, and limits nothing. A decode is a sequence
+    that decodes.
     """
 
     # Linear layers. `linear` is over the tokens of a step: those of its chunks, and one for each decode.

@@ -43,7 +43,15 @@ def test_a_row_is_the_sum_of_its_parts() -> None:
     parts = FULL.parts()
     assert list(parts) == ["linear", "prefill_attention", "decode_attention", "logits", "overhead"]
     total = functools.reduce(operator.add, parts.values())
-    of_no_part = ("request_s", "intake_s", "tokens_limit", "length_limit", "sampled_limit", "decode_limits")
+    of_no_part = (
+        "decode_rows",
+        "request_s",
+        "intake_s",
+        "tokens_limit",
+        "length_limit",
+        "sampled_limit",
+        "decode_limits",
+    )
     assert total == replace(FULL, **{name: getattr(StepRow(), name) for name in of_no_part})
     assert step_of(FULL) == pytest.approx(sum(step_of(part) for part in parts.values()), rel=1e-14)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from framework.errors import InputError, require_at_least, require_whole
+from framework.timing.joint_attention import JOINT
 from framework.timing.step_row import StepRow
 
 
@@ -22,7 +23,8 @@ class Attention:
 
     With `decode_rows` both are one kernel for chunks, the tiles of which hold so many rows of queries: beside chunks
     each decode computes a whole tile, so that T_d is at least that of a chunk of so many tokens for each. 0: decodes
-    have a kernel of their own; None: as the step times have it, which know the GPU. Raises InputError for an overlap that is not from 0 to 1, and for rows below 0.
+    have a kernel of their own; None: as the step times have it, which know the GPU. Raises InputError for an overlap
+    that is not from 0 to 1, and for rows below 0.
     """
 
     overlap: float = 0.0
@@ -49,4 +51,4 @@ class Attention:
         """What was chosen for the user, in words that follow the source of the times; "" where nothing was."""
         if self.decode_rows is not None or not any(row.decode_rows for row in rows):
             return ""
-        return ", attention of chunks and decodes in one kernel"
+        return JOINT

@@ -11,8 +11,7 @@ from framework.errors import InputError
 from framework.timing.kernels.table import NAMES
 from framework.timing.profile import NODE_GPUS
 
-# Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.system.gpu
-# has no such types.
+# Left out are 4-bit integers times 8-bit activations (w4afp8): framework.system.gpu has no such type.
 _DTYPES = {
     "bfloat16": "bf16",
     "half": "bf16",
@@ -22,6 +21,8 @@ _DTYPES = {
     "w4a16_mxfp4": "mxfp4",
     "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
     "int4_wo": "int4",
+    "int8_wo": "int8_wo",
+    "sq": "int8",
 }
 _US = 1e-6
 _BF16_BYTES = 2

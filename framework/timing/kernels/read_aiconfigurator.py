@@ -30,11 +30,12 @@ _MULTIPLIED_AS = {"trtllm": {"mxfp4": "mxfp4_mxfp8"}}
 _GPUS = {
     **{gpu: f"{gpu}_sxm" for gpu in ("a100", "h100", "h200", "b200", "b300")},
     **{gpu: gpu for gpu in ("l40s", "gb200", "gb300")},
+    "rtx_pro_6000": "rtx_pro_6000_server",
 }
 
 
 def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
-    """All kernel tables of a GPU (a name of conf/gpu, or b300, gb200, gb300) and a backend (vllm, trtllm or sglang).
+    """All kernel tables of a GPU (a name of conf/gpu) and a backend (vllm, trtllm or sglang).
 
     Each table is of the version that the package calls current for that GPU and backend, else of the newest older one
     that has it, else of the oldest newer one. Of several kernels that measured the same shape the fastest counts, of
