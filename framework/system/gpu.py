@@ -10,6 +10,7 @@ from framework.errors import (
     require_at_least,
     require_count,
     require_positive,
+    require_share,
 )
 
 _GB = 1e9
@@ -51,10 +52,11 @@ class Gpu:
     `peak_flops`: dense FLOP/s per data type; `link_bytes_s`: to the GPUs of the same node, in each direction;
     `nic_bytes_s`: this GPU's share of the network between nodes, in each direction; `usd_per_hour`: rental price.
     `compute_capability` is NVIDIA's number of the architecture, None where there is none; it tells which attention
-    kernels run. `linked_gpus` reach each other at `link_bytes_s`; all others over the network. `neighbour` names the
-    GPU from whose measured times those of this one are scaled where it has none of its own, and `tensor_gain` is the
-    share of its tensor peak that large products reach here over the share that they reach there. Raises InputError for
-    a value out of range.
+    kernels run. `linked_gpus` reach each other at `link_bytes_s`; all others over the network. `link_efficiency` is the
+    share of `link_bytes_s` that an all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU
+    after the first, None where measured times are to be trusted. `neighbour` names the GPU from whose measured times
+    those of this one are scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that
+    large products reach here over the share that they reach there. Raises InputError for a value out of range.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Gpu:
     usd_per_hour: float
     compute_capability: float | None = None
     linked_gpus: int = 8
+    link_efficiency: float = 1.0
+    link_latency_s: float | None = None
     neighbour: str | None = None
     tensor_gain: float = 1.0
 
@@ -80,6 +84,9 @@ class Gpu:
         if self.compute_capability is not None:
             require_positive("gpu.compute_capability", self.compute_capability)
         require_count("gpu.linked_gpus", self.linked_gpus)
+        require_share("gpu.link_efficiency", self.link_efficiency)
+        if self.link_latency_s is not None:
+            require_at_least("gpu.link_latency_s", self.link_latency_s, 0)
         if self.neighbour is not None and not isinstance(self.neighbour, str):
             raise InputError(f"gpu.neighbour must be the name of a GPU or null, got {self.neighbour!r}")
         require_positive("gpu.tensor_gain", self.tensor_gain)

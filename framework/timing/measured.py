@@ -15,6 +15,7 @@ from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
 from framework.timing.joint_attention import decode_rows, require_joint
+from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
 from framework.timing.scale import same_speed, scaled
@@ -28,7 +29,8 @@ _Asked = tuple[Model, Gpu, Parallelism]
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu` is the one that the parts are for, and `decode_rows` as in `StepRow`. `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
+    `gpu` is the one that the parts are for, `decode_rows` as in `StepRow`, and `linked` says whether all-reduces are
+    by a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
     one whose measurement was scaled; it is None where nothing was fitted.
     """
 
@@ -38,6 +40,7 @@ class Entry:
     fit: Fit | None
     fitted_on: str
     decode_rows: float
+    linked: bool
 
     @property
     def calibration(self) -> Calibration | None:
@@ -52,7 +55,9 @@ class Entry:
     def described(self, calibrated: bool) -> str:
         """The GPU, the backend and its version, and what was done to the measurement, in words."""
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
-        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{self._fitted() if calibrated else ''}"
+        link = ", all-reduce by a link model" if self.linked else ""
+        fitted = self._fitted() if calibrated else ""
+        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{link}{fitted}"
 
     def _fitted(self) -> str:
         if self.fit is None:
@@ -68,7 +73,8 @@ class Measured:
     directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
     or of the one that it names itself, scaled (framework.timing.scale); so does one whose datasheet was changed.
     `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
-    runs it on that GPU (framework.timing.joint_attention). `expert_load` is the load of the GPU with most tokens,
+    runs it on that GPU (framework.timing.joint_attention).
+    With `link_model`, all-reduces take what the GPU's link does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most tokens,
     relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where they are
     spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as two
     micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `source` names all rows
@@ -82,6 +88,7 @@ class Measured:
     expert_load: float = 1.0
     two_batches: bool = False
     joint_attention: bool | None = None
+    link_model: bool = True
     experts: ExpertLoad | Mapping[str, Any] | None = None
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
@@ -91,7 +98,7 @@ class Measured:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "backend"):
                 raise InputError(f"timing.{name} must be a name, got {value!r}")
-        for name in ("calibrated", "two_batches"):
+        for name in ("calibrated", "two_batches", "link_model"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
         require_joint(self.joint_attention)
@@ -140,11 +147,14 @@ class Measured:
             fit = find_calibration(places, name, self.backend, model)
             if fit is not None:
                 break
+        linked = self.link_model and applies(parts, gpu)
+        if linked:
+            parts = with_link_model(parts, model, gpu)
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
             parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
         rows = decode_rows(gpu, model, self.backend, self.joint_attention)
-        return Entry(parts, gpu.name, found.origin, fit, name, rows)
+        return Entry(parts, gpu.name, found.origin, fit, name, rows, linked)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:
         """Of the GPU with most tokens, by `experts`."""

@@ -70,8 +70,10 @@ def _times_above_floor(times: Curve | Surface, ratio: float) -> Curve | Surface:
 
 
 def _link_bytes_s(gpu: Gpu, parallelism: Parallelism) -> float:
-    """The slowest part of the way between the GPUs of a stage, in bytes/s of each GPU."""
-    return gpu.nic_bytes_s if parallelism.stage_gpus > gpu.linked_gpus else gpu.link_bytes_s
+    """What the slowest part of the way between the GPUs of a stage carries, in bytes/s of each GPU."""
+    if parallelism.stage_gpus > gpu.linked_gpus:
+        return gpu.nic_bytes_s
+    return gpu.link_bytes_s * gpu.link_efficiency
 
 
 class _Ratios:

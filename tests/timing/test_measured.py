@@ -43,7 +43,7 @@ def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def own(tmp_path: Path) -> Path:
     """Made-up profiles of a model that does not ship, so that none of those that do is found."""
     directory = tmp_path / "own"
-    for gpu in ("h100", "l40s", "a100"):
+    for gpu in ("h100", "l40s", "a100", "rtx_pro_6000"):
         put(directory, "llama3_8b", gpu, "own", made_up(), made_up(parallelism=Parallelism(tp=2)))
     return directory
 
@@ -265,9 +265,7 @@ def test_a_gpu_names_its_neighbour_and_the_gain_counts_for_that_one_alone(own: P
 def test_a_wrong_neighbour_is_answered_with_the_right_ones(own: Path, by: str) -> None:
     mine = replace(gpu("h100"), name="mine", neighbour="h1000" if by == "gpu" else None)
     timing = measured(own, neighbour="h1000" if by == "timing" else None)
-    said = (
-        f"{by}.neighbour=h1000: there are no measured times of llama3_8b with own on it; choose one of a100, h100, l40s"
-    )
+    said = f"{by}.neighbour=h1000: there are no measured times of llama3_8b with own on it; choose one of a100, h100, l40s, rtx_pro_6000"
     with pytest.raises(InputError) as caught:
         timing.row(model(), mine, TP1)
     assert str(caught.value) == said

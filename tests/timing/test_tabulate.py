@@ -213,7 +213,6 @@ class TestSteps:
             times.base_s
             + float(times.linear_s(at(512 + 8)) + times.logits_s(at(10)) + times.decode_s(at(8), at(8000)))
             + float(times.prefill_s(at(2), at(256))) * (1 + 0.75) / 2
-            + times.copies_s
         )
         assert times.step_s([(0, 256), (128, 256 - 128), (0, 136)][:2], 8, 8000, 10) < expected_s  # fewer tokens
         assert times.step_s([(0, 256), (128, 128)], 8 + 128, 8000, 10) == pytest.approx(

@@ -112,6 +112,13 @@ def _quantize(name: str, phase: str) -> File:
     return File("quantize", name, columns)
 
 
+def _scaling(folder: str | None) -> File:
+    """Kernels that read a matrix in bf16 and write it in fp8."""
+    moved = pl.col("m") * pl.col("k") * (_BF16_BYTES + 1)
+    keep = (pl.col("quant_dtype") == "fp8") & (pl.col("kernel_source") != "sglang")
+    return File("quantize", "scale_matrix", {"bytes": moved}, keep, folder, fills=() if folder is None else ("bytes",))
+
+
 def _deepep(name: str, comm: str, phase: str, latency_us: pl.Expr, keep: pl.Expr | None = None) -> File:
     """Older files of the library DeepEP: dispatch and combine side by side, all GPUs of the nodes take part."""
     columns: dict[str, str | pl.Expr] = {
@@ -225,6 +232,8 @@ FILES: Mapping[str, Sequence[File]] = {
             },
         )
     ],
+    # Scaling a matrix to fp8 is an elementwise kernel; that of SGLang's tables is ten times slower than others are.
+    "elementwise": [_scaling(None), _scaling("vllm")],
     "quantize": [_quantize("computescale", "scale"), _quantize("scale_matrix", "apply")],
 }
 

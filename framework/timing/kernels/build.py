@@ -37,6 +37,7 @@ from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.kernels.tabulate import tabulate
 from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import Origin, Profile
+from framework.timing.scale import same_speed
 from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
 
 _SIZES = ("tp", "pp", "dp", "ep")
@@ -149,7 +150,8 @@ def _kept(out: Path, origin: Origin) -> dict[Setup, StepParts]:
     if not path.is_file():
         return {}
     there = profile_files.read_profile(path)
-    if replace(there.origin, command=origin.command, project=origin.project) != origin:
+    known = replace(there.origin, command=origin.command, project=origin.project, device=origin.device)
+    if known != origin or not same_speed(there.origin.device, origin.device):
         return {}
     return {parts.setup: parts for parts in there.entries}
 

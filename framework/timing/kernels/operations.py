@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,18 @@ from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Experts
 from framework.timing.curves import FloatArray
+from framework.timing.kernels.copies import Copies
 from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
 ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
-# A kernel that only moves data reaches 80 % of the bandwidth after a launch of 3 us: the values that
+# Where no elementwise kernel was measured, one reaches 80 % of the bandwidth after a launch of 3 us: the values that
 # aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
 _COPY_BANDWIDTH = 0.8
+# Measured kernels have the cache to themselves; in a step weights stream through it between one kernel and the next. As
+# many bytes again are taken to lie in the way.
+_CACHE_SHARED = 2.0
 LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
@@ -57,9 +62,20 @@ class Operations:
     gpu: Gpu
     _fits: dict[tuple[Any, ...], Interpolated] = field(default_factory=dict, repr=False)
 
+    @property
+    def launch_s(self) -> float:
+        """Seconds of an elementwise kernel that has next to nothing to do."""
+        return self._copies.launch_s
+
     def copy_s(self, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of an elementwise kernel that reads and writes so many bytes, its launch apart."""
-        return np.asarray(moved_bytes / (_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s))
+        return self._copies.seconds(np.asarray(moved_bytes, np.float64))
+
+    @cached_property
+    def _copies(self) -> Copies:
+        if "elementwise" not in self.kernels.tables:
+            return Copies.at(_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s, LAUNCH_S)
+        return Copies.measured(self.rows("elementwise", {}), _CACHE_SHARED)
 
     def gemm(self, dtype: str) -> Interpolated:
         """The product of (m, k) activations and (k, n) weights of `dtype`, over (n, k, m).

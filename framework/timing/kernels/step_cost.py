@@ -17,7 +17,7 @@ from framework.timing.kernels.all_to_all import all_to_all_s
 from framework.timing.kernels.attention_gqa import GroupedQuery
 from framework.timing.kernels.attention_mla import mla_attention
 from framework.timing.kernels.interpolate import Interpolated
-from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
+from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
@@ -30,7 +30,7 @@ class Attention(Protocol):
     """What a step asks of the attention of all layers on one GPU. Arrays broadcast, and all times are in seconds.
 
     `copied_bytes` are the bytes that elementwise kernels (rotary embedding, writing the cache) move for each token, and
-    `copies` is the number of such kernels in a step with a prefill. A decode's measured time includes their launch.
+    `copies` is the number of such kernels in a step.
     """
 
     @property
@@ -99,20 +99,23 @@ class StepCost:
 
     def elementwise_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
-        model = self.model
-        norms = 2 * 4 * model.layers * model.hidden  # each reads and writes the tokens and the residual
-        dense_layers = model.layers - model.expert_layers
-        activated = dense_layers * model.intermediate
-        launches = 2 * model.layers + dense_layers
+        model, tp, own = self.model, self.parallelism.tp, self._own(tokens)
+        # Kernels, and values that each moves for a token. Norms read and write the tokens and the residual.
+        kernels = [(2 * model.layers, 4.0 * model.hidden)]
+        kernels.append((model.layers - model.expert_layers, model.mlp_matrices * model.intermediate / tp))
         if model.experts is not None and model.experts.shared_intermediate:
-            activated += model.expert_layers * model.experts.shared_intermediate
-            launches += model.expert_layers
-        values = norms + model.mlp_matrices * activated / self.parallelism.tp + 2 * model.hidden
+            kernels.append((model.expert_layers, model.mlp_matrices * model.experts.shared_intermediate / tp))
         if model.norm_across_heads:  # queries and keys are read for the sums of their squares, then read and written
-            values += 3 * model.layers * (model.heads + model.kv_heads) * model.head_dim / self.parallelism.tp
-            launches += 4 * model.layers
-        moved = values * ACTIVATION_BYTES + self.attention.copied_bytes
-        return launches * LAUNCH_S + self.operations.copy_s(self._own(tokens) * moved)
+            heads = (model.heads + model.kv_heads) / tp
+            kernels.append((4 * model.layers, 3 * heads * model.head_dim / 4))
+        copy_s = self.operations.copy_s
+        time_s = copy_s(own * 2 * model.hidden * ACTIVATION_BYTES)  # the embedding, whose launch is in every step
+        for count, values in kernels:
+            time_s = time_s + count * (self.operations.launch_s + copy_s(own * values * ACTIVATION_BYTES))
+        copies = self.attention.copies
+        if copies:
+            time_s = time_s + copies * (self.operations.launch_s + copy_s(own * self.attention.copied_bytes / copies))
+        return time_s
 
     def communication_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of collectives among the GPUs of a stage and of sends between stages, over the tokens of a step."""
@@ -194,12 +197,7 @@ class StepCost:
     @property
     def base_s(self) -> float:
         """Seconds of every step: the embedding's launch."""
-        return LAUNCH_S
-
-    @property
-    def copies_s(self) -> float:
-        """Seconds of launching the elementwise kernels of a step that prefills."""
-        return self.attention.copies * LAUNCH_S
+        return self.operations.launch_s
 
     def step_s(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int, sampled: int) -> float:
         """Seconds of a step of chunks (prefix, tokens) and `decodes` sequences of `context` tokens in all.
@@ -211,8 +209,6 @@ class StepCost:
         time_s = self.base_s + float(self.linear_s(np.asarray(tokens)))
         if sampled:
             time_s += float(self.logits_s(np.asarray(float(sampled))))
-        if chunks:
-            time_s += self.copies_s
         lengths, counts = np.unique([prefix + tokens for prefix, tokens in chunks], return_counts=True)
         for length, count in zip(lengths, counts, strict=True):
             new = [1.0 - (prefix / length) ** 2 for prefix, tokens in chunks if prefix + tokens == length]

@@ -102,7 +102,7 @@ def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
     lengths = samples(1.0, last, _RATIO, also=cost.token_steps / cost.groups)
     batch = _TOGETHER[:, None]
     fits = (batch == 1.0) | (batch * lengths <= _LARGEST_STEP)
-    together_s = cost.prefill_s(batch * cost.groups, lengths) + cost.copies_s
+    together_s = cost.prefill_s(batch * cost.groups, lengths)
     step_s = together_s + cost.linear_s(batch * cost.groups * lengths)
     floors = np.linspace(0.0, float(together_s[0].min()), 40)
     choices = [_above(floor, together_s, step_s, fits) for floor in floors]
