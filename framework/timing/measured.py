@@ -29,9 +29,9 @@ _Asked = tuple[Model, Gpu, Parallelism]
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu` is the one that the parts are for, `decode_rows` as in `StepRow`, and `linked` says whether all-reduces are
-    by a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
-    one whose measurement was scaled; it is None where nothing was fitted.
+    `gpu` is the one that the parts are for, `decode_rows` as in `StepRow`, and `linked` says whether all-reduces are by
+    a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or
+    the one whose measurement was scaled; it is None where nothing was fitted.
     """
 
     parts: StepParts
@@ -73,11 +73,11 @@ class Measured:
     directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
     or of the one that it names itself, scaled (framework.timing.scale); so does one whose datasheet was changed.
     `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
-    runs it on that GPU (framework.timing.joint_attention).
-    With `link_model`, all-reduces take what the GPU's link does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most tokens,
-    relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where they are
-    spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as two
-    micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `source` names all rows
+    runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's link
+    does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
+    tokens, relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where
+    they are spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as
+    two micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `source` names all rows
     that one object gave out; each is read only once. Raises InputError for values that cannot be.
     """
 

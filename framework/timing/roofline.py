@@ -80,11 +80,11 @@ class Roofline:
     decode attention is KV traffic. All is divided over the GPUs; two ring all-reduces a layer join those of a stage.
 
     Experts are read as far as tokens choose them, evenly and at random. With pp stages, pp micro-batches of equal size
-    are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights.
-    `mfu` and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that
-    every step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce, or those of the GPU's link if they are more.
-    Where a chunk is short and its prefix long, prefill attention is limited by KV traffic, which is not counted.
-    `joint_attention` is as for `Measured`. Raises InputError for values out of range.
+    are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights. `mfu`
+    and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that every
+    step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce, or those
+    of the GPU's link if they are more. Where a chunk is short and its prefix long, prefill attention is limited by KV
+    traffic, which is not counted. `joint_attention` is as for `Measured`. Raises InputError for values out of range.
     """
 
     mfu: float = 0.65

@@ -391,7 +391,7 @@ def test_package_gemm(tmp_path: Path) -> None:
         *(multiply(1, 0.016), multiply(1, 0.014), multiply(1, 0.015)),  # repeats: the median
         *(multiply(2, 0.02, kernel="a"), multiply(2, 0.018, kernel="b")),  # the fastest
         multiply(2, 0.02, dtype="fp8_block"),
-        multiply(2, 0.03, dtype="int8_wo"),
+        multiply(2, 0.03, dtype="w4afp8"),
         multiply(8192, 0.0347),  # ten times the peak
     ]
     kernels = read(tmp_path, {"gemm/vllm/2.0/gemm": rows})

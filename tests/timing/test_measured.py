@@ -265,7 +265,10 @@ def test_a_gpu_names_its_neighbour_and_the_gain_counts_for_that_one_alone(own: P
 def test_a_wrong_neighbour_is_answered_with_the_right_ones(own: Path, by: str) -> None:
     mine = replace(gpu("h100"), name="mine", neighbour="h1000" if by == "gpu" else None)
     timing = measured(own, neighbour="h1000" if by == "timing" else None)
-    said = f"{by}.neighbour=h1000: there are no measured times of llama3_8b with own on it; choose one of a100, h100, l40s, rtx_pro_6000"
+    said = (
+        f"{by}.neighbour=h1000: there are no measured times of llama3_8b with own on it;"
+        " choose one of a100, h100, l40s, rtx_pro_6000"
+    )
     with pytest.raises(InputError) as caught:
         timing.row(model(), mine, TP1)
     assert str(caught.value) == said

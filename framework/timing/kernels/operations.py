@@ -173,7 +173,7 @@ class Operations:
                 return seconds
 
             measured = _measured(rows)
-            fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard))
+            fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard), saturates=True)
             self._fits[key] = replace(fit, stretch=shard.heads / measured.heads)
         return self._fits[key]
 
@@ -195,7 +195,7 @@ class Operations:
                 return seconds
 
             measured = _measured(rows)
-            fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard))
+            fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard), saturates=True)
             self._fits[key] = replace(fit, stretch=shard.kv_heads / measured.kv_heads)
         return self._fits[key]
 

@@ -18,7 +18,7 @@ The operations, each on one GPU:
 - dispatch: `tokens` of each GPU to those of their experts and back (`phase` dispatch, combine), by the library `comm`;
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
 - latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre, post);
-- elementwise: a kernel that reads and writes `bytes` in all, again and again, so that they stay in cache where they fit;
+- elementwise: a kernel that reads and writes `bytes` in all, which stay in the cache where they fit;
 - quantize: finding the scale of (m, k) activations (`phase` scale) and scaling them to `dtype` (`phase` apply). The
   times of fp8 GEMMs contain both: scales known beforehand save the former, activations scaled before save the latter.
 
