@@ -55,11 +55,14 @@ def with_config_dirs(words: Sequence[str]) -> list[str]:
         if key not in _CONFIG_DIR:
             kept.append(word)
             continue
-        path = Path(value if equals else next(rest, "") or "(nothing)").expanduser()
+        path = Path((value if equals else next(rest, "")) or "(nothing)").expanduser()
         if not path.is_dir():
             raise InputError(f"{key} {path}: there is no such directory; it holds gpu/NAME.yaml, model/NAME.yaml ...")
         found.append(path.resolve())
-    return kept if not found else [*kept, f"{_SEARCH_PATH}=[{','.join(f'file://{path}' for path in found)}]"]
+    if found:  # beside the other settings, which argparse wants together
+        first = next((at for at, word in enumerate(kept) if "=" in word and not word.startswith("-")), 0)
+        kept.insert(first, f"{_SEARCH_PATH}=[{','.join(f'file://{path}' for path in found)}]")
+    return kept
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:

@@ -130,6 +130,28 @@ class TestInterpolation:
         curve = self.curve(_64=1e-3, _128=3e-3)
         assert curve.seconds(np.array([1.0, 64.0, 128.0, 1280.0])) == pytest.approx([1e-3, 1e-3, 3e-3, 30e-3])
 
+    def test_a_fixed_cost_counts_less_and_less_beyond(self) -> None:
+        """t = 1e-3 + n 1e-6 at 1,024 and 2,048 is known from there on, whatever the ideal, which is linear."""
+
+        def time_s(n: FloatArray) -> FloatArray:
+            return 1e-3 + n * 1e-6
+
+        table = grid(lambda n: float(time_s(np.asarray(n))), n=[512, 1024, 2048])
+        longer = interpolate(table, ("n",), lambda n: n * 1e-7, saturates=True)
+        sizes = np.array([2048.0, 4096.0, 65536.0])
+        np.testing.assert_allclose(longer.seconds(sizes), time_s(sizes))
+        held = interpolate(table, ("n",), lambda n: n * 1e-7)
+        assert held.seconds(65536.0) > 1.4 * time_s(np.asarray(65536.0))
+
+    def test_a_shorter_row_goes_on_by_its_own_law(self) -> None:
+        def time_s(b: float, n: float) -> float:
+            return b * (1e-3 + n * 1e-6)
+
+        table = grid(time_s, b=[1, 4], n=[512, 1024, 2048, 8192]).filter(~((pl.col("b") == 4) & (pl.col("n") > 2048)))
+        stairs = interpolate(table, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True)
+        assert stairs.seconds(4.0, 8192.0) == pytest.approx(time_s(4, 8192))
+        assert list(stairs.limit_together(np.array([1.0, 2.0, 4.0, 8.0]))) == [8192, 4096, 2048, 2048]
+
     def test_nothing_is_faster_than_light(self) -> None:
         assert self.curve(_64=1e-6, _128=1e-3).seconds(64.0) == pytest.approx(64e-6)
 
