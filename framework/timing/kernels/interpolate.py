@@ -107,13 +107,15 @@ def interpolate(
     wanted: Ideal | None = None,
     capped: bool = True,
     saturates: bool = False,
+    together: bool = False,
 ) -> Interpolated:
     """The interpolation of the column latency_s over the columns `sizes`, which no two rows have alike.
 
     `ideal` gives the seconds at the speed of light of what was measured, and `wanted` those of what is asked for, where
     that is something else of which the same utilisation is expected. With `capped`, `ideal` is a bound, so that times
     below it (data that stayed in cache) are raised to it; otherwise it only says how time scales. `saturates` as in
-    `Interpolated`. Raises InputError for
+    `Interpolated`; with `together`, the product of two sizes says how much is read, so that a row which ends goes on as
+    a measured one of fewer, longer ones does. Raises InputError for
     an empty table, and for times and sizes that are not positive.
     """
     if rows.is_empty():
@@ -127,6 +129,8 @@ def interpolate(
     utilisation = np.log2(ideal(*columns) / latency_s)
     grid[places] = np.minimum(utilisation, 0.0) if capped else utilisation
     measured = np.where(np.isnan(grid), 0.0, knots[-1])
+    if together:
+        _go_on_together(grid, *(np.log2(axis) for axis in knots))
     if saturates:
         _saturate(grid, np.log2(knots[-1]))
     for axis in reversed(range(grid.ndim)):
@@ -173,6 +177,26 @@ def _place(axis: FloatArray, x: FloatArray) -> tuple[NDArray[np.intp], FloatArra
         return np.zeros(np.shape(x), np.intp), np.zeros(np.shape(x))
     at = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
     return at, np.clip((x - axis[at]) / (axis[at + 1] - axis[at]), 0.0, 1.0)
+
+
+def _go_on_together(grid: FloatArray, first: FloatArray, second: FloatArray) -> None:
+    """Fill, in place, what lies beyond the end of each row as far as rows before it have the product of both sizes.
+
+    `first` and `second` have the log2 of the sizes. The row goes on with the changes of the nearest such row.
+    """
+    ends = [second[np.flatnonzero(~np.isnan(row))[-1]] if not np.all(np.isnan(row)) else -np.inf for row in grid]
+    for i in range(1, len(first)):
+        known = np.flatnonzero(~np.isnan(grid[i]))
+        for j in range(known[-1] + 1, len(second)) if len(known) else ():
+            product = first[i] + second[j]
+            longer = [k for k in range(i) if first[k] + ends[k] >= product]
+            if not longer:
+                break
+            row = grid[longer[-1]]
+            there = ~np.isnan(row)
+            shift = first[i] - first[longer[-1]]
+            here, last = np.interp([second[j] + shift, second[known[-1]] + shift], second[there], row[there])
+            grid[i, j] = min(grid[i, known[-1]] + here - last, 0.0)
 
 
 def _saturate(grid: FloatArray, last_axis: FloatArray) -> None:

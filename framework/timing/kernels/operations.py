@@ -181,7 +181,7 @@ class Operations:
         """Decode attention of one layer, over (sequences, context of each), with one new token a sequence."""
         key = ("decode_attention", shard)
         if key not in self._fits:
-            rows = self._attention_rows("decode_attention", shard)
+            rows, sizes = self._attention_rows("decode_attention", shard), ("batch", "context")
 
             def ideal(of: Shard) -> Ideal:
                 cached = 2.0 * of.kv_heads * of.head_dim * DTYPE_BYTES[of.kv_dtype]
@@ -195,7 +195,7 @@ class Operations:
                 return seconds
 
             measured = _measured(rows)
-            fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard), saturates=True)
+            fit = interpolate(rows, sizes, ideal(measured), ideal(shard), saturates=True, together=True)
             self._fits[key] = replace(fit, stretch=shard.kv_heads / measured.kv_heads)
         return self._fits[key]
 
