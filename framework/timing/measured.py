@@ -56,6 +56,8 @@ class Entry:
         """The GPU, the backend and its version, and what was done to the measurement, in words."""
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
         link = ", all-reduce by a link model" if self.linked else ""
+        _, _, estimated = self.origin.source.partition("; by the datasheet: ")
+        link += f", by the datasheet {estimated}" if estimated else ""
         fitted = self._fitted() if calibrated else ""
         return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{link}{fitted}"
 

@@ -253,6 +253,18 @@ class TestSteps:
             expected_s + float(times.decode_s(at(136), at(8000)) - times.decode_s(at(8), at(8000)))
         )
 
+    def test_sampling_joins_the_projection_where_it_was_measured(self) -> None:
+        sampler = grid(lambda batch, **_: 1e-5 + batch * 1e-6, vocab=DENSE.vocab, batch=[1, 8, 64])
+        plain, sampling = exact(DENSE), exact(DENSE, tables={**TABLES, "sampler": sampler})
+        assert sampling.logits_s(at(8)) - plain.logits_s(at(8)) == pytest.approx(18e-6)
+
+    def test_elementwise_kernels_are_those_that_were_measured(self) -> None:
+        """Of ten kernels a launch of 5 us each, and all bytes at 2 TB/s."""
+        measured = grid(lambda bytes: 5e-6 + bytes / 2e12, bytes=[2**power for power in range(10, 32)])
+        values = 2 * 64 * (2 * 8 * 512 + 2 * 3 * 1024 + 2 * 512 + 2 * 2 * (8 + 2 + 4) * 64)
+        moved = exact(DENSE, tables={**TABLES, "elementwise": measured}).elementwise_s(at(64))
+        assert moved == pytest.approx(10 * 5e-6 + values / 2e12, rel=0.05)
+
     def test_two_gpus_reduce_after_embedding_attention_and_mlp(self) -> None:
         message = 64 * 512 * 2
         reduce_s = 4e-6 + message / 5e10

@@ -10,6 +10,7 @@ a profile there already has stay, as long as they come from the same tables. Mod
 
 Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
 kernels=FILE, from a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur.
+missing=roofline: operations that were not measured are taken from the datasheet, and the profile names them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from framework.cli.arguments import configured, is_config_dir, split_arguments, whole
 from framework.cli.launch import launch
 from framework.cli.terminal import progress_bar, results_console
-from framework.errors import InputError
+from framework.errors import InputError, require_choice
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -33,7 +34,7 @@ from framework.timing import profile_files
 from framework.timing.kernels.read_aiconfigurator import load_package
 from framework.timing.kernels.read_csv import load_csv, read_text
 from framework.timing.kernels.read_vidur import is_vidur, load_vidur
-from framework.timing.kernels.table import Kernels, Provenance
+from framework.timing.kernels.table import Kernels
 from framework.timing.kernels.tabulate import tabulate
 from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import Origin, Profile
@@ -42,7 +43,8 @@ from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fittin
 
 _SIZES = ("tp", "pp", "dp", "ep")
 _TYPES = ("dtype", "expert_dtype", "kv_dtype")
-_OWN = ("model", "gpu", "backend", *_SIZES, *_TYPES, "kernels", "out")
+_OWN = ("model", "gpu", "backend", *_SIZES, *_TYPES, "kernels", "missing", "out")
+_MISSING = ("refuse", "roofline")
 _PACKAGE = "package"
 _CITATIONS = {
     "aiconfigurator-core": "NVIDIA, aiconfigurator-core {version}, github.com/ai-dynamo/aiconfigurator: kernel times"
@@ -56,7 +58,8 @@ class Request:
     """Which profiles to make, and where to.
 
     `parallelisms` and `types` are None where those that ship are to be made. `kernels` is "package" or a file, as for
-    `load_kernels`. With `keep`, entries that are at `out` already stay.
+    `load_kernels`. With `estimates`, what was not measured is taken from the datasheet. With `keep`, entries that are
+    at `out` already stay.
     """
 
     models: tuple[Model, ...]
@@ -65,6 +68,7 @@ class Request:
     parallelisms: tuple[Parallelism, ...] | None
     types: Types | None
     kernels: str
+    estimates: bool
     keep: bool
     out: Path
     command: str
@@ -122,6 +126,7 @@ def build(request: Request, progress: Callable[[int, int], None] | None = None) 
 
 def _profile(request: Request, kernels: Kernels, model: Model, gpu: Gpu, made: Made) -> Profile | None:
     entries: dict[Setup, StepParts] = {}
+    kernels = replace(kernels, estimated=set() if request.estimates else None)
     for candidate, setup in _candidates(request, model, gpu):
         try:
             entries[setup] = tabulate(kernels, candidate, gpu, setup.parallelism)
@@ -130,7 +135,7 @@ def _profile(request: Request, kernels: Kernels, model: Model, gpu: Gpu, made: M
     if not entries:
         return None
     made.entries += len(entries)
-    origin = _origin(kernels.provenance, model, gpu, request.command)
+    origin = _origin(kernels, model, gpu, request.command)
     kept = _kept(request.out, origin) if request.keep else {}
     return Profile(origin, tuple((kept | entries).values()))
 
@@ -156,7 +161,9 @@ def _kept(out: Path, origin: Origin) -> dict[Setup, StepParts]:
     return {parts.setup: parts for parts in there.entries}
 
 
-def _origin(provenance: Provenance, model: Model, gpu: Gpu, command: str) -> Origin:
+def _origin(kernels: Kernels, model: Model, gpu: Gpu, command: str) -> Origin:
+    provenance = kernels.provenance
+    estimated = f"; by the datasheet: {', '.join(sorted(kernels.estimated))}" if kernels.estimated else ""
     package = _version(provenance.source)
     citation = _CITATIONS.get(provenance.source, _CITATION).format(
         source=provenance.source,
@@ -172,7 +179,7 @@ def _origin(provenance: Provenance, model: Model, gpu: Gpu, command: str) -> Ori
         versions=dict(provenance.versions),
         device=gpu,
         shape=profile_files.shape_of(model),
-        source=f"{provenance.source} {package}".strip(),
+        source=f"{provenance.source} {package}".strip() + estimated,
         licence=provenance.licence,
         citation=citation,
         command=command,
@@ -216,12 +223,18 @@ def parse(words: Sequence[str]) -> Request:
         parallelisms=(Parallelism(**sizes),) if sizes else None,
         types=types,
         kernels=own.get("kernels", _PACKAGE),
+        estimates=_estimates(own.get("missing", "refuse")),
         keep=bool(set(own) - {"out"}),
         out=out,
         command=" ".join(
             ("python -m framework.timing.kernels.build", *(word for word in words if not word.startswith("out=")))
         ),
     )
+
+
+def _estimates(missing: str) -> bool:
+    require_choice("missing", missing, _MISSING)
+    return missing == "roofline"
 
 
 def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], overrides: Sequence[str]) -> Any:

@@ -42,6 +42,7 @@ _AXIS = {
     "reduce_scatter": "bytes",
     "all_to_all": "bytes",
     "elementwise": "bytes",
+    "sampler": "batch",
 }
 _LINKED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch")  # what moves over links
 # Heads of multi-head latent attention: 128 + 64 values of a query, 128 of a value, 512 + 64 cached (arXiv 2405.04434).
@@ -213,6 +214,9 @@ def _flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
     if operation == "latent_bmm":
         heads, tokens = _columns("heads", "tokens")
         return 2.0 * heads * tokens * float(_NOPE * _RANK), heads * float(_NOPE * _RANK) * weight
+    if operation == "sampler":
+        vocab, batch = _columns("vocab", "batch")
+        return none, vocab * batch * 2.0
     if operation == "quantize":
         m, k = _columns("m", "k")
         return none, m * k * 2.0

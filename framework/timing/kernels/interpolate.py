@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from framework.errors import InputError
 from framework.timing.curves import FloatArray
 
+_ESTIMATED_SIZE = 2.0**17  # up to which an estimate counts as known
 Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
 
 
@@ -137,6 +138,13 @@ def interpolate(
         grid = _fill(grid, axis)
     axes = tuple(np.log2(axis) for axis in knots)
     return Interpolated(axes, grid, measured.max(axis=-1), wanted or ideal, saturates=saturates)
+
+
+def estimated(sizes: int, ideal: Ideal, utilisation: float) -> Interpolated:
+    """An operation over so many sizes of which nothing was measured: everywhere of the same utilisation."""
+    ends = np.array([0.0, np.log2(_ESTIMATED_SIZE)])
+    held = np.full((2,) * sizes, np.log2(utilisation))
+    return Interpolated((ends,) * sizes, held, np.full((2,) * (sizes - 1), _ESTIMATED_SIZE), ideal)
 
 
 def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:

@@ -163,9 +163,10 @@ class StepCost:
         return self.attention.decode_s(own, np.maximum(np.asarray(context) / batch, 1.0))
 
     def logits_s(self, sampled: FloatArray) -> FloatArray:
-        """Seconds of the projection to the vocabulary, over the sequences that emit a token."""
-        model = self.model
-        return self.operations.gemm("bf16").seconds(model.vocab / self.parallelism.tp, model.hidden, self._own(sampled))
+        """Seconds of the projection to the vocabulary, and of sampling, over the sequences that emit a token."""
+        model, own = self.model, self._own(sampled)
+        projected_s = self.operations.gemm("bf16").seconds(model.vocab / self.parallelism.tp, model.hidden, own)
+        return projected_s + self.operations.sampler_s(model.vocab, own)
 
     @property
     def groups(self) -> int:

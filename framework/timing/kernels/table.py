@@ -19,6 +19,7 @@ The operations, each on one GPU:
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
 - latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre, post);
 - elementwise: a kernel that reads and writes `bytes` in all, which stay in the cache where they fit;
+- sampler: choosing a token of `vocab` for each of `batch` sequences, after the projection to the vocabulary;
 - quantize: finding the scale of (m, k) activations (`phase` scale) and scaling them to `dtype` (`phase` apply). The
   times of fp8 GEMMs contain both: scales known beforehand save the former, activations scaled before save the latter.
 
@@ -54,6 +55,7 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "latent_decode": ("kv_dtype", "dtype", "heads", "batch", "context", "module"),
     "latent_bmm": ("dtype", "heads", "tokens", "phase"),
     "elementwise": ("bytes",),
+    "sampler": ("vocab", "batch"),
     "quantize": ("dtype", "m", "k", "phase"),
 }
 # Key columns that hold names; all others hold whole numbers, those of MAY_BE_ZERO at least 0.
@@ -77,13 +79,15 @@ class Provenance:
 class Kernels:
     """Measured kernel times of one GPU and backend, a table for each operation that was measured.
 
-    `notes` say what was left out of the source, and why. `multiplied_as` has the types of experts' weights that the
-    backend multiplies as another type where that was measured.
+    `notes` say what was left out of the source, and why. `estimated` collects the operations that are taken from the
+    datasheet because they were not measured; None: such are refused. `multiplied_as` has the types of experts' weights
+    that the backend multiplies as another type where that was measured.
     """
 
     provenance: Provenance
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
+    estimated: set[str] | None = None
     multiplied_as: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, operation: str) -> pl.DataFrame:
