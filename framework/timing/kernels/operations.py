@@ -147,8 +147,8 @@ class Operations:
         def make() -> Interpolated:
             rows = nearest(self.rows(operation, {}), {"gpus": gpus})
             measured = int(rows["gpus"][0])
-            ideals = (ring_s(among, self.link_bytes_s(among, measured)) for among in (measured, gpus))
-            return interpolate(rows, ("bytes",), *ideals, capped=False)
+            ideal, wanted = (ring_s(among, self.link_bytes_s(among, measured)) for among in (measured, gpus))
+            return interpolate(rows, ("bytes",), ideal, wanted, capped=False)
 
         def linked_s(sent: FloatArray) -> FloatArray:
             latency_s = _ROUND_S if self.gpu.link_latency_s is None else self.gpu.link_latency_s

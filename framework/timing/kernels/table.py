@@ -87,8 +87,8 @@ class Kernels:
     provenance: Provenance
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
-    estimated: set[str] | None = None
     multiplied_as: Mapping[str, str] = field(default_factory=dict)
+    estimated: set[str] | None = None
 
     def table(self, operation: str) -> pl.DataFrame:
         """The table of an operation, sorted by its key columns. Raises InputError where nothing was measured."""
