@@ -57,9 +57,16 @@ def same_speed(gpu: Gpu, other: Gpu) -> bool:
 
 
 def _times(curve: Curve, ratio_at: Callable[[FloatArray], FloatArray]) -> Curve:
-    """The curve multiplied by a ratio that depends on the knot; a curve that is 0 everywhere stays."""
+    """The curve multiplied by a ratio that depends on the knot; a curve that is 0 everywhere stays.
+
+    Where the target gains most from large work, its last segment is flat instead of falling.
+    """
     values = np.asarray(curve.values)
-    return curve.with_values(values * ratio_at(np.asarray(curve.knots))) if values.any() else curve
+    if not values.any():
+        return curve
+    values = values * ratio_at(np.asarray(curve.knots))
+    values[-1] = max(values[-1], values[-2])
+    return curve.with_values(values)
 
 
 def _times_above_floor(times: Curve | Surface, ratio: float) -> Curve | Surface:

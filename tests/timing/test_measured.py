@@ -231,7 +231,10 @@ def test_unmeasured_gpus_are_scaled_from_a_measured_one(own: Path, name: str) ->
     row = timing.row(model(), gpu(name), TP1)
     assert f"{name} scaled from {gpu(name).neighbour}" in timing.source
     measured_row = measured(own).row(model(), gpu(gpu(name).neighbour), TP1)
-    assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
+    if name != "rtx_pro_6000_workstation":  # all others compute less
+        assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
+    else:
+        assert prefill_s(row, 4096) < prefill_s(measured_row, 4096)
 
 
 def test_a_type_that_the_gpu_cannot_compute_is_refused(own: Path) -> None:
