@@ -187,8 +187,6 @@ RENAMED = {
     "framework.timing.latent.LatentKernels": "framework.timing.kernels.attention_mla.MlaKernels",
     "framework.timing.latent.LatentModule": "framework.timing.kernels.attention_mla.MlaModule",
     "framework.timing.latent.latent_attention": "framework.timing.kernels.attention_mla.mla_attention",
-    "framework.timing.neighbour.NEIGHBOURS": "framework.timing.scale.SCALING_SOURCES",
-    "framework.timing.neighbour.Neighbour": "framework.timing.scale.ScalingSource",
     "framework.timing.profile.Parts": "framework.timing.profile.StepParts",
     "framework.timing.skew.Skew": "framework.timing.kernels.decode_imbalance.DecodeImbalance",
     "framework.timing.skew.fit_skew": "framework.timing.kernels.decode_imbalance.fit_imbalance",

@@ -55,6 +55,7 @@ def simulate(
     predictions = Predictions(predictor, workload, lambda: replaying.inspection.finished)
     view = Cluster(replaying.inspection, spec, predictions)
     replayed = replaying.replay(policy, view, progress or _silent)
+    rows = [timing.row(model, pool.gpu, pool.parallelism) for pool in spec.pools]
     return Result(
         workload=workload,
         cluster=spec,
@@ -62,7 +63,7 @@ def simulate(
         engine=engine,
         policy=policy.name,
         predictor="none" if predictor is None else predictor.name,
-        timing_source=timing.source,
+        timing_source=timing.source + engine.attention.chosen(rows),
         load=load.name,
         seed=seed,
         reasons=replayed.reasons,

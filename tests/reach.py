@@ -226,7 +226,7 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
         yield "chunks and decodes in one step"
         if s.options.attention_overlap > 0:
             yield "attentions that overlap"
-        if s.options.decode_rows > 0:
+        if s.timing.decode_rows(i.spec.pool) > 0:
             yield "decodes in tiles"
     if len(chunks) > 1:
         yield "several chunks in one step"

@@ -15,6 +15,7 @@ from pathlib import Path
 from experiments.ablation.file import read_ablation
 from experiments.ablation.report import as_table, remarks, require_writable, write
 from experiments.ablation.run import run
+from framework.cli.arguments import add_config_dir, all_words
 from framework.cli.launch import guard
 from framework.cli.terminal import results_console
 from framework.errors import InputError
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--replicates is {replicates}, must be at least 1")
         if options.out is not None:
             require_writable(options.out)
-        outcome = run(ablation, replicates, options.overrides)
+        outcome = run(ablation, replicates, all_words(options.overrides, options.config_dirs))
         console = results_console()
         if not console.is_terminal:
             console.width = max(console.width, _TABLE_COLUMNS)
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m experiments.ablation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("name", help="a file of conf/ablation, without .yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of every run, as for run.py")
+    add_config_dir(parser)
     parser.add_argument("--replicates", type=int, help="instead of the file's number")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write NAME.md, NAME.csv and NAME.json there")
     return parser

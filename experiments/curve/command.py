@@ -23,6 +23,7 @@ from experiments.curve.figures import tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
 from experiments.curve.words import Plan, read_plan
+from framework.cli.arguments import add_config_dir, all_words
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import USER_ERROR, guard, report_error
 from framework.cli.terminal import progress_bar, results_console
@@ -43,8 +44,10 @@ _BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for, print and draw it; the exit code."""
-    words = _parser().parse_args(arguments).words
-    return guard(lambda: curve(words), "interrupted; the runs that ended are kept")
+    options = _parser().parse_args(arguments)
+    return guard(
+        lambda: curve(all_words(options.words, options.config_dirs)), "interrupted; the runs that ended are kept"
+    )
 
 
 def curve(words: Sequence[str]) -> int:
@@ -95,4 +98,5 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    add_config_dir(parser)
     return parser

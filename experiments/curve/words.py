@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, number, values
-from framework.cli.arguments import name_files
+from framework.cli.arguments import is_config_dir, name_files
 from framework.errors import InputError, require_share, require_whole
 from framework.objective.goodput import Goodput
 from framework.run.compose import fitting_parts
@@ -97,7 +97,7 @@ def read_plan(words: Sequence[str]) -> Plan:
     series: list[Series] = []
     for group in groups or [""]:
         for chosen, label in _combinations([*shared, *_parsed(_words_of(group))], _parsed(_words_of(group))):
-            series.append(_series(axis, points, chosen, label, seeds[0]))
+            series.append(_series(axis, points, chosen, label, [f"seed={seeds[0]}", *filter(is_config_dir, launcher)]))
     if len({one.label for one in series}) < len(series):
         raise InputError("two series are the same; leave one out")
     return Plan(
@@ -180,13 +180,15 @@ def _told(key: str, value: str) -> str:
 # --- what they choose -------------------------------------------------------------------------------------------------
 
 
-def _series(axis: Axis, points: tuple[float, ...] | None, overrides: tuple[str, ...], label: str, seed: int) -> Series:
-    """A series whose parts fit together. InputError, or Hydra's errors, if they do not."""
+def _series(
+    axis: Axis, points: tuple[float, ...] | None, overrides: tuple[str, ...], label: str, further: Sequence[str]
+) -> Series:
+    """A series whose parts, tried with the words `further`, fit together. Raises InputError, or Hydra's errors."""
     for word in overrides:
         if word.partition("=")[0] in (axis.key, "trace.rate_scale"):
             raise InputError(f"{word}: the load is set by {axis.word}=; leave this out")
     with initialize_config_dir(str(_CONF), version_base="1.3"):
-        chosen = [*overrides, *axis.fixed, f"seed={seed}"]
+        chosen = [*overrides, *axis.fixed, *further]
         config = compose_config("config", overrides=name_files(chosen), return_hydra_config=True)
     parts = fitting_parts(config)
     if axis is RATE and parts["load"].clients is not None:

@@ -18,6 +18,7 @@ import optuna
 from experiments.optimum.file import read_scenarios
 from experiments.optimum.report import draw, table, write
 from experiments.optimum.solve import Searches, solve
+from framework.cli.arguments import add_config_dir, all_words
 from framework.cli.files import require_writable
 from framework.cli.launch import guard
 from framework.cli.terminal import results_console
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def solve_all() -> None:
         require_writable(options.out)
-        study, scenarios = read_scenarios(options.only or (), options.overrides)
+        study, scenarios = read_scenarios(options.only or (), all_words(options.overrides, options.config_dirs))
         searches = Searches(study["sampler"], study["trials"], study["seeds"])
         solved = []
         for scenario in scenarios:
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m experiments.optimum", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of every run, as for run.py")
+    add_config_dir(parser)
     parser.add_argument(
         "--only", action="extend", nargs="+", metavar="WORD", help="scenarios of this policy, model or trace"
     )

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from experiments.tune.base import Configuration
 from experiments.tune.files import write_tuned
+from framework.cli.arguments import add_config_dir, all_words
 from framework.cli.launch import explain, guard
 from framework.cli.terminal import results_console
 from framework.errors import InputError
@@ -60,8 +61,8 @@ class Found:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search, print what was found and write the best placement; the exit code."""
-    words = _parser().parse_args(arguments).words
-    return guard(lambda: place(words))
+    options = _parser().parse_args(arguments)
+    return guard(lambda: place(all_words(options.words, options.config_dirs)))
 
 
 def place(words: Sequence[str]) -> int:
@@ -164,4 +165,5 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    add_config_dir(parser)
     return parser

@@ -33,7 +33,7 @@ from experiments.tune.space import Space
 from experiments.tune.space_file import read_space, space_names
 from experiments.tune.storage import Presence, only_study, open_storage, open_study
 from experiments.tune.study import Search
-from framework.cli.arguments import whole
+from framework.cli.arguments import add_config_dir, all_words, whole
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import guard
 from framework.cli.terminal import progress_bar, results_console
@@ -63,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
-    return guard(lambda: _with_storage(options.words), "interrupted; the same command goes on from here")
+    return guard(
+        lambda: _with_storage(all_words(options.words, options.config_dirs)),
+        "interrupted; the same command goes on from here",
+    )
 
 
 def _with_storage(words: Sequence[str]) -> None:
@@ -134,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    add_config_dir(parser)
     return parser
 
 

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from experiments.tune.base import CONF, Configuration
 from experiments.tune.result import Findings
 from experiments.tune.study import SHOWN
+from framework.cli.arguments import is_config_dir
 from framework.cli.files import write_whole
 from framework.errors import InputError
 
@@ -40,7 +41,8 @@ def write_tuned(name: str, best: Configuration, title: str) -> Path:
     """
     path = CONF / "tuned" / f"{name}.yaml"
     write_whole(path, _tuned(best, title).encode())
-    if Configuration((f"+tuned={name}",)).settings != best.settings:
+    directories = filter(is_config_dir, best.overrides)
+    if Configuration((f"+tuned={name}", *directories)).settings != best.settings:
         path.unlink()
         raise InputError(f"{path}: the best configuration cannot be written as one, for a setting was removed with ~")
     return path
@@ -48,7 +50,9 @@ def write_tuned(name: str, best: Configuration, title: str) -> Path:
 
 def _tuned(best: Configuration, title: str) -> str:
     """The options that `best` chooses, then the settings that these have otherwise."""
-    chosen = Configuration(tuple(f"{group}={option}" for group, option in best.choices.items() if "@" not in group))
+    directories = filter(is_config_dir, best.overrides)
+    options = (f"{group}={option}" for group, option in best.choices.items() if "@" not in group)
+    chosen = Configuration((*options, *directories))
     groups = [{f"override /{group.replace('.', '/')}": option} for group, option in chosen.choices.items()]
     settings: dict[str, Any] = {"defaults": [*groups, "_self_"]}
     _differing(_plain(chosen), _plain(best), settings)

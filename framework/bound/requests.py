@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from framework.bound.prefills import Attention, Prefixes, attention, no_prefixes, shared_blocks, shared_prefixes
 from framework.bound.steps import PoolSteps
 from framework.bound.tables import Extent, least_steps, rising
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, step_row
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
@@ -153,8 +153,7 @@ def make_pools(setting: Setting) -> list[Pool]:
     drafts = engine.speculation.most
     pools = []
     for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
-        own = setting.timing.row(model, spec.gpu, spec.parallelism)
-        row = engine.kv_compression.step_row(own, model, spec.parallelism)
+        row = step_row(engine, setting.timing, model, spec)
         stages, ranks = spec.parallelism.pp, spec.parallelism.dp if spec.has_ranks else 1
         if drafts > 0 or stages > 1 or ranks > 1:
             row = rising(row)

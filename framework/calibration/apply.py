@@ -9,8 +9,7 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
-from framework.timing.measured import Measured
-from framework.timing.profile import StepParts
+from framework.timing.measured import Entry, Measured
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 
@@ -48,12 +47,12 @@ def calibrations_of(timing: Timing) -> Callable[[Calibration], Timing]:
 
 def _of_parts(timing: Measured) -> Rows:
     """Reads each profile once, however many calibrations are tried."""
-    known: dict[tuple[str, str, Parallelism], StepParts] = {}
+    known: dict[tuple[str, str, Parallelism], Entry] = {}
 
     def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         key = model.name, gpu.name, parallelism
         if key not in known:
-            known[key] = timing.entry(model, gpu, parallelism).parts
+            known[key] = timing.entry(model, gpu, parallelism)
         return timing.under(calibration, known[key], model, parallelism)
 
     return rows

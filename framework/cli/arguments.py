@@ -8,6 +8,7 @@ with a name as its value, chooses the file of that name, so that settings of the
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,58 @@ def _name_file(word: str, conf: Path) -> str:
     return f"{group}={value}" if key[0].isalpha() and (conf / group).is_dir() else word
 
 
+# --- directories of a user's own YAMLs --------------------------------------------------------------------------------
+
+
+_SEARCH_PATH = "hydra.searchpath"
+_CONFIG_DIR = ("--config-dir", "-cd")
+
+
+def with_config_dirs(words: Sequence[str]) -> list[str]:
+    """The words with `--config-dir DIR` as the setting by which Hydra, and `configured`, look for YAMLs in DIR as well.
+
+    Raises InputError where DIR is missing or is no directory.
+    """
+    kept: list[str] = []
+    found: list[Path] = []
+    rest = iter(words)
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if key not in _CONFIG_DIR:
+            kept.append(word)
+            continue
+        path = Path((value if equals else next(rest, "")) or "(nothing)").expanduser()
+        if not path.is_dir():
+            raise InputError(f"{key} {path}: there is no such directory; it holds gpu/NAME.yaml, model/NAME.yaml ...")
+        found.append(path.resolve())
+    if found:  # beside the other settings, which argparse wants together
+        first = next((at for at, word in enumerate(kept) if "=" in word and not word.startswith("-")), 0)
+        kept.insert(first, f"{_SEARCH_PATH}=[{','.join(f'file://{path}' for path in found)}]")
+    return kept
+
+
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
+    """Let the parser of a command take `--config-dir DIR`, once or several times, into `config_dirs`."""
+    text = "a directory of YAMLs of your own, as gpu/NAME.yaml, beside those of conf/"
+    parser.add_argument(*_CONFIG_DIR, dest="config_dirs", action="append", default=[], metavar="DIR", help=text)
+
+
+def all_words(words: Sequence[str], directories: Sequence[str]) -> list[str]:
+    """The words of a command, and those that add its `config_dirs`. Raises InputError for what is no directory."""
+    return with_config_dirs([*words, *(f"{_CONFIG_DIR[0]}={directory}" for directory in directories)])
+
+
+def config_dirs(overrides: Sequence[str]) -> tuple[Path, ...]:
+    """The directories of YAMLs: conf/ and, after it, those that the words of `with_config_dirs` add."""
+    added = [word.partition("=")[2].strip("[]") for word in overrides if word.startswith(f"{_SEARCH_PATH}=")]
+    return (_CONF, *(Path(one.removeprefix("file://")) for value in added for one in value.split(",") if one))
+
+
+def is_config_dir(word: str) -> bool:
+    """Whether a word adds a directory of YAMLs, in the form that `with_config_dirs` gives it."""
+    return word.startswith(f"{_SEARCH_PATH}=")
+
+
 # --- words of `key=value` ---------------------------------------------------------------------------------------------
 
 
@@ -52,7 +105,7 @@ def split_arguments(
     for word in words:
         key, equals, value = word.partition("=")
         kept = values if key in own else overrides
-        if not equals or (key not in own and key.split(".")[0] not in groups):
+        if not equals or (key not in own and key != _SEARCH_PATH and key.split(".")[0] not in groups):
             known = ", ".join(f"{name}=" for name in dict.fromkeys((*groups, *own)))
             raise InputError(f"{word}: not understood; give any of {known}")
         if key in kept:

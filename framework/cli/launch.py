@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from framework.cli.arguments import name_files
+from framework.cli.arguments import name_files, with_config_dirs
 from framework.cli.composition import composing_once
 from framework.cli.suggest import nearest
 from framework.errors import InputError, hook_noted
@@ -42,14 +42,19 @@ def launch(main: Callable[[], int | None]) -> None:
     """Call `main`, the work of a command, and end the process as its user should see it end."""
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    words = name_files(sys.argv[1:])
-    sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     _repeat_lost_interrupts()
     if verbose:
         with composing_once():
-            main()
-    elif code := guard(main):
+            _with_words(main)
+    elif code := guard(lambda: _with_words(main)):
         sys.exit(code)
+
+
+def _with_words(main: Callable[[], int | None]) -> int | None:
+    """Call `main` with the words of the command line as Hydra wants them."""
+    words = name_files(with_config_dirs(sys.argv[1:]))
+    sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
+    return main()
 
 
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:

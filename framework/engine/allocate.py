@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, step_row
 from framework.engine.mechanisms.data_parallel import RANK_WORDS
 from framework.engine.mechanisms.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.mechanisms.speculation import Speculation
@@ -43,10 +43,7 @@ def allocate(
 ) -> Memory:
     """The memory before the first event. InputError where the model does not fit or prefixes do not match blocks."""
     instances = _instances(cluster, model, engine)
-    kv = engine.kv_compression
-    steps = [
-        kv.step_row(timing.row(model, pool.gpu, pool.parallelism), model, pool.parallelism) for pool in cluster.pools
-    ]
+    steps = [step_row(engine, timing, model, pool) for pool in cluster.pools]
     entrance = steps[cluster.entrance]
     delay_s = entrance.request_s
     requests = _requests(workload, load, delay_s)

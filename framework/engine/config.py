@@ -11,9 +11,9 @@ from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
-from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase
+from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.model import Model
-from framework.timing.table import Timing
+from framework.timing.table import StepRow, Timing
 from framework.workload import Load, Workload
 
 __all__ = [
@@ -134,6 +134,12 @@ class Setting:
     engine: EngineConfig
     load: Load
     seed: int
+
+
+def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
+    """The step times of an instance of `pool`, with its attention and its format of KV; errors as of `timing`."""
+    row = engine.attention.step_row(timing.row(model, pool.gpu, pool.parallelism))
+    return engine.kv_compression.step_row(row, model, pool.parallelism)
 
 
 def _require_settings(name: str, value: Any, kind: type) -> None:

@@ -8,13 +8,12 @@ import numpy as np
 
 from framework.codes import CONCURRENT
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.mechanisms.attention_overlap import beside_chunks_s
 from framework.engine.mechanisms.data_parallel import slowest_rank
 from framework.engine.mechanisms.pipeline_parallel import slowest_s
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_s, decode_slowdown, streaming, with_loads_s
 from framework.engine.mechanisms.speculation import draft_s
 from framework.engine.state import State
-from framework.timing.table import StepTables, base_s, chunk_s, decode_s, host_s, uneven_s
+from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, host_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -103,7 +102,7 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
             step.longest_prompt = max(step.longest_prompt, q.prefilled + chunk)
     if decodes == 0:
         return time_s
-    beside_s = beside_chunks_s(s, i, decodes, step.context, decode_attention_s)
+    beside_s = beside_chunks_s(tables, inst.pool, decodes, step.context, decode_attention_s)
     return time_s + beside_s - s.options.attention_overlap * min(chunks_s, beside_s)
 
 

@@ -99,7 +99,6 @@ OPTIONS = record(
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes
     ("attention_overlap", "f8"),  # share of the shorter attention that the longer one hides
-    ("decode_rows", "i8"),  # rows that a decode takes up beside chunks, 0: its attention is as without them
     # Transfers.
     ("latency_s", "f8"),  # seconds of a transfer beside its bytes
     ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none do

@@ -7,7 +7,7 @@ bytes / (time x bandwidth x GPUs), intensity = FLOPs / bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from framework.system.gpu import Gpu
@@ -15,10 +15,11 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.flops import Step, flops, moved_bytes
+from framework.timing.joint_attention import JOINT
 from framework.timing.measured import Measured
 from framework.timing.roofline import attainable_flops, ridge_flops_per_byte
 from framework.timing.step_row import StepRow, Timing
-from framework.timing.table import StepTables, extrapolation, stack, step_s
+from framework.timing.table import StepTables, beside_chunks_s, extrapolation, stack, step_s
 
 _MS = 1e3
 
@@ -118,8 +119,8 @@ def step_figures(
     Raises InputError where `timing` has no times for the instance.
     """
     times = _times(model, gpu, parallelism, timing, calibrated)
-    kernels_ms = _parts_ms(times.kernels, step)
-    fitted_ms = None if times.fitted is None else _parts_ms(times.fitted, step)
+    kernels_ms = _parts_ms(times.kernels, times.row, step)
+    fitted_ms = None if times.fitted is None else _parts_ms(times.fitted, times.row, step)
     parts_ms = fitted_ms if calibrated and fitted_ms is not None else kernels_ms
     ratio, what = _extrapolation(times.row, step)
     return StepFigures(
@@ -130,7 +131,7 @@ def step_figures(
         expert_dtype=model.expert_dtype,
         kv_dtype=model.kv_dtype,
         step=step,
-        source=times.source,
+        source=times.source + (JOINT if _is_joint(times.row, step) else ""),
         scaled_from=times.scaled_from,
         step_ms=sum(parts_ms.values()),
         kernels_ms=sum(kernels_ms.values()),
@@ -146,7 +147,7 @@ def step_figures(
 
 
 def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, calibrated: bool) -> _Times:
-    if not isinstance(timing, Measured):
+    if not isinstance(timing, Measured) or timing.estimates(gpu):
         row = timing.row(model, gpu, parallelism)
         return _Times(timing.source, "", row.parts(), None, row)
     entry = timing.entry(model, gpu, parallelism)
@@ -154,14 +155,27 @@ def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, cal
     if entry.calibration is not None:
         added = timing.server.fitted(entry.calibration).overheads(model.layers, parallelism)
         fitted = entry.parts.calibrated(entry.calibration, added)
-    row, kernels = entry.parts.row(Calibration()), entry.parts.calibrated(Calibration())
+    kernels = entry.parts.calibrated(Calibration())
+    row = replace(entry.parts.row(Calibration()), decode_rows=entry.decode_rows)
     source = f"measured ({entry.described(calibrated)})"
     return _Times(source, entry.parts.scaled_from, kernels, fitted, row)
 
 
-def _parts_ms(parts: Mapping[str, StepRow], step: Step) -> Mapping[str, float]:
+def _parts_ms(parts: Mapping[str, StepRow], row: StepRow, step: Step) -> Mapping[str, float]:
+    """The milliseconds of each part; where attention is one kernel, decodes beside chunks have their tiles in it."""
     tables = stack(list(parts.values()))
-    return {part: _MS * _step_s(tables, k, step) for k, part in enumerate(parts)}
+    found = {part: _MS * _step_s(tables, k, step) for k, part in enumerate(parts)}
+    if _is_joint(row, step):
+        attention = replace(parts["prefill_attention"], decode_rows=row.decode_rows)
+        alone_s = found["decode_attention"] / _MS
+        beside_s = beside_chunks_s(stack([attention]), 0, step.batch, step.decode_context, alone_s)
+        found["decode_attention"] = _MS * beside_s
+    return found
+
+
+def _is_joint(row: StepRow, step: Step) -> bool:
+    """Whether chunks and decodes of the step share a kernel for their attention."""
+    return bool(row.decode_rows and step.chunks and step.batch)
 
 
 def _step_s(tables: StepTables, k: int, step: Step) -> float:

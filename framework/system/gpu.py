@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from framework.errors import (
     InputError,
     require_at_least,
+    require_count,
     require_positive,
+    require_share,
 )
 
 _GB = 1e9
 # Bytes of a value, scales of its block included. `fp8`: the scales of activations are part of the checkpoint;
 # `fp8_dynamic`: they are searched for at each matrix product, as where a bf16 checkpoint is quantised online;
-# `fp8_block`: one scale for 128 x 128 values; `nvfp4`: one byte for 16; `mxfp4`: one byte for 32; `mxfp4_mxfp8`: the
+# `fp8_block`: one scale for 128 x 128 values; `int8`: 8-bit integers times
+# 8-bit activations; `int8_wo`: weights alone; `nvfp4`: one byte for 16; `mxfp4`: one byte for 32; `mxfp4_mxfp8`: the
 # same, times 8-bit activations; `int4`: two bytes for 128.
 DTYPE_BYTES = {
     "fp32": 4.0,
@@ -22,18 +25,21 @@ DTYPE_BYTES = {
     "fp8": 1.0,
     "fp8_dynamic": 1.0,
     "fp8_block": 1.0,
+    "int8": 1.0,
+    "int8_wo": 1.0,
     "nvfp4": 0.5 + 1 / 16,
     "mxfp4": 0.5 + 1 / 32,
     "mxfp4_mxfp8": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128,
 }
-# What a GPU multiplies values of each type as. Weights of 4 bits alone are widened to bf16 first.
+# What a GPU multiplies values of each type as. Weights that alone are smaller are widened to bf16 first.
 _COMPUTES_AS = {
     "fp32": "fp32",
     "bf16": "bf16",
     "fp8": "fp8",
     "fp8_dynamic": "fp8",
     "fp8_block": "fp8",
+    "int8": "int8",
     "nvfp4": "fp4",
     "mxfp4_mxfp8": "fp8",
 }
@@ -41,10 +47,16 @@ _COMPUTES_AS = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as its datasheet states it.
+    """One GPU as its datasheet states it, and what is known of how servers run on it.
 
     `peak_flops`: dense FLOP/s per data type; `link_bytes_s`: to the GPUs of the same node, in each direction;
     `nic_bytes_s`: this GPU's share of the network between nodes, in each direction; `usd_per_hour`: rental price.
+    `compute_capability` is NVIDIA's number of the architecture, None where there is none; it tells which attention
+    kernels run. `linked_gpus` reach each other at `link_bytes_s`; all others over the network. `link_efficiency` is the
+    share of `link_bytes_s` that an all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU
+    after the first, None where measured times are to be trusted. `neighbour` names the GPU from whose measured times
+    those of this one are scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that
+    large products reach here over the share that they reach there. Raises InputError for a value out of range.
     """
 
     name: str
@@ -57,12 +69,27 @@ class Gpu:
     tdp_w: float
     idle_w: float
     usd_per_hour: float
+    compute_capability: float | None = None
+    linked_gpus: int = 8
+    link_efficiency: float = 1.0
+    link_latency_s: float | None = None
+    neighbour: str | None = None
+    tensor_gain: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "bandwidth_bytes_s", "link_bytes_s", "pcie_bytes_s", "nic_bytes_s", "tdp_w"):
             require_positive(f"gpu.{name}", getattr(self, name))
         for name in ("idle_w", "usd_per_hour"):
             require_at_least(f"gpu.{name}", getattr(self, name), 0)
+        if self.compute_capability is not None:
+            require_positive("gpu.compute_capability", self.compute_capability)
+        require_count("gpu.linked_gpus", self.linked_gpus)
+        require_share("gpu.link_efficiency", self.link_efficiency)
+        if self.link_latency_s is not None:
+            require_at_least("gpu.link_latency_s", self.link_latency_s, 0)
+        if self.neighbour is not None and not isinstance(self.neighbour, str):
+            raise InputError(f"gpu.neighbour must be the name of a GPU or null, got {self.neighbour!r}")
+        require_positive("gpu.tensor_gain", self.tensor_gain)
         if not isinstance(self.peak_flops, Mapping):
             raise InputError(f"gpu.peak_flops must map data types to FLOP/s, got {self.peak_flops!r}")
         for dtype, flops in self.peak_flops.items():

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.timing.table import StepTables, base_s, chunk_s, decode_s
+from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s
 
 
 class StepTimes(NamedTuple):
@@ -35,7 +35,8 @@ def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int
     if prompt > 0:
         time_s += stages * chunk_s(tables, k, 0, prompt)
     if decodes > 0:
-        time_s += decode_s(tables, k, decodes, context)[0]
+        decoding_s = decode_s(tables, k, decodes, context)[0]
+        time_s += beside_chunks_s(tables, k, decodes, context, decoding_s) if prompt > 0 else decoding_s
     return time_s
 
 

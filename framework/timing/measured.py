@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from framework.errors import InputError, require_positive
+from framework.errors import InputError, require_choice, require_positive
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
+from framework.timing.joint_attention import decode_rows, require_joint
+from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
-from framework.timing.scale import SCALING_SOURCES, same_speed, scaled
+from framework.timing.roofline import Roofline
+from framework.timing.scale import same_speed, scaled
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow
 from framework.timing.two_batch_overlap import in_two_batches
 
 _Asked = tuple[Model, Gpu, Parallelism]
+_MISSING = ("refuse", "roofline")
+_ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name of a GPU
 
 
 @dataclass(frozen=True)
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu` is the one that the parts are for. `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or the
-    one whose measurement was scaled; it is None where nothing was fitted.
+    `gpu` is the one that the parts are for, `decode_rows` as in `StepRow`, and `linked` says whether all-reduces are by
+    a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or
+    the one whose measurement was scaled; it is None where nothing was fitted.
     """
 
     parts: StepParts
@@ -37,6 +43,8 @@ class Entry:
     origin: Origin
     fit: Fit | None
     fitted_on: str
+    decode_rows: float
+    linked: bool
 
     @property
     def calibration(self) -> Calibration | None:
@@ -46,7 +54,10 @@ class Entry:
     def described(self, calibrated: bool) -> str:
         """The GPU, the backend and its version, and what was done to the measurement, in words."""
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
-        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{self._fitted() if calibrated else ''}"
+        link = ", all-reduce by a link model" if self.linked else ""
+        link += f", by the datasheet {', '.join(self.parts.estimated)}" if self.parts.estimated else ""
+        fitted = self._fitted() if calibrated else ""
+        return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{link}{fitted}"
 
     def _fitted(self) -> str:
         if self.fit is None:
@@ -61,14 +72,17 @@ class Measured:
 
     With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
     directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
-    or of the one known to be like it, scaled (framework.timing.scale); so does one whose datasheet was changed.
-    `expert_load` is the load of the GPU with most tokens, relative to the routing that was measured. `experts` gives it
-    by the experts' popularity and copies, where they are spread over more GPUs than a node has, whose times are of even
-    routing. With `two_batches`, a step runs as two micro-batches that hide each other's communication
-    (framework.timing.two_batch_overlap). `server` is whose software runs the steps. `calibrated_as`
-    names another GPU, whose fitted terms count instead of this one's. `source` names all rows that one object gave out;
-    each is read only once.
-    Raises InputError for values that cannot be.
+    or of the one that it names itself, scaled (framework.timing.scale); so does one whose datasheet was changed.
+    `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
+    runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's link
+    does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
+    tokens, relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where
+    they are spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as
+    two micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `server` is whose
+    software runs the steps. `calibrated_as` names another GPU, whose fitted terms count instead of this one's.
+    `missing` is what becomes of a GPU on which nothing was measured and that has no neighbour: "refuse" raises
+    InputError, "roofline" gives the times of a plain `Roofline`. `source` names all rows that one object gave out; each
+    is read only once. Raises InputError for values that cannot be.
     """
 
     backend: str = "vllm"
@@ -77,8 +91,11 @@ class Measured:
     neighbour: str | None = None
     expert_load: float = 1.0
     two_batches: bool = False
+    joint_attention: bool | None = None
+    link_model: bool = True
     experts: ExpertLoad | Mapping[str, Any] | None = None
     calibrated_as: str | None = None
+    missing: str = "refuse"
     server: Server = field(default_factory=Server)
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
@@ -88,16 +105,19 @@ class Measured:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "backend"):
                 raise InputError(f"timing.{name} must be a name, got {value!r}")
-        for name in ("calibrated", "two_batches"):
+        for name in ("calibrated", "two_batches", "link_model"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
+        require_joint(self.joint_attention)
+        require_choice("timing.missing", self.missing, _MISSING)
         require_positive("timing.expert_load", self.expert_load)
         self.experts = expert_load(self.experts)
 
     @property
     def source(self) -> str:
         """What was measured, for the rows that were made so far."""
-        server = "" if self.server.name == "none" else f"; server {self.server.name}"
+        served = self.server.name != "none" and not (self._given and all(_ESTIMATED in given for given in self._given))
+        server = f"; server {self.server.name}" if served else ""
         return f"measured ({'; '.join(self._given) or self.backend}{server})"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
@@ -108,30 +128,43 @@ class Measured:
         asked = (model, gpu, parallelism)
         row = next((row for known, row in self._rows if known == asked), None)
         if row is None:
-            entry = self.entry(*asked)
-            given = entry.described(self.calibrated)
+            if self.estimates(gpu):
+                given, row = gpu.name + _ESTIMATED, self._roofline.row(*asked)
+            else:
+                entry = self.entry(*asked)
+                given = entry.described(self.calibrated)
+                row = self.under(entry.calibration if self.calibrated else None, entry, model, parallelism)
             if given not in self._given:
                 self._given.append(given)
-            calibration = entry.calibration if self.calibrated else None
-            row = self.under(calibration, entry.parts, model, parallelism)
             self._rows.append((asked, row))
         return row
 
-    def under(
-        self, calibration: Calibration | None, parts: StepParts, model: Model, parallelism: Parallelism
-    ) -> StepRow:
+    def estimates(self, gpu: Gpu) -> bool:
+        """Whether `row` takes the datasheet: where that is wanted, and there are no measured times to take."""
+        if self.missing == "refuse" or (self.neighbour or gpu.neighbour) is not None:
+            return False
+        return not profile_files.has_any(self._places, gpu.name)
+
+    @property
+    def _roofline(self) -> Roofline:
+        return Roofline(joint_attention=self.joint_attention)
+
+    @property
+    def _places(self) -> tuple[Path, ...]:
+        return profile_files.directories(None if self.profiles is None else Path(self.profiles).expanduser())
+
+    def under(self, calibration: Calibration | None, entry: Entry, model: Model, parallelism: Parallelism) -> StepRow:
         """The times of a whole step on the server, under a calibration; None: by kernels and the server's own terms."""
         added = self.server.fitted(calibration).overheads(model.layers, parallelism)
-        return parts.row(calibration or Calibration(), added)
+        return replace(entry.parts.row(calibration or Calibration(), added), decode_rows=entry.decode_rows)
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
         """What `row` is made from; raises InputError as `row` does."""
-        places = profile_files.directories(None if self.profiles is None else Path(self.profiles).expanduser())
-        setup = Setup.of(model, parallelism)
+        places, setup = self._places, Setup.of(model, parallelism)
         measured, gain = gpu.name, 1.0
         found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None and not profile_files.setups(places, model.name, measured, self.backend):
-            measured, gain = self._like(gpu)
+            measured, gain = self._like(gpu, model, places)
             found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None:
             gpu.peak(model.dtype)  # says so where the GPU does not compute in that type
@@ -143,10 +176,14 @@ class Measured:
             parts = scaled(parts, model, found.origin.device, gpu, gain)
         name = self.calibrated_as or gpu.name
         fit = find_calibration(places, name, self.backend, model)
+        linked = self.link_model and applies(parts, gpu)
+        if linked:
+            parts = with_link_model(parts, model, gpu)
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
             parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
-        return Entry(parts, gpu.name, found.origin, fit, name)
+        rows = decode_rows(gpu, model, self.backend, self.joint_attention)
+        return Entry(parts, gpu.name, found.origin, fit, name, rows, linked)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:
         """Of the GPU with most tokens, by `experts`."""
@@ -159,12 +196,22 @@ class Measured:
             )
         return self.experts.most(model.experts.count, parallelism.ep)
 
-    def _like(self, gpu: Gpu) -> tuple[str, float]:
-        """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches."""
-        known = SCALING_SOURCES.get(gpu.name)
-        if self.neighbour is not None:
-            return self.neighbour, known.tensor_gain if known is not None and known.gpu == self.neighbour else 1.0
-        return (known.gpu, known.tensor_gain) if known is not None else (gpu.name, 1.0)
+    def _like(self, gpu: Gpu, model: Model, places: tuple[Path, ...]) -> tuple[str, float]:
+        """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches.
+
+        Raises InputError for a name that was asked for and has no times, with those that have.
+        """
+        name = self.neighbour or gpu.neighbour
+        if name is None:
+            return gpu.name, 1.0
+        if not profile_files.setups(places, model.name, name, self.backend):
+            known = [one for one, backend in profile_files.platforms(places, model.name) if backend == self.backend]
+            key = "gpu.neighbour" if self.neighbour is None else "timing.neighbour"
+            raise InputError(
+                f"{key}={name}: there are no measured times of {model.name} with {self.backend} on it;"
+                f" choose one of {', '.join(known) or 'another backend, none has such times'}"
+            )
+        return name, gpu.tensor_gain if name == gpu.neighbour else 1.0
 
     def _missing(self, places: tuple[Path, ...], model: Model, gpu: Gpu, measured: str, setup: Setup) -> str:
         asked = f"no measured times for {model.name} on {gpu.name}, {self.backend}, {setup}"

@@ -50,13 +50,15 @@ class StepParts:
     `rows` holds a `StepRow` for each part, in the order in which to show them. The parts of a measured step are "gemm",
     "experts", "elementwise" and "communication", which have a curve over the tokens of a step; "prefill_attention",
     "decode_attention", "logits" and "overhead". Each row also says up to where its part was measured. `scaled_from` is
-    the GPU whose measurement was scaled to this one, "" if the times are this GPU's own. Raises ValueError for numbers
-    that are negative, and for seconds that are not finite.
+    the GPU whose measurement was scaled to this one, "" if the times are this GPU's own. `estimated` names the
+    operations that were not measured and come from the datasheet. Raises ValueError for numbers that are negative, and
+    for seconds that are not finite.
     """
 
     setup: Setup
     rows: Mapping[str, StepRow]
     scaled_from: str = ""
+    estimated: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, row in self.rows.items():

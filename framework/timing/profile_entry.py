@@ -48,9 +48,9 @@ _COLUMNS = (
     _Column("context_limits", "decode_attention", "decode_limits", ("batches",)),
     _Column("skew_us", "decode_attention", "skew_s"),
 )
-_DEFAULTS = {"skew_us": 0.0, "scaled_from": ""}
+_DEFAULTS: Mapping[str, Any] = {"skew_us": 0.0, "scaled_from": "", "estimated": []}
 _NAMES = {name for column in _COLUMNS for name in (column.name, *column.axes)}
-_KNOWN = {"parallelism", *_DTYPES, *_NAMES, "scaled_from"}
+_KNOWN = {"parallelism", *_DTYPES, *_NAMES, "scaled_from", "estimated"}
 
 
 def encoded(parts: StepParts) -> dict[str, Any]:
@@ -68,7 +68,8 @@ def encoded(parts: StepParts) -> dict[str, Any]:
             entry[column.name] = _shortened((np.asarray(values) / _US).tolist(), _DIGITS)
         else:
             entry[column.name] = _shortened(np.asarray(values, np.float64).tolist())
-    return entry | {"scaled_from": parts.scaled_from}
+    entry["scaled_from"] = parts.scaled_from
+    return entry | ({"estimated": list(parts.estimated)} if parts.estimated else {})
 
 
 def decoded(entry: Mapping[str, Any]) -> StepParts:
@@ -85,7 +86,7 @@ def decoded(entry: Mapping[str, Any]) -> StepParts:
             raise ValueError(f"{column.name}: {error}") from error
     setup = Setup(Parallelism(**entry["parallelism"]), *(str(entry[name]) for name in _DTYPES))
     made = {part: StepRow(**row) for part, row in rows.items()}
-    return StepParts(setup, made, str(entry["scaled_from"])).without_bumps
+    return StepParts(setup, made, str(entry["scaled_from"]), tuple(map(str, entry["estimated"]))).without_bumps
 
 
 def _taken_apart(column: _Column, parts: StepParts) -> tuple[Sequence[Sequence[float]], Any]:

@@ -141,6 +141,11 @@ def platforms(places: Iterable[Path], model: str) -> tuple[tuple[str, str], ...]
     return tuple(sorted({(path.parent.parent.name, path.parent.name) for path in files}))
 
 
+def has_any(places: Iterable[Path], gpu: str) -> bool:
+    """Whether there is a profile of any model on a GPU, by any backend."""
+    return any(True for place in places for _ in place.glob(f"{gpu}/*/*{_SUFFIX}"))
+
+
 def write_profile(directory: Path, profile: Profile) -> Path:
     """Write a profile below `directory`, whole or not at all, and return its path.
 

@@ -14,6 +14,7 @@ from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
+from framework.timing.joint_attention import decode_rows, require_joint
 from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
@@ -79,17 +80,18 @@ class Roofline:
     decode attention is KV traffic. All is divided over the GPUs; two ring all-reduces a layer join those of a stage.
 
     Experts are read as far as tokens choose them, evenly and at random. With pp stages, pp micro-batches of equal size
-    are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights.
-    `mfu` and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that
-    every step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce.
-    Where a chunk is short and its prefix long, prefill attention is limited by KV traffic, which is not counted. Raises
-    InputError for values out of range.
+    are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights. `mfu`
+    and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that every
+    step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce, or those
+    of the GPU's link if they are more. Where a chunk is short and its prefix long, prefill attention is limited by KV
+    traffic, which is not counted. `joint_attention` is as for `Measured`. Raises InputError for values out of range.
     """
 
     mfu: float = 0.65
     mbu: float = 0.8
     overhead_s: float = 0.0005
     all_reduce_latency_s: float = 15e-6
+    joint_attention: bool | None = None
     source: str = "roofline"
 
     def __post_init__(self) -> None:
@@ -97,6 +99,7 @@ class Roofline:
         require_share("timing.mbu", self.mbu)
         require_at_least("timing.overhead_s", self.overhead_s, 0)
         require_at_least("timing.all_reduce_latency_s", self.all_reduce_latency_s, 0)
+        require_joint(self.joint_attention)
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance. Raises InputError where the GPU states no peak for the model's data types."""
@@ -105,7 +108,9 @@ class Roofline:
         bandwidth = gpu.bandwidth_bytes_s * self.mbu
         reductions = _REDUCTIONS_PER_LAYER * model.layers if stage > 1 else 0
         message_bytes = model.hidden * max(model.dtype_bytes, _ACTIVATION_BYTES)
-        reduce_s = reductions * all_reduce_s(message_bytes, stage, gpu.link_bytes_s) / micro_batches
+        reduce_s = (
+            reductions * all_reduce_s(message_bytes, stage, gpu.link_bytes_s * gpu.link_efficiency) / micro_batches
+        )
         kv_bytes = model.kv_bytes_per_token * model.kv_share(parallelism.tp)
         window_bytes = kv_bytes / (model.layers - model.windowed_layers) * model.windowed_layers * model.window
         groups = parallelism.dp * micro_batches
@@ -114,13 +119,19 @@ class Roofline:
         if model.experts is not None:
             linear = linear + self._experts(model, gpu, parallelism)
         return StepRow(
-            base_s=self.overhead_s + reductions * self.all_reduce_latency_s,
+            base_s=self.overhead_s + reductions * self._latency_s(gpu, stage),
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
             per_context_token_s=kv_bytes / (bandwidth * groups),
             per_sequence_s=window_bytes / (bandwidth * groups),
             linear=linear,
+            decode_rows=decode_rows(gpu, model, self.source, self.joint_attention),
             logits=_matrix(model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
         )
+
+    def _latency_s(self, gpu: Gpu, stage: int) -> float:
+        """Seconds of an all-reduce of next to nothing among the GPUs of a stage."""
+        linked_s = 0.0 if gpu.link_latency_s is None else gpu.link_latency_s * (stage - 1)
+        return max(self.all_reduce_latency_s, linked_s)
 
     def _experts(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Curve:
         """Seconds of the experts over tokens: the longer of computing and of reading those that tokens choose."""

@@ -4,16 +4,17 @@ Every part of a step is multiplied, knot by knot, by the ratio of the two GPUs' 
 assumed to use its compute and its bandwidth as well as the measured one does. What does not depend on the size of the
 work (launches, the latency of a message) stays as it was measured.
 
-One thing is corrected, since it was measured on all of them: the share of the datasheet's tensor peak that large bf16
-matrix products reach. The L40S reaches 0.64 (median of the vllm 0.24.0 kernel tables, m >= 2048, n and k >= 4096): its
-power limit holds it back. The others, PyTorch, 8192 x 8192 (github.com/zzc0721/torch-performance-test-data, issues 107,
-126 and 140): L20 114.1 of 119.5 TFLOP/s, A10G 66.6 of 70, V100 97.4 of 125 in fp16; A100 0.90 (vllm 0.14.0 tables).
+Which GPU that is stands in conf/gpu (`neighbour`). One thing is corrected where it was measured on both (`tensor_gain`
+there): the share of the datasheet's tensor peak that large bf16 matrix products reach. The L40S reaches 0.64 (median of
+the vllm 0.24.0 kernel tables, m >= 2048, n and k >= 4096): its power limit holds it back. The others, PyTorch, 8192 x
+8192 (github.com/zzc0721/torch-performance-test-data, issues 107, 126 and 140): L20 114.1 of 119.5 TFLOP/s, A10G 66.6 of
+70, V100 97.4 of 125 in fp16; A100 0.90 (vllm 0.14.0 tables).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,47 +22,18 @@ import numpy as np
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
+from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, FloatArray, Surface
-from framework.timing.profile import NODE_GPUS, StepParts
+from framework.timing.profile import StepParts
 
 _ATTENTION_DTYPE = "bf16"  # what attention is computed in, whatever the cache holds
-
-
-@dataclass(frozen=True)
-class ScalingSource:
-    """The GPU whose measurement is scaled to another one.
-
-    `tensor_gain` is the share of its tensor peak that the other one reaches over the share that `gpu` reaches. `known`
-    says why this source was chosen, and what it cannot show.
-    """
-
-    gpu: str
-    tensor_gain: float
-    known: str
-
-
-SCALING_SOURCES: Mapping[str, ScalingSource] = {
-    "l20": ScalingSource("l40s", 0.955 / 0.64, "the same AD102 chip and the same memory, fewer and slower units"),
-    "a10g": ScalingSource(
-        "l40s",
-        0.951 / 0.64,
-        "like compute capability 8.9, 8.6 has 48 warps and 100 KB of shared memory per multiprocessor (A100: 64 and"
-        " 164; NVIDIA Ampere Tuning Guide, 1.4.1.1 and 1.4.2.3), GDDR6 and no NVLink; its L2 is 6 MB instead of 96 MB",
-    ),
-    "a100_pcie": ScalingSource("a100", 1.0, "the same chip with slower memory; its limit of 300 W is not shown"),
-    "h800": ScalingSource("h100", 1.0, "the same chip and memory, with fewer NVLink lanes"),
-    "v100": ScalingSource(
-        "a100",
-        0.779 / 0.90,
-        "a generation older: tensor cores for fp16 only, and attention kernels of today do not run on it",
-    ),
-}
 
 
 def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, tensor_gain: float = 1.0) -> StepParts:
     """The parts of a step of `model` on `target`, from those on `measured`, which `scaled_from` of the result names.
 
-    `tensor_gain` is as in `ScalingSource`. Raises InputError where the target cannot compute in the weights' type.
+    `tensor_gain` is the share of its tensor peak that the target reaches over the share that the measured GPU reaches.
+    Raises InputError where the target cannot compute in the weights' type.
     """
     ratios = _Ratios(parts, model, measured, target, tensor_gain)
     rows = {
@@ -75,19 +47,27 @@ def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, tensor_ga
         ),
         "logits": parts["logits"].mapped(logits=partial(_times, ratio_at=ratios.logits)),
     }
-    return StepParts(parts.setup, dict(parts.rows) | rows, scaled_from=measured.name)
+    return replace(parts, rows=dict(parts.rows) | rows, scaled_from=measured.name)
 
 
 def same_speed(gpu: Gpu, other: Gpu) -> bool:
     """Whether two datasheets agree in all that step times depend on."""
-    names = ("peak_flops", "bandwidth_bytes_s", "link_bytes_s")
-    return all(getattr(gpu, name) == getattr(other, name) for name in names)
+    types = set(gpu.peak_flops) & set(other.peak_flops)
+    peaks = all(gpu.peak_flops[name] == other.peak_flops[name] for name in types)
+    return peaks and all(getattr(gpu, name) == getattr(other, name) for name in ("bandwidth_bytes_s", "link_bytes_s"))
 
 
 def _times(curve: Curve, ratio_at: Callable[[FloatArray], FloatArray]) -> Curve:
-    """The curve multiplied by a ratio that depends on the knot; a curve that is 0 everywhere stays."""
+    """The curve multiplied by a ratio that depends on the knot; a curve that is 0 everywhere stays.
+
+    Where the target gains most from large work, its last segment is flat instead of falling.
+    """
     values = np.asarray(curve.values)
-    return curve.with_values(values * ratio_at(np.asarray(curve.knots))) if values.any() else curve
+    if not values.any():
+        return curve
+    values = values * ratio_at(np.asarray(curve.knots))
+    values[-1] = max(values[-1], values[-2])
+    return curve.with_values(values)
 
 
 def _times_above_floor(times: Curve | Surface, ratio: float) -> Curve | Surface:
@@ -95,6 +75,13 @@ def _times_above_floor(times: Curve | Surface, ratio: float) -> Curve | Surface:
     values = np.asarray(times.values)
     floor = values.min()
     return times.with_values(floor + (values - floor) * ratio)
+
+
+def _link_bytes_s(gpu: Gpu, parallelism: Parallelism) -> float:
+    """What the slowest part of the way between the GPUs of a stage carries, in bytes/s of each GPU."""
+    if parallelism.stage_gpus > gpu.linked_gpus:
+        return gpu.nic_bytes_s
+    return gpu.link_bytes_s * gpu.link_efficiency
 
 
 class _Ratios:
@@ -105,9 +92,8 @@ class _Ratios:
         self._model = model
         self._gpus = ((measured, 1.0), (target, tensor_gain))
         self.bandwidth = measured.bandwidth_bytes_s / target.bandwidth_bytes_s
-        # The network between nodes is the slower part of the way.
-        link = "nic_bytes_s" if self._setup.parallelism.stage_gpus > NODE_GPUS else "link_bytes_s"
-        self.link = getattr(measured, link) / getattr(target, link)
+        measured_link, target_link = (_link_bytes_s(gpu, parts.setup.parallelism) for gpu in (measured, target))
+        self.link = measured_link / target_link
         self.decode = self._decode()
 
     def gemm(self, tokens: FloatArray) -> FloatArray:

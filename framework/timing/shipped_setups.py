@@ -15,7 +15,7 @@ from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.profile import Setup
 
-GPUS = ("a100", "h100", "h200", "b200", "l40s")
+GPUS = ("a100", "h100", "h200", "b200", "l40s", "b300", "gb200", "gb300", "rtx_pro_6000")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KV_FRACTION = 0.9
 _LEAST_KV_TOKENS = 8192  # with less room than this nobody serves
@@ -48,6 +48,7 @@ _FOUR_BIT = (Types("nvfp4", "bf16"), Types("nvfp4", "fp8"))
 _BLOCK = (Types("fp8_block", "bf16"), Types("fp8_block", "fp8"))
 _KIMI = (Types("bf16", "bf16", "int4"), Types("nvfp4", "bf16", "nvfp4"), Types("nvfp4", "fp8", "nvfp4"))
 _OSS = tuple(Types("bf16", kv_dtype, experts) for experts in ("mxfp4", "mxfp4_mxfp8") for kv_dtype in ("bf16", "fp8"))
+_INTEGERS = (Types("int8", "bf16"), Types("int8_wo", "bf16"))
 _DENSE = parallelisms("tp1 tp2 tp4 tp8")
 _STAGED = parallelisms("tp4-pp2 tp8-pp2")
 _SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
@@ -56,8 +57,8 @@ _WIDE = parallelisms("tp16 tp16-ep16 tp1-dp16-ep16 tp1-dp32-ep32")
 _WIDEST = parallelisms("tp1-dp144-ep144")  # of the deployment that DeepSeek describes
 
 PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
-    "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1], _DENSE),
-    "llama3_70b": (_PLAIN + _ONLINE + _FOUR_BIT, _DENSE + _STAGED),
+    "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1] + _INTEGERS, _DENSE),
+    "llama3_70b": (_PLAIN + _ONLINE + _FOUR_BIT + _INTEGERS, _DENSE + _STAGED),
     "llama2_7b": (_PLAIN[:1], _DENSE),
     "llama2_70b": (_PLAIN[:1], _DENSE),
     "mistral_7b": (_PLAIN[:1], _DENSE[:2]),

@@ -29,14 +29,16 @@ _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
 _HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, beside its kernels
 _LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
+_KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # how a kernel is built
 
 
 @dataclass(frozen=True)
 class StepRow:
     """The step times of one instance, or of one part of a step on it; framework.timing.table says how they add up.
 
-    Numbers and curves are in seconds, but for the ratio `waste` and the limits, which count tokens or sequences. All
-    are at least 0. Whatever is not given costs nothing, and limits nothing. A decode is a sequence that decodes.
+    Numbers and curves are in seconds, but for the ratio `waste`, and `decode_rows` and the limits, which count tokens
+    or sequences. All are at least 0. Whatever is not given costs nothing, and limits nothing. A decode is a sequence
+    that decodes.
     """
 
     # Linear layers. `linear` is over the tokens of a step: those of its chunks, and one for each decode.
@@ -56,6 +58,9 @@ class StepRow:
     per_context_token_s: float = field(default=0.0, metadata=_DECODE)
     per_sequence_s: float = field(default=0.0, metadata=_DECODE)
     skew_s: float = field(default=0.0, metadata=_DECODE)
+    # Where one kernel runs the attention of chunks and of decodes: the rows of queries in its tiles, of which a decode
+    # beside chunks takes up a whole one. 0: decodes have a kernel of their own.
+    decode_rows: float = field(default=0.0, metadata=_KERNEL)
     # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
     logits: Curve | None = field(default=None, metadata=_LOGITS)
     per_sampled_s: float = field(default=0.0, metadata=_LOGITS)
@@ -119,7 +124,7 @@ def _sum(declared: Field[Any], one: Any, other: Any) -> Any:
         return one + other
     if isinstance(one, Curve):
         raise ValueError(f"only one of the rows may have {declared.name}")
-    return min(one, other)
+    return max(one, other) if declared.metadata.get("larger") else min(one, other)
 
 
 class Timing(Protocol):

@@ -9,6 +9,7 @@ A step costs, in seconds,
       all of it times waste(chunk) / waste(prefix + chunk), + masked_s * sum over chunks of chunk^2
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
+      beside chunks at least decodes * the time of a chunk of decode_rows tokens at the mean context `beside_chunks_s`
 
 but no less than what the host needs, which runs beside the kernels:
 
@@ -220,6 +221,18 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 
 @compiled
+def beside_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alone_s: float) -> float:
+    """Seconds in pool k of decode attention in a step with chunks, where it takes `alone_s` in a step without them.
+
+    `decodes` >= 1 sequences have the summed context `context`, in tokens.
+    """
+    rows = int(tables.rows[k]["decode_rows"])
+    if rows == 0:
+        return alone_s
+    return max(alone_s, decodes * chunk_s(tables, k, context // decodes, rows))
+
+
+@compiled
 def host_s(tables: StepTables, k: int, tokens: int, decodes: int) -> float:
     """The least that a step of `tokens` tokens takes in pool k, whatever its kernels; `decodes` sequences decode."""
     row = tables.rows[k]
@@ -264,7 +277,9 @@ def step_s(
     time_s = base_s(tables, k, sum(chunks), decodes, emitting)
     for prefix, chunk in zip(prefixes, chunks, strict=True):
         time_s += chunk_s(tables, k, prefix, chunk)
-    time_s += decode_s(tables, k, decodes, context)[0]
+    decoding_s = decode_s(tables, k, decodes, context)[0]
     if longest is not None:
-        time_s += uneven_s(tables, k, decodes, context, longest)
-    return float(max(time_s, host_s(tables, k, sum(chunks) + decodes, decodes)))
+        decoding_s += uneven_s(tables, k, decodes, context, longest)
+    if decodes and chunks:
+        decoding_s = beside_chunks_s(tables, k, decodes, context, decoding_s)
+    return float(max(time_s + decoding_s, host_s(tables, k, sum(chunks) + decodes, decodes)))

@@ -234,7 +234,8 @@ def test_both_spellings_are_one_configuration(config_directory: None) -> None:
     one, other = (flattened(compose_config("config", overrides=words)) for words in pairs)
     assert one == other
     assert one["engine.attention.overlap"] == 0.74
-    plain = flattened(compose_config("config", overrides=["engine.attention.overlap=0.74"]))
+    settings = ["engine.attention.overlap=0.74", "engine.attention.decode_rows=0"]
+    plain = flattened(compose_config("config", overrides=settings))
     assert plain == flattened(compose_config("config", overrides=["engine/attention=pod"]))
 
 

@@ -32,6 +32,9 @@ class Affine:
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
         return self.prefill_quadratic * ((prefix + chunk) ** 2 - prefix**2)
 
+    def decode_rows(self, pool: int) -> int:
+        return 0
+
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
         return self.per_context_token * context
 

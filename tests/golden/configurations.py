@@ -284,6 +284,8 @@ SAME_MACHINE = {
         _MEASURED + "gpu=b200 model=gpt_oss_120b cluster.ep=2 cluster.dp=2 timing.expert_load=1.25", unlike="h100"
     ),
     "l40s": Golden(_MEASURED + "gpu=l40s engine/attention=pod", unlike="h100"),
+    "rtx_pro_6000": Golden(_MEASURED + "gpu=rtx_pro_6000 cluster.tp=2", unlike="l40s"),
+    "rtx_pro_6000_serial": Golden(_MEASURED + "gpu=rtx_pro_6000 engine/attention=serial", unlike="rtx_pro_6000"),
     "l20_from_l40s": Golden(_MEASURED + "gpu=l20 engine/kv_compression=fp8", unlike="l40s"),
     "v100_from_a100": Golden("policy=nexus " + _MEASURED + "gpu=v100 model=qwen25_7b engine/speculation=draft"),
     "unlike_gpus": Golden(

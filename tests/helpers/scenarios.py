@@ -413,7 +413,17 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
         model = replace(model, max_context=int((workload.input_tokens + workload.output_tokens).max()))
     link = replace(link, **_sharings_of_links(Draw(seed, ruled.seed)))
     engine, timing = _served(Draw(seed, len(workload), 7), exact, engine, timing)
+    engine, timing = _tiled(Draw(seed, len(workload), 8), engine, timing)
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
+
+
+def _tiled(draw: Draw, engine: EngineConfig, timing: RowTiming) -> tuple[EngineConfig, RowTiming]:
+    """Attention of chunks and decodes in one kernel where the step times of an instance say so, not the engine."""
+    if draw.chance(0.6):
+        return engine, timing
+    engine = replace(engine, attention=replace(engine.attention, decode_rows=None))
+    rows = {name: replace(row, decode_rows=draw.one([0.0, 1.0, 4.0, 64.0])) for name, row in timing.rows.items()}
+    return engine, RowTiming(rows)
 
 
 def _served(draw: Draw, exact: bool, engine: EngineConfig, timing: RowTiming) -> tuple[EngineConfig, RowTiming]:

@@ -93,7 +93,7 @@ NAMES_THEN = {
     "framework.timing.step": "Curve ROW StepRow StepTables Surface Timing step_s",
     "framework.timing.estimate": "StepTimes estimate_s estimates_s",
     "framework.timing.affine": "Affine",
-    "framework.timing.neighbour": "Neighbour same_speed scaled",
+    "framework.timing.neighbour": "same_speed scaled",
     "framework.timing.profile": "Parts Setup",
     "framework.timing.kernels": "Kernels Provenance",
     "framework.timing.kernel_formats": "load load_csv",

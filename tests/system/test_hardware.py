@@ -103,7 +103,7 @@ def test_gpu_figures_are_of_a_plausible_size(name: str) -> None:
 def test_peak_is_the_one_of_the_operands() -> None:
     h100 = load("gpu", "h100")
     assert (h100.peak("bf16"), h100.peak("fp8"), h100.peak("int4")) == (989e12, 1979e12, 989e12)
-    with pytest.raises(InputError, match=r"gpu a100 states no peak for fp8 \(it has bf16\)"):
+    with pytest.raises(InputError, match=r"gpu a100 states no peak for fp8 \(it has bf16, int8\)"):
         load("gpu", "a100").peak("fp8")
 
 

@@ -24,6 +24,7 @@ ASKED = command.Request(
     parallelisms=(ONE,),
     types=Types("bf16", "bf16"),
     kernels="package",
+    estimates=False,
     keep=True,
     out=Path(),
     command="build",
@@ -69,6 +70,7 @@ def test_names_given_twice_count_once_and_go_to_the_cache() -> None:
         (["tp=0"], "tp must be a whole number from 1"),
         (["tp=2", "ep=3"], "ep = 3 does not divide"),
         (["kv_dtype=fp8"], "give dtype= with"),
+        (["missing=guess"], "missing must be one of refuse, roofline; got 'guess'"),
     ],
 )
 def test_mistakes(words: list[str], line: str) -> None:
@@ -93,6 +95,42 @@ def test_what_cannot_be_made_is_listed_with_the_reason(tmp_path: Path, tables: N
     assert made.missing["no tables of other"] == [f"{GPU.name} other"]
     divided = next(reason for reason in made.missing if "tp = 5 does not divide" in reason)
     assert made.missing[divided] == [f"{DENSE.name} {GPU.name} vllm tp5, bf16, bf16 KV"]
+
+
+def test_what_was_not_measured_comes_from_the_datasheet_where_asked_and_the_profile_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without all-reduces and decodes: a ring of 15 us and a link at 0.7 of its peak, KV at 0.7 of the bandwidth."""
+    whole = kernels()
+    left = {name: rows for name, rows in whole.tables.items() if name not in ("all_reduce", "decode_attention")}
+    monkeypatch.setattr(command, "load_kernels", lambda *_: replace(whole, tables=left))
+    asked = replace(ASKED, out=tmp_path, parallelisms=(TWO,))
+    assert not command.build(asked).entries
+    assert command.build(replace(asked, estimates=True)).entries == 1
+    profile = read_profile(profile_path(tmp_path, DENSE.name, GPU.name, "vllm"))
+    (parts,) = profile.entries
+    assert parts.estimated == ("all_reduce", "decode_attention")
+    linear, decode = parts["communication"].linear, parts["decode_attention"].decode
+    assert linear is not None
+    assert decode is not None
+    reduces = 2 * DENSE.layers + 1
+    sent = linear.knots[-1] * DENSE.hidden * 2
+    assert linear.values[-1] == pytest.approx(reduces * (15e-6 + sent / GPU.link_bytes_s), rel=0.01)
+    context = decode.contexts[-1]
+    read = context * DENSE.layers * 2 * DENSE.kv_heads / 2 * DENSE.head_dim * 2
+    assert decode.values[0][-1] == pytest.approx(read / (0.7 * GPU.bandwidth_bytes_s), rel=0.01)
+
+
+def test_what_was_measured_stays_beside_what_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = kernels()
+    left = {name: rows for name, rows in whole.tables.items() if name != "all_reduce"}
+    monkeypatch.setattr(command, "load_kernels", lambda *_: replace(whole, tables=left))
+    asked = replace(ASKED, out=tmp_path, keep=True)
+    command.build(replace(asked, parallelisms=(ONE,)))
+    command.build(replace(asked, parallelisms=(TWO,), estimates=True))
+    profile = read_profile(profile_path(tmp_path, DENSE.name, GPU.name, "vllm"))
+    found = {parts.setup.parallelism: parts.estimated for parts in profile.entries}
+    assert found == {ONE: (), TWO: ("all_reduce",)}
 
 
 def test_nothing_made_is_an_error(tmp_path: Path, tables: None) -> None:

@@ -23,7 +23,7 @@ from framework.timing.measured import Measured
 from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
-from framework.timing.scale import SCALING_SOURCES, scaled
+from framework.timing.scale import scaled
 from framework.timing.server import Server
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
@@ -31,6 +31,7 @@ from tests.conftest import ROOT
 from tests.helpers.parts import load, made_up, put, seconds_of
 
 TP1 = Parallelism()
+SCALED = sorted(path.stem for path in (ROOT / "conf/gpu").glob("*.yaml") if load("gpu", path.stem).neighbour)
 ANY = Selector()
 
 
@@ -43,7 +44,7 @@ def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def own(tmp_path: Path) -> Path:
     """Made-up profiles of a model that does not ship, so that none of those that do is found."""
     directory = tmp_path / "own"
-    for gpu in ("h100", "l40s", "a100"):
+    for gpu in ("h100", "l40s", "a100", "rtx_pro_6000"):
         put(directory, "llama3_8b", gpu, "own", made_up(), made_up(parallelism=Parallelism(tp=2)))
     return directory
 
@@ -180,7 +181,16 @@ def test_what_cannot_be_is_not_told_to_be_made(own: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"backend": None}, {"backend": 3}, {"calibrated": "yes"}, {"profiles": 1}, {"neighbour": 2}]
+    "wrong",
+    [
+        {"backend": None},
+        {"backend": 3},
+        {"calibrated": "yes"},
+        {"profiles": 1},
+        {"neighbour": 2},
+        {"joint_attention": "maybe"},
+        {"missing": "guess"},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"timing.{next(iter(wrong))}"):
@@ -228,13 +238,16 @@ def test_compute_that_doubles_halves_what_it_limits() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SCALING_SOURCES)
+@pytest.mark.parametrize("name", SCALED)
 def test_unmeasured_gpus_are_scaled_from_a_measured_one(own: Path, name: str) -> None:
     timing = measured(own)
     row = timing.row(model(), gpu(name), TP1)
-    assert f"{name} scaled from {SCALING_SOURCES[name].gpu}" in timing.source
-    measured_row = measured(own).row(model(), gpu(SCALING_SOURCES[name].gpu), TP1)
-    assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
+    assert f"{name} scaled from {gpu(name).neighbour}" in timing.source
+    measured_row = measured(own).row(model(), gpu(gpu(name).neighbour), TP1)
+    if name != "rtx_pro_6000_workstation":  # all others compute less
+        assert prefill_s(row, 4096) > prefill_s(measured_row, 4096)
+    else:
+        assert prefill_s(row, 4096) < prefill_s(measured_row, 4096)
 
 
 def test_a_type_that_the_gpu_cannot_compute_is_refused(own: Path) -> None:
@@ -251,6 +264,80 @@ def test_a_gpu_of_one_s_own_has_the_neighbour_that_is_named(own: Path) -> None:
     timing = measured(own, neighbour="h100")
     timing.row(model(), mine, TP1)
     assert timing.source == "measured (mine scaled from h100, own 0.1)"
+
+
+def test_a_gpu_names_its_neighbour_and_the_gain_counts_for_that_one_alone(own: Path) -> None:
+    mine = replace(gpu("h100"), name="mine", neighbour="l40s", tensor_gain=0.5)
+    timing = measured(own)
+    row = timing.row(model(), mine, TP1)
+    assert timing.source == "measured (mine scaled from l40s, own 0.1)"
+    plain = measured(own).row(model(), replace(mine, tensor_gain=1.0), TP1)
+    assert prefill_s(row, 8192) > prefill_s(plain, 8192)
+    other = measured(own, neighbour="a100").row(model(), mine, TP1)
+    assert other == measured(own, neighbour="a100").row(model(), replace(mine, tensor_gain=1.0), TP1)
+
+
+@pytest.mark.parametrize("by", ["timing", "gpu"])
+def test_a_wrong_neighbour_is_answered_with_the_right_ones(own: Path, by: str) -> None:
+    mine = replace(gpu("h100"), name="mine", neighbour="h1000" if by == "gpu" else None)
+    timing = measured(own, neighbour="h1000" if by == "timing" else None)
+    said = (
+        f"{by}.neighbour=h1000: there are no measured times of llama3_8b with own on it;"
+        " choose one of a100, h100, l40s, rtx_pro_6000"
+    )
+    with pytest.raises(InputError) as caught:
+        timing.row(model(), mine, TP1)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "changes", "rows"),
+    [
+        ("l40s", {}, {}, 64),
+        ("l20", {}, {}, 64),  # scaled, but its own architecture counts
+        ("a100", {}, {}, 64),
+        ("h100", {}, {}, 0),
+        ("l40s", {"joint_attention": False}, {}, 0),
+        ("h100", {"joint_attention": True}, {}, 64),
+        ("l40s", {}, {"kv_dtype": "fp8"}, 0),
+    ],
+)
+def test_one_kernel_for_chunks_and_decodes_where_the_gpu_has_no_other(
+    own: Path, name: str, settings: dict[str, Any], changes: dict[str, Any], rows: int
+) -> None:
+    put(own, "llama3_8b", "l40s", "own", made_up(), made_up(kv_dtype="fp8"))
+    assert measured(own, **settings).row(model(**changes), gpu(name), TP1).decode_rows == rows
+
+
+@pytest.mark.parametrize(("backend", "rows"), [("vllm", 64), ("trtllm", 0), ("sglang", 0)])
+def test_other_servers_have_a_kernel_for_decodes(backend: str, rows: int) -> None:
+    assert Measured(backend).row(model(), gpu("l40s"), TP1).decode_rows == rows
+
+
+def test_a_gpu_that_nobody_measured_has_the_datasheet_s_times_and_says_so(own: Path) -> None:
+    timing = measured(own, missing="roofline", server=Server(name="some", step_s=1.0))
+    asked = model(), replace(gpu("h100"), name="mine"), TP1
+    assert timing.estimates(asked[1])
+    assert timing.row(*asked) == Roofline().row(*asked)
+    assert timing.source == "measured (mine by roofline, as no kernel was measured on it)"
+    assert not timing.estimates(gpu("h100"))
+    timing.row(model(), gpu("h100"), TP1)
+    assert timing.source.endswith("; h100, own 0.1; server some)")
+
+
+@pytest.mark.parametrize("changes", [{"name": "mine", "neighbour": "h1000"}, {"dtype": "fp8"}])
+def test_what_was_measured_of_another_kind_is_still_refused(own: Path, changes: dict[str, str]) -> None:
+    """A neighbour that is not there, or a type that was not measured on that GPU, is an error and no estimate."""
+    dtype = changes.pop("dtype", "bf16")
+    with pytest.raises(InputError, match="no measured times"):
+        measured(own, missing="roofline").row(model(dtype=dtype), replace(gpu("h100"), **changes), TP1)
+
+
+def test_no_calibration_of_a_neighbour_counts(own: Path) -> None:
+    """Shipped calibrations of H100 leave scaled GPUs alone."""
+    scaled_row = Measured().row(model(), gpu("h800"), TP1)
+    assert scaled_row == Measured(calibrated=False).row(model(), gpu("h800"), TP1)
+    assert scaled_row != Measured(calibrated_as="h100").row(model(), gpu("h800"), TP1)
 
 
 def test_a_changed_datasheet_is_scaled_and_says_so(own: Path) -> None:
@@ -274,7 +361,7 @@ def shipped(name: str, gpu_name: str, parallelism: Parallelism = TP1, backend: s
     return found.parts
 
 
-@pytest.mark.parametrize("name", SCALING_SOURCES)
+@pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_scaled_times_lie_above_the_roofline_and_near_it(name: str, tokens: int) -> None:
     """No part is faster than the datasheet allows, none much slower than kernels usually are."""

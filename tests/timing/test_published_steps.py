@@ -49,7 +49,7 @@ def test_steps_of_vllm_on_an_l20() -> None:
 
 
 def test_without_tiles_mixed_steps_would_be_too_fast() -> None:
-    assert mean_steps_s(Attention())["mixed"] < 0.8 * 0.251
+    assert mean_steps_s(Attention(decode_rows=0))["mixed"] < 0.8 * 0.251
 
 
 # Seconds of prefills of Yi-34B on a pair of A100 PCIe in chunks of 512, 1,024 and 2,048 tokens (Agrawal et al., OSDI

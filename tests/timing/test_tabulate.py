@@ -130,6 +130,40 @@ class TestInterpolation:
         curve = self.curve(_64=1e-3, _128=3e-3)
         assert curve.seconds(np.array([1.0, 64.0, 128.0, 1280.0])) == pytest.approx([1e-3, 1e-3, 3e-3, 30e-3])
 
+    def test_a_fixed_cost_counts_less_and_less_beyond(self) -> None:
+        """t = 1e-3 + n 1e-6 at 1,024 and 2,048 is known from there on, whatever the ideal, which is linear."""
+
+        def time_s(n: FloatArray) -> FloatArray:
+            return 1e-3 + n * 1e-6
+
+        table = grid(lambda n: float(time_s(np.asarray(n))), n=[512, 1024, 2048])
+        longer = interpolate(table, ("n",), lambda n: n * 1e-7, saturates=True)
+        sizes = np.array([2048.0, 4096.0, 65536.0])
+        np.testing.assert_allclose(longer.seconds(sizes), time_s(sizes))
+        held = interpolate(table, ("n",), lambda n: n * 1e-7)
+        assert held.seconds(65536.0) > 1.4 * time_s(np.asarray(65536.0))
+
+    def test_a_shorter_row_goes_on_by_its_own_law(self) -> None:
+        def time_s(b: float, n: float) -> float:
+            return b * (1e-3 + n * 1e-6)
+
+        table = grid(time_s, b=[1, 4], n=[512, 1024, 2048, 8192]).filter(~((pl.col("b") == 4) & (pl.col("n") > 2048)))
+        stairs = interpolate(table, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True)
+        assert stairs.seconds(4.0, 8192.0) == pytest.approx(time_s(4, 8192))
+        assert list(stairs.limit_together(np.array([1.0, 2.0, 4.0, 8.0]))) == [8192, 4096, 2048, 2048]
+
+    def test_what_is_read_together_is_known_from_fewer_longer_ones(self) -> None:
+        """Time is that of b n bytes, and bends at 16,384 of them, which a row of 8 has and one of 16 has not."""
+
+        def time_s(b: float, n: float) -> float:
+            return 1e-5 + min(b * n, 16384) * 1e-8 + max(b * n - 16384, 0) * 5e-9
+
+        table = grid(time_s, b=[8, 16], n=[512, 1024, 2048, 4096, 8192])
+        short = table.filter((pl.col("b") == 8) | (pl.col("n") <= 1024))
+        fit = interpolate(short, ("b", "n"), lambda b, n: b * n * 1e-9, saturates=True, together=True)
+        assert fit.seconds(16.0, 4096.0) == pytest.approx(time_s(16, 4096))
+        assert fit.seconds(16.0, 8192.0) == pytest.approx(time_s(16, 8192), rel=0.05)
+
     def test_nothing_is_faster_than_light(self) -> None:
         assert self.curve(_64=1e-6, _128=1e-3).seconds(64.0) == pytest.approx(64e-6)
 
@@ -219,6 +253,19 @@ class TestSteps:
         assert times.step_s([(0, 256), (128, 128)], 8 + 128, 8000, 10) == pytest.approx(
             expected_s + float(times.decode_s(at(136), at(8000)) - times.decode_s(at(8), at(8000)))
         )
+
+    def test_sampling_joins_the_projection_where_it_was_measured(self) -> None:
+        sampler = grid(lambda batch, **_: 1e-5 + batch * 1e-6, vocab=DENSE.vocab, batch=[1, 8, 64])
+        plain, sampling = exact(DENSE), exact(DENSE, tables={**TABLES, "sampler": sampler})
+        assert sampling.logits_s(at(8)) - plain.logits_s(at(8)) == pytest.approx(18e-6)
+
+    def test_elementwise_kernels_are_those_that_were_measured(self) -> None:
+        """Of ten kernels a launch of 5 us each, and all bytes at 2 TB/s."""
+        measured = grid(lambda bytes: 5e-6 + bytes / 2e12, bytes=[2**power for power in range(10, 32)])
+        values = 2 * 64 * (2 * 8 * 512 + 2 * 3 * 1024 + 2 * 512 + 2 * 2 * (8 + 2 + 4) * 64)
+        cost = exact(DENSE, tables={**TABLES, "elementwise": measured})
+        assert cost.elementwise_s(at(64)) == pytest.approx(10 * 5e-6 + values / 2e12, rel=0.05)
+        assert cost.copies_s == 0.0  # all ten are in every step
 
     def test_two_gpus_reduce_after_embedding_attention_and_mlp(self) -> None:
         message = 64 * 512 * 2

@@ -12,9 +12,8 @@ import numpy as np
 
 from framework.codes import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS
 from framework.compiler.decorators import inner
-from framework.engine.mechanisms.attention_overlap import beside_chunks_s
 from framework.engine.state import State
-from framework.timing.table import StepTables, base_s, chunk_s, decode_s, uneven_s
+from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
 # Of each rank, in `State.lists` at `ranks_at`: decoding requests and the sum of their offsets, prefilling ones and the
@@ -171,7 +170,7 @@ def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -
             longest = s.lists[at + LARGEST] + inst.decode_steps + 1 + step.depth
             value_s += uneven_s(tables, inst.pool, batch, context, longest)
         if chunk_tokens > 0:
-            value_s = beside_chunks_s(s, i, batch, context, value_s)
+            value_s = beside_chunks_s(tables, inst.pool, batch, context, value_s)
     first_s += chunks_s + value_s
     if chunk_tokens > 0 and running > 0:
         first_s -= s.options.attention_overlap * min(chunks_s, value_s)

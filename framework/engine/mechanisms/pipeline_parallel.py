@@ -9,9 +9,8 @@ leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
 from __future__ import annotations
 
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.mechanisms.attention_overlap import beside_chunks_s
 from framework.engine.state import State
-from framework.timing.table import StepTables, base_s, chunk_s
+from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s
 
 
 @inner
@@ -71,7 +70,8 @@ def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> 
     inst, step = s.instances[i], s.step[i]
     _note_micro_batches(s, i)
     slowest, sum_s = 0.0, 0.0
-    beside_s = beside_chunks_s(s, i, decodes, context, decode_s) if decodes > 0 else 0.0
+    tables = StepTables(s.timing_rows, s.timing_data)
+    beside_s = beside_chunks_s(tables, inst.pool, decodes, context, decode_s) if decodes > 0 else 0.0
     for m in range(inst.stages):
         if decodes == 0 and s.lists[inst.loads_at + m] == 0:
             continue

@@ -121,7 +121,7 @@ def attentions_s(s: Simulation, prefill_s: float, decode_s: float, both: bool) -
 
 def beside_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s: float) -> float:
     """Attention of decodes in a step with chunks, where one kernel has the tiles of both."""
-    rows = s.options.decode_rows
+    rows = s.timing.decode_rows(pool)
     return decode_s if rows == 0 else max(decode_s, batch * s.timing.chunk_s(pool, context // batch, rows))
 
 

@@ -17,6 +17,8 @@ class StepTime(Protocol):
 
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float: ...
 
+    def decode_rows(self, pool: int) -> int: ...
+
     def decode_s(self, pool: int, decodes: int, context: int) -> float: ...
 
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float: ...
@@ -103,7 +105,6 @@ class Options:
     kv_bytes_per_token: float = 1.0  # in memory
     copy_bytes_per_token: float | None = None  # on a link, None: the same
     attention_overlap: float = 0.0
-    decode_rows: int = 0  # that a decode takes up in a step with chunks, 0: none
     max_context: int = 1 << 40
     latency_s: float = 0.0
     link_sharing: str = "fair"  # or fifo

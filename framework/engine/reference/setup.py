@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from framework.engine.config import EngineConfig, Setting
+from framework.engine.config import EngineConfig, Setting, step_row
 from framework.engine.reference.options import Drafts, Options, Spec, Tier
 from framework.errors import InputError
 from framework.system.cluster import PoolSpec
@@ -40,6 +40,10 @@ class TableTime:
         """Prefill attention of one chunk."""
         return self.factors[0] * float(table.chunk_s(self.tables, pool, prefix, chunk))
 
+    def decode_rows(self, pool: int) -> int:
+        """The rows that a decode takes up in a step with chunks; 0: its kernel is its own."""
+        return int(self.tables.rows[pool]["decode_rows"])
+
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
         """Decode attention."""
         return float(table.decode_s(self.tables, pool, decodes, self.factors[1] * context)[0])  # type: ignore[arg-type]
@@ -64,8 +68,9 @@ class TableTime:
 def step_time(setting: Setting) -> TableTime:
     """Step times of the setting's pools."""
     kv, model, pools = setting.engine.kv_compression, setting.model, setting.cluster.pools
+    attention = setting.engine.attention
     return TableTime(
-        table.stack([setting.timing.row(model, pool.gpu, pool.parallelism) for pool in pools]),
+        table.stack([attention.step_row(setting.timing.row(model, pool.gpu, pool.parallelism)) for pool in pools]),
         (kv.prefill_factor, kv.read_factor),
         tuple(_token_s(setting, pool, kv.pack_bytes_s) for pool in pools),
     )
@@ -73,9 +78,9 @@ def step_time(setting: Setting) -> TableTime:
 
 def shown_tables(setting: Setting) -> StepTables:
     """The tables that a policy is shown: those of the rows with the format of KV in them."""
-    kv, model = setting.engine.kv_compression, setting.model
-    pools = [(pool.gpu, pool.parallelism) for pool in setting.cluster.pools]
-    return table.stack([kv.step_row(setting.timing.row(model, gpu, split), model, split) for gpu, split in pools])
+    return table.stack(
+        [step_row(setting.engine, setting.timing, setting.model, pool) for pool in setting.cluster.pools]
+    )
 
 
 def options(setting: Setting) -> Options:
@@ -95,7 +100,6 @@ def options(setting: Setting) -> Options:
         kv_bytes_per_token=_kv_bytes(setting),
         copy_bytes_per_token=model.kv_bytes_per_token * engine.kv_compression.copy_share,
         attention_overlap=engine.attention.overlap,
-        decode_rows=engine.attention.decode_rows,
         max_context=model.max_context,
         admission_wait_steps=engine.admission_wait_steps,
         role_change_s=engine.role_change_s,

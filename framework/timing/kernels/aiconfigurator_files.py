@@ -11,8 +11,7 @@ from framework.errors import InputError
 from framework.timing.kernels.table import NAMES
 from framework.timing.profile import NODE_GPUS
 
-# Left out are 8-bit integers (int8_wo, sq) and 4-bit integers times 8-bit activations (w4afp8): framework.system.gpu
-# has no such types.
+# Left out are 4-bit integers times 8-bit activations (w4afp8): framework.system.gpu has no such type.
 _DTYPES = {
     "bfloat16": "bf16",
     "half": "bf16",
@@ -22,6 +21,8 @@ _DTYPES = {
     "w4a16_mxfp4": "mxfp4",
     "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
     "int4_wo": "int4",
+    "int8_wo": "int8_wo",
+    "sq": "int8",
 }
 _US = 1e-6
 _BF16_BYTES = 2
@@ -109,6 +110,13 @@ def _latent(name: str, tokens: Mapping[str, str | pl.Expr], module: int) -> File
 def _quantize(name: str, phase: str) -> File:
     columns: dict[str, str | pl.Expr] = {"dtype": "quant_dtype", "m": "m", "k": "k", "phase": pl.lit(phase)}
     return File("quantize", name, columns)
+
+
+def _scaling(folder: str | None) -> File:
+    """Kernels that read a matrix in bf16 and write it in fp8."""
+    moved = pl.col("m") * pl.col("k") * (_BF16_BYTES + 1)
+    keep = (pl.col("quant_dtype") == "fp8") & (pl.col("kernel_source") != "sglang")
+    return File("quantize", "scale_matrix", {"bytes": moved}, keep, folder, fills=() if folder is None else ("bytes",))
 
 
 def _deepep(name: str, comm: str, phase: str, latency_us: pl.Expr, keep: pl.Expr | None = None) -> File:
@@ -224,6 +232,8 @@ FILES: Mapping[str, Sequence[File]] = {
             },
         )
     ],
+    # Scaling a matrix to fp8 is an elementwise kernel; that of SGLang's tables is ten times slower than others are.
+    "elementwise": [_scaling(None), _scaling("vllm")],
     "quantize": [_quantize("computescale", "scale"), _quantize("scale_matrix", "apply")],
 }
 

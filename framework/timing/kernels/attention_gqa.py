@@ -62,7 +62,7 @@ class GroupedQuery:
         return min(float(layers.prefill.limit(1.0)) for layers in self._layers())
 
     def context_limit(self, batch: FloatArray) -> FloatArray:
-        return np.minimum.reduce([layers.decode.limit(batch) for layers in self._layers()])
+        return np.minimum.reduce([layers.decode.limit_together(batch) for layers in self._layers()])
 
     def _heads(self) -> tuple[int, int]:
         return self.model.heads_on(self.tp)

@@ -40,7 +40,7 @@ class _Mla:
         return float(self._prefill().limit(1.0))
 
     def context_limit(self, batch: FloatArray) -> FloatArray:
-        return self._decode().limit(batch)
+        return self._decode().limit_together(batch)
 
     @property
     def _module(self) -> int:
@@ -105,8 +105,8 @@ class _Mla:
 
     def _fit(self, operation: str, sizes: tuple[str, str], ideal: Callable[[int], Ideal]) -> Interpolated:
         def make() -> Interpolated:
-            rows = self._rows(operation)
-            return interpolate(rows, sizes, ideal(int(rows["heads"][0])), ideal(self._heads))
+            rows, saturates = self._rows(operation), self.operations.kernels.saturates
+            return interpolate(rows, sizes, ideal(int(rows["heads"][0])), ideal(self._heads), saturates=saturates)
 
         return self.operations.fit((operation, self._module), make)
 

@@ -10,6 +10,7 @@ a profile there already has stay, as long as they come from the same tables. Mod
 
 Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
 kernels=FILE, from a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur.
+missing=roofline: operations that were not measured are taken from the datasheet, and the profile names them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from framework.cli.arguments import configured, split_arguments, whole
+from framework.cli.arguments import configured, is_config_dir, split_arguments, whole
 from framework.cli.launch import launch
 from framework.cli.terminal import progress_bar, results_console
-from framework.errors import InputError
+from framework.errors import InputError, require_choice
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -37,11 +38,13 @@ from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.kernels.tabulate import tabulate
 from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import Origin, Profile
+from framework.timing.scale import same_speed
 from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
 
 _SIZES = ("tp", "pp", "dp", "ep")
 _TYPES = ("dtype", "expert_dtype", "kv_dtype")
-_OWN = ("model", "gpu", "backend", *_SIZES, *_TYPES, "kernels", "out")
+_OWN = ("model", "gpu", "backend", *_SIZES, *_TYPES, "kernels", "missing", "out")
+_MISSING = ("refuse", "roofline")
 _PACKAGE = "package"
 _CITATIONS = {
     "aiconfigurator-core": "NVIDIA, aiconfigurator-core {version}, github.com/ai-dynamo/aiconfigurator: kernel times"
@@ -55,7 +58,8 @@ class Request:
     """Which profiles to make, and where to.
 
     `parallelisms` and `types` are None where those that ship are to be made. `kernels` is "package" or a file, as for
-    `load_kernels`. With `keep`, entries that are at `out` already stay.
+    `load_kernels`. With `estimates`, what was not measured is taken from the datasheet. With `keep`, entries that are
+    at `out` already stay.
     """
 
     models: tuple[Model, ...]
@@ -64,6 +68,7 @@ class Request:
     parallelisms: tuple[Parallelism, ...] | None
     types: Types | None
     kernels: str
+    estimates: bool
     keep: bool
     out: Path
     command: str
@@ -122,8 +127,11 @@ def build(request: Request, progress: Callable[[int, int], None] | None = None) 
 def _profile(request: Request, kernels: Kernels, model: Model, gpu: Gpu, made: Made) -> Profile | None:
     entries: dict[Setup, StepParts] = {}
     for candidate, setup in _candidates(request, model, gpu):
+        estimated: set[str] = set()
+        asked = replace(kernels, estimated=estimated if request.estimates else None)
         try:
-            entries[setup] = tabulate(kernels, candidate, gpu, setup.parallelism)
+            parts = tabulate(asked, candidate, gpu, setup.parallelism)
+            entries[setup] = replace(parts, estimated=tuple(sorted(estimated)))
         except InputError as error:
             made.miss(str(error), f"{model.name} {gpu.name} {kernels.provenance.backend} {setup}")
     if not entries:
@@ -149,7 +157,8 @@ def _kept(out: Path, origin: Origin) -> dict[Setup, StepParts]:
     if not path.is_file():
         return {}
     there = profile_files.read_profile(path)
-    if replace(there.origin, command=origin.command, project=origin.project) != origin:
+    known = replace(there.origin, command=origin.command, project=origin.project, device=origin.device)
+    if known != origin or not same_speed(there.origin.device, origin.device):
         return {}
     return {parts.setup: parts for parts in there.entries}
 
@@ -214,6 +223,7 @@ def parse(words: Sequence[str]) -> Request:
         parallelisms=(Parallelism(**sizes),) if sizes else None,
         types=types,
         kernels=own.get("kernels", _PACKAGE),
+        estimates=_estimates(own.get("missing", "refuse")),
         keep=bool(set(own) - {"out"}),
         out=out,
         command=" ".join(
@@ -222,10 +232,15 @@ def parse(words: Sequence[str]) -> Request:
     )
 
 
+def _estimates(missing: str) -> bool:
+    require_choice("missing", missing, _MISSING)
+    return missing == "roofline"
+
+
 def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], overrides: Sequence[str]) -> Any:
     """What conf/ has under the names of a group that were given, or under all that ship."""
     names = dict.fromkeys(own[group].split(",") if group in own else default)
-    further = [word for word in overrides if word.startswith(f"{group}.")]
+    further = [word for word in overrides if word.startswith(f"{group}.") or is_config_dir(word)]
     return tuple(configured([f"{group}={name}", *further], [group])[group] for name in names)
 
 

@@ -41,7 +41,10 @@ _AXIS = {
     "all_gather": "bytes",
     "reduce_scatter": "bytes",
     "all_to_all": "bytes",
+    "elementwise": "bytes",
+    "sampler": "batch",
 }
+_LINKED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch")  # what moves over links
 # Heads of multi-head latent attention: 128 + 64 values of a query, 128 of a value, 512 + 64 cached (arXiv 2405.04434).
 _NOPE, _ROPE, _VALUE, _RANK = 128, 64, 128, 512
 
@@ -176,7 +179,7 @@ def _refuse_first(
 def _light(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
     """The rows with the FLOPs, bytes and speed of light of each, and whether it is too fast."""
     flops, moved = _flops_and_bytes(operation)
-    links = operation == "dispatch" or "bytes" in OPERATIONS[operation]
+    links = operation in _LINKED
     bandwidth = gpu.link_bytes_s if links else gpu.bandwidth_bytes_s
     computed = "dtype" in OPERATIONS[operation] and operation in ("gemm", "experts", "spread_experts", "latent_bmm")
     peak = _by_dtype({name: _peak(gpu, name) for name in DTYPE_BYTES}) if computed else pl.lit(_fastest_peak(gpu))
@@ -211,6 +214,9 @@ def _flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
     if operation == "latent_bmm":
         heads, tokens = _columns("heads", "tokens")
         return 2.0 * heads * tokens * float(_NOPE * _RANK), heads * float(_NOPE * _RANK) * weight
+    if operation == "sampler":
+        vocab, batch = _columns("vocab", "batch")
+        return none, vocab * batch * 2.0
     if operation == "quantize":
         m, k = _columns("m", "k")
         return none, m * k * 2.0

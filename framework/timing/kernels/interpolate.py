@@ -5,7 +5,9 @@ Their utilisation, the time at the speed of light (roofline: Williams, Waterman,
 visual performance model for multicore architectures", CACM 52(4), 2009) over the measured time, varies slowly. Its
 logarithm is interpolated linearly in the logarithms of all sizes: a plateau (time constant while a tile fills) and a
 power law are both exact. Beyond the largest size the utilisation of the last measured point holds, below the smallest
-its time does.
+its time does. Attention fills the GPU the better the longer it goes on: what it wastes on a call or a tile counts less
+and less, so that one over its utilisation approaches a constant as one over the size (docs/timing_kernels.md says how
+well that meets lengths that were measured and kept apart).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from framework.errors import InputError
 from framework.timing.curves import FloatArray
 
+_ESTIMATED_SIZE = 2.0**17  # up to which an estimate counts as known
 Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
 
 
@@ -34,7 +37,8 @@ class Interpolated:
     last axis that has one. `limits` has the largest measured last size for all sizes but the last, of shape
     (len(axes[0]), ..., len(axes[-2])). `ideal` gives the seconds at the speed of light. What was measured may be a
     share of what is asked for, 1 / `stretch` of it, and keep the GPU as busy with `stretch` times the first size; that
-    says nothing of a larger batch than was measured, so that no less than its own utilisation counts.
+    says nothing of a larger batch than was measured, so that no less than its own utilisation counts. With `saturates`,
+    beyond the largest last size one over the utilisation falls on as it did over the last octave, as one over the size.
     """
 
     axes: tuple[FloatArray, ...]
@@ -42,13 +46,14 @@ class Interpolated:
     limits: FloatArray
     ideal: Ideal
     stretch: float = 1.0
+    saturates: bool = False
 
     def seconds(self, *sizes: FloatArray | float) -> FloatArray:
         """The seconds at d sizes >= 0, which broadcast against each other, and whose shape the result has."""
         held = [np.maximum(size, 2.0**least) for size, least in zip(sizes, self._smallest, strict=True)]
-        utilisation = self._utilisation(held[0] * self.stretch, *held[1:])
+        utilisation = self._beyond(held[0] * self.stretch, *held[1:])
         if self.stretch > 1:
-            utilisation = np.maximum(utilisation, self._utilisation(*held))
+            utilisation = np.maximum(utilisation, self._beyond(*held))
         return np.asarray(self.ideal(*held) * 2.0**-utilisation)
 
     def limit(self, *sizes: FloatArray | float) -> FloatArray:
@@ -59,6 +64,29 @@ class Interpolated:
             # A neighbour counts only where the size really lies between the two.
             neighbours.append(np.where(corner.weight > 0, self.limits[corner.at], np.inf))
         return np.minimum.reduce(neighbours)
+
+    def limit_together(self, size: FloatArray | float) -> FloatArray:
+        """The largest second size that was measured around a first one, or with which both multiply to what was.
+
+        Of two sizes, which together say how much a kernel reads: as much was measured of fewer, longer ones. Unless
+        times saturate, `limit`.
+        """
+        if not self.saturates:
+            return self.limit(size)
+        first = 2.0 ** self.axes[0]
+        most = np.maximum.accumulate(first * self.limits)
+        asked = np.asarray(size) * min(self.stretch, 1.0)
+        at = np.maximum(np.searchsorted(first, asked, side="right") - 1, 0)
+        return np.maximum(self.limit(size), most[at] / np.maximum(asked, first[0]))
+
+    def _beyond(self, *sizes: FloatArray | float) -> FloatArray:
+        """Log2 of the utilisation, beyond the largest last size too."""
+        if not self.saturates:
+            return self._utilisation(*sizes)
+        *others, last = sizes
+        reached = np.minimum(last, 2.0 ** self.axes[-1][-1])
+        here, halfway = self._utilisation(*others, reached), self._utilisation(*others, reached / 2)
+        return _saturated(here, halfway, reached / last)
 
     @property
     def _smallest(self) -> list[float]:
@@ -77,13 +105,21 @@ class Interpolated:
 
 
 def interpolate(
-    rows: pl.DataFrame, sizes: Sequence[str], ideal: Ideal, wanted: Ideal | None = None, capped: bool = True
+    rows: pl.DataFrame,
+    sizes: Sequence[str],
+    ideal: Ideal,
+    wanted: Ideal | None = None,
+    capped: bool = True,
+    saturates: bool = False,
+    together: bool = False,
 ) -> Interpolated:
     """The interpolation of the column latency_s over the columns `sizes`, which no two rows have alike.
 
     `ideal` gives the seconds at the speed of light of what was measured, and `wanted` those of what is asked for, where
     that is something else of which the same utilisation is expected. With `capped`, `ideal` is a bound, so that times
-    below it (data that stayed in cache) are raised to it; otherwise it only says how time scales. Raises InputError for
+    below it (data that stayed in cache) are raised to it; otherwise it only says how time scales. `saturates` as in
+    `Interpolated`; with `together`, the product of two sizes says how much is read, so that a row which ends goes on as
+    a measured one of fewer, longer ones does. Raises InputError for
     an empty table, and for times and sizes that are not positive.
     """
     if rows.is_empty():
@@ -97,9 +133,21 @@ def interpolate(
     utilisation = np.log2(ideal(*columns) / latency_s)
     grid[places] = np.minimum(utilisation, 0.0) if capped else utilisation
     measured = np.where(np.isnan(grid), 0.0, knots[-1])
+    if together:
+        _go_on_together(grid, *(np.log2(axis) for axis in knots))
+    if saturates:
+        _saturate(grid, np.log2(knots[-1]))
     for axis in reversed(range(grid.ndim)):
         grid = _fill(grid, axis)
-    return Interpolated(tuple(np.log2(axis) for axis in knots), grid, measured.max(axis=-1), wanted or ideal)
+    axes = tuple(np.log2(axis) for axis in knots)
+    return Interpolated(axes, grid, measured.max(axis=-1), wanted or ideal, saturates=saturates)
+
+
+def estimated(sizes: int, ideal: Ideal, utilisation: float) -> Interpolated:
+    """An operation over so many sizes of which nothing was measured: everywhere of the same utilisation."""
+    ends = np.array([0.0, np.log2(_ESTIMATED_SIZE)])
+    held = np.full((2,) * sizes, np.log2(utilisation))
+    return Interpolated((ends,) * sizes, held, np.full((2,) * (sizes - 1), _ESTIMATED_SIZE), ideal)
 
 
 def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:
@@ -140,6 +188,44 @@ def _place(axis: FloatArray, x: FloatArray) -> tuple[NDArray[np.intp], FloatArra
         return np.zeros(np.shape(x), np.intp), np.zeros(np.shape(x))
     at = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
     return at, np.clip((x - axis[at]) / (axis[at + 1] - axis[at]), 0.0, 1.0)
+
+
+def _go_on_together(grid: FloatArray, first: FloatArray, second: FloatArray) -> None:
+    """Fill, in place, what lies beyond the end of each row as far as rows before it have the product of both sizes.
+
+    `first` and `second` have the log2 of the sizes. The row goes on with the changes of the nearest such row.
+    """
+    ends = [second[np.flatnonzero(~np.isnan(row))[-1]] if not np.all(np.isnan(row)) else -np.inf for row in grid]
+    for i in range(1, len(first)):
+        known = np.flatnonzero(~np.isnan(grid[i]))
+        for j in range(known[-1] + 1, len(second)) if len(known) else ():
+            product = first[i] + second[j]
+            longer = [k for k in range(i) if first[k] + ends[k] >= product]
+            if not longer:
+                break
+            row = grid[longer[-1]]
+            there = ~np.isnan(row)
+            shift = first[i] - first[longer[-1]]
+            here, last = np.interp([second[j] + shift, second[known[-1]] + shift], second[there], row[there])
+            grid[i, j] = min(grid[i, known[-1]] + here - last, 0.0)
+
+
+def _saturate(grid: FloatArray, last_axis: FloatArray) -> None:
+    """Fill, in place, what lies beyond the last measured size of each row; `last_axis` has the log2 of the sizes."""
+    for place in np.ndindex(grid.shape[:-1]):
+        row = grid[place]
+        known = np.flatnonzero(~np.isnan(row))
+        if len(known) > 1:
+            end = known[-1]
+            halfway = np.interp(last_axis[end] - 1, last_axis[known], row[known])
+            row[end + 1 :] = _saturated(row[end], halfway, 2.0 ** (last_axis[end] - last_axis[end + 1 :]))
+
+
+def _saturated(reached: FloatArray, halfway: FloatArray, share: FloatArray) -> FloatArray:
+    """Log2 of the utilisation at a size of which `share` was reached, from those there and at half of that."""
+    here = 2.0**-reached
+    falls = np.clip(2.0**-halfway - here, 0.0, here / 2)
+    return np.asarray(-np.log2(np.maximum(here - falls * (1 - share), 1.0)))
 
 
 def _fill(grid: FloatArray, axis: int) -> FloatArray:

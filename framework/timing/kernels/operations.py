@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,26 @@ from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Experts
 from framework.timing.curves import FloatArray
-from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
+from framework.timing.kernels.copies import Copies
+from framework.timing.kernels.interpolate import Ideal, Interpolated, estimated, interpolate, nearest
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
 ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
-# A kernel that only moves data reaches 80 % of the bandwidth after a launch of 3 us: the values that
+# Where no elementwise kernel was measured, one reaches 80 % of the bandwidth after a launch of 3 us: the values that
 # aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
 _COPY_BANDWIDTH = 0.8
+# Measured kernels have the cache to themselves; in a step weights stream through it between one kernel and the next. As
+# many bytes again are taken to lie in the way.
+_CACHE_SHARED = 2.0
 LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 _NETWORK_S = 15e-6  # of a round between nodes; estimate
-_LINKED = {"gb200": 72, "gb300": 72}  # GPUs that reach each other by NVLink where these are more than a node's
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
+_ESTIMATED = 0.7  # utilisation of what is taken from the datasheet; matrix products measured on GPUs reach 0.6 to 0.85
+_ROUND_S = 15e-6  # of an all-reduce for each GPU after the first, where the GPU states none
 _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
 
 
@@ -58,26 +64,41 @@ class Operations:
     gpu: Gpu
     _fits: dict[tuple[Any, ...], Interpolated] = field(default_factory=dict, repr=False)
 
+    @property
+    def launch_s(self) -> float:
+        """Seconds of an elementwise kernel that has next to nothing to do."""
+        return self._copies.launch_s
+
     def copy_s(self, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of an elementwise kernel that reads and writes so many bytes, its launch apart."""
-        return np.asarray(moved_bytes / (_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s))
+        return self._copies.seconds(np.asarray(moved_bytes, np.float64))
+
+    @property
+    def elementwise_measured(self) -> bool:
+        """Whether elementwise kernels were measured on their own."""
+        return "elementwise" in self.kernels.tables
+
+    @cached_property
+    def _copies(self) -> Copies:
+        if not self.elementwise_measured:
+            return Copies.at(_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s, LAUNCH_S)
+        return Copies.measured(self.rows("elementwise", {}), _CACHE_SHARED)
 
     def gemm(self, dtype: str) -> Interpolated:
         """The product of (m, k) activations and (k, n) weights of `dtype`, over (n, k, m).
 
         Scaling the activations is included.
         """
-        key = ("gemm", dtype)
-        if key not in self._fits:
-            rows = self._gemm_rows(dtype)
-            flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
+        flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
 
-            def ideal(n: FloatArray, k: FloatArray, m: FloatArray) -> FloatArray:
-                moved = n * k * weight_bytes + (n + k) * m * ACTIVATION_BYTES
-                return self.ideal_s(2.0 * m * n * k, moved, flops)
+        def ideal(n: FloatArray, k: FloatArray, m: FloatArray) -> FloatArray:
+            moved = n * k * weight_bytes + (n + k) * m * ACTIVATION_BYTES
+            return self.ideal_s(2.0 * m * n * k, moved, flops)
 
-            self._fits[key] = interpolate(rows, ("n", "k", "m"), ideal)
-        return self._fits[key]
+        def make() -> Interpolated:
+            return interpolate(self._gemm_rows(dtype), ("n", "k", "m"), ideal)
+
+        return self.fit(("gemm", dtype), lambda: self._or_estimated("gemm", make, 3, ideal))
 
     def experts(self, dtype: str, hidden: int, experts: Experts, tp: int, ep: int) -> Interpolated:
         """A layer's routed experts, over the tokens that enter it on all GPUs that share it.
@@ -85,35 +106,30 @@ class Operations:
         Each of `ep` groups has whole experts, and `tp` GPUs of a group split each of them. Among the GPUs of several
         nodes, kernels made for that count where they were measured, under even routing.
         """
-        key = ("experts", dtype, hidden, experts, tp, ep)
-        if key not in self._fits:
-            intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
-            dtype = self._multiplied_as(dtype)
-            shape = {
-                "dtype": dtype,
-                "hidden": hidden,
-                "intermediate": intermediate,
-                "experts": count,
-                "per_token": per_token,
-            }
+        intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
+
+        def ideal(dtype: str, shards: float) -> Ideal:
+            def seconds(tokens: FloatArray) -> FloatArray:
+                matrices = 3.0 * hidden * intermediate * count / shards
+                read = matrices * (1.0 - (1.0 - per_token / count) ** tokens) * DTYPE_BYTES[dtype]
+                moved = read + 2.0 * tokens * per_token * hidden / shards * ACTIVATION_BYTES
+                return self.ideal_s(2.0 * matrices * per_token / count * tokens, moved, self.gpu.peak(dtype))
+
+            return seconds
+
+        def make() -> Interpolated:
+            multiplied = self._multiplied_as(dtype)
+            shape = {"dtype": multiplied, "hidden": hidden, "intermediate": intermediate, "experts": count}
+            shape |= {"per_token": per_token}
             preferred = _EVEN if experts.shared_intermediate else _UNEVEN
             spread = ep > NODE_GPUS and tp == 1 and self._has("spread_experts", shape)
             rows = self.rows("spread_experts" if spread else "experts", shape)
             rows = nearest(_distribution(rows, preferred), {"ep": ep, "tp": tp})
-            flops, weight_bytes = self.gpu.peak(dtype), DTYPE_BYTES[dtype]
+            measured = ideal(multiplied, float(rows["tp"][0] * rows["ep"][0]))
+            return interpolate(rows, ("tokens",), measured, ideal(multiplied, float(tp * ep)), capped=False)
 
-            def ideal(shards: float) -> Ideal:
-                def seconds(tokens: FloatArray) -> FloatArray:
-                    matrices = 3.0 * hidden * intermediate * count / shards
-                    read = matrices * (1.0 - (1.0 - per_token / count) ** tokens) * weight_bytes
-                    moved = read + 2.0 * tokens * per_token * hidden / shards * ACTIVATION_BYTES
-                    return self.ideal_s(2.0 * matrices * per_token / count * tokens, moved, flops)
-
-                return seconds
-
-            measured = ideal(float(rows["tp"][0] * rows["ep"][0]))
-            self._fits[key] = interpolate(rows, ("tokens",), measured, ideal(float(tp * ep)), capped=False)
-        return self._fits[key]
+        key = ("experts", dtype, hidden, experts, tp, ep)
+        return self.fit(key, lambda: self._or_estimated("experts", make, 1, ideal(dtype, float(tp * ep))))
 
     def collective_s(self, operation: str, gpus: int, message_bytes: FloatArray) -> FloatArray:
         """Seconds of an all_reduce, all_gather or reduce_scatter of a message among `gpus` GPUs; 0 for a single one.
@@ -124,69 +140,90 @@ class Operations:
         if gpus == 1:
             return np.zeros(np.shape(message_bytes))
         rounds = 2.0 if operation == "all_reduce" else 1.0
-        node = _LINKED.get(self.gpu.name, NODE_GPUS)
+        node = self.gpu.linked_gpus
         if gpus > node:
             nodes = -(-gpus // node)
             across_s = np.asarray(message_bytes) / node * (nodes - 1) / nodes / self.gpu.nic_bytes_s + _NETWORK_S
             return self.collective_s(operation, node, message_bytes) + rounds * across_s
-        key = (operation, gpus)
-        if key not in self._fits:
+
+        def ring_s(among: int, link: float) -> Ideal:
+            return lambda sent: np.asarray(rounds * (among - 1) / among * sent / link)
+
+        def make() -> Interpolated:
             rows = nearest(self.rows(operation, {}), {"gpus": gpus})
             measured = int(rows["gpus"][0])
+            ideal, wanted = (ring_s(among, self.link_bytes_s(among, measured)) for among in (measured, gpus))
+            return interpolate(rows, ("bytes",), ideal, wanted, capped=False)
 
-            def ideal(among: int) -> Ideal:
-                link = self.link_bytes_s(among, measured)
-                return lambda sent: np.asarray(rounds * (among - 1) / among * sent / link)
+        def linked_s(sent: FloatArray) -> FloatArray:
+            latency_s = _ROUND_S if self.gpu.link_latency_s is None else self.gpu.link_latency_s
+            reached = self.gpu.link_bytes_s * self.gpu.link_efficiency
+            return _ESTIMATED * (latency_s * (gpus - 1) + ring_s(gpus, reached)(sent))
 
-            self._fits[key] = interpolate(rows, ("bytes",), ideal(measured), ideal(gpus), capped=False)
-        return self._fits[key].seconds(message_bytes)
+        fit = self.fit((operation, gpus), lambda: self._or_estimated(operation, make, 1, linked_s))
+        return fit.seconds(message_bytes)
 
     def prefill_attention(self, shard: Shard) -> Interpolated:
         """Prefill attention of one layer, over (sequences, tokens of each), with nothing cached before."""
-        key = ("prefill_attention", shard)
-        if key not in self._fits:
+
+        def ideal(of: Shard) -> Ideal:
+            wide = 2.0 * (of.heads + of.kv_heads) * of.head_dim * ACTIVATION_BYTES
+
+            def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
+                seen = of.seen(tokens)
+                flops = 4.0 * batch * of.heads * of.head_dim * (tokens * seen - seen * seen / 2.0)
+                return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
+
+            return seconds
+
+        def make() -> Interpolated:
             rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
+            measured, saturates = _measured(rows), self.kernels.saturates
+            fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard), saturates=saturates)
+            return replace(fit, stretch=shard.heads / measured.heads)
 
-            def ideal(of: Shard) -> Ideal:
-                wide = 2.0 * (of.heads + of.kv_heads) * of.head_dim * ACTIVATION_BYTES
-
-                def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
-                    seen = of.seen(tokens)
-                    flops = 4.0 * batch * of.heads * of.head_dim * (tokens * seen - seen * seen / 2.0)
-                    return self.ideal_s(flops, batch * tokens * wide, self.gpu.peak("bf16"))
-
-                return seconds
-
-            measured = _measured(rows)
-            fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard))
-            self._fits[key] = replace(fit, stretch=shard.heads / measured.heads)
-        return self._fits[key]
+        key = ("prefill_attention", shard)
+        return self.fit(key, lambda: self._or_estimated("prefill_attention", make, 2, ideal(shard)))
 
     def decode_attention(self, shard: Shard) -> Interpolated:
         """Decode attention of one layer, over (sequences, context of each), with one new token a sequence."""
+
+        def ideal(of: Shard) -> Ideal:
+            cached = 2.0 * of.kv_heads * of.head_dim * DTYPE_BYTES[of.kv_dtype]
+            flat = 2.0 * of.heads * of.head_dim * ACTIVATION_BYTES
+
+            def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
+                seen = of.seen(context)
+                flops = 4.0 * batch * of.heads * of.head_dim * seen
+                return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
+
+            return seconds
+
+        def make() -> Interpolated:
+            rows, sizes = self._attention_rows("decode_attention", shard), ("batch", "context")
+            measured, saturates = _measured(rows), self.kernels.saturates
+            fit = interpolate(rows, sizes, ideal(measured), ideal(shard), saturates=saturates, together=saturates)
+            return replace(fit, stretch=shard.kv_heads / measured.kv_heads)
+
         key = ("decode_attention", shard)
-        if key not in self._fits:
-            rows = self._attention_rows("decode_attention", shard)
+        return self.fit(key, lambda: self._or_estimated("decode_attention", make, 2, ideal(shard)))
 
-            def ideal(of: Shard) -> Ideal:
-                cached = 2.0 * of.kv_heads * of.head_dim * DTYPE_BYTES[of.kv_dtype]
-                flat = 2.0 * of.heads * of.head_dim * ACTIVATION_BYTES
+    def sampler_s(self, vocab: float, batch: FloatArray) -> FloatArray:
+        """Seconds of choosing a token for each of `batch` sequences; 0 where that was not measured."""
+        if "sampler" not in self.kernels.tables:
+            return np.zeros(np.shape(batch))
 
-                def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
-                    seen = of.seen(context)
-                    flops = 4.0 * batch * of.heads * of.head_dim * seen
-                    return self.ideal_s(flops, batch * (seen * cached + flat), self.gpu.peak("bf16"))
+        def ideal(sequences: FloatArray) -> FloatArray:
+            return np.asarray(sequences * vocab * ACTIVATION_BYTES / self.gpu.bandwidth_bytes_s)
 
-                return seconds
+        def make() -> Interpolated:
+            return interpolate(nearest(self.rows("sampler", {}), {"vocab": vocab}), ("batch",), ideal, capped=False)
 
-            measured = _measured(rows)
-            fit = interpolate(rows, ("batch", "context"), ideal(measured), ideal(shard))
-            self._fits[key] = replace(fit, stretch=shard.kv_heads / measured.kv_heads)
-        return self._fits[key]
+        return self.fit(("sampler", vocab), make).seconds(batch)
 
     def link_bytes_s(self, gpus: int, measured: int) -> float:
         """The bytes a second from one of `gpus` GPUs to the others; `measured` of them were seen to share a node."""
-        near = max(measured, _LINKED.get(self.gpu.name, NODE_GPUS))
+        near = max(measured, self.gpu.linked_gpus)
         return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
@@ -194,6 +231,16 @@ class Operations:
         if key not in self._fits:
             self._fits[key] = make()
         return self._fits[key]
+
+    def _or_estimated(self, operation: str, make: Callable[[], Interpolated], sizes: int, ideal: Ideal) -> Interpolated:
+        """What `make` makes of measured times, or, where there are none and that is allowed, of the datasheet."""
+        try:
+            return make()
+        except InputError:
+            if self.kernels.estimated is None:
+                raise
+            self.kernels.estimated.add(operation)
+            return estimated(sizes, ideal, _ESTIMATED)
 
     def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
         """The rows of a table in which the columns have the wanted values. Raises InputError where there are none."""

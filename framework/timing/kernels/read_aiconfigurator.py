@@ -30,11 +30,16 @@ _MULTIPLIED_AS = {"trtllm": {"mxfp4": "mxfp4_mxfp8"}}
 _GPUS = {
     **{gpu: f"{gpu}_sxm" for gpu in ("a100", "h100", "h200", "b200", "b300")},
     **{gpu: gpu for gpu in ("l40s", "gb200", "gb300")},
+    "rtx_pro_6000": "rtx_pro_6000_server",
 }
+# Steps of these GPUs are composed without elementwise kernels of their own, and with attention beyond what was measured
+# held at the utilisation of the largest size: to such steps the calibrations that ship were fitted (H100, H200, B200),
+# with them published comparisons were repeated (A100). What the later laws change: docs/timing_kernels.md.
+HELD = ("a100", "h100", "h200", "b200")
 
 
 def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
-    """All kernel tables of a GPU (a name of conf/gpu, or b300, gb200, gb300) and a backend (vllm, trtllm or sglang).
+    """All kernel tables of a GPU (a name of conf/gpu) and a backend (vllm, trtllm or sglang).
 
     Each table is of the version that the package calls current for that GPU and backend, else of the newest older one
     that has it, else of the oldest newer one. Of several kernels that measured the same shape the fastest counts, of
@@ -48,11 +53,14 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
     if backend not in BACKENDS:
         raise InputError(f"no measured kernel times of backend {backend}: choose one of {', '.join(BACKENDS)}")
     reader = _Reader(systems, hardware, backend)
-    tables = {operation: table for operation in FILES if (table := reader.table(operation)) is not None}
+    held = gpu in HELD
+    operations = [operation for operation in FILES if not (held and operation == "elementwise")]
+    tables = {operation: table for operation in operations if (table := reader.table(operation)) is not None}
     if not tables:
         raise InputError(f"{systems / 'data' / _GPUS[gpu]}: no table of backend {backend}")
     provenance = Provenance(gpu, backend, reader.current, "aiconfigurator-core", "Apache-2.0", reader.versions)
-    return Kernels(provenance, tables, tuple(reader.notes), _MULTIPLIED_AS.get(backend, {}))
+    multiplied_as = _MULTIPLIED_AS.get(backend, {})
+    return Kernels(provenance, tables, tuple(reader.notes), multiplied_as, saturates=not held)
 
 
 def package_gpu(gpu: str, root: Path | None = None) -> Gpu:

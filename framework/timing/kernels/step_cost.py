@@ -17,7 +17,7 @@ from framework.timing.kernels.all_to_all import all_to_all_s
 from framework.timing.kernels.attention_gqa import GroupedQuery
 from framework.timing.kernels.attention_mla import mla_attention
 from framework.timing.kernels.interpolate import Interpolated
-from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
+from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
@@ -30,7 +30,8 @@ class Attention(Protocol):
     """What a step asks of the attention of all layers on one GPU. Arrays broadcast, and all times are in seconds.
 
     `copied_bytes` are the bytes that elementwise kernels (rotary embedding, writing the cache) move for each token, and
-    `copies` is the number of such kernels in a step with a prefill. A decode's measured time includes their launch.
+    `copies` is the number of such kernels in a step. Where elementwise kernels were not measured on their own, the
+    measured time of a decode is taken to include their launch.
     """
 
     @property
@@ -99,20 +100,24 @@ class StepCost:
 
     def elementwise_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
-        model = self.model
-        norms = 2 * 4 * model.layers * model.hidden  # each reads and writes the tokens and the residual
-        dense_layers = model.layers - model.expert_layers
-        activated = dense_layers * model.intermediate
-        launches = 2 * model.layers + dense_layers
+        model, tp, own = self.model, self.parallelism.tp, self._own(tokens)
+        # Kernels, and values that each moves for a token. Norms read and write the tokens and the residual.
+        kernels = [(2 * model.layers, 4.0 * model.hidden)]
+        kernels.append((model.layers - model.expert_layers, model.mlp_matrices * model.intermediate / tp))
         if model.experts is not None and model.experts.shared_intermediate:
-            activated += model.expert_layers * model.experts.shared_intermediate
-            launches += model.expert_layers
-        values = norms + model.mlp_matrices * activated / self.parallelism.tp + 2 * model.hidden
+            kernels.append((model.expert_layers, model.mlp_matrices * model.experts.shared_intermediate / tp))
         if model.norm_across_heads:  # queries and keys are read for the sums of their squares, then read and written
-            values += 3 * model.layers * (model.heads + model.kv_heads) * model.head_dim / self.parallelism.tp
-            launches += 4 * model.layers
-        moved = values * ACTIVATION_BYTES + self.attention.copied_bytes
-        return launches * LAUNCH_S + self.operations.copy_s(self._own(tokens) * moved)
+            heads = (model.heads + model.kv_heads) / tp
+            kernels.append((4 * model.layers, 3 * heads * model.head_dim / 4))
+        copy_s = self.operations.copy_s
+        time_s = copy_s(own * 2 * model.hidden * ACTIVATION_BYTES)  # the embedding, whose launch is in every step
+        for count, values in kernels:
+            time_s = time_s + count * (self.operations.launch_s + copy_s(own * values * ACTIVATION_BYTES))
+        copies = self.attention.copies
+        if copies:
+            launch_s = self.operations.launch_s if self.operations.elementwise_measured else 0.0
+            time_s = time_s + copies * (launch_s + copy_s(own * self.attention.copied_bytes / copies))
+        return time_s
 
     def communication_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of collectives among the GPUs of a stage and of sends between stages, over the tokens of a step."""
@@ -160,9 +165,10 @@ class StepCost:
         return self.attention.decode_s(own, np.maximum(np.asarray(context) / batch, 1.0))
 
     def logits_s(self, sampled: FloatArray) -> FloatArray:
-        """Seconds of the projection to the vocabulary, over the sequences that emit a token."""
-        model = self.model
-        return self.operations.gemm("bf16").seconds(model.vocab / self.parallelism.tp, model.hidden, self._own(sampled))
+        """Seconds of the projection to the vocabulary, and of sampling, over the sequences that emit a token."""
+        model, own = self.model, self._own(sampled)
+        projected_s = self.operations.gemm("bf16").seconds(model.vocab / self.parallelism.tp, model.hidden, own)
+        return projected_s + self.operations.sampler_s(model.vocab, own)
 
     @property
     def groups(self) -> int:
@@ -194,12 +200,12 @@ class StepCost:
     @property
     def base_s(self) -> float:
         """Seconds of every step: the embedding's launch."""
-        return LAUNCH_S
+        return self.operations.launch_s
 
     @property
     def copies_s(self) -> float:
-        """Seconds of launching the elementwise kernels of a step that prefills."""
-        return self.attention.copies * LAUNCH_S
+        """Seconds that launching the elementwise kernels of attention adds to a step that prefills."""
+        return 0.0 if self.operations.elementwise_measured else self.attention.copies * self.operations.launch_s
 
     def step_s(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int, sampled: int) -> float:
         """Seconds of a step of chunks (prefix, tokens) and `decodes` sequences of `context` tokens in all.
@@ -239,7 +245,7 @@ class StepCost:
 
     def _send_s(self, message_bytes: FloatArray) -> FloatArray:
         gpu = self.operations.gpu
-        link = gpu.link_bytes_s if self.parallelism.gpus <= NODE_GPUS else gpu.nic_bytes_s
+        link = gpu.link_bytes_s if self.parallelism.gpus <= gpu.linked_gpus else gpu.nic_bytes_s
         return _SEND_LATENCY_S + message_bytes / link
 
     def _in_flight(self, tokens: FloatArray) -> FloatArray:

@@ -18,6 +18,8 @@ The operations, each on one GPU:
 - dispatch: `tokens` of each GPU to those of their experts and back (`phase` dispatch, combine), by the library `comm`;
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
 - latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre, post);
+- elementwise: a kernel that reads and writes `bytes` in all, which stay in the cache where they fit;
+- sampler: choosing a token of `vocab` for each of `batch` sequences, after the projection to the vocabulary;
 - quantize: finding the scale of (m, k) activations (`phase` scale) and scaling them to `dtype` (`phase` apply). The
   times of fp8 GEMMs contain both: scales known beforehand save the former, activations scaled before save the latter.
 
@@ -52,6 +54,8 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "latent_prefill": ("kv_dtype", "dtype", "heads", "batch", "tokens", "prefix", "module"),
     "latent_decode": ("kv_dtype", "dtype", "heads", "batch", "context", "module"),
     "latent_bmm": ("dtype", "heads", "tokens", "phase"),
+    "elementwise": ("bytes",),
+    "sampler": ("vocab", "batch"),
     "quantize": ("dtype", "m", "k", "phase"),
 }
 # Key columns that hold names; all others hold whole numbers, those of MAY_BE_ZERO at least 0.
@@ -75,14 +79,18 @@ class Provenance:
 class Kernels:
     """Measured kernel times of one GPU and backend, a table for each operation that was measured.
 
-    `notes` say what was left out of the source, and why. `multiplied_as` has the types of experts' weights that the
-    backend multiplies as another type where that was measured.
+    `notes` say what was left out of the source, and why. `estimated` collects the operations that are taken from the
+    datasheet because they were not measured; None: such are refused. `multiplied_as` has the types of experts' weights
+    that the backend multiplies as another type where that was measured. With `saturates`, the utilisation of attention
+    goes on to rise beyond the largest size that was measured (framework.timing.kernels.interpolate); else it is held.
     """
 
     provenance: Provenance
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
     multiplied_as: Mapping[str, str] = field(default_factory=dict)
+    estimated: set[str] | None = None
+    saturates: bool = True
 
     def table(self, operation: str) -> pl.DataFrame:
         """The table of an operation, sorted by its key columns. Raises InputError where nothing was measured."""

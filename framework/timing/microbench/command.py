@@ -153,7 +153,7 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
     device = open_device(options.attention)
     try:
         origin = device.origin
-        gpu = gpu_named(options.gpu, str(origin["device"]), float(origin["memory_bytes"]))
+        gpu = gpu_named(options.gpu, str(origin["device"]), float(origin["memory_bytes"]), options.config_dirs)
         table = Table(options.out, Origin(gpu.name, str(origin["version"]), options.licence))
         try:
             with progress_bar(f"{gpu.name}, {options.out}") as report:
@@ -204,7 +204,7 @@ def main(words: Sequence[str]) -> None:
         return
     options = Options.parse(words)
     if options.dry_run:
-        print(describe(options.cases(), dry_run_gpu(options.gpu)))
+        print(describe(options.cases(), dry_run_gpu(options.gpu, options.config_dirs)))
         print(*unmeasured_parts(options.models), sep="\n")
     else:
         run(options, CudaDevice)

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
-
-from framework.cli.arguments import split_arguments, truth, whole
+from framework.cli.arguments import config_dirs, configured, split_arguments, truth, whole
 from framework.errors import InputError, require_choice, require_positive
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.timing.microbench.cases import KEYS, Case, model_cases
 
-_CONF = Path(__file__).resolve().parents[3] / "conf"
 ATTENTION = ("flash_attn_interface", "flashinfer", "flash_attn", "torch")
 DTYPES = ("bf16", "fp8")
 _DEFAULTS = {
@@ -40,7 +36,8 @@ _VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links tha
 class Options:
     """What to measure and where to write it.
 
-    An empty `gpu` stands for the one that the device's name tells, and `minutes` None for no end.
+    An empty `gpu` stands for the one that the device's name tells, and `minutes` None for no end. `config_dirs` are the
+    words that add directories of the user's own YAMLs.
     """
 
     models: tuple[Model, ...]
@@ -53,14 +50,16 @@ class Options:
     gpu: str
     licence: str
     dry_run: bool
+    config_dirs: tuple[str, ...]
     arguments: tuple[str, ...]
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Options:
         """The options of key=value arguments. Raises InputError, in one line, for what cannot be."""
         words = ["list=true" if argument == "list" else argument for argument in arguments]
-        given = _DEFAULTS | split_arguments(words, tuple(_DEFAULTS), ())[0]
-        models = tuple(_load("model", name, Model) for name in _words("model", given["model"]))
+        own, overrides = split_arguments(words, tuple(_DEFAULTS), ())
+        given = _DEFAULTS | own
+        models = tuple(_load("model", name, Model, overrides) for name in _words("model", given["model"]))
         dtypes = _words("dtypes", given["dtypes"] or ",".join(dict.fromkeys([*(_own(m) for m in models), "fp8"])))
         for dtype in dtypes:
             require_choice("dtypes", dtype, DTYPES)
@@ -79,6 +78,7 @@ class Options:
             gpu=given["gpu"],
             licence=given["licence"],
             dry_run=truth("list", given["list"]),
+            config_dirs=tuple(overrides),
             arguments=tuple(arguments),
         )
 
@@ -93,43 +93,48 @@ class Options:
         return [case for case in cases if case.operation in self.operations]
 
 
-def gpu_named(name: str, device: str, memory_bytes: float) -> Gpu:
+def gpu_named(name: str, device: str, memory_bytes: float, overrides: Sequence[str] = ()) -> Gpu:
     """The entry of conf/gpu called `name`, or, without a name, the one that the device is.
 
-    `device` is the name that the driver gives it, and `memory_bytes` its memory. Raises InputError where it is none of
-    them, and for a variant with other clocks or memory than its namesake.
+    `device` is the name that the driver gives it, and `memory_bytes` its memory. `overrides` may add directories of the
+    user's own YAMLs. Raises InputError where it is none of them, and for a variant with other clocks or memory than its
+    namesake.
     """
     if name:
-        return _load("gpu", name, Gpu)
+        return _load("gpu", name, Gpu, overrides)
     advice = "say which of conf/gpu it is with gpu=, or describe it there first"
     words = re.split(r"[^a-z0-9-]+", device.lower())
     variant = next((word for word in _VARIANTS if any(word in part for part in words)), None)
     if variant is not None:
         raise InputError(f"the GPU is a {device}, a variant that its namesake does not describe; {advice}")
     parts = {part for word in words for part in (word, word.split("-")[0])}
-    for path in sorted((_CONF / "gpu").glob("*.yaml")):
-        if path.stem in parts:
-            gpu = _load("gpu", path.stem, Gpu)
+    for known in _names("gpu", overrides):
+        if known in parts:
+            gpu = _load("gpu", known, Gpu, overrides)
             if abs(memory_bytes / gpu.memory_bytes - 1) > _MEMORY_TOLERANCE:
                 raise InputError(f"the GPU is a {device} of {memory_bytes / 1e9:.0f} GB, not a {gpu.name}; {advice}")
             return gpu
     raise InputError(f"the GPU is a {device}, which conf/gpu does not know; {advice}")
 
 
-def dry_run_gpu(name: str) -> Gpu:
+def dry_run_gpu(name: str, overrides: Sequence[str] = ()) -> Gpu:
     """The entry of conf/gpu for estimates without a GPU: the one called `name`, or an h100."""
-    return _load("gpu", name or "h100", Gpu)
+    return _load("gpu", name or "h100", Gpu, overrides)
 
 
-def _load(group: str, name: str, kind: type[Any]) -> Any:
-    path = _CONF / group / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in (_CONF / group).glob("*.yaml")))
+def _load(group: str, name: str, kind: type[Any], overrides: Sequence[str]) -> Any:
+    if name not in _names(group, overrides):
+        known = ", ".join(_names(group, overrides))
         raise InputError(f"{group}={name}: there is no {group} of that name; choose one of {known}")
-    loaded = instantiate(OmegaConf.load(path), _convert_="all")
+    loaded = configured([f"{group}={name}", *overrides], [group])[group]
     if not isinstance(loaded, kind):
-        raise InputError(f"{path}: makes no {kind.__name__}; mend its _target_")
+        raise InputError(f"{group}={name}: makes no {kind.__name__}; mend its _target_")
     return loaded
+
+
+def _names(group: str, overrides: Sequence[str]) -> list[str]:
+    """The YAMLs of a group, sorted."""
+    return sorted({path.stem for place in config_dirs(overrides) for path in (place / group).glob("*.yaml")})
 
 
 def _words(name: str, text: str) -> tuple[str, ...]:

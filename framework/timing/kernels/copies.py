@@ -1,0 +1,50 @@
+"""What elementwise kernels take: a launch, then bytes at the speed of the cache where they fit, else of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from framework.timing.curves import FloatArray
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Seconds over bytes: `launch_s`, and so many bytes a second, `rates`, at the `sizes` in bytes that were measured.
+
+    Between two sizes the logarithm of the rate is interpolated in that of the size; beyond them it stays.
+    """
+
+    launch_s: float
+    sizes: FloatArray
+    rates: FloatArray
+
+    @classmethod
+    def at(cls, rate: float, launch_s: float) -> Copies:
+        """Copies at one rate, whatever their size."""
+        return cls(launch_s, np.array([1.0]), np.array([rate]))
+
+    @classmethod
+    def measured(cls, rows: pl.DataFrame, shared: float) -> Copies:
+        """Copies as the rows of the table `elementwise` have them, each of which had the whole cache.
+
+        `shared` is how many times as many bytes pass through the cache in a step: a kernel runs at the rate of one that
+        moves that many. Sizes are taken together by powers of two. The launch is the least time of any of them.
+        """
+        powers = rows.group_by(pl.col("bytes").log(2).round(0).alias("power")).agg(
+            pl.col("bytes").median(), pl.col("latency_s").median()
+        )
+        sizes, times = (powers.sort("power")[name].to_numpy().astype(float) for name in ("bytes", "latency_s"))
+        launch_s = float(times.min())
+        above = times > 1.25 * launch_s  # below that a time says nothing of the rate
+        if not above.any():
+            above[-1] = True
+        rates = sizes[above] / np.maximum(times[above] - launch_s, 0.1 * launch_s)
+        return cls(launch_s, sizes[above] / shared, rates)
+
+    def seconds(self, moved_bytes: FloatArray) -> FloatArray:
+        """The seconds above the launch."""
+        at = np.log2(np.maximum(moved_bytes, 1.0))
+        return np.asarray(moved_bytes / 2.0 ** np.interp(at, np.log2(self.sizes), np.log2(self.rates)))
