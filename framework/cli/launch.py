@@ -52,7 +52,12 @@ def launch(main: Callable[[], int | None]) -> None:
 
 def _with_words(main: Callable[[], int | None]) -> int | None:
     """Call `main` with the words of the command line as Hydra wants them."""
-    words = name_files(with_config_dirs(sys.argv[1:]))
+    words = sys.argv[1:]
+    if any(".py:" in word for word in words):
+        from framework.cli.outside import with_files
+
+        words = with_files(words)
+    words = name_files(with_config_dirs(words))
     sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     return main()
 

@@ -1,21 +1,88 @@
-"""Policies and predictors in a file of the user's own: `policy=./soonest.py:Soonest`."""
+"""`policy=FILE.py:CLASS` and `predictor=FILE.py:CLASS`: classes of the user's own that need no YAML and no package."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
+
+from framework.compiler.sources import import_closure, source_hash
+from framework.compiler.user_cache import user_directory, write_whole
 from framework.errors import InputError
 
+_GROUPS = ("policy", "predictor")
+_MARK = ".py:"
+_CLUSTER = "# @package _global_\ndefaults:\n  - override /cluster: {}\n\n"  # as in the YAMLs of conf/policy
 
-def make(file: str, name: str, **settings: Any) -> Any:
-    """An object of class `name` of a Python file. Raises InputError for a file or a class that is not there."""
+
+def with_files(words: Sequence[str]) -> list[str]:
+    """The words with a YAML, in a directory that is added to Hydra's, for each class of a file.
+
+    Raises InputError for a file or a class that is not there, or whose arguments no YAML can hold.
+    """
+    kept: list[str] = []
+    directories: list[Path] = []
+    for word in words:
+        group, _, value = word.partition("=")
+        if group not in _GROUPS or _MARK not in value:
+            kept.append(word)
+            continue
+        names: list[str] = []
+        for choice in value.split(","):  # several for a sweep
+            if _MARK in choice:
+                directory, choice = _written(group, choice)
+                directories.append(directory)
+            names.append(choice)
+        kept.append(f"{group}={','.join(names)}")
+    return [*kept, *(f"--config-dir={directory}" for directory in dict.fromkeys(directories))]
+
+
+def _written(group: str, choice: str) -> tuple[Path, str]:
+    """The directory that has the YAML of a class, and the name of its choice."""
+    path, _, name = choice.rpartition(":")
+    file = Path(path).expanduser().absolute()
+    kind = class_of(file, name)
+    source = source_hash(import_closure(file, file.parent), file.parent)  # a run of other code is another run
+    part = {"_target_": "framework.cli.outside.make", "file": str(file), "name": name, "source": source}
+    text = _as_yaml(group, kind, part | settings_of(kind))
+    cache = user_directory("outside")
+    if cache is None:
+        raise InputError(f"{choice}: there is no directory to write its YAML to; set XDG_CACHE_HOME to one")
+    directory = cache / hashlib.sha256(text.encode()).hexdigest()[:24]
+    target = directory / group / f"{file.name}:{name}.yaml"
+    if not target.exists():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, text.encode())
+        except OSError as error:
+            raise InputError(f"{target}: cannot be written ({error.strerror})") from error
+    return directory, target.stem
+
+
+def _as_yaml(group: str, kind: type, part: dict[str, Any]) -> str:
+    cluster = getattr(kind, "suggested_cluster", None)
+    if cluster is None:
+        return str(yaml.safe_dump(part, sort_keys=False))
+    return _CLUSTER.format(cluster) + str(yaml.safe_dump({group: part}, sort_keys=False))
+
+
+# --- the classes ------------------------------------------------------------------------------------------------------
+
+
+def make(file: str, name: str, source: str, **settings: Any) -> Any:
+    """An object of class `name` of a Python file. Raises InputError for a file or a class that is not there.
+
+    `source`: a hash of the file, by which settings tell runs of its states apart.
+    """
     return class_of(Path(file), name)(**settings)
 
 
