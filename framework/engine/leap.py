@@ -36,7 +36,8 @@ def steps_passed(s: State, i: int) -> int:
     steps = step.steps
     if 2.0 * elapsed_s < steps * denominator:
         steps = int(2.0 * elapsed_s / denominator)
-    included = sim.kind > STEP_END or i <= sim.id
+    # Where an instance has scheduled at this time, what ends now is a step of no length: all that ended before is past.
+    included = sim.scheduled >= 0 or sim.kind > STEP_END or i <= sim.id
     while steps < step.steps and _passed(boundary_s(s, i, steps + 1), sim.now_s, included):
         steps += 1
     while steps > 0 and not _passed(boundary_s(s, i, steps), sim.now_s, included):

@@ -15,6 +15,7 @@ from tests.helpers.families import FAMILIES
 
 QUICK = dict.fromkeys(FAMILIES, 50) | {"unequal": 25, "many": 25}  # the slowest
 QUICK |= {"scenarios": 250, "crowded": 75, "severed": 75, "sharing": 75, "shared": 75}
+FOUND = [("clocked", seed) for seed in (200248, 201470, 202939)]  # among a hundred thousand
 _BLOCK = 25  # runs of one test, so that processes share them out
 _THOROUGH = 10_000  # first seed of the long tests
 _MANY, _FEWER = 4000, 750  # runs of the family of anything with anything, and of each other one
@@ -28,6 +29,11 @@ def blocks(runs: dict[str, int]) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("family", "first"), blocks(QUICK))
 def test_exact(family: str, first: int) -> None:
     agree(family, range(first, first + _BLOCK))
+
+
+@pytest.mark.parametrize(("family", "seed"), FOUND)
+def test_where_they_have_disagreed(family: str, seed: int) -> None:
+    agree(family, [seed])
 
 
 @pytest.mark.slow

@@ -223,7 +223,7 @@ def clocked(draw: Draw) -> Scenario:
         prefix_cache=False,
         prefix_stores=PrefixStores(),
         kv_compression=KvFormat(),
-        sharing=Sharing(50, {4: 1.0, 100: 1.0}, {4: 1.0, 100: 1.0}),
+        sharing=Sharing(50, {4: 1.0, 100: 1.0}, {4: 1.0, 100: 1.0}, contention=False),
         speculation=speculation,
         batching=draw.one(["concurrent", scenario.engine.batching]),
         role_change_s=draw.integer(0, 2) * step_s,
