@@ -8,7 +8,7 @@ import pytest
 
 from tests.reach import MECHANISMS, is_excluded, reached
 
-RUNS = 700
+RUNS = 500
 FLOOR = 20
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),

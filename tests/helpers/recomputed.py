@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from framework.metrics.slo import Slo
 from tests.helpers.recomputed_work import hardware, mechanisms, work_of
+from tests.helpers.scenarios import Scenario
 from tests.helpers.told import Row, Run, Summary, share
 
 
@@ -122,6 +123,13 @@ def _buckets(run: Run, good: list[Row]) -> list[Summary]:
     return found
 
 
+def _kernel_chosen(scenario: Scenario) -> str:
+    """What follows the source of step times where they, and not the engine's setting, put decodes into tiles."""
+    rows = [scenario.timing.rows[pool.gpu.name] for pool in scenario.cluster.pools]
+    is_chosen = scenario.engine.attention.decode_rows is None and any(row.decode_rows > 0 for row in rows)
+    return ", attention of chunks and decodes in one kernel" if is_chosen else ""
+
+
 def _of_caches(run: Run) -> Summary:
     begun = [row for row in run.requests if row["queue_s"] is not None]
     asked, held = (sum(row[name] for row in begun) for name in ("input_tokens", "cached_tokens"))
@@ -164,7 +172,7 @@ def summary(run: Run) -> Summary:
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,
-        "timing_source": scenario.timing.source,
+        "timing_source": scenario.timing.source + _kernel_chosen(scenario),
         "load": scenario.load.name,
         "seed": scenario.seed,
     }
