@@ -465,7 +465,8 @@ def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     total: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     whole = sum(_SHARES.values())
-    for family, seed in [(family, seed) for family in BROAD for seed in range(-(-_SHARES[family] * runs // whole))]:
+    drawn_runs = [(name, seed) for name in BROAD for seed in range(-(-_SHARES[name] * runs // whole))]
+    for family, seed in drawn_runs:
         counts: Counter[str] = Counter()
         with watched(counts):
             simulation, _ = run_reference(drawn(family, seed))
