@@ -62,10 +62,10 @@ def _files(folder: Path, prefix: str) -> Iterator[Row]:
 
 
 def _head(file: Path) -> str:
-    """The comment at the head of a file, but for Hydra's own directive."""
+    """The first paragraph of the comment at the head of a file, but for Hydra's own directive."""
     lines = []
     for line in file.read_text().splitlines():
-        if not line.startswith("#"):
+        if not line.startswith("#") or (line.rstrip() == "#" and lines):
             break
         if not line.startswith("# @package"):
             lines.append(line.removeprefix("#").strip())

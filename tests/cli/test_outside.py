@@ -47,7 +47,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "__init__.py").write_text("raise SystemExit('not this one')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path
 
 
