@@ -6,6 +6,7 @@ Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FUL
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ USER_ERROR = 2
 INTERRUPTED = 130
 _INTERRUPTED_AGAIN_S = 0.05
 _SWEEP = ("-m", "--multirun")
+_RARELY = (100_000, 20, 100)  # most of what a command allocates stays: looking through it often is a tenth of its time
 
 # Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
 OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
@@ -64,6 +66,7 @@ def _with_words(main: Callable[[], int | None]) -> int | None:
 
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
+    gc.set_threshold(*_RARELY)
     try:
         with composing_once():
             code = main()
