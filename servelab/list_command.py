@@ -63,7 +63,7 @@ def _files(folder: Path, prefix: str) -> Iterator[Row]:
 
 def _head(file: Path) -> str:
     """The first paragraph of the comment at the head of a file, but for Hydra's own directive."""
-    lines = []
+    lines: list[str] = []
     for line in file.read_text().splitlines():
         if not line.startswith("#") or (line.rstrip() == "#" and lines):
             break
