@@ -7,7 +7,9 @@ N scenarios of each family until they differ. Prints a line for each; the exit c
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,16 +25,21 @@ from tests.conftest import ROOT
 from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
+SEEN_BEFORE = Path(__file__).with_name("seen_before.json")
 _LONGEST_S = 600.0
+_RUN = re.compile(r"\((\w+ \d+)\)")
 
 
-def fate(mutant: Mutant, runs: Path) -> str:
-    """What became of a mutant: when it was seen and by what, or `survived`. `runs`: a file of `save_runs`."""
+def fate(mutant: Mutant, runs: Path, first: str = "") -> str:
+    """What became of a mutant: when it was seen and by what, or `survived`.
+
+    `runs`: a file of `save_runs`, of which `first` is the one to begin with.
+    """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         _copy_project(root)
         (root / ENGINE / mutant.file).write_text(mutant.text())
-        command = [sys.executable, "-m", "tests.mutants.hunt", str(runs)]
+        command = [sys.executable, "-m", "tests.mutants.hunt", str(runs), first]
         environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             ended = subprocess.run(
@@ -62,7 +69,12 @@ def hunted(mutants: Sequence[Mutant], examples: int, jobs: int) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         runs = Path(folder, "runs")
         save_runs(runs, examples)
-        for mutant, found in zip(mutants, pool.map(lambda one: fate(one, runs), mutants), strict=True):
+        before = seen_before()
+        fates = pool.map(lambda one: fate(one, runs, before.get(one.name, "")), mutants)
+        for mutant, found in zip(mutants, fates, strict=True):
+            if run := _RUN.search(found):
+                before[mutant.name] = run[1]
+                _keep(before)
             lives = found == SURVIVED
             living += lives and not mutant.equivalent
             told = f"equivalent: {mutant.equivalent}" if lives and mutant.equivalent else found
@@ -70,6 +82,17 @@ def hunted(mutants: Sequence[Mutant], examples: int, jobs: int) -> int:
                 f"{'LIVES' if lives and not mutant.equivalent else 'seen '}  {mutant.name}: {told}", markup=False
             )
     return living
+
+
+def seen_before() -> dict[str, str]:
+    """By mutant, the run by which the last hunt saw it: where the next one begins."""
+    seen: dict[str, str] = json.loads(SEEN_BEFORE.read_text())
+    return seen
+
+
+def _keep(seen: dict[str, str]) -> None:
+    known = {mutant.name: seen[mutant.name] for mutant in MUTANTS if mutant.name in seen}
+    SEEN_BEFORE.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

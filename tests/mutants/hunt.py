@@ -1,7 +1,7 @@
-"""Random runs of both engines until they differ: `python -m tests.mutants.hunt FILE`, in a copy that has a bug.
+"""Random runs of both engines until they differ: `python -m tests.mutants.hunt FILE [RUN]`, in a copy that has a bug.
 
-FILE holds runs and what the plain engine makes of each, as `save_runs` writes them. Prints one line: how many agreed
-before one did not, or `survived`.
+FILE holds runs and what the plain engine makes of each, as `save_runs` writes them; RUN names the one to begin with,
+as "clocked 7". Prints one line: how many agreed before one did not, or `survived`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import itertools
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.helpers.agreement import disagreement, drawn
 from tests.helpers.differences import expected
 from tests.helpers.families import FAMILIES
+from tests.helpers.scenarios import Scenario
 
 SURVIVED = "survived"
 
@@ -26,19 +29,26 @@ def save_runs(file: Path, examples: int) -> None:
             pickle.dump((f"{family} {seed}", scenario, expected(scenario)), handle)
 
 
-def hunt(file: Path) -> str:
+def hunt(file: Path, first: str = "") -> str:
     """When the engines differ, and in what."""
+    for number, (name, scenario, reference) in enumerate(itertools.chain(_saved(file, first), _saved(file))):
+        found = disagreement(scenario, 0.0, reference)
+        if found:
+            return f"{number} ({name}): {' '.join(found.split())}"[:160]
+    return SURVIVED
+
+
+def _saved(file: Path, name: str | None = None) -> Iterator[tuple[str, Scenario, dict[str, Any]]]:
+    """The runs of `save_runs`, or the one of that name, if it is among them."""
     with file.open("rb") as handle:
-        for number in itertools.count():
+        while True:
             try:
-                name, scenario, reference = pickle.load(handle)
+                saved = pickle.load(handle)
             except EOFError:
-                return SURVIVED
-            found = disagreement(scenario, 0.0, reference)
-            if found:
-                return f"{number} ({name}): {' '.join(found.split())}"[:160]
-    raise AssertionError("a file ends")
+                return
+            if name is None or name == saved[0]:
+                yield saved
 
 
 if __name__ == "__main__":
-    print(hunt(Path(sys.argv[1])))
+    print(hunt(Path(sys.argv[1]), *sys.argv[2:]))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.mutants.__main__ import fate
+from tests.helpers.families import FAMILIES
+from tests.mutants.__main__ import fate, seen_before
 from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
@@ -25,6 +26,11 @@ def test_there_are_enough_and_each_has_a_name() -> None:
 def test_a_mutant_can_be_seeded(mutant: Mutant) -> None:
     assert mutant.text() != (ROOT / ENGINE / mutant.file).read_text()
     ast.parse(mutant.text())
+
+
+def test_runs_that_hunts_begin_with_are_of_mutants_and_families_that_there_are() -> None:
+    assert set(seen_before()) <= {mutant.name for mutant in MUTANTS}
+    assert {run.split()[0] for run in seen_before().values()} <= set(FAMILIES)
 
 
 def test_one_that_cannot_be_seeded_is_told() -> None:
