@@ -13,7 +13,13 @@ FLOOR = 20
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),
     *("admitted with a cached prefix", "arrived together", "attentions that overlap", "chunk by a schedule"),
-    *("chunks and decodes in one step", "copied", "copies between the same two instances"),
+    *("chunks and decodes in one step", "copied", "copied without what is cached there"),
+    *(
+        "copies between the same two instances",
+        "copy withdrawn with a prefix there",
+        "not copied, for all is cached there",
+    ),
+    "prefix referenced there that nobody used",
     *("copies that a fabric limits", "copies that share a link", "copies that share a receiver"),
     *("copies that share a sender", "copy ahead called back", "copy that another slows or speeds up"),
     *("copy that ends after its last byte", "copy that waits for its turn", "copy withdrawn"),

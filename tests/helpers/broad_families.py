@@ -99,7 +99,7 @@ def severed(draw: Draw, exact: bool = True) -> Scenario:
 def sharing(draw: Draw) -> Scenario:
     """Prompts of a few families, more than memory can keep, with stores below it and prefixes sent ahead."""
     scenario = scenarios(draw)
-    count, families, block_tokens = draw.integer(8, 20), draw.integer(1, 3), draw.one([1, 2, 4, 8])
+    count, families, block_tokens = draw.integer(14, 24), draw.integer(1, 3), draw.one([1, 2, 4, 8])
     size = block_tokens * draw.one([1, 1, 2])
     prompts, names = draw.integers(20, 60, count), []
     for k, prompt in enumerate(prompts):
@@ -127,8 +127,8 @@ def sharing(draw: Draw) -> Scenario:
         scenario.rules,
         route_prefill=draw.one(["hash", "turn", "turn", "cached"]),
         admit="",
-        prioritize=draw.one(["", "hash", "dynamic"]),
-        fetch_prefix=draw.one(["", "most", "most", "hash"]),
+        prioritize=draw.one(["", "hash", "dynamic", "dynamic"]),
+        fetch_prefix=draw.one(["", "most", "most", "most", "most", "hash"]),
     )
     pools = [
         replace(pool, instances=min(families, 2), reserve_tokens=draw.one([None, 76, 76]) if number else None)
@@ -146,7 +146,7 @@ def fetching(draw: Draw) -> Scenario:
     own = {name: replace(tier, shared=tier.shared and draw.chance(0.2)) for name, tier in stores.tiers.items()}
     engine = replace(
         scenario.engine,
-        kv_tokens=draw.one([80, 80, 96, 240]),
+        kv_tokens=draw.one([80, 80, 72, 88]),
         preemption=draw.one(["swap", "swap", "recompute"]),
         prefix_stores=replace(stores, tiers=own),
     )
