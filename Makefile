@@ -1,6 +1,6 @@
 # Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
 .DEFAULT_GOAL := run
-.PHONY: run test slow golden mutants bench fidelity lint clean
+.PHONY: run test slow golden mutants oracle bench fidelity lint clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -29,6 +29,10 @@ golden: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	@$(PY) -m tests.mutants $(ARGS)
+
+# vLLM needs an environment of its own, some 9 GB: VLLM_PYTHON names its interpreter.
+oracle: $(INSTALLED)
+	@$(PY) -m tests.oracle $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
 	@$(PY) -m experiments.bench $(ARGS)

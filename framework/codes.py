@@ -31,7 +31,7 @@ MODES = {
     "concurrent": CONCURRENT,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, TICK, ARRIVAL = range(6)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, TICK, ARRIVAL, SCHEDULE = range(7)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.

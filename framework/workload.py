@@ -125,6 +125,51 @@ class Workload:
         return self.hash_offsets is not None and len(self.hash_ids) > 0
 
 
+def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What tells whether blocks of `block_tokens` tokens hold the same prefix, of prompts and outputs: names, offsets.
+
+    Block k of request r, which ends with its token (k + 1) * block_tokens, is `names[offsets[r] + k]`; there is one for
+    each block that prompt and output fill, but for the last token, which is never read. Within blocks of the trace, the
+    last and partial one too where the trace has an id for it, names follow their ids. Where the prompt of the next turn
+    of the session has the ids of r's prompt and is as long as r's prompt and output, it is what both have made: r's
+    further blocks have the names that they have there. Any other block is nobody else's.
+    """
+    count = len(workload)
+    filled = (workload.input_tokens + workload.output_tokens - 1) // block_tokens
+    offsets = np.concatenate([[0], np.cumsum(filled)])
+    names = np.arange(offsets[-1]) + len(workload.hash_ids) * max(1, workload.hash_block_tokens // block_tokens)
+    if workload.hash_offsets is None:
+        return names, offsets
+    each, size = workload.hash_block_tokens // block_tokens, workload.hash_block_tokens
+    known = np.diff(workload.hash_offsets)
+    named = np.minimum(filled, np.minimum(known * size, workload.input_tokens) // block_tokens)
+    request = np.repeat(np.arange(count), named)
+    block = np.arange(len(request)) - np.repeat(np.cumsum(named) - named, named)
+    ids = np.unique(workload.hash_ids, return_inverse=True)[1]
+    names[offsets[request] + block] = ids[workload.hash_offsets[request] + block // each] * each + block % each
+    if workload.previous is not None:
+        _name_by_next_turn(workload, names, offsets, ids)
+    return names, offsets
+
+
+def _name_by_next_turn(
+    workload: Workload, names: NDArray[np.int64], offsets: NDArray[np.int64], ids: NDArray[np.int64]
+) -> None:
+    """Let blocks behind a prompt's ids have the names that the next turn of the session gives them."""
+    assert workload.previous is not None
+    assert workload.hash_offsets is not None
+    tokens, begins = workload.input_tokens, workload.hash_offsets
+    full = np.minimum(np.diff(begins), tokens // workload.hash_block_tokens)
+    for later in range(len(workload) - 1, -1, -1):  # a turn comes behind the one before
+        r = int(workload.previous[later])
+        if r < 0 or tokens[later] < tokens[r] + workload.output_tokens[r] or full[later] < full[r]:
+            continue
+        own, its = (ids[begins[k] : begins[k] + full[r]] for k in (r, later))
+        if np.array_equal(own, its):
+            mine = names[offsets[r] : offsets[r + 1]]
+            mine[:] = names[offsets[later] :][: len(mine)]
+
+
 def rate_rps(workload: Workload) -> float:
     """Mean arrivals per second, N / period; infinite where all arrive at once."""
     period = period_s(workload)

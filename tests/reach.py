@@ -164,10 +164,36 @@ def _admit(s: Simulation, i: Instance, covered: int) -> Names:
         loaded = [id for id, here in zip(ids, present, strict=True) if not here]
         if len({next(k for k, store in enumerate(i.stores) if id in store.ids) for id in loaded}) > 1:
             yield "loaded from two tiers"
+    if s.shares_early:
+        yield from _shared_early(s, i, r, ids)
     if r.preemptions:
         yield "admitted again"
         if ids:
             yield "admitted again with a prefix"
+
+
+def _shared_early(s: Simulation, i: Instance, r: Request, ids: list[int]) -> Names:
+    size = s.hash_tokens
+    others = [other for other in s.requests if other is not r]
+    if any(ids[k] in other.hash_ids[other.input_tokens // size :][:1] for other in others for k in range(len(ids))):
+        yield "hit what another has generated"
+    if len(ids) * size > r.input_tokens:
+        yield "hit what it has generated itself"
+    for other in i.prefilling:
+        if any(id in other.hash_ids[other.prefilled // size : other.registered] for id in ids):
+            yield "hit a block that is yet to be computed"
+
+
+def _register_copy(self: cache.BlockCache, request: int, id: int) -> Names:
+    if id in self.references:
+        yield "known block enters beside another"
+
+
+def _take_copy(self: cache.BlockCache, request: int, blocks: int) -> Names:
+    if blocks > self.free:
+        yield "block evicted"
+        if len(self.copies[self.idle[0].name]) > 1:
+            yield "one of several blocks of a name evicted"
 
 
 def _with_loads_s(s: Simulation, i: Instance, duration_s: float) -> Names:
@@ -304,6 +330,32 @@ def _take(self: cache.Cache, request: int, blocks: int) -> Names:
         yield "prefix evicted"
 
 
+def _between_steps(s: Simulation, i: Instance) -> bool:
+    """Whether i has ended a step at this time, and is still to form the next one."""
+    return i.woken and not i.busy and bool(i.steps) and i.steps[-1][1] == s.now_s
+
+
+def _enqueue(s: Simulation, r: Request, i: Instance) -> Names:
+    if _between_steps(s, i):
+        yield "queued between two steps"
+
+
+def _finish_copy(s: Simulation, r: Request) -> Names:
+    there = s.instances[r.decode_instance] if r.migration is not None else r.destination
+    if there is not None and _between_steps(s, there):
+        yield "copy ended between two steps"
+
+
+def _tick(s: Simulation, number: int) -> Names:
+    if any(_between_steps(s, i) for i in s.instances):
+        yield "tick between two steps"
+
+
+def _take_turn(s: Simulation, i: Instance) -> Names:
+    if any(other.woken for other in s.instances if other is not i):
+        yield "several schedule at one time"
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -335,6 +387,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "start_transfers": _start_transfers,
     "ask_batching": _ask_batching,
     "set_admission": _set_admission,
+    "enqueue": _enqueue,
+    "finish_copy": _finish_copy,
+    "tick": _tick,
+    "take_turn": _take_turn,
     "form_batch": _always("static batch"),
     "fail_rest": _always("run that stalls"),
 }
@@ -362,6 +418,8 @@ def watched(counts: Counter[str]) -> Iterator[None]:
             for owner in owners:
                 watch(owner, name, probe)
         watch(cache.Cache, "take", _take)
+        watch(cache.BlockCache, "take", _take_copy)
+        watch(cache.BlockCache, "register", _register_copy)
         yield
     finally:
         for owner, name, plain in reversed(before):

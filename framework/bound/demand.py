@@ -30,7 +30,9 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     known = none
     if setting.caches:
         tokens = prefixes.charged(lambda upto: upto.astype(np.float64), prompts)
+        # What is computed once more lies behind known blocks, of what was generated too where that is shared.
         known = prefixes.block_tokens * (prompts // prefixes.block_tokens)
+        known = prompts if setting.engine.shares_blocks else known
     extra_s, again_s = np.full((2, len(pools), len(prompts)), np.inf)
     alone = np.zeros(extra_s.shape, bool)
     for k, pool in enumerate(pools):

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from framework.bound.tables import curve_at
 from framework.timing.table import StepRow
-from framework.workload import Workload
+from framework.workload import Workload, block_names
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,44 @@ def no_prefixes(workload: Workload) -> Prefixes:
 
 
 def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
-    """`due_s` (N,): when each request must have its first token, in recorded time; None where arrivals are not known.
+    """What whole blocks of the trace save.
 
-    The first to hold a block finds it only if another comes in time to compute it.
+    `due_s` (N,): when each request must have its first token, in recorded time; None where arrivals are not known. The
+    first to hold a block finds it only if another comes in time to compute it.
     """
     assert workload.hash_offsets is not None
-    tokens, size = workload.input_tokens, workload.hash_block_tokens
-    blocks = np.minimum(np.diff(workload.hash_offsets), tokens // size)
-    request = np.repeat(np.arange(len(workload)), blocks)
-    block = np.arange(len(request)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    size = workload.hash_block_tokens
+    blocks = np.minimum(np.diff(workload.hash_offsets), workload.input_tokens // size)
+    request, block = _numbered(blocks)
     names = workload.hash_ids[workload.hash_offsets[request] + block]
+    return _saved(workload, due_s, size, blocks, names, np.zeros(len(names), bool))
+
+
+def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:
+    """The same of KV blocks that are shared from their allocation on; those that a turn before generates are free."""
+    names, offsets = block_names(workload, block_tokens)
+    blocks = np.minimum(np.diff(offsets), workload.input_tokens // block_tokens)
+    request, block = _numbered(blocks)
+    of_prompts = offsets[request] + block
+    generated = np.ones(len(names), bool)
+    generated[of_prompts] = False
+    free = np.isin(names[of_prompts], names[generated])
+    return _saved(workload, due_s, block_tokens, blocks, names[of_prompts], free)
+
+
+def _numbered(blocks: Integers) -> tuple[Integers, Integers]:
+    """Request and number of each of so many blocks, (B,)."""
+    request = np.repeat(np.arange(len(blocks)), blocks)
+    return request, np.arange(len(request)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+
+
+def _saved(
+    workload: Workload, due_s: Floats | None, size: int, blocks: Integers, names: Integers, free: Flags
+) -> Prefixes:
+    """What blocks of `size` tokens save, the first `blocks` (N,) of each prompt. Of each block its name, and whether it
+    is there without having been prefilled, (B,).
+    """
+    request, block = _numbered(blocks)
     _, first, which, holders = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
     found = holders[which] > 1
     if due_s is not None:
@@ -123,6 +152,7 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
         second = later[np.minimum(np.cumsum(holders) - holders + 1, len(later) - 1)]
         leads = first[which] == np.arange(len(which))
         found &= ~leads | (workload.arrival_s[request[second[which]]] <= due_s[request])
-    run = np.minimum(blocks, (tokens - 1) // size)  # one token at least is left to compute
+    found |= free
+    run = np.minimum(blocks, (workload.input_tokens - 1) // size)  # one token at least is left to compute
     np.minimum.at(run, request[~found], block[~found])
-    return Prefixes(run * size, blocks, size, request, block, 1.0 / holders[which])
+    return Prefixes(run * size, blocks, size, request, block, np.where(free, 0.0, 1.0 / holders[which]))

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.bound.prefills import Attention, Prefixes, attention, no_prefixes, shared_prefixes
+from framework.bound.prefills import Attention, Prefixes, attention, no_prefixes, shared_blocks, shared_prefixes
 from framework.bound.steps import PoolSteps
 from framework.bound.tables import Extent, least_steps, rising
 from framework.engine.config import EngineConfig
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def caches(self) -> bool:
-        return self.engine.prefix_cache and self.workload.has_prefixes
+        return self.engine.shares_blocks or (self.engine.prefix_cache and self.workload.has_prefixes)
 
     @property
     def recomputes(self) -> bool:
@@ -194,7 +194,11 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
     served = _served(setting, pools)
     prefixes = no_prefixes(workload)
     if setting.caches:
-        prefixes = shared_prefixes(workload, None if setting.arrival_s is None else setting.arrival_s + ttft_limit_s)
+        due_s = None if setting.arrival_s is None else setting.arrival_s + ttft_limit_s
+        if setting.engine.shares_blocks:
+            prefixes = shared_blocks(workload, due_s, setting.engine.block_tokens)
+        else:
+            prefixes = shared_prefixes(workload, due_s)
     ready_s = _ready_s(setting, pools)
     prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
     again_s = np.full(len(workload), np.inf)

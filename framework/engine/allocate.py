@@ -63,7 +63,7 @@ def allocate(
     space = ListSpace()
     _lay_out_run(options, space)
     _lay_out_instances(instances, space, cluster, engine, most_running)
-    cached = engine.prefix_cache and workload.has_prefixes
+    cached = engine.prefix_cache and (workload.has_prefixes or engine.shares_blocks)
     tiers = np.zeros(0, TIER)
     if cached:
         lay_out_cache(options, instances, space, workload, engine)
@@ -135,6 +135,7 @@ def _set_clock(sim: NDArray[np.void], requests: NDArray[np.void]) -> None:
     sim["next_session"] = waiting[0] if len(waiting) else len(requests)
     sim["change_s"], sim["changing"] = np.inf, -1
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
+    sim["scheduled"] = -1
     sim["unused_channel"] = -1
 
 

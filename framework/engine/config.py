@@ -29,11 +29,13 @@ __all__ = [
 ]
 
 Preemption = Literal["recompute", "swap"]
+PrefixUnit = Literal["trace", "engine"]
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
 Implementation = Literal["compiled", "reference"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
+PREFIX_UNITS: tuple[str, ...] = ("trace", "engine")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
 IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
@@ -45,6 +47,8 @@ class EngineConfig:
 
     `token_budget`: tokens of one step; `max_batch`: sequences on an instance at once; `block_tokens`: tokens of a KV
     block; `preemption`: what happens to a victim's KV; `prefix_cache`: keep and share the KV of equal prefixes;
+    `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
+    (above `prefix_stores`, which keep whole ones, always the former);
     `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
     together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
@@ -63,6 +67,7 @@ class EngineConfig:
     block_tokens: int = 16
     preemption: Preemption = "recompute"
     prefix_cache: bool = False
+    prefix_unit: PrefixUnit = "trace"
     watermark: float = 0.01
     kv_fraction: float = 0.9
     kv_tokens: int | None = None
@@ -95,6 +100,7 @@ class EngineConfig:
         if self.implementation == "reference" and self.log != "full":
             raise InputError("engine.implementation=reference keeps the whole step log; set engine.log=full")
         require_share("engine.kv_fraction", self.kv_fraction)
+        require_choice("engine.prefix_unit", self.prefix_unit, PREFIX_UNITS)
         for name in ("role_change_s", "start_s"):
             require_at_least(f"engine.{name}", getattr(self, name), 0)
         require_at_least("engine.watermark", self.watermark, 0)
@@ -107,6 +113,11 @@ class EngineConfig:
             _require_settings(name, getattr(self, name), kind)
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
+
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether prefixes are shared in KV blocks, from their allocation on."""
+        return self.prefix_cache and self.prefix_unit == "engine" and not self.prefix_stores.tiers
 
 
 @dataclass(frozen=True)

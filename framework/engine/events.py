@@ -1,10 +1,10 @@
-"""Events: the earliest of all kinds, when each instance's own ones are due, and who is woken by what happened."""
+"""Events: the earliest of all kinds, and which instances schedule once those of one time have been processed."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, STEP_END, TICK
+from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.leap import end_leap_early
 from framework.engine.mechanisms.sm_sharing import may_prefill
@@ -16,7 +16,7 @@ from framework.engine.state import State
 def next_event(s: State) -> int:
     """Advance the clock to the next event and tell which it is: its id; -1 if only ticks and role changes are left.
 
-    Ties go to the lower kind, then to the lower id.
+    Ties go to the lower kind, then to the lower id: an instance schedules only where nothing else is due at that time.
     """
     sim = s.sim
     time_s, kind, event = np.inf, STEP_END, -1
@@ -34,13 +34,17 @@ def next_event(s: State) -> int:
         arrival_s = s.requests[r].event_s
         if arrival_s < time_s:
             time_s, kind, event = arrival_s, ARRIVAL, r
-    if event >= 0 and (sim.change_s < time_s or (sim.change_s == time_s and kind == ARRIVAL)):
+    if sim.woken > 0 and sim.now_s < time_s:
+        time_s, kind, event = sim.now_s, SCHEDULE, s.lists[s.options.woken_at + sim.woken_first]
+    if event >= 0 and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
         time_s, kind, event = sim.change_s, ROLE_CHANGE, sim.changing
     if event >= 0 and s.options.tick_s > 0.0:
         tick_s = sim.next_tick * s.options.tick_s
-        if tick_s < time_s or (tick_s == time_s and kind == ARRIVAL):
+        if tick_s < time_s or (tick_s == time_s and kind >= ARRIVAL):
             time_s, kind, event = tick_s, TICK, sim.next_tick
     if event >= 0:
+        if time_s > sim.now_s:
+            sim.scheduled = -1
         sim.now_s = time_s
         sim.kind = kind
         sim.id = event
@@ -66,28 +70,41 @@ def _next_arrival(s: State) -> int:
 
 @inner
 def wake(s: State, i: int) -> None:
-    """Something changed for i: idle, it schedules a step after this event, else at its next boundary."""
-    sim, inst = s.sim, s.instances[i]
+    """Something changed for i: unless it is in a step, it schedules once all events of this time are processed."""
+    inst = s.instances[i]
     inst.changed = True
     load_changed(s, i)
     if inst.busy:
         end_leap_early(s, i)
         if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
             return
-    if not inst.woken:
-        inst.woken = True
-        s.lists[s.options.woken_at + (sim.woken_first + sim.woken) % s.options.instances] = i
-        sim.woken += 1
+    await_turn(s, i)
 
 
 @inner
-def next_woken(s: State) -> int:
-    """Take the first of the woken instances; -1 if there is none."""
+def await_turn(s: State, i: int) -> None:
+    """Let i schedule once all events of this time have been processed: those that wait for that, in order of number."""
+    sim, size = s.sim, s.options.instances
+    if s.instances[i].woken:
+        return
+    s.instances[i].woken = True
+    at = (sim.woken_first + sim.woken) % size
+    for _ in range(sim.woken):
+        before = (at + size - 1) % size
+        other = s.lists[s.options.woken_at + before]
+        if other < i:
+            break
+        s.lists[s.options.woken_at + at] = other
+        at = before
+    s.lists[s.options.woken_at + at] = i
+    sim.woken += 1
+
+
+@inner
+def take_turn(s: State, i: int) -> None:
+    """It is the turn of i, the first of those that wait to schedule."""
     sim = s.sim
-    if sim.woken == 0:
-        return -1
-    i = s.lists[s.options.woken_at + sim.woken_first]
     sim.woken_first = (sim.woken_first + 1) % s.options.instances
     sim.woken -= 1
+    sim.scheduled = max(sim.scheduled, i)
     s.instances[i].woken = False
-    return i

@@ -41,7 +41,7 @@ def drop_all(s: State, i: int) -> None:
     step, is for the caller to say.
     """
     catch_up_one(s, i)
-    if s.instances[i].busy and s.step[i].decodes > 0:
+    if s.instances[i].busy and s.step[i].decodes > 0 and s.step[i].grown > s.step[i].done:
         free(s, i, blocks_of_next_step(s, i))  # of the step under way
     for j in range(s.options.instances):  # first, so that room that comes free does not start their copies
         _drop_incoming(s, i, j)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from framework.codes import OUT_OF_BLOCKS
-from framework.compiler.decorators import inner
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import add_kv_tokens, blocks_of, note_use
-from framework.engine.mechanisms.prefix_cache import evict_oldest, unreference
+from framework.engine.mechanisms.prefix_cache import evict_oldest, register_prefix, unreference
 from framework.engine.state import State
 
 
@@ -39,12 +39,15 @@ def free(s: State, i: int, blocks: int) -> None:
 def free_kv(s: State, i: int, r: int) -> None:
     """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
+    if unlikely(s.options.shares_early) and q.caches:  # what it has generated too; nobody can have asked for it before
+        register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv)
     add_kv_tokens(s, i, -q.kv, sim.now_s)
     free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)
     if q.shared > 0:
         for j in range(q.registered - 1, -1, -1):
             if s.lists[s.options.held_at + q.hash_at + j] != 0:
+                unreference(s, i, s.lists[s.options.held_at + q.hash_at + j] - 1)
                 s.lists[s.options.held_at + q.hash_at + j] = 0
-                unreference(s, i, s.lists[s.options.hash_at + q.hash_at + j])
     q.shared = 0
     q.registered = 0
+    q.caches = False

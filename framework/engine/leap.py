@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from framework.codes import STEP_END
 from framework.compiler.decorators import inner
 from framework.engine.kv_blocks import available, note_tokens
@@ -40,6 +42,17 @@ def steps_passed(s: State, i: int) -> int:
     while steps > 0 and not _passed(boundary_s(s, i, steps), sim.now_s, included):
         steps -= 1
     return steps
+
+
+@inner
+def steps_begun(s: State, i: int, passed: int) -> int:
+    """Steps of the running leap that have been formed by the present event, where so many have ended.
+
+    The step behind a boundary of the present time is formed when it is the turn of i to schedule, after all events.
+    """
+    if passed > 0 and s.sim.scheduled < i and boundary_s(s, i, passed) == s.sim.now_s:
+        return passed
+    return int(min(passed + 1, s.step[i].steps))
 
 
 @inner
@@ -96,11 +109,10 @@ def _grow(s: State, i: int, begun: int) -> None:
 
 
 @inner
-def advance(s: State, i: int, steps: int) -> None:
-    """Bring i's counters to where `steps` steps of its leap have ended (and the next, if any, is under way)."""
+def advance(s: State, i: int, steps: int, begun: int) -> None:
+    """Bring i's counters to where `steps` steps of its leap have ended and `begun` have been formed."""
     inst, step = s.instances[i], s.step[i]
     fresh = steps - step.done
-    begun = min(steps + 1, step.steps)
     if begun > step.grown:
         _grow(s, i, begun)
     if fresh > 0:
@@ -123,18 +135,19 @@ def catch_up_one(s: State, i: int) -> None:
     """Make i's record show what has passed before the present event."""
     inst, step = s.instances[i], s.step[i]
     if inst.busy and step.steps > 1:
-        advance(s, i, steps_passed(s, i))
+        passed = steps_passed(s, i)
+        advance(s, i, passed, steps_begun(s, i, passed))
 
 
 @inner
 def end_leap_early(s: State, i: int) -> None:
-    """End i's leap at its first boundary that has not passed yet."""
+    """End i's leap at its first boundary at which no step has been formed yet, which may be now."""
     step = s.step[i]
     if step.steps > 1:
-        passed = steps_passed(s, i)
-        if passed + 1 < step.steps:
-            step.steps = passed + 1
-            set_time(s, STEP_END, i, boundary_s(s, i, step.steps))
+        begun = steps_begun(s, i, steps_passed(s, i))
+        if begun < step.steps:
+            step.steps = begun
+            set_time(s, STEP_END, i, boundary_s(s, i, begun))
 
 
 @inner
@@ -187,6 +200,7 @@ def begin_leap(s: State, i: int, steps: int) -> None:
 def end_leap(s: State, i: int) -> None:
     """The leap of i is over."""
     step = s.step[i]
+    set_time(s, STEP_END, i, np.inf)
     if step.leaping_index >= 0:
         s.sim.leaping -= 1
         last = s.lists[s.options.leaping_at + s.sim.leaping]

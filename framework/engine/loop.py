@@ -14,6 +14,7 @@ from framework.codes import (
     PREFILL_STEP_END,
     REASON_STALLED,
     ROLE_CHANGE,
+    SCHEDULE,
     STEP_END,
     TICK,
 )
@@ -22,7 +23,7 @@ from framework.engine.actions import tick
 from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
-from framework.engine.events import next_event, next_woken
+from framework.engine.events import next_event, take_turn
 from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.roles import take_role
@@ -41,10 +42,12 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return PAUSED
-        s.sim.events += 1
         event = next_event(s)
+        s.sim.events += s.sim.kind != SCHEDULE
         if event < 0:
             fail_rest(s, REASON_STALLED)
+        elif s.sim.kind == SCHEDULE:
+            _schedule(s, event)
         elif s.sim.kind == STEP_END:
             finish_step(s, event)
         elif s.sim.kind == ARRIVAL:
@@ -57,7 +60,6 @@ def _run(s: State, most_events: int) -> int:
             take_role(s, event)
         elif s.sim.kind == PREFILL_STEP_END:
             finish_prefill_step(s, event)
-        _schedule_woken(s)
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
@@ -66,15 +68,13 @@ def _run(s: State, most_events: int) -> int:
 
 
 @inner
-def _schedule_woken(s: State) -> None:
-    """Idle instances for which something came up in this event schedule a step, in the order of their waking."""
-    i = next_woken(s)
-    while i >= 0:
-        if not s.instances[i].busy:
-            schedule(s, i)
-        elif unlikely(may_prefill(s, i)):
-            schedule_prefills(s, i)
-        i = next_woken(s)
+def _schedule(s: State, i: int) -> None:
+    """All events of this time have been processed: i schedules its next step, or that of its prefill stream alone."""
+    take_turn(s, i)
+    if not s.instances[i].busy:
+        schedule(s, i)
+    elif unlikely(may_prefill(s, i)):
+        schedule_prefills(s, i)
 
 
 @inner

@@ -20,6 +20,7 @@ from framework.engine.mechanisms.prefix_cache import (
     load_prefix,
     matched_blocks,
     reference_prefix,
+    share_chunk,
     unreferenced_among,
 )
 from framework.engine.preemption import preempt_prefill
@@ -42,7 +43,7 @@ def form_chunks(s: State, i: int, budget: int) -> int:
         chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, left)))
         if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        s.lists[inst.chunk_at + j] = chunk
+        _note_chunk(s, i, j, chunk)
         left -= chunk
         j += 1
     while left > 0:
@@ -65,7 +66,7 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
         chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, left_on(s, i, q.rank))))
         if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        s.lists[inst.chunk_at + j] = chunk
+        _note_chunk(s, i, j, chunk)
         spend(s, i, q.rank, chunk)
         tokens += chunk
         j += 1
@@ -92,7 +93,7 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
         chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, most - load)))
         if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        s.lists[inst.chunk_at + j] = chunk
+        _note_chunk(s, i, j, chunk)
         tokens += chunk
         load = load_after(s, i, load, chunk)
         j += 1
@@ -138,6 +139,16 @@ def _extend(s: State, i: int, r: int, tokens: int) -> bool:
 
 
 @inner
+def _note_chunk(s: State, i: int, j: int, chunk: int) -> None:
+    """The step that is being formed computes so many tokens of number j of i's prefilling order."""
+    inst = s.instances[i]
+    r = s.lists[inst.prefilling_at + j]
+    s.lists[inst.chunk_at + j] = chunk
+    if chunk > 0:
+        share_chunk(s, i, r, s.requests[r].prefilled + chunk)
+
+
+@inner
 def form_whole_prompts(s: State, i: int, budget: int) -> int:
     """Whole prompts within the budget; the first of a step may be longer than it."""
     inst = s.instances[i]
@@ -148,7 +159,7 @@ def form_whole_prompts(s: State, i: int, budget: int) -> int:
         q = s.requests[r]
         if not _extend(s, i, r, q.prefill_until):
             break
-        s.lists[inst.chunk_at + j] = q.prefill_until - q.prefilled
+        _note_chunk(s, i, j, q.prefill_until - q.prefilled)
         tokens += q.prefill_until - q.prefilled
         load = load_after(s, i, load, q.prefill_until - q.prefilled)
         j += 1
@@ -179,7 +190,7 @@ def form_batch(s: State, i: int, budget: int) -> int:
             full, chunk = True, 0
         elif not _extend(s, i, r, q.prefill_until):
             break
-        s.lists[inst.chunk_at + j] = chunk
+        _note_chunk(s, i, j, chunk)
         tokens += chunk
         load = load_after(s, i, load, chunk)
         j += 1
@@ -217,8 +228,9 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     q.admission = sim.admissions
     q.state = PREFILLING
     q.prefilled = cached
+    q.caches = True
     s.lists[inst.prefilling_at + inst.prefilling] = r
-    s.lists[inst.chunk_at + inst.prefilling] = chunk
+    _note_chunk(s, i, inst.prefilling, chunk)
     inst.prefilling += 1
     if unlikely(inst.ranks > 0):
         put_on_rank(s, i, r)

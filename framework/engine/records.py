@@ -63,6 +63,7 @@ REQUEST = record(
     ("registered", "i4"),  # of these, the blocks that its present instance has looked at
     ("shared", "i4"),  # of these, the blocks that it references in the cache
     ("shared_there", "i4"),  # leading ones that it references where its KV is being copied to
+    ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
     ("fetched_from", "i4"),  # first trace block that the running fetch of its prefix brings
     ("fetched_to", "i4"),  # block behind the last one
     # What results tell of it; NaN or -1 where it has not happened.
@@ -107,7 +108,7 @@ INSTANCE = record(
     ("admission_opens", "i8"),  # decode_steps from which on its queue is admitted from, -1: its queue was empty
     ("busy", "b1"),  # 1: a step is under way
     ("changed", "b1"),  # 1: something changed since its last step was formed
-    ("woken", "b1"),  # 1: it is in the list of instances that schedule after this event
+    ("woken", "b1"),  # 1: it is in the list of instances that schedule at this time
     ("touched", "b1"),  # 1: it is in the list of instances whose load has changed
     ("switching", "b1"),  # 1: a running request's migration is due to switch
     ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step

@@ -28,6 +28,7 @@ def start_prefilling(s: State, i: int, r: int) -> None:
     """Append r, of whose prompt a part is there, to the prefilling order of i; a chunk of it is yet to be formed."""
     inst = s.instances[i]
     s.requests[r].state = PREFILLING
+    s.requests[r].caches = True
     s.lists[inst.prefilling_at + inst.prefilling] = r
     s.lists[inst.chunk_at + inst.prefilling] = 0
     inst.prefilling += 1

@@ -62,7 +62,7 @@ OPTIONS = record(
     ("load_tree_at", "i8"),  # winner tree over the least queued instances
     ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
     ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
-    ("woken_at", "i8"),  # ring of the instances that schedule after this event
+    ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
     ("heap_at", "i8"),  # heap of copies under way
     ("turns_at", "i8"),  # heap of later turns whose arrival is known
     ("finished_at", "i8"),  # requests that have finished, in the order of their ends
@@ -82,9 +82,10 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
-    ("hash_blocks", "i8"),  # engine blocks in one trace block, 0: there is no prefix cache
-    ("hash_at", "i8"),  # names of the trace blocks of all requests
-    ("held_at", "i8"),  # 1 for each of them that its request references
+    ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
+    ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
+    ("hash_at", "i8"),  # names of the blocks of all requests that can be shared
+    ("held_at", "i8"),  # for each of them that its request references, 1 + its node in the cache; 0: it does not
     ("cache_nodes", "i8"),  # nodes of the cache of each instance
     ("cache_slots", "i8"),  # slots of its hash table, a power of two
     ("tiers", "i8"),  # tiers of prefix blocks below GPU memory that an instance reads, 0: none
@@ -168,6 +169,7 @@ SIM = record(
     ("prefill_end_of", "i8"),  # whose that is
     ("woken", "i8"),  # instances in the ring of woken ones
     ("woken_first", "i8"),  # where that ring begins
+    ("scheduled", "i8"),  # the largest number of an instance that has scheduled at the present time, -1: none has
     ("heap_size", "i8"),  # copies under way
     ("channels", "i8"),  # channels that have been in use
     ("unused_channel", "i8"),  # the first of these that is not in use, -1: none

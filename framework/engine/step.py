@@ -64,7 +64,7 @@ def complete_step(s: State, i: int) -> None:
     duration_s = sim.now_s - step.start_s
     _write_row(s, i)
     if decodes > 0:
-        advance(s, i, steps)
+        advance(s, i, steps, steps)
         inst.last_decode_end_s = sim.now_s
         inst.decode_tokens += steps * decodes
         context = float(steps) * step.context + 0.5 * float(steps) * (steps - 1) * decodes

@@ -6,12 +6,10 @@ the rest is prefilled behind it; one in the output hands over a decoding request
 
 from __future__ import annotations
 
-import numpy as np
-
-from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING, REASON_KV, REJECTED, STEP_END
+from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING, REASON_KV, REJECTED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
-from framework.engine.events import wake
+from framework.engine.events import await_turn, wake
 from framework.engine.kv_blocks import fits
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
@@ -20,9 +18,8 @@ from framework.engine.mechanisms.prefix_cache import register_prefix
 from framework.engine.mechanisms.prefix_tiers import keep_prefix
 from framework.engine.mechanisms.sm_sharing import complete_prefill_step
 from framework.engine.mechanisms.speculation import emit_accepted
-from framework.engine.queues import load_changed, set_time
+from framework.engine.queues import load_changed
 from framework.engine.requests import end_request, end_with_kv, finish_decodes, start_decoding
-from framework.engine.scheduler import schedule
 from framework.engine.state import State
 from framework.engine.step import complete_step
 from framework.engine.transfers import call_back, join, send, start_transfers
@@ -31,7 +28,7 @@ from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 
 @inner
 def finish_step(s: State, i: int) -> None:
-    """i's leap has ended: tokens are emitted, requests finish or move on, and i schedules its next step."""
+    """i's leap has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
     inst = s.instances[i]
     prefilled = s.step[i].prefill_tokens > 0
     complete_step(s, i)
@@ -50,14 +47,12 @@ def finish_step(s: State, i: int) -> None:
         _complete_prefills(s, i, False)
     if inst.frees_memory:
         start_transfers(s, i)
-    schedule(s, i)
-    if not inst.busy:
-        set_time(s, STEP_END, i, np.inf)
+    await_turn(s, i)
 
 
 @inner
 def finish_prefill_step(s: State, i: int) -> None:
-    """The prefill step beside i's decodes has ended: of those that are woken now, i is the first to schedule."""
+    """The prefill step beside i's decodes has ended."""
     inst = s.instances[i]
     complete_prefill_step(s, i)
     wake(s, i)
@@ -78,7 +73,7 @@ def _add_chunks(s: State, i: int) -> None:
             r = s.lists[inst.prefilling_at + j]
             s.requests[r].prefilled += chunk
             inst.queued_tokens -= chunk
-            register_prefix(s, i, r)
+            register_prefix(s, i, r, s.requests[r].prefilled)
             if unlikely(s.options.tiers > 0):
                 keep_prefix(s, i, r)
     load_changed(s, i)

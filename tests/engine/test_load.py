@@ -117,8 +117,8 @@ def test_time_past_the_end_of_measurement_is_counted() -> None:
     row = StepRow(base_s=0.25, tokens_limit=8.0)
     within = run(requests(4), Closed(1), row)
     assert (within.extrapolated, within.extrapolation) == (0.0, 1.0)
-    beyond = run(requests(4), Closed(2), row)  # a prompt of 8 tokens beside one that decodes
-    assert beyond.extrapolation == 9 / 8
+    beyond = run(requests(4), Closed(2), row)  # two prompts of 8 tokens in one step
+    assert beyond.extrapolation == 16 / 8
     assert 0.0 < beyond.extrapolated < 1.0
     busy_s = beyond.step_log["steps"] * beyond.step_log["first_s"]
     past = beyond.step_log["prefill_tokens"] + beyond.step_log["batch"] > 8

@@ -46,9 +46,6 @@ def bubble_s(one: Scenario) -> float:
     return float(run_engine(one)[0].instances["bubble_s"][0])
 
 
-# The first request to arrive starts a step alone; the others, of the same time, are in the next together.
-
-
 def test_a_lone_prompt_is_as_slow_as_a_whole_round() -> None:
     for stages in (1, 2, 3, 4):
         one = scenario([(16, 1)], COMPUTE, stages)
@@ -63,51 +60,49 @@ def test_its_chunks_follow_each_other() -> None:
 
 
 def test_two_equal_prompts_leave_no_bubble() -> None:
-    one = scenario([(1, 1), (16, 1), (16, 1)], COMPUTE)
-    first = 1 + 2 * 0.125
-    assert times(one) == [[first], *[[first + 1 + 32 * 0.125]] * 2]  # as two prompts take on one stage
-    assert bubble_s(one) == first  # of the first step
+    one = scenario([(16, 1), (16, 1)], COMPUTE)
+    assert times(one) == [[1 + 32 * 0.125]] * 2  # as two prompts take on one stage
+    assert bubble_s(one) == 0.0
 
 
 def test_of_unequal_prompts_the_longer_one_counts() -> None:
-    one = scenario([(1, 1), (24, 1), (8, 1)], COMPUTE)
-    first, second = 1 + 2 * 0.125, 1 + 2 * 24 * 0.125
-    assert times(one) == [[first], *[[first + second]] * 2]
-    assert bubble_s(one) == first + second - (1 + 2 * 8 * 0.125)
+    one = scenario([(24, 1), (8, 1)], COMPUTE)
+    longest = 1 + 2 * 24 * 0.125
+    assert times(one) == [[longest]] * 2
+    assert bubble_s(one) == longest - (1 + 2 * 8 * 0.125)
 
 
 def test_prompts_go_to_the_lightest_micro_batch() -> None:
     # 9 | 5, then 4 to the second, then 3 to the first of two equal ones: 12 | 9
-    rows: Rows = [(1, 1), (9, 1), (5, 1), (4, 1), (3, 1)]
-    first = 1 + 2 * 0.125
-    assert times(scenario(rows, COMPUTE))[1] == [first + 1 + 2 * 12 * 0.125]
+    rows: Rows = [(9, 1), (5, 1), (4, 1), (3, 1)]
+    assert times(scenario(rows, COMPUTE)) == [[1 + 2 * 12 * 0.125]] * 4
 
 
 def test_attention_of_the_slowest_micro_batch() -> None:
     # 4 and 2 tokens: twice 16 pairs against twice 4
     row = StepRow(prefill_quadratic_s=0.25)
-    first = 2 * 0.25
-    assert times(scenario([(1, 1), (4, 1), (2, 1)], row))[1] == [first + 2 * 0.25 * 16]
+    assert times(scenario([(4, 1), (2, 1)], row)) == [[2 * 0.25 * 16]] * 2
 
 
 def test_the_slowest_need_not_have_most_tokens() -> None:
     # attention counts: 4 | 3 + 3 have 16 and 9 + 9 pairs, 5 | 3 + 3 have 25 and 18
     row = StepRow(prefill_quadratic_s=0.25)
-    assert times(scenario([(1, 1), (4, 1), (3, 1), (3, 1)], row))[1] == [0.5 + 2 * 0.25 * 18]
-    assert times(scenario([(1, 1), (5, 1), (3, 1), (3, 1)], row))[1] == [0.5 + 2 * 0.25 * 25]
+    assert times(scenario([(4, 1), (3, 1), (3, 1)], row))[0] == [2 * 0.25 * 18]
+    assert times(scenario([(5, 1), (3, 1), (3, 1)], row))[0] == [2 * 0.25 * 25]
 
 
 def test_a_chunk_beside_decodes() -> None:
-    # 4 tokens decode beside a prompt of 8, which half of the pipeline computes; then all decode.
+    # 4 tokens decode beside a prompt of 8, for which a seat comes free, and half of the pipeline computes it; then both
+    # decode.
     row = StepRow(base_s=1.0, per_prefill_token_s=0.125, per_sequence_s=0.5, per_context_token_s=0.25)
-    one = scenario([(4, 3), (8, 2)], row)
+    one = scenario([(4, 3), (4, 1), (8, 2)], row, max_batch=2)
     start = 1 + 2 * 4 * 0.125
     beside = 1 + 2 * 8 * 0.125 + 0.5 + 0.25 * 5
     both = 1 + 2 * 0.5 + 0.25 * (6 + 9)
-    expected = [[start, start + beside, start + beside + both], [start + beside, start + beside + both]]
+    expected = [[start, start + beside, start + beside + both], [start], [start + beside, start + beside + both]]
     assert times(one) == expected
-    # The first prompt left one stage waiting, and the second one all but what decodes beside it take.
-    assert bubble_s(one) == start + 2 * 8 * 0.125
+    # The two prompts of 4 kept both stages busy; the last one left one waiting, but for what decodes beside it take.
+    assert bubble_s(one) == 2 * 8 * 0.125
 
 
 def test_decodes_alone_take_what_they_take() -> None:
@@ -119,19 +114,20 @@ def test_decodes_alone_take_what_they_take() -> None:
 
 
 def test_decodes_take_their_part_of_the_budget() -> None:
-    # 8 tokens less 1 decode leave 7, of which a micro-batch may have 4: the prompts of 6 take two steps.
+    # 8 tokens: of each micro-batch 1 | 4, then 3 more beside the 1. From then on the first request decodes: 8 tokens
+    # less 1 leave 7, of which a micro-batch may have 4: the prompts of 6 have 2 and 3 left.
     one = scenario([(1, 9), (6, 1), (6, 1)], COMPUTE, budget=8)
-    first, full, rest = 1 + 2 * 0.125, 1 + 2 * 4 * 0.125, 1 + 2 * 2 * 0.125
-    assert [row[0] for row in times(one)] == [first, *[first + full + rest] * 2]
+    full, rest = 1 + 2 * 4 * 0.125, 1 + 2 * 3 * 0.125
+    assert [row[0] for row in times(one)] == [full, *[full + rest] * 2]
 
 
 def test_the_first_prompt_of_each_micro_batch_may_be_longer() -> None:
     # 8 tokens a step are 4 in each of two: 6 | 5, and 3 in the next step
-    rows: Rows = [(1, 1), (6, 1), (5, 1), (3, 1)]
-    first, both, last = 1 + 2 * 0.125, 1 + 2 * 6 * 0.125, 1 + 2 * 3 * 0.125
+    rows: Rows = [(6, 1), (5, 1), (3, 1)]
+    both, last = 1 + 2 * 6 * 0.125, 1 + 2 * 3 * 0.125
     for batching in ("prefill_first", "mixed"):
         found = times(scenario(rows, COMPUTE, budget=8, batching=batching))
-        assert [row[0] for row in found] == [first, first + both, first + both, first + both + last]
+        assert [row[0] for row in found] == [both, both, both + last]
 
 
 def test_a_chunk_schedule_counts_tokens_of_the_step() -> None:
@@ -151,7 +147,8 @@ def test_attentions_overlap_in_each_micro_batch() -> None:
 
 def test_drafts_count_as_decodes() -> None:
     row = StepRow(base_s=1.0, per_prefill_token_s=0.125, per_sequence_s=0.5)
-    one = scenario([(4, 4), (8, 1)], row, speculation=Speculation(depth=1, acceptance=1.0, draft_cost=0.0))
+    drafts = Speculation(depth=1, acceptance=1.0, draft_cost=0.0)
+    one = scenario([(4, 4), (4, 1), (8, 1)], row, speculation=drafts, max_batch=2)
     start, beside = 1 + 2 * 4 * 0.125, 1 + 2 * 8 * 0.125 + 2 * 0.5
     assert times(one)[0][:3] == [start, start + beside, start + beside]
 

@@ -22,17 +22,16 @@ READ = StepRow(base_s=1.0, per_context_token_s=0.25)
 
 
 def scenario(rows: Rows, row: StepRow, budget: int = 1000, ranks: int = 2, **options: Any) -> Scenario:
-    """Requests (prompt, output) on one mixed instance of so many ranks, which arrive while it prefills one token."""
+    """Requests (prompt, output) that arrive at once, on one mixed instance of so many ranks."""
     pool = {name: options.pop(name) for name in ("rank_choice",) if name in options}
     spec = PoolSpec("all", "mixed", 1, GPU, Parallelism(dp=ranks), **({"rank_choice": "kv"} | pool))
-    return at_once([(1, 1), *rows], spec, row, MODEL, token_budget=budget, **options)
+    return at_once(rows, spec, row, MODEL, token_budget=budget, **options)
 
 
 def times(one: Scenario) -> list[list[float]]:
-    """When each request's tokens appear, from the end of that one token on: the same in both engines."""
+    """When each request's tokens appear: the same in both engines."""
     assert not disagreement(one, 0.0)
-    first, *rows = token_times(run_engine(one)[0])
-    return [[float(time_s - first[0]) for time_s in row] for row in rows]
+    return [[float(time_s) for time_s in row] for row in token_times(run_engine(one)[0])]
 
 
 def test_a_step_waits_for_the_heaviest_rank() -> None:
@@ -47,7 +46,7 @@ def test_by_kv_and_by_requests() -> None:
     rows: Rows = [(9, 4), (2, 4), (3, 4)]
     # By KV: 9 | 2 + 3, by requests too; the heaviest reads 10, and all are as if both ranks did.
     assert times(scenario(rows, READ))[0][1] == 1 + 1 + 0.25 * 20
-    # In turn, after the one token: 2 | 9 + 3.
+    # In turn: 9 + 3 | 2.
     assert times(scenario(rows, READ, rank_choice="round_robin"))[0][1] == 1 + 1 + 0.25 * 2 * (10 + 4)
     more: Rows = [(9, 4), (2, 4), (3, 4), (2, 4)]
     # The fourth: by KV to 2 + 3 (5 < 9), by requests to the 9.

@@ -43,7 +43,10 @@ EVENTS = (
     *("step where requests reserve", "step with ranks", "swap-in barred by the largest batch alone"),
     *("swap-in barred by the watermark alone", "swapped in", "swapped out", "switched off"),
     *("switched off with cached prefixes", "switched on", "transfer that waits for room"),
-    "turned away after its prefill",
+    *("turned away after its prefill", "queued between two steps", "copy ended between two steps"),
+    *("tick between two steps", "several schedule at one time", "hit what another has generated"),
+    *("hit what it has generated itself", "hit a block that is yet to be computed", "block evicted"),
+    *("known block enters beside another", "one of several blocks of a name evicted"),
 )
 
 

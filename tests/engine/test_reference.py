@@ -115,10 +115,10 @@ def test_an_arrival_joins_at_the_next_boundary(mode: str, expected: list[list[fl
 
 
 @pytest.mark.parametrize("mode", ["prefill_first", "mixed"])
-@pytest.mark.parametrize(("budget", "expected"), [(4, [1, 2, 2]), (3, [1, 2, 3])])
+@pytest.mark.parametrize(("budget", "expected"), [(4, [1, 1, 2]), (3, [1, 2, 3])])
 def test_whole_prompts_share_a_step_within_the_budget(mode: str, budget: int, expected: list[float]) -> None:
     s = run(trace((0, 2, 1), (0, 2, 1), (0, 2, 1)), instance(budget=budget, mode=mode))
-    assert [r.end_s for r in s.requests] == expected  # the first arrival starts alone
+    assert [r.end_s for r in s.requests] == expected
 
 
 def test_decodes_are_not_dropped_for_the_budget() -> None:
@@ -130,7 +130,7 @@ def test_decodes_are_not_dropped_for_the_budget() -> None:
 def test_the_queue_is_read_by_priority_then_order() -> None:
     hooks = Script(prioritize=lambda s, r: float(r.input_tokens))
     s = run(trace((0, 9, 1), (0, 5, 1), (0, 2, 1), (0, 5, 1)), instance(batch=1), hooks=hooks)
-    assert [r.end_s for r in s.requests] == [1, 3, 2, 4]
+    assert [r.end_s for r in s.requests] == [4, 2, 1, 3]
 
 
 MEMORY = trace((0, 2, 5), (0, 2, 4))
@@ -138,18 +138,18 @@ MEMORY = trace((0, 2, 5), (0, 2, 4))
 
 def test_preemption_by_recompute_keeps_emitted_tokens() -> None:
     s = run(MEMORY, instance(blocks=4), block_tokens=2)
-    # At 3 request 0 needs a third block: request 1 (the younger) leaves with 2 tokens, is prefilled again (4 tokens) in
-    # the two blocks that are free from 5 on, and the end of that prefill emits its token 3.
-    assert tokens(s) == [[1, 2, 3, 4, 5], [2, 3, 6, 7]]
+    # At 3 both need a third block: request 1 (the younger) leaves with 3 tokens, is prefilled again (5 tokens, in 3
+    # blocks) when all blocks are free, from 5 on, and the end of that prefill emits its token 4.
+    assert tokens(s) == [[1, 2, 3, 4, 5], [1, 2, 3, 6]]
     assert [r.preemptions for r in s.requests] == [0, 1]
-    assert s.requests[1].first_token_s == 2
-    assert s.instances[0].totals["prefill_tokens"] == 2 + 2 + 4
+    assert s.requests[1].first_token_s == 1
+    assert s.instances[0].totals["prefill_tokens"] == 2 + 2 + 5
 
 
 def test_preemption_by_swap_pays_for_both_ways() -> None:
     s = run(MEMORY, instance(blocks=4, host_bytes_s=2.0), block_tokens=2, preemption="swap")
-    # Three KV tokens leave in the step that starts at 3 and come back in the step that starts at 6.5.
-    assert tokens(s) == [[1, 2, 3, 5.5, 6.5], [2, 3, 9, 10]]
+    # Four KV tokens leave in the step that starts at 3 and come back in the step that starts at 7, 2 s each.
+    assert tokens(s) == [[1, 2, 3, 6, 7], [1, 2, 3, 10]]
     assert s.instances[0].totals["prefill_tokens"] == 2 + 2
 
 
@@ -186,8 +186,8 @@ def test_transfers_wait_for_a_link_one_after_the_other() -> None:
         latency_s=0.5,
         link_sharing="fifo",
     )
-    # Copies 1 -> 3 and 3 -> 4; at 4.5 the step end of instance 1 comes before the second transfer's end.
-    assert tokens(s) == [[1, 4.5], [2, 5.5]]
+    # Copies 1 -> 3 and 3 -> 4; at 4.5 a step of instance 1 ends, and the second request is there for the next one.
+    assert tokens(s) == [[1, 4.5], [1, 5.5]]
     assert [r.transfer_end_s for r in s.requests] == [3.5, 4.5]
     assert [(r.prefill_instance, r.decode_instance) for r in s.requests] == [(0, 1), (0, 1)]
     assert [i.totals["transferred_bytes"] for i in s.instances] == [6, 0]
@@ -202,7 +202,7 @@ def test_a_transfer_waits_for_a_seat() -> None:
         hooks=to_first_decode(),
         latency_s=0.5,
     )
-    assert tokens(s) == [[1, 4.5], [2, 7]]  # copied 4.5 -> 5.5, joined at 6
+    assert tokens(s) == [[1, 4.5], [1, 7]]  # copied 4.5 -> 5.5, joined at 6
 
 
 def test_prefill_kv_is_held_until_the_copy_has_ended() -> None:
@@ -224,9 +224,9 @@ def test_first_token_stamped_after_the_transfer() -> None:
         hooks=to_first_decode(),
         first_token="decode",
     )
-    assert tokens(s) == [[3, 3, 4], [2]]
-    assert [r.first_token_s for r in s.requests] == [3, 2]
-    assert [r.prefill_end_s for r in s.requests] == [1, 2]
+    assert tokens(s) == [[3, 3, 4], [1]]
+    assert [r.first_token_s for r in s.requests] == [3, 1]
+    assert [r.prefill_end_s for r in s.requests] == [1, 1]
 
 
 def test_a_victim_of_a_decode_instance_is_prefilled_again_elsewhere() -> None:
@@ -236,9 +236,9 @@ def test_a_victim_of_a_decode_instance_is_prefilled_again_elsewhere() -> None:
         instance("decode", blocks=8, bandwidth_bytes_s=2.0),
         hooks=to_first_decode(),
     )
-    # Both grow by a block a step from 4 on: request 1 is preempted at 5, prefilled again 5 -> 6 (token 3), waits for
+    # Both grow by a block a step from 3 on: request 1 is preempted at 4, prefilled again 4 -> 5 (token 3), waits for
     # its 4 blocks until request 0 ends at 7 and is copied until 9.
-    assert tokens(s) == [[1, 3, 4, 5, 6, 7], [2, 5, 6, 10]]
+    assert tokens(s) == [[1, 3, 4, 5, 6, 7], [2, 4, 5, 10]]
     assert s.requests[1].transfer_end_s == 3
 
 
@@ -357,7 +357,7 @@ def test_a_request_fails_that_no_longer_fits_where_it_is_to_decode() -> None:
         instance("decode", blocks=9),
         hooks=to_first_decode(),
     )
-    assert [(r.state, r.reason, r.end_s) for r in s.requests] == [(3, "kv", 1), (1, "", 2)]
+    assert [(r.state, r.reason, r.end_s) for r in s.requests] == [(3, "kv", 1), (1, "", 1)]
 
 
 def test_ticks_come_before_arrivals_of_the_same_time_and_stop_with_the_last_request() -> None:
@@ -379,9 +379,8 @@ def test_batching_is_asked_again_only_after_a_change() -> None:
         return (1, "decode_first", 0) if s.now_s < 2 else (8, "prefill_first", 0)
 
     s = run(trace((0, 3, 4), (0.5, 2, 1)), instance(), hooks=Script(batching=batching))
-    # Chunks of 1 end at 1 and 2; then the rest of the prompt and request 1 share a step; decodes follow unasked until
-    # the end of the last request is a change again.
-    assert asked == [0, 1, 2, 3, 6]
+    # Chunks of 1 end at 1 and 2; then the rest of the prompt and request 1 share a step; decodes follow unasked.
+    assert asked == [0, 1, 2, 3]
     assert tokens(s) == [[3, 4, 5, 6], [3]]
 
 

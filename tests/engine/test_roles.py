@@ -71,7 +71,7 @@ def roles(view: Cluster) -> list[int]:
     return [int(role) for role in view.instances.role]
 
 
-FOUR = trace((0, 10, 1), (0, 10, 1), (0, 10, 1), (0, 10, 1), (1.5, 10, 3))
+FOUR = trace((0, 10, 1), (0, 10, 1), (0.25, 10, 1), (0.25, 10, 1), (1.5, 10, 3))
 
 
 @pytest.mark.parametrize(("delay_s", "place"), [(0.0, 0), (2.5, 0), (3.5, 2)])
@@ -79,6 +79,7 @@ def test_what_waits_is_routed_again_and_keeps_its_turn(delay_s: float, place: in
     """Request 2 waits behind 0; its instance leaves prefill at 0.5, and 2 goes before 3, which came after it.
 
     The instance has drained at 1 and decodes `delay_s` later: from 4 on request 4 does, where the fewest KV is held.
+    Without a delay it changes when it is its turn to schedule at 1, after the tick of that time.
     """
     policy = Scripted({0.5: [SetRole(0, "decode")]}, roles)
     result = play(FOUR, cluster(("prefill", 2), ("decode", 1)), policy, role_change_s=delay_s)
@@ -87,7 +88,8 @@ def test_what_waits_is_routed_again_and_keeps_its_turn(delay_s: float, place: in
     assert result.requests["decode_instance"][4] == place
     assert result.requests["end_s"][4] == pytest.approx(6)
     later_s = [at_s for at_s in policy.seen if at_s > 0.5]
-    assert [policy.seen[at_s][0] for at_s in later_s] == [DECODE if at_s >= 1 + delay_s else OFF for at_s in later_s]
+    first_s = 1 + delay_s if delay_s > 0 else 1.5
+    assert [policy.seen[at_s][0] for at_s in later_s] == [DECODE if at_s >= first_s else OFF for at_s in later_s]
 
 
 def test_what_decodes_ends_there_before_the_role_changes() -> None:
@@ -183,14 +185,17 @@ def test_prefixes_outlive_a_role_but_not_the_instance(role: Any, cached: int) ->
 
 
 def test_an_instance_that_is_off_costs_nothing() -> None:
-    """The spare one is started at 2, takes work from 5 on, and is off again at 7, when its prompt is done."""
+    """The spare one is started at 2, takes work from 5 on, and is off again at 7, when its prompt is done.
+
+    It is so from its turn to schedule at 7 on, which comes after the tick.
+    """
     workload = trace((0, 10, 1), (6, 10, 1), (6, 10, 3), (9, 10, 2))
     script = {2.0: [SetRole(2, "prefill")], 6.5: [SetRole(2, "off")]}
     policy = Scripted(script, lambda view: (roles(view)[2], bool(view.instances.changing()[2])))
     result = play(workload, cluster(("prefill", 1), ("decode", 1), ("off", 1)), policy, start_s=3.0)
     assert [*result.requests["prefill_instance"]] == [0, 0, 2, 0]
     assert (policy.seen[2.5], policy.seen[5.0]) == ((OFF, True), (PREFILL, False))
-    assert policy.seen[7.0] == (OFF, False)
+    assert (policy.seen[7.0], policy.seen[7.5]) == ((OFF, True), (OFF, False))
     assert [*result.instances["off_s"]] == pytest.approx([0, 0, 2 + 11 - 7])
     used = usage(result, 11.0)
     assert used["cost_usd"] == pytest.approx((11 + 11 + 5) / 3600)

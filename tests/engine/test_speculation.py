@@ -76,7 +76,7 @@ def test_none_accepted() -> None:
 
 def test_a_request_ends_within_a_step() -> None:
     result = run(Speculation(5, 1.0, draft_cost=0.0), [3, 9])
-    assert token_times(result) == [[1.0, 3.0, 3.0], [2.0] + 6 * [3.0] + 2 * [4.0]]
+    assert token_times(result) == [[1.0, 2.0, 2.0], [1.0] + 6 * [2.0] + 2 * [3.0]]
 
 
 def test_drafts_pass_the_model_and_the_kv_is_read_once() -> None:
@@ -87,20 +87,22 @@ def test_drafts_pass_the_model_and_the_kv_is_read_once() -> None:
         skew_s=2.0**-5,
     )
     result = run(Speculation(2, 0.0, draft_cost=0.5), [2, 3], row, prompts=10)
-    prefill_s = 2 * (7 + 2.0**-3)  # 10 tokens each
+    prefill_s = 17 + 2 * 2.0**-3  # of 20 tokens
     both = 2 * (10 + 1 + 2)  # what two decodes read: prompt, the token that came before, drafts
     plain_s = 1 + 2 * 2.0**-3 + 2 * (10 + 1) * 2.0**-4
     first_s = 3 + 6 * 2.0**-3 + both * 2.0**-4 + 2 * 0.5 * plain_s
     plain_s = 1 + 2.0**-3 + (10 + 2) * 2.0**-4
     second_s = 1 + 3 * 2.0**-3 + (10 + 2 + 2) * 2.0**-4 + 2 * 0.5 * plain_s
-    assert list(result.step_log["context"]) == [0, 0, both, 14]
+    assert list(result.step_log["context"]) == [0, both, 14]
     assert token_times(result)[1] == [prefill_s, prefill_s + first_s, prefill_s + first_s + second_s]
 
 
 def test_verified_tokens_count_against_the_budget() -> None:
-    result = run(Speculation(3, 0.0, draft_cost=0.0), [9, 9, 2], prompts=4, token_budget=8, batching="decode_first")
-    # Beside one decode, which verifies 4 tokens, a prompt finds room; beside two it has to wait for one to end.
-    assert result.requests["start_s"].tolist() == [0.0, 1.0, 9.0]
+    result = run(Speculation(3, 0.0, draft_cost=0.0), [9, 9, 2], prompts=5, token_budget=8, batching="decode_first")
+    # Chunks of 5 and 3 tokens; beside the first decode, which verifies 4, the other 2 and 2 of the third prompt; beside
+    # two that has to wait, for the first to end at 9.
+    assert result.requests["start_s"].tolist() == [0.0, 0.0, 1.0]
+    assert result.requests["first_token_s"].tolist() == [1.0, 2.0, 10.0]
 
 
 def test_drafts_need_room_only_while_they_are_verified() -> None:

@@ -161,6 +161,9 @@ _MECHANISMS = {
     "swap": Golden(_TIGHT + "engine.preemption=swap", positive=("preemptions",), unlike="recompute"),
     "preempted_decodes": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.preemption=swap", positive=("preemptions",)),
     "prefix_cache": Golden(_CACHED, positive=("cache_hit_rate",)),
+    "prefix_trace_blocks": Golden(
+        _CACHED + "engine.prefix_unit=trace", positive=("cache_hit_rate",), unlike="prefix_cache"
+    ),
     "store_dram_ssd": Golden(
         _CACHED + "engine/prefix_stores=dram_ssd engine.prefix_stores.tiers.dram.capacity_bytes=1073741824 "
         "engine.prefix_stores.tiers.ssd.bandwidth_bytes_s=4294967296",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tests.helpers.block_families import early
 from tests.helpers.broad_families import (
     crowded,
     doubled,
@@ -19,7 +20,7 @@ from tests.helpers.rare_families import clocked, many, migrating, ranked, stream
 from tests.helpers.scenarios import Scenario, scenarios
 
 Family = Callable[..., Scenario]
-_BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving)
+_BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in _RARE}}

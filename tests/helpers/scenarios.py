@@ -84,7 +84,7 @@ def at_once(rows: Sequence[tuple[int, int]], spec: PoolSpec, row: StepRow, model
         ClusterSpec((spec,), LinkSpec(1e9)),
         model,
         RowTiming({spec.gpu.name: row}),
-        EngineConfig(max_batch=10, block_tokens=1, watermark=0.0, kv_tokens=1000, **options),
+        EngineConfig(**{"max_batch": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 1000, **options}),
         Open(),
         Rules(),
     )

@@ -18,6 +18,8 @@ from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL, RowTiming
 
 GPU = server("gpu", 1000)
+TWO = Workload(np.array([0.0, 2.0**-40]), np.array([4, 4]), np.array([3, 3]))
+ENGINE = EngineConfig(block_tokens=1, kv_fraction=1.0, kv_tokens=100)
 TIMING = RowTiming({"gpu": StepRow(base_s=1.0, per_prefill_token_s=0.25, per_context_token_s=2.0**-40)})
 
 
@@ -35,11 +37,11 @@ TIMING = RowTiming({"gpu": StepRow(base_s=1.0, per_prefill_token_s=0.25, per_con
     ],
 )
 def test_times_are_held_against_those_alone(limits: dict[str, float], good: list[bool]) -> None:
-    """Alone: 2 s and 2 s of decodes. Here token 1 comes at 2 and 4 s, token 2 at 4 and 5 s, token 3 at 5 and 6 s."""
-    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([3, 3]))
-    cluster = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0))
-    engine = EngineConfig(block_tokens=1, kv_fraction=1.0, batching="decode_first", kv_tokens=100)
-    result = simulate(workload, cluster, MODEL, TIMING, engine)
+    """Alone: 2 s and 2 s of decodes. Here token 1 comes at 2 and 4 s, token 2 at 4 and 5 s, token 3 at 5 and 6 s.
+
+    The second request arrives right after the first one has begun.
+    """
+    result = simulate(TWO, ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0)), MODEL, TIMING, ENGINE)
     assert result.requests["end_s"] == pytest.approx([5.0, 6.0])
     slo = Slo(None, None, slowdown=Slowdown(MODEL, TIMING, GPU, tp=1, **limits))
     assert judge(result, slo).good.tolist() == good
@@ -47,9 +49,7 @@ def test_times_are_held_against_those_alone(limits: dict[str, float], good: list
 
 def test_percentiles_over_requests_are_figures_of_a_run() -> None:
     """TTFT of 1 and 2, TPOT of 1.5 and 1, latency of 1.25 and 1.5 times those alone."""
-    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([3, 3]))
-    cluster = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0))
-    result = simulate(workload, cluster, MODEL, TIMING, EngineConfig(block_tokens=1, kv_fraction=1.0, kv_tokens=100))
+    result = simulate(TWO, ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0)), MODEL, TIMING, ENGINE)
     alone = Slowdown(MODEL, TIMING, GPU)
     names = ("p50_ttft_slowdown", "p99_ttft_slowdown", "mean_tpot_slowdown", "p90_e2e_slowdown")
     assert [figure(result, name, 0, 2, alone) for name in names] == pytest.approx([2.0, 2.0, 1.25, 1.5])

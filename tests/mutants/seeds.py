@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "a leap ends a step late",
         "leap.py",
-        "            step.steps = passed + 1\n            set_time",
-        "            step.steps = passed + 2\n            set_time",
+        "            step.steps = begun\n            set_time",
+        "            step.steps = begun + 1\n            set_time",
     ),
     Mutant(
         "a boundary at this very time has passed",
@@ -196,8 +196,39 @@ MUTANTS = (
     Mutant(
         "a hook sees a leap as it began",
         "leap.py",
-        "if inst.busy and step.steps > 1:\n        advance(s, i, steps_passed(s, i))",
-        "if False:\n        advance(s, i, steps_passed(s, i))",
+        "if inst.busy and step.steps > 1:\n        passed =",
+        "if False:\n        passed =",
+    ),
+    # --- the law of one instant ---
+    Mutant(
+        "an instance schedules before the other events of its time",
+        "events.py",
+        "if sim.woken > 0 and sim.now_s < time_s:",
+        "if sim.woken > 0 and sim.now_s <= time_s:",
+    ),
+    Mutant(
+        "instances schedule in the order of their waking",
+        "events.py",
+        "        if other < i:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "a leap woken at a boundary goes on for one step",
+        "leap.py",
+        "if passed > 0 and s.sim.scheduled < i and",
+        "if False and",
+    ),
+    Mutant(
+        "all have scheduled at a time once one has",
+        "leap.py",
+        "s.sim.scheduled < i and",
+        "s.sim.scheduled < 0 and",
+    ),
+    Mutant(
+        "who has scheduled at a time is forgotten",
+        "events.py",
+        "    sim.scheduled = max(sim.scheduled, i)\n",
+        "",
     ),
     # --- prefix cache and stores ---
     Mutant(
@@ -221,8 +252,32 @@ MUTANTS = (
     Mutant(
         "a prefix is known before it is computed",
         "mechanisms/prefix_cache.py",
-        "(q.registered + 1) * hash_tokens <= q.prefilled",
-        "q.registered * hash_tokens <= q.prefilled",
+        "(q.registered + 1) * hash_tokens <= tokens",
+        "q.registered * hash_tokens <= tokens",
+    ),
+    Mutant(
+        "a block that is known stays private",
+        "mechanisms/prefix_cache.py",
+        "if s.options.shares_early or find(s, i, key) < 0:",
+        "if find(s, i, key) < 0:",
+    ),
+    Mutant(
+        "a chunk is shared once it is computed",
+        "prefill.py",
+        "share_chunk(s, i, r, s.requests[r].prefilled + chunk)",
+        "share_chunk(s, i, r, s.requests[r].prefilled)",
+    ),
+    Mutant(
+        "what was generated is forgotten",
+        "kv_cache.py",
+        "if unlikely(s.options.shares_early) and q.caches:",
+        "if False:",
+    ),
+    Mutant(
+        "KV from elsewhere enters the cache",
+        "kv_cache.py",
+        "if unlikely(s.options.shares_early) and q.caches:",
+        "if unlikely(s.options.shares_early):",
     ),
     Mutant(
         "blocks are unreferenced from the first",
@@ -525,13 +580,13 @@ MUTANTS = (
     Mutant(
         "a tick comes after an arrival of its time",
         "events.py",
-        "if tick_s < time_s or (tick_s == time_s and kind == ARRIVAL):",
+        "if tick_s < time_s or (tick_s == time_s and kind >= ARRIVAL):",
         "if tick_s < time_s:",
     ),
     Mutant(
         "a role changes after an arrival of its time",
         "events.py",
-        "sim.change_s < time_s or (sim.change_s == time_s and kind == ARRIVAL)",
+        "sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)",
         "sim.change_s < time_s",
     ),
     Mutant(

@@ -173,6 +173,6 @@ def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -
         if chunk_tokens > 0:
             value_s = beside_chunks_s(s, i, batch, context, value_s)
     first_s += chunks_s + value_s
-    if chunks_s > 0.0 and value_s > 0.0:
+    if chunk_tokens > 0 and running > 0:
         first_s -= s.options.attention_overlap * min(chunks_s, value_s)
     return first_s, more_s, straight

@@ -113,7 +113,7 @@ def _like_micro_batch(s: State, i: int, m: int, decodes: int, decode_s: float) -
                 sampled += inst.stages
     time_s = base_s(tables, inst.pool, inst.stages * s.lists[inst.loads_at + m], tokens, sampled)
     time_s += chunks_s + decode_s
-    if chunks_s > 0.0 and decode_s > 0.0:
+    if s.lists[inst.loads_at + m] > 0 and decodes > 0:
         time_s -= s.options.attention_overlap * min(chunks_s, decode_s)
     return time_s, sampled
 

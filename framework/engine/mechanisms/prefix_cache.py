@@ -1,13 +1,13 @@
 """The prefix cache of an instance: cached blocks are known by name, and shared by requests.
 
-Cached trace blocks live in an open-addressing table per instance, those that nobody references in a list from the least
-recently used to the most recently used. Memory per instance, from `cache_at`: slots | key | references | older |
-younger.
+Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody
+references in a list from the least recently used to the youngest. Memory per instance, from `cache_at`: slots | key |
+references | older | younger.
 """
 
 from __future__ import annotations
 
-from framework.compiler.decorators import inner
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import note_use
 from framework.engine.mechanisms.prefix_tiers import tier_of
 from framework.engine.state import State
@@ -62,7 +62,7 @@ def reference_prefix(s: State, i: int, r: int, run: int) -> None:
         node = find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
         if node >= 0:
             reference(s, i, node)
-            s.lists[s.options.held_at + q.hash_at + j] = 1
+            s.lists[s.options.held_at + q.hash_at + j] = 1 + node
             q.shared += 1
     q.registered = run
 
@@ -80,19 +80,27 @@ def reference(s: State, i: int, node: int) -> None:
 
 
 @inner
-def register_prefix(s: State, i: int, r: int) -> None:
-    """Enter into i's cache the trace blocks of r that its prefill has completed; one known already stays private."""
+def register_prefix(s: State, i: int, r: int, tokens: int) -> None:
+    """Enter into i's cache the blocks of r that its first `tokens` tokens fill. One that is known already stays private
+    or, where blocks are shared from their allocation on, enters beside the other, behind which it is found.
+    """
     q = s.requests[r]
     if s.options.hash_blocks == 0:
         return
     hash_tokens = s.options.hash_blocks * s.options.block_tokens
-    while q.registered < q.hash_count and (q.registered + 1) * hash_tokens <= q.prefilled:
+    while q.registered < q.hash_count and (q.registered + 1) * hash_tokens <= tokens:
         key = s.lists[s.options.hash_at + q.hash_at + q.registered]
-        if find(s, i, key) < 0:
-            insert(s, i, key)
-            s.lists[s.options.held_at + q.hash_at + q.registered] = 1
+        if s.options.shares_early or find(s, i, key) < 0:
+            s.lists[s.options.held_at + q.hash_at + q.registered] = 1 + insert(s, i, key)
             q.shared += 1
         q.registered += 1
+
+
+@inner
+def share_chunk(s: State, i: int, r: int, tokens: int) -> None:
+    """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
+    if unlikely(s.options.shares_early):
+        register_prefix(s, i, r, tokens)
 
 
 @inner
@@ -116,8 +124,7 @@ def load_prefix(s: State, i: int, r: int) -> None:
     for j in range(q.registered):
         key = s.lists[s.options.hash_at + q.hash_at + j]
         if s.lists[s.options.held_at + q.hash_at + j] == 0 and find(s, i, key) < 0:
-            insert(s, i, key)
-            s.lists[s.options.held_at + q.hash_at + j] = 1
+            s.lists[s.options.held_at + q.hash_at + j] = 1 + insert(s, i, key)
             q.shared += 1
 
 
@@ -132,7 +139,7 @@ def _home(s: State, key: int) -> int:
 
 @inner
 def find(s: State, i: int, key: int) -> int:
-    """The cache node of a prefix block on i, -1 if it is not cached."""
+    """The cache node of a prefix block on i, the first of several of that name; -1 if it is not cached."""
     at = s.instances[i].cache_at
     mask = s.options.cache_slots - 1
     slot = _home(s, key)
@@ -144,8 +151,10 @@ def find(s: State, i: int, key: int) -> int:
 
 
 @inner
-def insert(s: State, i: int, key: int) -> None:
-    """A new cached block with one reference. There is always a node left: nodes cover the whole KV memory."""
+def insert(s: State, i: int, key: int) -> int:
+    """A new cached block with one reference, behind those of the same name; its node. There is always one left: nodes
+    cover the whole KV memory.
+    """
     inst = s.instances[i]
     at = inst.cache_at
     keys_at = at + s.options.cache_slots
@@ -157,6 +166,7 @@ def insert(s: State, i: int, key: int) -> None:
     while s.lists[at + slot] >= 0:
         slot = (slot + 1) & (s.options.cache_slots - 1)
     s.lists[at + slot] = node
+    return node
 
 
 @inner
@@ -192,10 +202,9 @@ def forget_prefixes(s: State, i: int) -> None:
 
 
 @inner
-def unreference(s: State, i: int, key: int) -> None:
+def unreference(s: State, i: int, node: int) -> None:
     """A request gives up its reference to a cached block of i, which may be evicted when it was the last."""
     sim, inst = s.sim, s.instances[i]
-    node = find(s, i, key)
     keys_at = inst.cache_at + s.options.cache_slots
     nodes = s.options.cache_nodes
     s.lists[keys_at + nodes + node] -= 1

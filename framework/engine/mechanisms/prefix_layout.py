@@ -12,7 +12,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import ABSENT, PrefixStores
 from framework.engine.state import TIER
 from framework.errors import InputError
-from framework.workload import Workload
+from framework.workload import Workload, block_names
 
 
 class ListSpace:
@@ -36,17 +36,20 @@ Array = NDArray[np.void]
 
 def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: Workload, engine: EngineConfig) -> None:
     """Where each instance's cache lies. InputError where a trace block is no multiple of an engine block."""
-    if workload.hash_block_tokens % engine.block_tokens:
+    if workload.has_prefixes and workload.hash_block_tokens % engine.block_tokens:
         raise InputError(
             f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
             f"engine.block_tokens={engine.block_tokens}; choose a divisor"
         )
-    blocks = workload.hash_block_tokens // engine.block_tokens
+    early = engine.shares_blocks
+    blocks = 1 if early else workload.hash_block_tokens // engine.block_tokens
+    names = int(block_names(workload, engine.block_tokens)[1][-1]) if early else len(workload.hash_ids)
+    options["shares_early"] = early
     nodes = int(instances["total_blocks"].max()) // blocks + 1
     slots = 1 << (2 * nodes - 1).bit_length()
     options["hash_blocks"], options["cache_nodes"], options["cache_slots"] = blocks, nodes, slots
-    options["hash_at"] = space.reserve(len(workload.hash_ids))
-    options["held_at"] = space.reserve(len(workload.hash_ids))
+    options["hash_at"] = space.reserve(names)
+    options["held_at"] = space.reserve(names)
     stretch = slots + 4 * nodes
     instances["cache_at"] = space.reserve(stretch * len(instances)) + stretch * np.arange(len(instances))
 
@@ -78,10 +81,19 @@ def lay_out_tiers(
 
 
 def fill_cache(options: Array, instances: Array, requests: Array, data: NDArray[np.int64], workload: Workload) -> None:
-    """Empty caches, and the names of each request's blocks: those of the trace, or from 0 where there are stores."""
-    assert workload.hash_offsets is not None
+    """Empty caches, and the names of each request's blocks: those of the trace, from 0 where there are stores, or those
+    of engine blocks.
+    """
     slots, nodes = int(options["cache_slots"][0]), int(options["cache_nodes"][0])
-    keys = workload.hash_ids if options["tiers"][0] == 0 else np.unique(workload.hash_ids, return_inverse=True)[1]
+    if options["shares_early"][0]:
+        keys, offsets = block_names(workload, int(options["block_tokens"][0]))
+        known = np.diff(offsets)
+    else:
+        assert workload.hash_offsets is not None
+        keys, offsets = workload.hash_ids, workload.hash_offsets
+        known = np.minimum(np.diff(offsets), workload.input_tokens // workload.hash_block_tokens)
+        if options["tiers"][0] > 0:
+            keys = np.unique(keys, return_inverse=True)[1]
     data[options["hash_at"][0] :][: len(keys)] = keys
     for at in instances["cache_at"]:
         data[at : at + slots] = -1
@@ -89,9 +101,8 @@ def fill_cache(options: Array, instances: Array, requests: Array, data: NDArray[
         links[:] = np.arange(1, nodes + 1)
         links[-1] = -1
     instances["cache_free"] = 0
-    requests["hash_at"] = workload.hash_offsets[:-1]
-    known = np.diff(workload.hash_offsets)
-    requests["hash_count"] = np.minimum(known, workload.input_tokens // workload.hash_block_tokens)
+    requests["hash_at"] = offsets[:-1]
+    requests["hash_count"] = known
 
 
 def fill_tiers(options: Array, stores: Array, data: NDArray[np.int64]) -> None:

@@ -53,7 +53,7 @@ def release(s: State, i: int, r: int, tokens: int) -> None:
     q = s.requests[r]
     free(s, i, blocks_of(s, i, tokens) - q.shared_there * s.options.hash_blocks)
     for j in range(q.shared_there - 1, -1, -1):
-        unreference(s, i, s.lists[s.options.hash_at + q.hash_at + j])
+        unreference(s, i, find(s, i, s.lists[s.options.hash_at + q.hash_at + j]))
     q.shared_there = 0
 
 
@@ -62,7 +62,7 @@ def settle_prefix(s: State, i: int, r: int) -> None:
     """r's KV has come to i: what it shares there is its own prefix now, and its other trace blocks enter the cache."""
     q = s.requests[r]
     for j in range(q.shared_there):
-        s.lists[s.options.held_at + q.hash_at + j] = 1
+        s.lists[s.options.held_at + q.hash_at + j] = 1 + find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
     q.shared = q.registered = q.shared_there
     q.shared_there = 0
-    register_prefix(s, i, r)
+    register_prefix(s, i, r, q.prefilled)

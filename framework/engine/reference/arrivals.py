@@ -6,7 +6,7 @@ import math
 
 from framework.codes import ARRIVAL, PREFILL
 from framework.engine.reference.links import has_ended
-from framework.engine.reference.prefixes import matched_prefix, register_cached
+from framework.engine.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import REJECTED, Instance, Request
 from framework.engine.reference.transfers import start_copy, start_transfers
@@ -106,7 +106,7 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
         if math.isnan(r.transfer_end_s):
             r.transfer_end_s = s.now_s
     r.source, r.destination, r.handing_over = None, None, False
-    source.cache.free_kv(r.id)
+    free_kv(s, source, r)
     source.leaving.remove(r)
     start_transfers(s, source)
     s.wake(source)
@@ -114,6 +114,6 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
     if r.is_partial:
         r.covered = r.prefill_until
     r.instance, r.registered = d.id, len(d.cache.held.get(r.id, []))
-    register_cached(s, d, r)
+    register_cached(s, d, r, r.prefilled)
     d.joining.append(r)
     s.wake(d)

@@ -63,6 +63,70 @@ class Cache:
         self.references, self.unreferenced, self.free = {}, [], self.total
 
 
+class Copy:
+    """A block of a name; there may be several."""
+
+    def __init__(self, name: int) -> None:
+        self.name = name
+        self.references = 1
+
+
+class BlockCache(Cache):
+    """The same where a block that is known already enters beside the other, behind which it is found."""
+
+    def __init__(self, total: int, blocks_per_id: int) -> None:
+        super().__init__(total, blocks_per_id)
+        self.copies: dict[int, list[Copy]] = {}
+        self.held_copies: dict[int, list[Copy]] = {}
+        self.idle: list[Copy] = []  # copies nobody references, oldest first
+
+    @property
+    def evictable(self) -> int:
+        return len(self.idle)
+
+    def idle_blocks(self, ids: list[int]) -> int:
+        return sum(self.copies[id][0].references == 0 for id in ids)
+
+    def reference(self, request: int, ids: list[int]) -> None:
+        found = [self.copies[id][0] for id in ids]
+        for copy in found:
+            if copy.references == 0:
+                self.idle.remove(copy)
+            copy.references += 1
+        self.held_copies[request] = found
+        self.held[request] = list(ids)
+
+    def take(self, request: int, blocks: int) -> None:
+        while self.free < blocks:
+            oldest = self.idle.pop(0)
+            self.copies[oldest.name].remove(oldest)
+            if not self.copies[oldest.name]:
+                del self.copies[oldest.name], self.references[oldest.name]
+            self.free += 1
+        self.free -= blocks
+        self.private[request] = self.private.get(request, 0) + blocks
+
+    def register(self, request: int, id: int) -> None:
+        copy = Copy(id)
+        self.copies.setdefault(id, []).append(copy)
+        self.references[id] = 1  # it is known
+        self.held_copies.setdefault(request, []).append(copy)
+        self.held.setdefault(request, []).append(id)
+        self.private[request] -= 1
+
+    def free_kv(self, request: int) -> None:
+        for copy in reversed(self.held_copies.pop(request, [])):
+            copy.references -= 1
+            if copy.references == 0:
+                self.idle.append(copy)
+        self.held.pop(request, None)
+        self.free += self.private.pop(request, 0)
+
+    def clear(self) -> None:
+        super().clear()
+        self.copies, self.idle = {}, []
+
+
 class Store:
     """Trace blocks, least recently used first."""
 

@@ -107,7 +107,14 @@ def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list
         decode_s += s.timing.decode_s(pool, batch, context)
         decode_s += s.timing.uneven_s(pool, batch, context, max(r.input_tokens + r.emitted + depth for r in decodes))
         decode_s = beside_chunks_s(s, pool, batch, context, decode_s) if chunks else decode_s
-    return duration + max(prefill_s, decode_s) + (1 - s.options.attention_overlap) * min(prefill_s, decode_s)
+    return duration + attentions_s(s, prefill_s, decode_s, bool(chunks and decodes))
+
+
+def attentions_s(s: Simulation, prefill_s: float, decode_s: float, both: bool) -> float:
+    """Attention of a step: where it has `both` kinds the longer one hides a part of the shorter one."""
+    if not both:
+        return prefill_s + decode_s
+    return max(prefill_s, decode_s) + (1 - s.options.attention_overlap) * min(prefill_s, decode_s)
 
 
 def beside_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s: float) -> float:
@@ -130,7 +137,7 @@ def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunk
         decode_s += s.timing.decode_s(pool, len(decodes), context)
         decode_s += s.timing.uneven_s(pool, len(decodes), context, longest)
         decode_s = beside_chunks_s(s, pool, len(decodes), context, decode_s) if chunks else decode_s
-    attention_s = max(prefill_s, decode_s) + (1 - s.options.attention_overlap) * min(prefill_s, decode_s)
+    attention_s = attentions_s(s, prefill_s, decode_s, bool(chunks and decodes))
     return s.timing.base_s(pool, tokens, batch, batch + copies * emitting) + attention_s
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from framework.engine.reference.duration import micro_batches, start_prefill_step
 from framework.engine.reference.kv import admit, can_admit, cover, make_room, swap_in
-from framework.engine.reference.prefixes import matched_prefix
+from framework.engine.reference.prefixes import matched_prefix, share_chunk
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
 
@@ -53,6 +53,7 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
             if not cover(s, i, r, r.prefilled + tokens):
                 preempted = True
                 break
+            share_chunk(s, i, r, r.prefilled + tokens)
             chunks.append((r, r.prefilled, tokens))
             spent[r.rank] += tokens
     preempted = preempted or i.chunk_preempted
@@ -64,6 +65,7 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
         if tokens <= 0:
             break
         admit(s, i, cached + tokens if i.mode == "unified" else r.goal)
+        share_chunk(s, i, r, cached + tokens)
         chunks.append((r, cached, tokens))
         spent[rank] += tokens
     return chunks
@@ -100,6 +102,7 @@ def form_static(s: Simulation, i: Instance) -> Form:
     while not preempted and not i.swapped and can_admit(s, i):
         r = min(i.waiting)[2]
         admit(s, i, r.goal)
+        share_chunk(s, i, r, r.goal)
     return [], form_batch(s, i)
 
 
@@ -112,6 +115,7 @@ def form_batch(s: Simulation, i: Instance) -> list[Chunk]:
             break
         if r not in i.prefilling or not cover(s, i, r, r.prefill_until):
             break
+        share_chunk(s, i, r, r.prefill_until)
         chunks.append((r, r.prefilled, tokens))
     return chunks
 
@@ -138,6 +142,7 @@ def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> 
     chunks: list[Chunk] = []
     for r in list(i.prefilling):
         if r in i.prefilling and cover(s, i, r, r.prefill_until):
+            share_chunk(s, i, r, r.prefill_until)
             chunks.append((r, r.prefilled, r.prefill_until - r.prefilled))
     spent += sum(tokens for _, _, tokens in chunks)
     while not barred and not i.chunk_preempted and not i.swapped and can_admit(s, i):
@@ -146,6 +151,7 @@ def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> 
         if is_full(i, spent, chunks, tokens):
             break
         admit(s, i, r.goal)
+        share_chunk(s, i, r, r.goal)
         chunks.append((r, r.prefilled, tokens))
         spent += tokens
     return chunks

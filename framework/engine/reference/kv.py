@@ -6,7 +6,7 @@ import math
 
 from framework.codes import PREFILL
 from framework.engine.reference.duration import choose_depth
-from framework.engine.reference.prefixes import load_prefix, matched_prefix
+from framework.engine.reference.prefixes import free_kv, load_prefix, matched_prefix
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, Instance, Request
 from framework.engine.reference.transfers import cancel_migration, start_decoding, stop_decoding
@@ -33,7 +33,7 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
     present = [id for id in ids if id in i.cache.references]
     i.cache.reference(r.id, present)
     r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
-    r.covered = covered
+    r.covered, r.caches = covered, True
     i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
     load_prefix(s, i, r, [id for id in ids if id not in present])
     i.take_in(r)
@@ -83,7 +83,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.prefilling.remove(r)
     if i.prefill_step is not None:
         i.prefill_step.dropped.append(r)
-    i.cache.free_kv(r.id)
+    free_kv(s, i, r)
     cancel_migration(s, r)
     if swap:
         i.swap_bytes += r.kv * s.options.kv_bytes_per_token

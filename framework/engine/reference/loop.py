@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, STEP_END, TICK
+from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
 from framework.engine.reference.arrivals import arrive, finish_copy
 from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
-from framework.engine.reference.scheduling import schedule_woken
+from framework.engine.reference.scheduling import take_turn
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, PENDING
 from framework.engine.reference.step_end import finish_prefill_step, finish_step
@@ -30,10 +30,12 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             continue
         s.outstanding -= kind not in (TICK, ROLE_CHANGE)
         advance(s, time_s)
+        if kind == SCHEDULE:
+            take_turn(s, s.instances[id])
+            share_links(s)
+            continue
         s.order.append((time_s, kind, id))
         process(s, kind, id)
-        while s.woken:
-            schedule_woken(s, s.woken.pop(0))
         share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))

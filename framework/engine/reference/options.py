@@ -96,6 +96,7 @@ class Options:
     watermark: float = 0.01
     preemption: str = "recompute"
     prefix_cache: bool = False
+    shares_blocks: bool = False
     first_token: str = "prefill"
     kv_bytes_per_token: float = 1.0  # in memory
     copy_bytes_per_token: float | None = None  # on a link, None: the same

@@ -50,16 +50,30 @@ def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
         i.cache.held[r.id].sort(key=r.hash_ids.index)
 
 
-def register_cached(s: Simulation, i: Instance, r: Request) -> None:
-    """Enter into the cache of i the trace blocks of r that its prefill has completed, and that are not entered yet."""
-    while r.registered < len(r.hash_ids) and (r.registered + 1) * s.hash_tokens <= r.prefilled:
+def share_chunk(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
+    if s.shares_early:
+        register_prefix(s, i, r, tokens)
+
+
+def free_kv(s: Simulation, i: Instance, r: Request) -> None:
+    """The KV of r leaves i; what it has generated stays in the cache where blocks are shared from allocation on."""
+    if s.shares_early and r.caches:
+        register_prefix(s, i, r, r.kv)
+    r.caches = False
+    i.cache.free_kv(r.id)
+
+
+def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """Enter into the cache of i the blocks of r that its first `tokens` tokens fill, and that are not entered yet."""
+    while r.registered < len(r.hash_ids) and (r.registered + 1) * s.hash_tokens <= tokens:
         i.cache.register(r.id, r.hash_ids[r.registered])
         r.registered += 1
 
 
-def register_prefix(s: Simulation, i: Instance, r: Request) -> None:
-    """Enter into the cache of i, and keep in its stores, the trace blocks of r that its prefill has completed."""
-    register_cached(s, i, r)
+def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """Enter into the cache of i, and keep in its stores, the blocks of r that its first `tokens` tokens fill."""
+    register_cached(s, i, r, tokens)
     for store in i.stores:
         for id in reversed(r.hash_ids[: r.registered]):
             store.keep(id)

@@ -12,8 +12,9 @@ from framework.engine.reference.state import Instance
 from framework.engine.reference.transfers import send_ahead, start_decoding, start_transfers, switch_over
 
 
-def schedule_woken(s: Simulation, i: Instance) -> None:
-    """The turn of a woken instance has come."""
+def take_turn(s: Simulation, i: Instance) -> None:
+    """All events of this time have been processed: it is the turn of i to schedule."""
+    i.woken = False
     if not i.busy:
         schedule(s, i)
     elif i.may_prefill:
@@ -31,6 +32,7 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.take_in(r)
         if r.is_partial:
             i.prefilling.append(r)
+            r.caches = True
         else:
             start_decoding(s, i, r)
     i.joining = []

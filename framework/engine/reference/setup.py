@@ -86,6 +86,7 @@ def options(setting: Setting) -> Options:
         watermark=engine.watermark,
         preemption=engine.preemption,
         prefix_cache=engine.prefix_cache,
+        shares_blocks=engine.shares_blocks,
         first_token=engine.first_token,
         kv_bytes_per_token=_kv_bytes(setting),
         copy_bytes_per_token=model.kv_bytes_per_token * engine.kv_compression.copy_share,

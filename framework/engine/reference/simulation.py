@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, TICK
-from framework.engine.reference.cache import Cache, Store
+from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
+from framework.engine.reference.cache import BlockCache, Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
 from framework.engine.reference.state import FINISHED, Channel, Instance, Link, Request
 from framework.errors import PolicyError
-from framework.workload import Workload
+from framework.workload import Workload, block_names
 
 ROLE_NAMES = {role: name for name, role in ROLES.items()}
 
@@ -72,11 +72,15 @@ class Simulation:
         self.options = options
         self.timing = timing
         self.hooks = hooks
+        self.shares_early = options.shares_blocks
         self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
-        per_id = self.hash_tokens // options.block_tokens
+        if self.shares_early:
+            self.hash_tokens = options.block_tokens
+            self._names, self._name_offsets = block_names(workload, options.block_tokens)
+        per_id, kind = self.hash_tokens // options.block_tokens, BlockCache if self.shares_early else Cache
         begin_s = float(workload.arrival_s[0]) if options.clients is None else 0.0
         self.instances = [
-            Instance(k, spec, Cache(spec.total_blocks, per_id), watermark, options.prefill_percent, begin_s)
+            Instance(k, spec, kind(spec.total_blocks, per_id), watermark, options.prefill_percent, begin_s)
             for k, spec in enumerate(specs)
             for watermark in [math.floor(options.watermark * spec.total_blocks)]
         ]
@@ -92,8 +96,7 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
-        self.order: list[tuple[float, int, int]] = []  # events processed: time, kind, id
-        self.woken: list[Instance] = []  # instances that schedule once the present event is done with
+        self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
@@ -106,7 +109,9 @@ class Simulation:
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
-        if self.hash_tokens and w.hash_offsets is not None:
+        if self.shares_early:
+            ids = self._names[self._name_offsets[k] : self._name_offsets[k + 1]].tolist()
+        elif self.hash_tokens and w.hash_offsets is not None:
             ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: tokens // self.hash_tokens]
         return Request(k, tokens, int(w.output_tokens[k]), ids)
 
@@ -133,10 +138,16 @@ class Simulation:
         self.outstanding -= 1
 
     def wake(self, i: Instance) -> None:
-        """Something changed for i: idle, it schedules a step after this event, else at its next boundary."""
+        """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""
         i.changed = True
-        if (not i.busy or i.may_prefill) and i not in self.woken:
-            self.woken.append(i)
+        if not i.busy or i.may_prefill:
+            self.await_turn(i)
+
+    def await_turn(self, i: Instance) -> None:
+        """Let i schedule once all events of this time have been processed."""
+        if not i.woken:
+            i.woken = True
+            self.push(self.now_s, SCHEDULE, i.id)
 
     # --- quantities ---
 

@@ -65,7 +65,7 @@ class Request:
     id: int
     input_tokens: int
     output_tokens: int
-    hash_ids: list[int]  # ids of its trace blocks that can be shared
+    hash_ids: list[int]  # ids of its blocks that can be shared: those of the trace, or the engine's
     emitted: int = 0
     state: int = PENDING
     reason: str = ""
@@ -76,6 +76,7 @@ class Request:
     split: int = 0  # token before which it is routed again; 0: none, or passed
     covered: int = 0  # tokens that it has blocks for while it prefills
     registered: int = 0
+    caches: bool = False  # its KV is computed where it is, so that its blocks enter the cache there
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
     destination: Instance | None = None
@@ -181,8 +182,9 @@ class Instance:
         self.incoming: list[Request] = []
         self.reserved: list[Request] = []  # copies under way to this instance hold a seat and blocks here
         self.leaving: list[Request] = []  # prefilled or handed over, their KV kept here until a copy has ended
-        self.busy = False
+        self.busy = False  # in a step
         self.changed = False
+        self.woken = False  # it schedules at this time
         self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk
         self.step: Step | None = None
         self.prefill_step: Step | None = None  # the prefill step beside its decodes

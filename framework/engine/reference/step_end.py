@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from framework.engine.reference.prefixes import register_prefix
-from framework.engine.reference.scheduling import schedule
+from framework.engine.reference.prefixes import free_kv, register_prefix
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, FINISHED, REJECTED, Instance, Request, Step
 from framework.engine.reference.transfers import (
@@ -19,8 +18,8 @@ from framework.engine.reference.transfers import (
 
 
 def finish_step(s: Simulation, i: Instance) -> None:
-    """i's step has ended: tokens are emitted, requests finish or move on, and i schedules its next step."""
-    step, i.step = i.step, None
+    """i's step has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
+    step, i.step, i.busy = i.step, None, False
     assert step is not None
     count_step(s, i, step)
     for r in step.decodes:
@@ -30,7 +29,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
         i.totals["decode_tokens"] += emit_accepted(s, i, r, step.depth)
     for r, _, tokens in step.chunks:
         r.prefilled += tokens
-        register_prefix(s, i, r)
+        register_prefix(s, i, r, r.prefilled)
         i.changed = True
     frees_memory = False
     for r in step.decodes:
@@ -53,7 +52,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
             frees_memory = complete_prefill(s, i, r) or frees_memory
     if frees_memory:
         start_transfers(s, i)
-    schedule(s, i)
+    s.await_turn(i)
 
 
 def finish_prefill_step(s: Simulation, i: Instance) -> None:
@@ -66,7 +65,7 @@ def finish_prefill_step(s: Simulation, i: Instance) -> None:
     chunks = [chunk for chunk in step.chunks if chunk[0] not in step.dropped]
     for r, _, tokens in chunks:
         r.prefilled += tokens
-        register_prefix(s, i, r)
+        register_prefix(s, i, r, r.prefilled)
     for r, _, _ in chunks:
         if r.prefilled == r.prefill_until == r.split:
             frees_memory = prefill_elsewhere(s, i, r) or frees_memory
@@ -129,7 +128,7 @@ def emit(s: Simulation, r: Request) -> None:
 def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
     """r has emitted all its tokens on i: its KV is freed."""
     i.changed = True
-    i.cache.free_kv(r.id)
+    free_kv(s, i, r)
     cancel_migration(s, r)
     s.end_request(r, FINISHED)
     return True

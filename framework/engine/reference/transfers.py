@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framework.codes import DECODE
 from framework.engine.reference.links import begin_copy, withdraw_copy
-from framework.engine.reference.prefixes import cached_run
+from framework.engine.reference.prefixes import cached_run, free_kv
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, Chunk, Instance, Migration, Request
 
@@ -152,7 +152,7 @@ def switch_over(s: Simulation, i: Instance, r: Request) -> None:
 def turn_away(s: Simulation, i: Instance, r: Request, state: int, reason: str) -> bool:
     """r ends after its prefill on i: its KV is freed."""
     i.leaving.remove(r)
-    i.cache.free_kv(r.id)
+    free_kv(s, i, r)
     call_back(s, r)
     s.end_request(r, state, reason)
     return True

@@ -1,0 +1,116 @@
+"""The same runs through vLLM's scheduler and through `policy=vllm_v1`: every token's time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from framework.engine.config import EngineConfig, Implementation
+from framework.metrics.invariants import check_result
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from policies.vllm_v1 import VllmV1
+from tests.helpers.bounds import server
+from tests.helpers.recovery import token_times
+from tests.helpers.scenarios import MODEL
+from tests.oracle.drawing import Run
+
+TOLERANCE_S = 1e-8
+VARIABLE = "VLLM_PYTHON"  # names the interpreter of an environment that has vLLM
+_PROGRAM = Path(__file__).with_name("vllm_scheduler.py")
+
+
+def interpreter() -> str | None:
+    """The Python that has vLLM, None where there is none."""
+    return os.environ.get(VARIABLE)
+
+
+class Oracle:
+    """vLLM's scheduler in a process of its own, which answers one run after another."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._questions: IO[str] = process.stdin
+        self._answers: IO[str] = process.stdout
+
+    def play(self, run: Run) -> dict[str, Any]:
+        """What became of a run. Raises RuntimeError where the process has ended."""
+        self._questions.write(json.dumps(run.as_json()) + "\n")
+        self._questions.flush()
+        answer = self._answers.readline()
+        if not answer:
+            raise RuntimeError("vLLM's scheduler gave no answer; its messages are above")
+        return dict(json.loads(answer))
+
+
+@contextmanager
+def oracle(python: str) -> Iterator[Oracle]:
+    """vLLM's scheduler under that interpreter, for as long as the context lasts."""
+    with subprocess.Popen([python, str(_PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Oracle(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
+    """The run by one of the engines."""
+    engine = EngineConfig(
+        token_budget=run.token_budget,
+        max_batch=run.max_batch,
+        block_tokens=run.block_tokens,
+        kv_tokens=run.blocks * run.block_tokens,
+        kv_fraction=1.0,
+        prefix_cache=run.prefix_cache,
+        prefix_unit="engine",
+        watermark=run.watermark,
+        implementation=implementation,
+    )
+    model = replace(MODEL, max_context=200_000)
+    cluster = ClusterSpec((PoolSpec("all", "mixed", 1, server("gpu", 1000)),), LinkSpec(1.0))
+    policy = VllmV1(order="highest_priority" if run.priorities else "fcfs")
+    result = simulate(run.workload(), cluster, model, run.times, engine, policy)
+    check_result(result)
+    return result
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far the token times of a run lie apart at most, and preemptions on both sides."""
+
+    worst_s: float
+    where: str  # the first token that lies further apart than TOLERANCE_S
+    preemptions: tuple[int, int]
+
+    @property
+    def equal(self) -> bool:
+        return not self.where
+
+
+def compared(run: Run, theirs: dict[str, Any]) -> Verdict:
+    """Our times of a run against theirs."""
+    result = simulated(run)
+    preemptions = int(result.requests["preemptions"].sum()), sum(theirs["preemptions"])
+    apart = list(_apart(token_times(result), theirs["tokens"]))
+    far = [entry for entry in apart if not entry[0] <= TOLERANCE_S]
+    where = ""
+    if far:
+        _, r, k, ours_s, theirs_s = min(far, key=lambda entry: min(entry[3], entry[4]))
+        where = f"token {k} of request {r}: {ours_s:.9g} s here, {theirs_s:.9g} s there"
+    return Verdict(max((entry[0] for entry in apart), default=0.0), where, preemptions)
+
+
+def _apart(ours: list[list[float]], theirs: list[list[float]]) -> Iterable[tuple[float, int, int, float, float]]:
+    """Seconds between the two times of each token; request, token, and both times."""
+    for r, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        for k in range(max(len(mine), len(other))):
+            a = mine[k] if k < len(mine) else float("inf")
+            b = other[k] if k < len(other) else float("inf")
+            yield (0.0 if a == b else abs(a - b)), r, k, a, b

@@ -1,0 +1,139 @@
+"""Workloads drawn for a comparison with vLLM's scheduler, each knob by itself, so that all combinations come up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from framework.timing.affine import Affine
+from framework.workload import Workload
+from tests.helpers.drawing import Draw
+
+BLOCK_TOKENS = 16
+_TIMES = Affine(2.0**-7, 2.0**-16, 2.0**-31, 2.0**-16, 2.0**-24)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: its tokens, by number; the same number is the same token."""
+
+    arrival_s: float
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    previous: int = -1  # the turn before, -1: it is the first of its session
+    think_s: float = 0.0
+    priority: int = 0  # the smaller the sooner
+
+
+@dataclass(frozen=True)
+class Run:
+    """What both schedulers play. `regimes`: the knobs that are not at rest."""
+
+    requests: tuple[Request, ...]
+    blocks: int
+    token_budget: int = 2048
+    max_batch: int = 256
+    prefix_cache: bool = True
+    watermark: float = 0.0
+    reserve_whole_prompt: bool = True
+    long_prefill_tokens: int = 0  # 0: no limit
+    priorities: bool = False
+    block_tokens: int = BLOCK_TOKENS
+    times: Affine = _TIMES
+    regimes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As `tests.oracle.vllm_scheduler` reads it."""
+        return {**vars(self), "requests": [vars(r) for r in self.requests], "times": vars(self.times)}
+
+    def workload(self) -> Workload:
+        """The same for the simulator: blocks of prompts named by all tokens up to their ends."""
+        names: dict[tuple[int, tuple[int, ...]], int] = {}
+        ids: list[list[int]] = []
+        for r in self.requests:
+            chain, mine = -1, []
+            for j in range(len(r.prompt) // self.block_tokens):
+                block = r.prompt[j * self.block_tokens : (j + 1) * self.block_tokens]
+                chain = names.setdefault((chain, block), len(names))
+                mine.append(chain)
+            ids.append(mine)
+        return Workload(
+            arrival_s=np.array([r.arrival_s for r in self.requests]),
+            input_tokens=np.array([len(r.prompt) for r in self.requests]),
+            output_tokens=np.array([len(r.output) for r in self.requests]),
+            hash_ids=np.array([name for mine in ids for name in mine], np.int64),
+            hash_offsets=np.cumsum([0, *(len(mine) for mine in ids)]),
+            hash_block_tokens=self.block_tokens,
+            previous=np.array([r.previous for r in self.requests]),
+            think_s=np.array([r.think_s for r in self.requests]),
+            priority=np.array([-r.priority for r in self.requests]),  # here the larger is the more urgent
+        )
+
+
+class _Tokens:
+    """Gives out tokens that nobody else has, and shared documents."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._next = 1000
+        self.documents = [self.fresh(draw.one((48, 100, 256, 400, 800))) for _ in range(draw.integer(1, 4))]
+
+    def fresh(self, count: int) -> tuple[int, ...]:
+        self._next += count
+        return tuple(range(self._next - count, self._next))
+
+
+def drawn(seed: int, *, prefixes: bool | None = None, priorities: bool = False) -> Run:
+    """The run of a seed. `prefixes`: whether prompts share any, None: drawn too."""
+    draw = Draw(seed)
+    odds = {"prefixes": 0.7, "bursts": 0.5, "memory": 0.5, "seats": 0.3, "budget": 0.4, "sessions": 0.4}
+    on = {name: draw.chance(share) for name, share in odds.items()}
+    if prefixes is not None:
+        on["prefixes"] = prefixes
+    on["sessions"] &= on["prefixes"]
+    tokens = _Tokens(draw)
+    requests = _first_turns(draw, tokens, on["prefixes"], on["bursts"], priorities)
+    if on["sessions"]:
+        requests = _with_turns(draw, tokens, requests)
+    longest = max(len(r.prompt) + len(r.output) for r in requests)
+    return Run(
+        tuple(requests),
+        -(-longest // BLOCK_TOKENS) + draw.integer(2, 60) if on["memory"] else 4000,
+        token_budget=draw.one((64, 128, 200, 512)) if on["budget"] else 2048,
+        max_batch=draw.integer(1, 8) if on["seats"] else 64,
+        prefix_cache=on["prefixes"],
+        priorities=priorities,
+        regimes=tuple(name for name in on if on[name]),
+    )
+
+
+def _first_turns(draw: Draw, tokens: _Tokens, shares: bool, bursts: bool, priorities: bool) -> list[Request]:
+    requests, now_s = [], 0.0
+    gap_s = draw.one((2.0**-7, 2.0**-6, 2.0**-5, 2.0**-4))
+    for _ in range(draw.integer(8, 40)):
+        if not bursts or draw.chance(0.3):
+            now_s += gap_s * draw.integer(0, 64) / 16
+        prompt: tuple[int, ...] = ()
+        if shares and draw.chance(0.7):
+            document = draw.one(tokens.documents)
+            prompt = document[: draw.one((len(document), len(document), draw.integer(1, len(document))))]
+        if not prompt or draw.chance(0.7):
+            prompt += tokens.fresh(draw.one((1, 7, 16, 33, 100, 300, 700)))
+        output = tokens.fresh(draw.one((1, 2, 5, 17, 40, 90)))
+        requests.append(Request(now_s, prompt, output, priority=draw.integer(0, 3) if priorities else 0))
+    return requests
+
+
+def _with_turns(draw: Draw, tokens: _Tokens, requests: list[Request]) -> list[Request]:
+    """Later turns whose prompts go on from the prompts and outputs of the turns before."""
+    grown = list(requests)
+    for k, first in enumerate(requests):
+        before, turn = k, first
+        for _ in range(draw.one((0, 0, 1, 2))):
+            prompt = turn.prompt + turn.output + tokens.fresh(draw.one((1, 20, 64, 150)))
+            output = tokens.fresh(draw.one((1, 9, 30)))
+            turn = Request(requests[-1].arrival_s, prompt, output, before, draw.integer(0, 32) / 64, first.priority)
+            before = len(grown)
+            grown.append(turn)
+    return grown

@@ -1,0 +1,40 @@
+"""`policy=vllm_v1` against vLLM's own scheduler, every token of drawn workloads: skipped where vLLM is not at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.oracle.comparison import VARIABLE, Oracle, compared, interpreter, oracle
+from tests.oracle.drawing import drawn
+
+RUNS = 300
+_BLOCK = 25  # runs of one test
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[Oracle]:
+    python = interpreter()
+    if python is None:
+        pytest.skip(f"{VARIABLE} is not set: no Python that has vLLM")
+    with oracle(python) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, RUNS, _BLOCK))
+def test_every_token_comes_at_the_same_time(vllm: Oracle, first: int) -> None:
+    runs = {seed: drawn(seed) for seed in range(first, first + _BLOCK)}
+    verdicts = {seed: compared(run, vllm.play(run)) for seed, run in runs.items()}
+    unlike = {seed: (runs[seed].regimes, verdict) for seed, verdict in verdicts.items() if not verdict.equal}
+    assert not unlike
+    assert all(ours == theirs for ours, theirs in (verdict.preemptions for verdict in verdicts.values()))
+
+
+def test_drawn_workloads_reach_each_regime() -> None:
+    """Of 300 drawn runs a tenth at least has each regime, and some have none."""
+    found = [drawn(seed).regimes for seed in range(RUNS)]
+    for regime in ("prefixes", "bursts", "memory", "seats", "budget", "sessions"):
+        assert sum(regime in regimes for regimes in found) >= RUNS // 10, regime
+    assert any(not regimes for regimes in found)

@@ -1,0 +1,217 @@
+"""vLLM's own scheduler under an affine step time, without a GPU or a model: a run as JSON in, token times out.
+
+Runs in an environment that has vLLM (0.24.0), as a program of its own: it knows nothing of this project. Each line of
+standard input is one run (see `tests.oracle.drawing`), each line of standard output what became of it. Time does not
+pass in it but is counted: a step lasts what its tokens cost, and requests that have arrived by the start of a step,
+also at that very time, are added before it is formed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from typing import Any
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import torch
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+_LONGEST = 200_000  # tokens of prompt and output
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": _LONGEST,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def model() -> ModelConfig:
+    """A model of which nothing but its longest context matters; no weights, no tokenizer."""
+    folder = tempfile.mkdtemp()
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(_MODEL, file)
+    return ModelConfig(
+        model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16", seed=0, max_model_len=_LONGEST
+    )
+
+
+def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
+    """vLLM's scheduler with the settings of a run, and one block more, which vLLM keeps as its null block."""
+    settings = SchedulerConfig(
+        max_num_seqs=run["max_batch"],
+        max_num_batched_tokens=run["token_budget"],
+        max_model_len=_LONGEST,
+        enable_chunked_prefill=True,
+        is_encoder_decoder=False,
+        async_scheduling=False,
+        watermark=run["watermark"],
+        scheduler_reserve_full_isl=run["reserve_whole_prompt"],
+        long_prefill_token_threshold=run["long_prefill_tokens"],
+        policy="priority" if run["priorities"] else "fcfs",
+    )
+    cache = CacheConfig(
+        block_size=run["block_tokens"], gpu_memory_utilization=0.9, enable_prefix_caching=run["prefix_cache"]
+    )
+    cache.num_gpu_blocks = run["blocks"] + 1
+    config = VllmConfig(
+        model_config=model_config,
+        scheduler_config=settings,
+        cache_config=cache,
+        parallel_config=ParallelConfig(),
+        device_config=DeviceConfig("cpu"),
+    )
+    spec = FullAttentionSpec(block_size=run["block_tokens"], num_kv_heads=1, head_size=1, dtype=torch.float32)
+    blocks = KVCacheConfig(
+        num_blocks=run["blocks"] + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
+    return Scheduler(
+        vllm_config=config,
+        kv_cache_config=blocks,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=run["block_tokens"],
+        log_stats=False,
+    )
+
+
+class Replay:
+    """One run: its clock, its requests, and what has happened to them."""
+
+    def __init__(self, run: dict[str, Any], model_config: ModelConfig) -> None:
+        self.run = run
+        self.scheduler = scheduler(run, model_config)
+        self.hasher = get_request_block_hasher(run["block_tokens"], sha256) if run["prefix_cache"] else None
+        self.now_s = 0.0
+        self.due = [(r["arrival_s"], k) for k, r in enumerate(run["requests"]) if r["previous"] < 0]
+        self.next_turn = {r["previous"]: k for k, r in enumerate(run["requests"]) if r["previous"] >= 0}
+        self.present: dict[str, Request] = {}
+        self.decoding: set[str] = set()
+        self.tokens: list[list[float]] = [[] for _ in run["requests"]]
+        self.preemptions = [0] * len(run["requests"])
+        self.steps: list[tuple[float, list[tuple[int, int, int]]]] = []  # start; request, tokens before, tokens in it
+        self.stalled = False
+
+    def play(self) -> dict[str, Any]:
+        """Until all requests have ended, or nothing can be scheduled any more."""
+        while self.due or self.present:
+            if not self.present:
+                self.now_s = max(self.now_s, min(self.due)[0])
+            self._add_arrivals()
+            output = self.scheduler.schedule()
+            if output.num_scheduled_tokens:
+                self._step(output)
+            elif output.preempted_req_ids:
+                continue
+            elif self.due:
+                self.now_s = min(self.due)[0]
+            else:
+                self.stalled = True
+                break
+        return {
+            "tokens": self.tokens,
+            "preemptions": self.preemptions,
+            "steps": self.steps,
+            "stalled": self.stalled,
+        }
+
+    def _add_arrivals(self) -> None:
+        for entry in sorted(due for due in self.due if due[0] <= self.now_s):
+            self.due.remove(entry)
+            arrival_s, k = entry
+            r = self.run["requests"][k]
+            request = Request(
+                request_id=str(k),
+                prompt_token_ids=r["prompt"],
+                sampling_params=SamplingParams(max_tokens=len(r["output"]), ignore_eos=True),
+                pooling_params=None,
+                arrival_time=arrival_s,
+                block_hasher=self.hasher,
+                priority=r["priority"],
+            )
+            self.present[str(k)] = request
+            self.scheduler.add_request(request)
+
+    def _step(self, output: Any) -> None:
+        """A step of what has been scheduled; its tokens are emitted at its end."""
+        for name in output.preempted_req_ids or ():
+            self.preemptions[int(name)] += 1
+            self.decoding.discard(name)  # it prefills again, also what it generated
+        times, counts = self.run["times"], output.num_scheduled_tokens
+        duration_s, decodes, context, chunk_tokens, chunks_s = times["base_s"], 0, 0, 0, 0.0
+        sampled, held = [], []
+        for name, tokens in counts.items():
+            request = self.present[name]
+            before = request.num_computed_tokens - tokens
+            held.append((int(name), before, tokens))
+            emits = before + tokens >= request.num_prompt_tokens + request.num_output_tokens
+            sampled.append([self.run["requests"][int(name)]["output"][request.num_output_tokens]] if emits else [])
+            if name in self.decoding:
+                decodes += 1
+                context += before + tokens
+            else:
+                chunk_tokens += tokens
+                chunks_s += times["prefill_quadratic_s"] * ((before + tokens) ** 2 - before**2)
+        duration_s += times["per_prefill_token_s"] * chunk_tokens + times["per_sequence_s"] * decodes
+        duration_s += chunks_s + times["per_context_token_s"] * context
+        self.steps.append((self.now_s, held))
+        self.now_s += duration_s
+        names = list(counts)
+        self.scheduler.update_from_output(
+            output,
+            ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={name: k for k, name in enumerate(names)},
+                sampled_token_ids=sampled,
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+            ),
+        )
+        for name, emitted in zip(names, sampled, strict=True):
+            if emitted:
+                self._emit(name)
+
+    def _emit(self, name: str) -> None:
+        self.tokens[int(name)].append(self.now_s)
+        self.decoding.add(name)
+        if self.present[name].is_finished():
+            del self.present[name]
+            self.decoding.discard(name)
+            later = self.next_turn.get(int(name))
+            if later is not None:
+                self.due.append((self.now_s + self.run["requests"][later]["think_s"], later))
+
+
+def main() -> None:
+    """Answer each line of standard input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed goes to standard error
+    init_none_hash(sha256)
+    model_config = model()
+    for line in sys.stdin:
+        answers.write(json.dumps(Replay(json.loads(line), model_config).play()) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
