@@ -398,7 +398,7 @@ MUTANTS = (
     Mutant(
         "KV that has come enters no cache",
         "mechanisms/prefix_transfer.py",
-        "    q.shared_there = 0\n    register_prefix(s, i, r)\n",
+        "    q.shared_there = 0\n    register_prefix(s, i, r, q.prefilled)\n",
         "    q.shared_there = 0\n",
     ),
     Mutant(
