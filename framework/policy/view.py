@@ -43,7 +43,8 @@ class Instances:
     `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
     engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
     new work of: the bits PREFILL and DECODE of `framework.codes`. A change is under way where `next_role`, which
-    it will have, is not `draining_role`, which it had. `step_times`: for a policy's own compiled functions, which ask
+    it will have, is not `draining_role`, which it had. `bandwidth_bytes_s` is that of its network in each direction,
+    which copies under way at once share. `step_times`: for a policy's own compiled functions, which ask
     `framework.timing.estimate`.
     """
 
