@@ -162,9 +162,9 @@ def _outcome(evaluation: Evaluation) -> Table:
         grid.add_row("of bound", Text.assemble(_share(summary["share_of_bound"]), (limit, "dim")))
     throughput = f"{_number(summary['request_throughput'])} req/s, {_number(summary['output_throughput'])} tok/s"
     grid.add_row("throughput", throughput)
-    for state in ("completed", "rejected", "failed"):
-        style = "red" if state != "completed" and summary[state] else ""
-        grid.add_row(state, Text.assemble((f"{summary[state]:,}", style), (_reasons(requests, state), "dim")))
+    for key, state in (("completed", "finished"), ("rejected", "rejected"), ("failed", "failed")):
+        style = "red" if state != "finished" and summary[key] else ""
+        grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
     if summary.get("bubble_share") is not None:

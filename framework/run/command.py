@@ -10,8 +10,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from framework.cli.terminal import progress_bar, results_console
+from framework.codes import REASON_LENGTH
 from framework.report.capacity_table import capacity_table
 from framework.report.run_table import run_table
+from framework.result import Result
 from framework.run.job import chosen as chosen_options
 from framework.run.job import perform, sweep_job
 
@@ -30,5 +32,13 @@ def execute(config: DictConfig) -> float:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
+    _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
     return measurement.value
+
+
+def _tell_of_cuts(result: Result) -> None:
+    cut = int((result.requests["reason"] == REASON_LENGTH).sum())
+    if cut:
+        ends = f"after {result.model.max_context:,} tokens of prompt and output (model.max_context)"
+        print(f"warning: {cut:,} outputs were cut where the context ends, {ends}", file=sys.stderr)
