@@ -43,16 +43,9 @@ OUTCOME = np.dtype(
 
 
 @dataclass(frozen=True)
-class Gaps:
-    """Token gaps of a run. NaN where undefined.
+class Spread:
+    """`count` values in seconds, and how they spread; NaN where there are none."""
 
-    `request_p99_s`, `request_max_s`: shape (N,), over the output_tokens - 1 gaps of a request, by linear interpolation;
-    NaN for a request of one token and for one that did not emit all its tokens. The others: over the `count`
-    gaps of all requests.
-    """
-
-    request_p99_s: Floats
-    request_max_s: Floats
     count: int
     mean_s: float
     std_s: float
@@ -60,6 +53,21 @@ class Gaps:
     p90_s: float
     p95_s: float
     p99_s: float
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Token gaps of a run. NaN where undefined.
+
+    `request_p99_s`, `request_max_s`: shape (N,), over the output_tokens - 1 gaps of a request, by linear interpolation;
+    NaN for a request of one token and for one that did not emit all its tokens. `tokens`: the gaps of all requests;
+    `messages`: those that a client sees to whom all tokens of a step come in one message, so without the gaps of 0.
+    """
+
+    request_p99_s: Floats
+    request_max_s: Floats
+    tokens: Spread
+    messages: Spread
 
 
 @dataclass(frozen=True)
