@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,19 +46,24 @@ def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
 
 
-def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None = None) -> RenderableType:
-    """Runs below each other, for `rich.console.Console.print`; the best goodput is bold and marked.
+def comparison_table(
+    summaries: Sequence[Summary], labels: Sequence[str] | None = None, groups: Sequence[Hashable] | None = None
+) -> RenderableType:
+    """Runs below each other, for `rich.console.Console.print`; the best goodput of each group is bold and marked.
 
-    Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
-    goodput per GPU, and runs at capacity by that. A narrow terminal gets fewer columns.
+    Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is called
+    by what tells it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs at
+    capacity by that. A narrow terminal gets fewer columns.
     """
-    return _Comparison(summaries, [Text(label) for label in labels] if labels else _distinguishing(summaries))
+    named = [Text(label) for label in labels] if labels else _distinguishing(summaries)
+    return _Comparison(summaries, named, groups or [0] * len(summaries))
 
 
 @dataclass(frozen=True)
 class _Comparison:
     summaries: Sequence[Summary]
     labels: Sequence[Text]
+    groups: Sequence[Hashable]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
@@ -66,18 +71,24 @@ class _Comparison:
 
     def _runs(self, with_counts: bool) -> Table:
         figure, heading = _figure(self.summaries)
-        best = max(summary[figure] for summary in self.summaries)
+        best: dict[Hashable, float] = {}
+        for group, summary in zip(self.groups, self.summaries, strict=True):
+            best[group] = max(best.get(group, 0.0), summary[figure])
         table = _table("", "run", between=0)
         for column in (heading, "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
             table.add_column(column, justify="right", no_wrap=True)
-        for label, summary in zip(self.labels, self.summaries, strict=True):
-            is_best = len(self.summaries) > 1 and best > 0 and summary[figure] == best
+        before = self.groups[0]
+        for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
+            if group != before:
+                table.add_section()
+            before = group
+            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[figure] == best[group]
             counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
             table.add_row(
                 *("▸" if is_best else "", label),
                 *(_number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
                 *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
-                *(f"{count:,}" for count in counts[: len(_COUNTED) if with_counts else 0]),
+                *(f"{count:,.0f}" for count in counts[: len(_COUNTED) if with_counts else 0]),
                 style="bold" if is_best else "",
             )
         return table

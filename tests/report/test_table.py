@@ -100,6 +100,15 @@ def test_best_goodput_is_bold_and_marked() -> None:
     assert not any("\x1b[1m" in line for line in coloured if "2.00" in line)
 
 
+def test_the_best_is_marked_within_its_group_only() -> None:
+    summary = summarize(small_result(), SLO)
+    goodputs = (("a", 1.0), ("b", 3.0), ("a", 7.0), ("b", 2.0), ("a", 9.0))
+    runs = [summary | {"policy": name, "request_goodput": value} for name, value in goodputs]
+    labels = [name for name, _ in goodputs]
+    lines = printed(comparison_table(runs, labels, ["slow", "slow", "fast", "fast", "alone"])).splitlines()
+    assert [words(line)[:8] for line in lines if "▸" in line] == ["▸ b 3.00", "▸ a 7.00"]
+
+
 def test_runs_on_unlike_clusters_are_compared_per_gpu() -> None:
     summary = summarize(small_result(), SLO)
     small = summary | {"gpus": 2, "request_goodput": 2.0, "goodput_per_gpu": 1.0}
