@@ -100,7 +100,7 @@ def assumed(row: Row) -> Client:
 
 def gpu_of(row: Row) -> Gpu:
     """The row's GPU as the package of the kernel tables describes it: with all of its memory."""
-    return package_gpu(row.gpu)
+    return _described(row.gpu)
 
 
 @cache
@@ -171,6 +171,11 @@ def _timing(row: Row) -> Callable[[Calibration], Timing]:
         return _parts(row.gpu, row.backend, model, parallelism).row(calibration, overheads)
 
     return lambda calibration: Calibrated(rows, calibration, "kernel tables")
+
+
+@cache
+def _described(gpu: str) -> Gpu:
+    return package_gpu(gpu)
 
 
 @lru_cache(maxsize=4)
