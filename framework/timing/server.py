@@ -46,7 +46,7 @@ class Server:
     message_s: float = 0.0
     host_s: float = 0.0
     host_sequence_s: float = 0.0
-    host_by_tp: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    host_by_tp: Mapping[int, Sequence[float]] = field(default_factory=dict, hash=False)
     eager_layer_s: float = 0.0
     request_s: float = 0.0
     token_s: float = 0.0
