@@ -9,9 +9,11 @@ from pathlib import Path
 
 from experiments.fidelity.csv_file import VERSION
 from experiments.fidelity.fit import Cell, cells
+from experiments.fidelity.online import place_of, read_stages
 from experiments.fidelity.rows import Row
 from experiments.fidelity.study import Study
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
+from framework.timing.fit_domain import Domain, Place
 from framework.timing.shipped_setups import GPUS
 
 _SOURCE = f"silicon_sample.csv of aiconfigurator-core {VERSION} (NVIDIA), most of it measured by InferenceX"
@@ -37,7 +39,7 @@ def write_fitted(
                 kind = fit.selector.kind
                 if cell == STAGES_OF and kind in (with_stages or {}):
                     note = f"{fit.note}, and to the stages of experiments/fidelity/online.csv"
-                    domain = f"{fit.domain}, and open loops of cached prompts of 590 tokens"
+                    domain = None if fit.domain is None else fit.domain | Domain.around(map(place_of, read_stages()))
                     fit = replace(fit, calibration=(with_stages or {})[kind], note=note, domain=domain)
                 found[gpu, backend].append(fit)
     paths = []
@@ -63,11 +65,7 @@ def _fits(one: Study) -> Iterator[tuple[Cell, Fit]]:
         yield cell, Fit(terms, selector, tuple(rows), note, _SOURCE, _LICENCE, _domain(members))
 
 
-def _domain(rows: Sequence[Row]) -> str:
-    """The loads of these rows, in words."""
-    prompts = [row.isl for row in rows]
-    flying = [row.concurrency for row in rows]
-    return (
-        f"closed loops of {min(prompts, default=0):,} to {max(prompts, default=0):,} prompt tokens,"
-        f" {min(flying, default=0)} to {max(flying, default=0)} in flight"
-    )
+def _domain(rows: Sequence[Row]) -> Domain | None:
+    """The loads of these rows, whose prompts share nothing."""
+    places = [Place(row.isl, row.osl, in_flight=row.concurrency) for row in rows]
+    return Domain.around(places) if places else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,13 @@ from framework.calibration.benchmark_files import Benchmark
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, require_choice
 from framework.policy.base import Policy
+from framework.policy.predictor import Predictor
 from framework.result import FINISHED, Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.calibration_terms import Calibration
+from framework.timing.server import Server
 from framework.timing.table import Timing
 from framework.workload import Closed, Load, Open, Workload
 
@@ -26,13 +28,18 @@ LOADS = ("recorded", "closed", "drawn")
 
 @dataclass(frozen=True)
 class Deployment:
-    """The simulated server. `timing` makes its step times under a calibration, `policy` a policy for each replay."""
+    """The simulated server. `timing` makes its step times under a calibration, `policy` a policy for each replay.
+
+    `server` is the software that is thought to run it, and `predictor` makes a predictor for each replay.
+    """
 
     model: Model
     cluster: ClusterSpec
     engine: EngineConfig
     timing: Callable[[Calibration], Timing]
     policy: Callable[[], Policy]
+    server: Server = field(default_factory=Server)
+    predictor: Callable[[], Predictor | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,7 @@ def replay(sent: Sent, deployment: Deployment, calibration: Calibration) -> Serv
         deployment.timing(calibration),
         engine=deployment.engine,
         policy=deployment.policy(),
+        predictor=deployment.predictor(),
         load=sent.load,
     )
     _refuse_unserved(result)

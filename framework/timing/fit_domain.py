@@ -1,8 +1,11 @@
 """The loads that a calibration was fitted to, and where another load lies beside them.
 
-A fit is known to hold where its measurements were, and by cross-validation some way beyond (docs/trust.md, "Beyond the
-loads of a fit"): on more or fewer requests than it saw, and on shorter or longer prompts, it was better than nothing
-fitted. On prompts most of which the prefix cache held, where it had seen none cached, it was not.
+A fit holds where its measurements were, and some way beyond: fitted to the less, or the more, loaded half of the closed
+loops of `make fidelity`, or to the shorter or the longer prompts, it met the other half better than with nothing fitted
+(docs/trust.md). It does not hold for another kind of work. Closed loops in which nothing was cached said less than
+nothing of open loops whose prompts were cached but for a block, for almost no prompt tokens are computed there. So what
+counts is what requests are like, not how many there are: step times that depended on that would make a search for the
+largest load compare two servers.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from framework.workload import Closed, Load, Workload, rate_rps
 
 Range = tuple[float, float]
 _SHARE_BEYOND = 0.5  # of prompt tokens in the cache, beyond what a fit saw, from which on it does not count
-_FACTOR_BEYOND = 16.0  # times the longest, or the shortest, prompts of a fit, from which on it does not count
+_FACTOR_BEYOND = 8.0  # times the longest, or the shortest, prompts of a fit: as far as it was tried
 _WITHIN = 1.05  # what a mean may be off a range and still lie in it
 
 
