@@ -148,8 +148,8 @@ def test_far_from_them_kernels_and_the_server_count(own: Path) -> None:
     assert timing.row(*SETUP) == measured(own, far, calibrated=False).row(*SETUP)
     assert timing.row(*SETUP).request_s == QUICK.request_s
     assert timing.source == (
-        "measured (h100, own 0.1, calibration left out: 97 % of prompt tokens may be cached, where it was fitted to none,"
-        " timing.outside_fit=keep counts it; server quick)"
+        "measured (h100, own 0.1, calibration left out: 97 % of prompt tokens may be cached, where it was fitted to"
+        " none, timing.outside_fit=keep counts it; server quick)"
     )
 
 
@@ -181,7 +181,8 @@ def test_a_place_is_given_to_fitted_sources_alone(own: Path) -> None:
 def test_a_run_knows_its_place(own: Path) -> None:
     words = (
         f"policy=vllm_v1 timing.backend=own timing.profiles={own} trace=synthetic trace.requests=20 load=closed"
-        " load.concurrency=6 cluster.instances=2 trace.input={law:fixed,value:2000} trace.output={law:fixed,value:200}"
+        " load.concurrency=6 cluster.instances=2 trace.input={law:empirical,values:[2000]}"
+        " trace.output={law:empirical,values:[200]}"
     )
     timing = compose(configured(*words.split())).timing
     assert isinstance(timing, Measured)
