@@ -31,9 +31,9 @@ def write_fitted(
     """Write `directory`/<gpu>/<backend>/calibration.json of each GPU that profiles ship for; the files.
 
     `with_stages`: by kind, the terms of the stages' GPU and backend that were fitted to these too. A GPU and backend
-    with fewer than `fewest` deployments of a kind has none. Entries: dense and mixture-of-experts models as a whole, and
-    each model and data type that was measured. Only aggregated deployments count: their terms are those of one kind of
-    instance.
+    with fewer than `fewest` deployments of a kind has none. Entries: dense and mixture-of-experts models as a whole,
+    and each model and data type that was measured. Only aggregated deployments count: their terms are those of one kind
+    of instance.
     """
     found: dict[tuple[str, str], list[Fit]] = defaultdict(list)
     for one in studies:
