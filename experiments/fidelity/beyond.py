@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from experiments.fidelity.fit import Run, Surfaces, calibration, fit_all, terms_of
+from experiments.fidelity.fit import Cell, Floats, Run, Surfaces, calibration, fit_all, terms_of
 from experiments.fidelity.replay import Replay, Replayed
 from experiments.fidelity.rows import Row
 from experiments.fidelity.score import compare
@@ -30,9 +30,9 @@ def beyond(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surface
     parts = []
     for axis, tested, training, test in _sides(rows):
         found = fit_all(training, clients, surfaces)
-        terms = {UNFITTED: lambda _: surfaces.prior.centre, BEYOND: lambda row, found=found: terms_of(row, found)}
-        for name, of in terms.items():
-            outcomes = run([Replay(row, clients[row.key], calibration(of(row))) for row in test])
+        nothing: Mapping[Cell, Floats] = {(): surfaces.prior.centre}
+        for name, terms in ((UNFITTED, nothing), (BEYOND, found)):
+            outcomes = run([Replay(row, clients[row.key], calibration(terms_of(row, terms))) for row in test])
             known = {row.key: one for row, one in zip(test, outcomes, strict=True) if isinstance(one, Replayed)}
             if known:
                 compared = compare(test, known, name, fitted=False)

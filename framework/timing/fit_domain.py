@@ -10,8 +10,9 @@ largest load compare two servers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -87,12 +88,18 @@ class Domain:
     def around(cls, places: Iterable[Place]) -> Domain:
         """The domain that holds these places, of which there must be one."""
         known = list(places)
-        return cls(**{one.name: _range([getattr(place, one.name) for place in known]) for one in fields(cls)})
+        return cls._of({one.name: [getattr(place, one.name) for place in known] for one in fields(cls)})
 
     def __or__(self, other: Domain) -> Domain:
         """The domain that holds both."""
-        both = {one.name: (*(getattr(self, one.name) or ()), *(getattr(other, one.name) or ())) for one in fields(self)}
-        return Domain(**{name: _range(values) for name, values in both.items()})
+        return self._of(
+            {one.name: [*(getattr(self, one.name) or ()), *(getattr(other, one.name) or ())] for one in fields(self)}
+        )
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Sequence[float | None]]) -> Domain:
+        ranges: dict[str, Any] = {name: _range(of) for name, of in values.items()}
+        return cls(**ranges)
 
     def excludes(self, place: Place) -> str:
         """Why a fit to these loads does not count at that place, in words; empty if it does."""
