@@ -2,9 +2,10 @@
 
     python -m framework.calibration FILE... model=llama3_8b gpu=h100 tp=1 backend=vllm
 
-FILE: the JSON of `vllm bench serve --save-result --save-detailed`, or a CSV (framework/calibration/benchmark_files.py);
-    all files are runs of one deployment, and several loads tell the terms apart better than one. What a file does not
-    say of its run follows its name: low.csv,concurrency=4 high.csv,concurrency=64 even.csv,rate=8
+FILE: the JSON of `vllm bench serve --save-result --save-detailed`, a CSV or JSONL, which also names the blocks of
+    prompts where a prefix cache was on (framework/calibration/benchmark_files.py); all files are runs of one deployment,
+    and several loads tell the terms apart better than one. What a file does not say of its run follows its name:
+    low.csv,concurrency=4 high.csv,concurrency=64 even.csv,rate=8 cached.jsonl,hash_block_tokens=512
 Of the deployment: model=, gpu=, tp= pp= dp= ep=, dtype= kv_dtype=, backend=, instances=1, policy=vllm_v1, server=, and
     any further setting of run.py: engine.max_batch=128, timing.profiles=DIR, predictor=oracle
 Of the replay: load=recorded, closed or drawn (by default what the file tells), concurrency= and rate= of all files that
@@ -50,7 +51,7 @@ _SET = {
     **{name: f"model.{name}" for name in ("dtype", "kv_dtype")},
     "backend": "timing.backend",
 }
-_OF_A_RUN = ("concurrency", "rate")
+_OF_A_RUN = ("concurrency", "rate", "hash_block_tokens")
 _OWN = (*_SET, *_OF_A_RUN, "load", "seed", "out", "dry")
 _GROUPS = ("model", "gpu", "timing", "engine", "server", "cluster", "policy", "predictor")
 _FARTHEST = 20.0  # times that a measured TPOT may be off the kernels'
@@ -201,8 +202,9 @@ def _file(word: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 def _known(values: Mapping[str, str]) -> Mapping[str, Any]:
     known: dict[str, Any] = {}
-    if "concurrency" in values:
-        known["concurrency"] = whole("concurrency", values["concurrency"])
+    for name in ("concurrency", "hash_block_tokens"):
+        if name in values:
+            known[name] = whole(name, values[name])
     if "rate" in values:
         known["rate"] = _rate(values["rate"])
     return known

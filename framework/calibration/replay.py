@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,12 +128,25 @@ def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
         arrival_s=arrival_s,
         input_tokens=benchmark.input_tokens,
         output_tokens=benchmark.output_tokens,
+        **_prefixes(benchmark),
         name=benchmark.name,
         source="real",
         sha256=benchmark.sha256,
         notes=notes,
     )
     return Sent(workload, load, by)
+
+
+def _prefixes(benchmark: Benchmark) -> dict[str, Any]:
+    """What the benchmark says of the blocks of its prompts, as columns of a workload."""
+    if benchmark.hash_ids is None:
+        return {}
+    lengths = [len(ids) for ids in benchmark.hash_ids]
+    return {
+        "hash_ids": np.asarray([name for ids in benchmark.hash_ids for name in ids], np.int64),
+        "hash_offsets": np.concatenate([[0], np.cumsum(lengths)]),
+        "hash_block_tokens": benchmark.hash_block_tokens,
+    }
 
 
 def _drawn_s(benchmark: Benchmark, seed: int) -> tuple[Floats, str]:

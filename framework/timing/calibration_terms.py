@@ -17,7 +17,7 @@ from framework.cli.files import write_whole
 from framework.errors import InputError, require_at_least, require_choice, require_positive
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
-from framework.timing.fit_domain import Domain
+from framework.timing.fit_domain import Domain, Place
 from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
@@ -128,6 +128,10 @@ class Fit:
         if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, *self.rows)):
             raise InputError("calibration: rows, note, source and licence must be text")
 
+    def excludes(self, place: Place | None) -> str:
+        """Why the fit does not count for a load at `place`, in words; empty where it does, or nobody knows."""
+        return "" if place is None or self.domain is None else self.domain.excludes(place)
+
 
 def calibration_path(directory: Path, gpu: str, backend: str) -> Path:
     """Where the calibrations of that GPU and backend lie in a directory of profiles."""
@@ -174,16 +178,18 @@ def read_calibrations(path: Path) -> tuple[Fit, ...]:
         raise InputError(f"{path}: no calibrations, which are format {_FORMAT!r} and entries of {names}") from error
 
 
-def find_calibration(directories: Iterable[Path], gpu: str, backend: str, model: Model) -> Fit | None:
+def find_calibration(
+    directories: Iterable[Path], gpu: str, backend: str, model: Model, place: Place | None = None
+) -> Fit | None:
     """The most specific fit for `model` in the first directory that has one; None where there is none.
 
-    Raises InputError for a file that cannot be read.
+    Fits that a load at `place` is too far outside of come last. Raises InputError for a file that cannot be read.
     """
     for directory in directories:
         path = calibration_path(directory, gpu, backend)
         fits = [fit for fit in read_calibrations(path) if fit.selector.fits(model)] if path.is_file() else []
         if fits:
-            return max(fits, key=lambda fit: fit.selector.specificity)
+            return max(fits, key=lambda fit: (not fit.excludes(place), fit.selector.specificity))
     return None
 
 

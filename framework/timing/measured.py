@@ -148,7 +148,7 @@ class Measured:
                 given, row = gpu.name + _ESTIMATED, self._roofline.row(*asked)
             else:
                 entry = self.entry(*asked)
-                left_out = self._left_out(entry)
+                left_out = self._left_out(entry.fit)
                 given = entry.described(self.calibrated, self.place, left_out)
                 counts = self.calibrated and not left_out
                 row = self.under(entry.calibration if counts else None, entry, model, parallelism)
@@ -157,11 +157,9 @@ class Measured:
             self._rows.append((asked, row))
         return row
 
-    def _left_out(self, entry: Entry) -> str:
+    def _left_out(self, fit: Fit | None) -> str:
         """Why what was fitted does not count for the load of the run, in words; empty if it does."""
-        if self.outside_fit == "keep" or self.place is None or entry.fit is None or entry.fit.domain is None:
-            return ""
-        return entry.fit.domain.excludes(self.place)
+        return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
 
     def estimates(self, gpu: Gpu) -> bool:
         """Whether `row` takes the datasheet: where that is wanted, and there are no measured times to take."""
@@ -199,13 +197,14 @@ class Measured:
         if measured != gpu.name or not same_speed(found.origin.device, gpu):
             parts = scaled(parts, model, found.origin.device, gpu, gain)
         name = self.calibrated_as or gpu.name
-        fit = find_calibration(places, name, self.backend, model)
+        fit = find_calibration(places, name, self.backend, model, self.place if self.outside_fit != "keep" else None)
         linked = self.link_model and applies(parts, gpu)
         if linked:
             parts = with_link_model(parts, model, gpu)
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
-            parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
+            counts = fit is not None and self.calibrated and not self._left_out(fit)
+            parts = in_two_batches(parts, fit.calibration if fit is not None and counts else Calibration())
         rows = decode_rows(gpu, model, self.backend, self.joint_attention)
         return Entry(parts, gpu.name, found.origin, fit, name, rows, linked)
 

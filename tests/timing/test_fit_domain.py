@@ -15,6 +15,7 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import (
     Calibration,
     Fit,
+    Selector,
     calibration_path,
     read_calibrations,
     write_calibrations,
@@ -150,6 +151,15 @@ def test_far_from_them_kernels_and_the_server_count(own: Path) -> None:
         "measured (h100, own 0.1, calibration left out: 97 % of prompt tokens may be cached, where it was fitted to"
         " none, timing.outside_fit=keep counts it; server quick)"
     )
+
+
+def test_a_less_specific_fit_counts_where_the_specific_one_does_not(own: Path) -> None:
+    path, far = calibration_path(own, "h100", "own"), Place(600, 200, 0.97, rate_rps=5.0)
+    special = Fit(Calibration(request_s=0.5), Selector(model="llama3_8b"), domain=CLOSED)
+    write_calibrations(path, [special, Fit(Calibration(request_s=0.75), Selector(kind="dense"), domain=BOTH)])
+    assert measured(own, Place(2000, 200, in_flight=8)).row(*SETUP).request_s == 0.5
+    assert measured(own, far).row(*SETUP).request_s == 0.75
+    assert measured(own, far, outside_fit="keep").row(*SETUP).request_s == 0.5
 
 
 def test_it_can_be_kept_there(own: Path) -> None:
