@@ -3,8 +3,8 @@
     python -m framework.calibration FILE... model=llama3_8b gpu=h100 tp=1 backend=vllm
 
 FILE: the JSON of `vllm bench serve --save-result --save-detailed`, a CSV or JSONL, which also names the blocks of
-    prompts where a prefix cache was on (framework/calibration/benchmark_files.py); all files are runs of one deployment,
-    and several loads tell the terms apart better than one. What a file does not say of its run follows its name:
+    prompts where a prefix cache was on (framework/calibration/benchmark_files.py); all files are of one deployment, and
+    several loads tell the terms apart better than one. What a file does not say of its run follows its name:
     low.csv,concurrency=4 high.csv,concurrency=64 even.csv,rate=8 cached.jsonl,hash_block_tokens=512
 Of the deployment: model=, gpu=, tp= pp= dp= ep=, dtype= kv_dtype=, backend=, instances=1, policy=vllm_v1, server=, and
     any further setting of run.py: engine.max_batch=128, timing.profiles=DIR, predictor=oracle

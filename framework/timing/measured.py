@@ -72,7 +72,7 @@ class Entry:
         domain = self.fit.domain
         to = "" if domain is None else f" to {domain}"
         if domain is not None and place is not None:
-            to += f", this run: {place}, {domain.distance(place) or 'all of it within'}"
+            to += f", this run: {place}: {domain.distance(place) or 'all within'}"
         return f", calibrated{to}" if self.fitted_on == self.gpu else f", calibrated as {self.fitted_on} was{to}"
 
 

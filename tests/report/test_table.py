@@ -81,7 +81,7 @@ def test_time_that_was_not_measured_is_marked() -> None:
 
 
 FIT = "calibrated to prompts of 600 to 8,000 tokens, none cached, 4 to 128 in flight"
-RUN = "this run: prompts of {} tokens on average, none cached, 9 in flight an instance, all of it within"
+RUN = "this run: prompts of {} tokens on average, none cached, 9 in flight an instance: all within"
 
 
 def fitted(tokens: int) -> str:

@@ -138,7 +138,7 @@ def test_a_fit_counts_near_its_loads(own: Path) -> None:
     assert timing.source == (
         "measured (h100, own 0.1, calibrated to prompts of 1,000 to 8,000 tokens, none cached, outputs of 100 to 1,000,"
         " 4 to 128 in flight, this run: prompts of 2,000 tokens on average, none cached, outputs of 200, 8 in flight an"
-        " instance, all of it within; server quick)"
+        " instance: all within; server quick)"
     )
 
 
@@ -165,7 +165,7 @@ def test_a_less_specific_fit_counts_where_the_specific_one_does_not(own: Path) -
 def test_it_can_be_kept_there(own: Path) -> None:
     timing = measured(own, Place(600, 200, 0.97, rate_rps=5.0), outside_fit="keep")
     assert timing.row(*SETUP).request_s == 0.5
-    assert "prompts 1.7 times shorter, 97 % more cached, no open loop fitted; server" in timing.source
+    assert "an instance: prompts 1.7 times shorter, 97 % more cached, no open loop fitted; server" in timing.source
     with pytest.raises(InputError, match=r"timing.outside_fit must be one of kernels, keep"):
         Measured(outside_fit="perhaps")
 
