@@ -21,7 +21,9 @@ from framework.metrics.summary import Evaluation
 Summary = Mapping[str, Any]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
 _WARNING = "bold black on yellow"
-_CALIBRATED_TO = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^)]*)")
+# What a source says of a fit: to which loads, and where the run lies beside them; or why it does not count.
+_FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
+_LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
 _KWH_J = 3.6e6
 _S, _MS = 1e3, 1.0  # units in ms
@@ -116,13 +118,18 @@ def _headline(summary: Summary) -> list[Text]:
     return [first, second, *fitted, *_extrapolated(summary)]
 
 
-def _without_loads(source: str) -> tuple[str, list[Text]]:
-    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so."""
-    found = _CALIBRATED_TO.search(source)
-    if found is None:
-        return source, []
-    lines = textwrap.wrap(f"calibrated to {found[2]}", _WIDE)
-    return source.replace(found[0], found[1]), [Text(line, style="dim") for line in lines]
+def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[Text]]:
+    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so.
+
+    Those lines also say where the run's own load lies, unless `with_run` is false.
+    """
+    lines = []
+    for found in (_FIT.search(source), _LEFT_OUT.search(source)):
+        if found is not None:
+            parts = [f"{found[1].removeprefix(', ')}{' to ' if found.re is _FIT else ': '}{found[2]}"]
+            parts += [found[3]] if with_run and found.re is _FIT and found[3] else []
+            lines += [Text(line, style="dim") for part in parts for line in textwrap.wrap(part, _WIDE)]
+    return _LEFT_OUT.sub(r"\1", _FIT.sub(r"\1", source)), lines
 
 
 def _extrapolated(*summaries: Summary) -> list[Text]:
@@ -224,7 +231,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
     """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
 
     def agrees(*keys: str) -> bool:
-        return len({tuple(summary[key] for key in keys) for summary in summaries}) == 1
+        return len({tuple(_alike(summary, key) for key in keys) for summary in summaries}) == 1
 
     only = summaries[0]
     lines = []
@@ -233,14 +240,19 @@ def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
         line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
         lines.append(line.append(f"  {_gpus(only)}" if agrees("gpus") else ""))
     if agrees("timing_source"):
-        source, fitted = _without_loads(str(only["timing_source"]))
+        source, fitted = _without_loads(str(only["timing_source"]), with_run=False)
         lines += [Text(f"timing {source}", style="dim"), *fitted]
     return [*lines, *_extrapolated(*summaries), Text()]
 
 
+def _alike(summary: Summary, key: str) -> Any:
+    """The value by which runs are told apart: of step times not where the load of each run lies beside a fit's."""
+    return _FIT.sub(r"\1 to \2", str(summary[key])) if key == "timing_source" else summary[key]
+
+
 def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
     def differs(key: str) -> bool:
-        return len({summary[key] for summary in summaries}) > 1
+        return len({_alike(summary, key) for summary in summaries}) > 1
 
     names = []
     for summary in summaries:
@@ -257,7 +269,7 @@ def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
             ("gpus", "{} GPUs"),
             ("seed", "seed {}"),
         ):
-            name.append(" " + label.format(summary[key]) if differs(key) else "")
+            name.append(" " + label.format(_alike(summary, key)) if differs(key) else "")
         names.append(name)
     return names
 
