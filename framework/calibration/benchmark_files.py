@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError
+from framework.cli.reading import parsed_json, read_file
+from framework.errors import InputError, shown
 
 Floats = NDArray[np.float64]
+_MOST, _MOST_TOKENS = 1e12, 1e9
 _JSON_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls")
 
 
@@ -81,11 +84,9 @@ def read_benchmark(path: str | Path) -> Benchmark:
     Raises InputError, naming the request or the line that cannot be.
     """
     path = Path(path).expanduser()
+    data = read_file(path, "benchmark")
     try:
-        data = path.read_bytes()
         text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not a text file; give the JSON of vllm bench serve or a CSV") from None
     if not text.strip():
@@ -121,11 +122,13 @@ def _from_json(path: Path, text: str, sha256: str) -> Benchmark:
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        result = json.loads(text)
+        result = parsed_json(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise InputError(f"{path}: holds several results (--append-result); keep one a file") from None
         raise InputError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from None
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON that can be used ({error})") from None
     if not isinstance(result, dict):
         raise InputError(f"{path}: must hold one JSON object, as vllm bench serve --save-result writes it")
     return result
@@ -152,7 +155,7 @@ def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _from_lists(where: str, entry: Mapping[str, Any]) -> _Served:
     gaps = entry["itls"]
     if not isinstance(gaps, list):
-        raise InputError(f"{where}: itls must be a list of seconds, got {gaps!r}")
+        raise InputError(f"{where}: itls must be a list of seconds, got {shown(gaps)}")
     start = entry["start_times"]
     return _Served(
         input_tokens=_count(f"{where}: input_lens", entry["input_lens"]),
@@ -165,8 +168,18 @@ def _from_lists(where: str, entry: Mapping[str, Any]) -> _Served:
 
 def _from_csv(path: Path, text: str, sha256: str) -> Benchmark:
     reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
-    names = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = names
+    try:
+        names = [name.strip() for name in reader.fieldnames or ()]
+        if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+            raise InputError(f"{path}: column {twice[0]} stands twice in the header")
+        reader.fieldnames = names
+        return _benchmark(path, sha256, *_served_rows(path, reader, names))
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num + 1}: is no CSV ({error})") from None
+
+
+def _served_rows(path: Path, reader: csv.DictReader[str], names: Sequence[str]) -> tuple[list[_Served], int]:
+    """The requests that were served, and how many were not."""
     last = next((name for name in ("e2e_s", "tpot_s") if name in names), None)
     missing = [name for name in ("input_tokens", "output_tokens", "ttft_s") if name not in names]
     if missing or last is None:
@@ -175,16 +188,17 @@ def _from_csv(path: Path, text: str, sha256: str) -> Benchmark:
             " a CSV needs input_tokens, output_tokens, ttft_s and e2e_s or tpot_s"
         )
     start = next((name for name in ("start_s", "arrival_s") if name in names), None)
-    served, failed = [], 0
+    served, failed, before = [], 0, reader.line_num
     for row in reader:
-        where = f"{path}, line {reader.line_num}"
+        where = f"{path}, line {before + 1}"
+        before = reader.line_num
         if None in row or None in row.values():
             raise InputError(f"{where}: has another number of cells than the header's {len(names)}")
         if (row.get("error") or "").strip():
             failed += 1
         else:
             served.append(_from_row(where, row, last, start))
-    return _benchmark(path, sha256, served, failed)
+    return served, failed
 
 
 def _from_row(where: str, row: Mapping[str, str], last: str, start: str | None) -> _Served:
@@ -232,16 +246,18 @@ def _benchmark(path: Path, sha256: str, served: Sequence[_Served], failed: int, 
     )
 
 
-def _number(where: str, value: Any, least: float = -math.inf) -> float:
+def _number(where: str, value: Any, least: float = -math.inf, most: float = _MOST) -> float:
     """A finite number, given as such or, in a CSV, as text."""
     try:
         number = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{where} must be a finite number, got {value!r}")
+        raise InputError(f"{where} must be a finite number, got {shown(value)}")
     if number < least:
-        raise InputError(f"{where} must be at least {least:g}, got {value!r}")
+        raise InputError(f"{where} must be at least {least:g}, got {shown(value)}")
+    if number > most:
+        raise InputError(f"{where} must be at most {most:g}, got {shown(value)}")
     return number
 
 
@@ -250,12 +266,12 @@ def _positive(where: str, value: Any, infinite: bool = False) -> float:
         return math.inf
     number = _number(where, value)
     if number <= 0:
-        raise InputError(f"{where} must be above 0, got {value!r}")
+        raise InputError(f"{where} must be above 0, got {shown(value)}")
     return number
 
 
 def _count(where: str, value: Any) -> int:
-    number = _number(where, value, 1)
+    number = _number(where, value, 1, _MOST_TOKENS)
     if number != int(number):
-        raise InputError(f"{where} must be a whole number, got {value!r}")
+        raise InputError(f"{where} must be a whole number, got {shown(value)}")
     return int(number)

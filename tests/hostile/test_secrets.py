@@ -60,7 +60,7 @@ def test_errors_and_bugs_are_masked(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise RuntimeError(f"cannot open mysql://bob:{SECRET}@host")
     except RuntimeError:
-        _report_bug(*sys.exc_info())  # type: ignore[arg-type]
+        _report_bug(*sys.exc_info())
     said = capsys.readouterr().err
     assert "RuntimeError: cannot open mysql://***@host" in said
     assert SECRET not in said
