@@ -10,11 +10,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.errors import InputError
 from traces.statistics import clock_tick, dispersion
 
 LEVELS_S = (60.0, 10.0, 1.0)  # each a multiple of the next
 MAX_WINDOWS = 128
 MIN_COUNTS = 8  # windows without which the dispersion of their counts says little
+MOST_CELLS = 10**8
 DRAWS = 64  # for the one of the fitted dispersion
 
 
@@ -57,6 +59,8 @@ class ArrivalModel:
         copies, rest = divmod(requests, held)
         begun = 1 + int(np.searchsorted(self.counts.cumsum(), rest)) if rest else 0
         windows = np.concatenate((np.tile(self.counts, copies), self.counts[:begun]))
+        if len(windows) * self._cells_per_window > MOST_CELLS:
+            raise InputError(f"{requests:,} arrivals fall into more than {MOST_CELLS:,} parts of windows")
         draws = min(DRAWS, max(1, DRAWS * held // requests)) if copies else 1
         splits = (self._split(windows, rng) for _ in range(draws))
         cells = min(splits, key=self._misfit) if draws > 1 else next(splits)

@@ -15,11 +15,10 @@ from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
 
-from rich.console import Console
-
 from framework.errors import InputError
 from traces import formats
 from traces.frame import Trace
+from traces.warn import warn_once
 
 DOWNLOAD_S = 5.0  # all of a download that a run waits for
 CHUNK_BYTES = 1 << 16
@@ -132,17 +131,11 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
     from traces.twin import sample_twin
 
     if known.url is not None:
-        _warn(
+        warn_once(
             f"WARNING: trace {name}: using its TWIN, a sample of fitted distributions, not the real trace"
             f" ({failure}). Put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}."
         )
     return sample_twin(known.twin, requests, seed)
-
-
-@functools.cache
-def _warn(line: str) -> None:
-    """Say it once in a process: the runs of a sweep read one trace many times."""
-    Console(stderr=True).print(line, style="bold yellow", soft_wrap=True, markup=False, highlight=False)
 
 
 def cache_folder() -> Path:

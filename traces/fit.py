@@ -16,10 +16,11 @@ from traces import servegen
 from traces.arrivals import fit_arrivals
 from traces.catalogue import CATALOGUE, obtain
 from traces.frame import Trace
+from traces.lengths import LengthModel
 from traces.load import from_file
 from traces.prefix import fit_prefix
 from traces.statistics import column, hash_paths, ideal_hit_ratio, summarize
-from traces.twin import SUFFIX, LengthModel, Twin
+from traces.twin import SUFFIX, Twin
 
 MIN_REQUESTS = 100
 CALIBRATION_SAMPLES = 8

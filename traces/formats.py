@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import io
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
-from framework.cli.files import read_once
-from framework.errors import InputError
+from framework.cli.files import read_once, write_whole
+from framework.cli.reading import parquet_of, parsed_json, require_regular
+from framework.errors import InputError, shown
 from traces.client_logs import read_aiperf, read_openai, read_vllm, recognised
 from traces.columns import advice, column_names
+from traces.doubts import doubted_chain, doubted_clock
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
-from traces.rows import Check, Table, length, number, read_bytes, read_csv, read_jsonl
-from traces.settings import check_whole
+from traces.rows import MAX_TOKENS, Check, Table, length, number, read_bytes, read_csv, read_jsonl
+from traces.settings import MOST_REQUESTS, check_whole
+from traces.warn import warn_once
 
 METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
 PARQUET_MAGIC = b"PAR1"
 BURSTGPT_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOST_S = 1e10  # three centuries: clocks count from 1970
+_YEARS = (1970, 2200)
 VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 
 def read_mooncake(path: Path, block_tokens: int = 512) -> Trace:
     """Mooncake JSONL (Qin et al., FAST'25): timestamp in ms, input_length, output_length and optional hash_ids."""
     rows = _hashed_jsonl(path, block_tokens, ticks_per_s=1000.0, least_ids=_ceil_blocks)
-    return from_rows(rows, path.stem, "real", block_tokens)
+    doubts = (*doubted_clock(rows["arrival_s"]), *doubted_chain(rows))
+    return _told(path, from_rows(rows, path.stem, "real", block_tokens), doubts)
 
 
 def read_bailian(path: Path, block_tokens: int = 16) -> Trace:
@@ -52,9 +58,12 @@ def read_azure(path: Path, block_tokens: int = 0) -> Trace:
     stamp, inputs, outputs = AZURE_COLUMNS
     table = read_csv(path, numbers=(inputs, outputs), texts=(stamp,))
     text = pl.col(stamp).str.replace(r"(Z|[+]00:00)$", "").str.replace("T", " ", literal=True)
-    time = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
-    timed = table.frame.with_columns(arrival_ns=time.dt.timestamp("ns"))
-    bad_time: Check = (pl.col("arrival_ns").is_null(), f"{stamp} is {{{stamp}}}, must be YYYY-MM-DD hh:mm:ss.f in UTC")
+    time = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+    in_reach = time.dt.year().is_between(*_YEARS)  # nanoseconds in 64 bits reach from 1677 to 2262
+    exact = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
+    timed = table.frame.with_columns(arrival_ns=pl.when(in_reach).then(exact.dt.timestamp("ns")))
+    wanted = f"must be YYYY-MM-DD hh:mm:ss.f in UTC, of the years {_YEARS[0]} to {_YEARS[1]}"
+    bad_time: Check = (pl.col("arrival_ns").is_null(), f"{stamp} is {{{stamp}}}, {wanted}")
     replace(table, frame=timed).refuse([bad_time, *length(inputs), *length(outputs)])
     arrival_ns = timed["arrival_ns"] - timed["arrival_ns"].min()
     rows = timed.select(seconds(arrival_ns, 1e9), *_tokens(inputs, outputs))
@@ -75,24 +84,39 @@ def read_parquet(path: Path, block_tokens: int | None = None) -> Trace:
     """This project's own Parquet: the columns of `traces.frame`, and what goes with them in the file's metadata."""
     data = read_bytes(path)
     try:
-        frame = pl.read_parquet(data)
-        about = json.loads(pl.read_parquet_metadata(data).get(METADATA_KEY, "{}"))
+        frame = parquet_of(data, MOST_REQUESTS)
+        about = _about(parsed_json(pl.read_parquet_metadata(data).get(METADATA_KEY, "{}")))
         columns = {column: dtype for column, dtype in {**REQUIRED, **OPTIONAL}.items() if column in frame.columns}
         if lost := [column for column in REQUIRED if column not in columns]:
             raise InputError(f"{path}: no column {', '.join(lost)}; the columns are {', '.join(frame.columns)}")
         if frame.is_empty():
             raise InputError(f"{path}: the trace file has no rows")
-        block = block_tokens or int(about.get("hash_block_tokens", 0))
-        checks = [*number("arrival_s", 0), *length("input_tokens"), *length("output_tokens")]
+        block = block_tokens or about["hash_block_tokens"]
+        checks = [*number("arrival_s", 0, MOST_S), *length("input_tokens"), *length("output_tokens")]
         if "hash_ids" in columns:
             checks += _hash_checks(path, ("hash_ids", "input_tokens"), block, _floor_blocks)
         floats = frame.with_columns(pl.col(column).cast(pl.Float64) for column in REQUIRED)
         Table(path, floats, lambda row: row + 1, unit="row").refuse(checks)
         rows = frame.select(pl.col(column).cast(dtype) for column, dtype in columns.items())
-    except (PolarsError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not a usable Parquet file ({str(error).splitlines()[0][:120]})") from None
-    trace = from_rows(rows, str(about.get("name", path.stem)), str(about.get("source", "real")), block)
-    return replace(trace, notes=(*about.get("notes", ()), *trace.notes))
+    except (PolarsError, OSError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise InputError(f"{path}: not a usable Parquet file ({reason})") from None
+    trace = from_rows(rows, about["name"] or path.stem, about["source"], block)
+    return replace(trace, notes=(*about["notes"], *trace.notes))
+
+
+def _about(value: Any) -> dict[str, Any]:
+    """What goes with the columns, checked. Raises ValueError for anything else."""
+    plain = {"name": "", "source": "real", "hash_block_tokens": 0, "notes": []}
+    if not isinstance(value, dict):
+        raise ValueError("its metadata is no object")
+    about: dict[str, Any] = plain | {name: value[name] for name in plain if name in value}
+    for name, one in about.items():
+        if type(one) is not type(plain[name]):
+            raise ValueError(f"its metadata has {name} = {shown(one)}")
+    if not 0 <= about["hash_block_tokens"] <= MAX_TOKENS or not all(isinstance(note, str) for note in about["notes"]):
+        raise ValueError("its metadata has no usable hash_block_tokens or notes")
+    return about
 
 
 def read_servegen(path: Path, block_tokens: int = 0) -> Trace:
@@ -110,15 +134,9 @@ def write_parquet(trace: Trace, path: Path) -> None:
         "hash_block_tokens": trace.hash_block_tokens,
         "notes": trace.notes,
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        trace.frame.write_parquet(temporary, metadata={METADATA_KEY: json.dumps(about)})
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    content = io.BytesIO()
+    trace.frame.write_parquet(content, metadata={METADATA_KEY: json.dumps(about)})
+    write_whole(path, content.getvalue())
 
 
 @dataclass(frozen=True)
@@ -151,8 +169,10 @@ def read(path: Path, format_name: str | None = None, block_tokens: int | None = 
     A process reads a file again only if it has changed. Raises InputError if there is no such file or format, or for
     the first bad row.
     """
-    if not path.exists():
-        raise InputError(f"{path}: no such trace file")
+    if str(path) in ("", "."):
+        raise InputError("trace.path is empty; name a file")
+    if not path.is_dir():
+        require_regular(path, "trace file")
     if format_name is not None and format_name not in FORMATS:
         raise InputError(f"trace.format: {format_name!r} is not known; the formats are {', '.join(FORMATS)}")
     if block_tokens is not None:
@@ -211,7 +231,7 @@ def _hashed_jsonl(
     time, inputs, outputs, hashes = "timestamp", "input_length", "output_length", "hash_ids"
     numbers = {column: pl.Float64() for column in (time, inputs, outputs)}
     table = read_jsonl(path, {**numbers, hashes: pl.List(pl.Int64())}, required=tuple(numbers))
-    checks = [*number(time, 0), *length(inputs), *length(outputs)]
+    checks = [*number(time, 0, MOST_S * ticks_per_s), *length(inputs), *length(outputs)]
     columns = _tokens(inputs, outputs)
     if hashes in table.frame.columns:
         checks += _hash_checks(path, (hashes, inputs), block_tokens, least_ids)
@@ -223,9 +243,16 @@ def _hashed_jsonl(
 def _plain_csv(path: Path, columns: tuple[str, str, str]) -> Trace:
     time, inputs, outputs = columns
     table = read_csv(path, numbers=columns)
-    table.refuse([*number(time, 0), *length(inputs), *length(outputs)])
+    table.refuse([*number(time, 0, MOST_S), *length(inputs), *length(outputs)])
     rows = table.frame.select(pl.col(time).alias("arrival_s"), *_tokens(inputs, outputs))
     return from_rows(rows, path.stem, "real")
+
+
+def _told(path: Path, trace: Trace, doubts: Sequence[str]) -> Trace:
+    """The trace with what is doubtful about it as notes, said on stderr too."""
+    for doubt in doubts:
+        warn_once(f"WARNING: {path}: {doubt}")
+    return replace(trace, notes=(*trace.notes, *doubts))
 
 
 def _tokens(inputs: str, outputs: str) -> list[pl.Expr]:

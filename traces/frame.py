@@ -105,7 +105,7 @@ def to_workload(trace: Trace) -> Workload:
     frame = trace.frame
     if frame.is_empty():
         raise InputError(f"trace {trace.name}: no request is left; widen trace.window_s or the length filters")
-    hash_ids, hash_offsets = _flat_hash_ids(frame)
+    hash_ids, hash_offsets = flat_ids(frame)
     previous, session_id = _sessions(trace)
     return Workload(
         arrival_s=frame["arrival_s"].to_numpy(),
@@ -139,7 +139,7 @@ def list_column(values: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Ser
     return every["value"].fill_null([])
 
 
-def _flat_hash_ids(frame: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+def flat_ids(frame: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
     """All ids in one array and the N + 1 offsets of the rows in it; filled chunk by chunk to hold one copy only."""
     if "hash_ids" not in frame.columns:
         return np.zeros(0, np.int64), None

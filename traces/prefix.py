@@ -18,6 +18,8 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.errors import InputError
+
 NEW, TURN, BRANCH = 0, 1, 2
 LENGTH_BINS = 24
 ROWS_PER_BIN = 200  # fewer bins for short traces
@@ -28,6 +30,7 @@ TRUNK_SHARE = 0.005  # a first block is a trunk if this share of all requests be
 TURN_CLASSES = 12  # the parents' place in their session, the last class open
 NEIGHBOURS = 4  # candidates looked at on either side of the wanted time
 SHORTEST_LAG_S = 1e-3
+MOST_BLOCKS = 2 * 10**8  # of all prompts of a sample
 MAX_CENSORING = 5.0  # lags near the trace's duration are seen rarely; their weight is bounded
 
 
@@ -61,6 +64,8 @@ class PrefixModel:
         block_tokens) of them, numbered by first appearance.
         """
         blocks = -(-input_tokens // self.block_tokens)
+        if blocks.sum() > MOST_BLOCKS:
+            raise InputError(f"a sample with {blocks.sum():,} prefix blocks is too large, at most {MOST_BLOCKS:,}")
         parent, shared = _attach(arrival_s, blocks, self._draw(arrival_s, blocks, rng))
         trunk = self._draw_trunks(parent, rng)
         return _name_blocks(blocks, parent, shared, trunk, self.trunk_blocks)

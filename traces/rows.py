@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from polars.exceptions import PolarsError
 
-from framework.errors import InputError
+from framework.cli.reading import parsed_json, read_file
+from framework.errors import InputError, is_number
+from traces.warn import warn_once
 
 MAX_TOKENS = 10**9
 Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
@@ -37,13 +41,14 @@ class Table:
             raise InputError(f"{self.path}, {self.unit} {self.line_of(row)}: {reason}")
 
 
-def number(column: str, least: float) -> list[Check]:
-    """Checks that a float column holds finite numbers of at least `least`."""
+def number(column: str, least: float, most: float = math.inf) -> list[Check]:
+    """Checks that a float column holds finite numbers from `least` to `most`."""
     value = pl.col(column)
     return [
         (value.is_null(), f"{column} is missing or not a number"),
         (~value.is_finite(), f"{column} is {{{column}}}, must be finite"),
         (value < least, f"{column} is {{{column}:g}}, must be at least {least:g}"),
+        (value > most, f"{column} is {{{column}:g}}, must be at most {most:g}"),
     ]
 
 
@@ -59,15 +64,10 @@ def length(column: str) -> list[Check]:
 
 def read_bytes(path: Path) -> bytes:
     """A file's content without byte order mark. Raises InputError if it is missing, unreadable or empty."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such trace file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    data = read_file(path, "trace file")
     if not data.strip():
         raise InputError(f"{path}: the trace file is empty")
-    return data.removeprefix(b"\xef\xbb\xbf")
+    return data
 
 
 def read_jsonl(path: Path, schema: Mapping[str, pl.DataType], required: Sequence[str]) -> Table:
@@ -83,34 +83,83 @@ def read_jsonl(path: Path, schema: Mapping[str, pl.DataType], required: Sequence
     missing = [column for column in schema if frame[column].null_count() == frame.height]
     if lost := [column for column in required if column in missing]:
         raise InputError(f"{path}: no column {', '.join(lost)}; rows need {', '.join(required)}")
-    return Table(path, frame.drop(missing), lambda row: _nth(_filled_lines(data), row)[0])
+    for column in schema:
+        if data.count(f'"{column}"'.encode()) > frame.height:
+            warn_of_twice(path, data, column)
+    return Table(path, frame.drop(missing), lambda row: _nth(_filled_lines(data), row))
 
 
 def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> Table:
     """A CSV file with a header line; `numbers` become floats (null where they are not), `texts` stay strings."""
     data = read_bytes(path)
     try:
-        raw = pl.read_csv(data, infer_schema=False)
+        raw = pl.read_csv(_plain(data), infer_schema=False)
         if raw.select(pl.all_horizontal(pl.all().is_null()).any()).item():  # blank lines: rows of nulls to polars
-            raw = pl.read_csv(b"\n".join(line for _, line in _filled_lines(data)), infer_schema=False)
-    except PolarsError as error:
+            filled = b"\n".join(line for _, line in _filled_lines(data))
+            raw = pl.read_csv(_plain(filled), infer_schema=False)
+        raw = raw.rename(str.strip)
+    except (PolarsError, OSError, UnicodeDecodeError) as error:
         raise InputError(_csv_fault(path, data, str(error))) from None
-    raw = raw.rename(str.strip)
     wanted = (*texts, *numbers)
     if lost := [column for column in wanted if column not in raw.columns]:
-        raise InputError(f"{path}: no column {', '.join(lost)}; the header is {', '.join(raw.columns)}")
+        raise InputError(f"{path}: no column {', '.join(lost)}; the header is {_few(raw.columns)}")
+    if twice := [column for column in wanted if f"{column}_duplicated_0" in raw.columns]:
+        raise InputError(f"{path}: column {twice[0]} stands twice in the header")
     if raw.is_empty():
         raise InputError(f"{path}: the trace file has a header and no rows")
     floats = [pl.col(column).str.strip_chars().cast(pl.Float64, strict=False) for column in numbers]
-    return Table(path, raw.select(*texts, *floats), lambda row: _nth(_filled_lines(data), row + 1)[0])
+    return Table(path, raw.select(*texts, *floats), lambda row: _nth(_filled_records(data), row + 1))
+
+
+def _plain(data: bytes) -> bytes:
+    """What polars takes for text whatever it begins with: it would unpack some itself, and without a limit."""
+    return b"\xef\xbb\xbf" + data
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def _filled_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     return ((index, line) for index, line in enumerate(data.split(b"\n"), start=1) if line.strip())
 
 
-def _nth(lines: Iterator[tuple[int, bytes]], place: int) -> tuple[int, bytes]:
-    return next(line for index, line in enumerate(lines) if index == place)
+def _filled_records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Records of a CSV, each with the line on which it begins: a field in quotes may hold line ends."""
+    begun, is_open, parts = 0, False, list[bytes]()
+    for index, line in enumerate(data.split(b"\n"), start=1):
+        begun = begun if parts else index
+        parts.append(line)
+        is_open ^= line.count(b'"') % 2 == 1
+        if not is_open:
+            if any(part.strip() for part in parts):
+                yield begun, b"\n".join(parts)
+            parts = []
+    if parts:
+        yield begun, b"\n".join(parts)
+
+
+def _nth(records: Iterator[tuple[int, bytes]], place: int) -> int:
+    """The line of the record at `place`, counted from 0; of the last one if there are fewer. There is one."""
+    return [line for line, _ in islice(records, place + 1)][-1]
+
+
+def warn_of_twice(path: Path, data: bytes, name: str) -> None:
+    """Say which JSON line has the name more than once, if one does; polars takes the first value."""
+    quoted = f'"{name}"'.encode()
+    for line_number, line in _filled_lines(data):
+        if line.count(quoted) > 1 and _is_twice(line, name):
+            warn_once(f"WARNING: {path}, line {line_number}: {name} stands twice in one object; the first value counts")
+            return
+
+
+def _is_twice(line: bytes, name: str) -> bool:
+    tops: list[list[tuple[str, Any]]] = []
+    try:
+        json.loads(line, object_pairs_hook=tops.append)
+    except (ValueError, RecursionError):
+        return False
+    return bool(tops) and [key for key, _ in tops[-1]].count(name) > 1
 
 
 def _json_fault(path: Path, data: bytes, schema: Mapping[str, pl.DataType]) -> str:
@@ -118,10 +167,9 @@ def _json_fault(path: Path, data: bytes, schema: Mapping[str, pl.DataType]) -> s
     for line_number, line in _filled_lines(data):
         where = f"{path}, line {line_number}"
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
         except ValueError as error:
-            detail = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8"
-            return f"{where}: not JSON ({detail})"
+            return f"{where}: not JSON ({error.msg if isinstance(error, json.JSONDecodeError) else error})"
         if not isinstance(row, dict):
             return f"{where}: not a JSON object"
         for column, dtype in schema.items():
@@ -137,7 +185,7 @@ def _fits(value: Any, dtype: pl.DataType) -> bool:
     if isinstance(value, bool):
         return False
     if dtype == pl.Float64:
-        return isinstance(value, int | float) and abs(value) < float("inf")
+        return is_number(value)
     return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
@@ -147,9 +195,17 @@ def _words(dtype: pl.DataType) -> str:
 
 def _csv_fault(path: Path, data: bytes, detail: str) -> str:
     """What is wrong with a CSV file that polars refused: the first line of another width, where that is the cause."""
-    lines = _filled_lines(data)
-    commas = next(lines)[1].count(b",")
+    lines = _filled_records(data)
+    width = _width(next(lines, (1, b""))[1])
     for line_number, line in lines:
-        if line.count(b",") != commas:
-            return f"{path}, line {line_number}: {line.count(b',') + 1} fields, the header has {commas + 1}"
-    return f"{path}: not a CSV file ({detail.splitlines()[0]})"
+        if line.count(b'"') % 2:
+            return f"{path}, line {line_number}: a quoted field begins and does not end"
+        if _width(line) != width:
+            return f"{path}, line {line_number}: {_width(line)} fields, the header has {width}"
+    return f"{path}: not a CSV file ({detail.splitlines()[0] if detail else 'damaged'})"
+
+
+def _width(record: bytes) -> int:
+    """Fields of a record: commas within quotes part none."""
+    outside = b"".join(record.split(b'"')[::2])
+    return outside.count(b",") + 1

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +19,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.errors import InputError
+from framework.cli.reading import parsed_json, read_text
+from framework.errors import InputError, shown
 from traces.frame import Trace
+from traces.rows import MAX_TOKENS
 
 FAMILIES = ("Gamma", "Weibull")
 BUSY = 1.6
 BUSY_REQUESTS = 20_000
+_MOST_RPS, _MOST_S = 1e5, 1e9
+_MOST_ARRIVALS = 10**8  # of a client in one window
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def folder_sha256(folder: Path) -> str:
 def _gaps_in(window: Window, length_s: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """Arrivals within a window of `length_s`, from its start."""
     count = round(window.rate_per_s * length_s)
+    if count > _MOST_ARRIVALS:
+        raise InputError(f"a ServeGen client sends {count:,} requests in the window from {window.start_s:g} s on")
     gaps = (
         rng.standard_gamma(window.shape, count + 1)
         if window.family == "Gamma"
@@ -146,20 +151,24 @@ def _law_at(client: Client, time_s: float) -> TokenLaw:
 
 
 def _read_client(path: Path) -> Client:
-    number = int(path.name.removeprefix("chunk-").removesuffix("-trace.csv"))
-    windows = tuple(
-        _read_window(path, row, line) for row, line in enumerate(path.read_text().splitlines(), start=1) if line
-    )
+    named = path.name.removeprefix("chunk-").removesuffix("-trace.csv")
+    if not (named.isascii() and named.isdigit() and len(named) < 10):
+        raise InputError(f"{path}: a client is called by a number, as chunk-7-trace.csv")
+    number = int(named)
+    lines = read_text(path, "ServeGen client").split("\n")
+    windows = tuple(_read_window(path, row, line.strip()) for row, line in enumerate(lines, start=1) if line.strip())
+    if not windows:
+        raise InputError(f"{path}: has no windows")
     data = path.with_name(f"chunk-{number}-dataset.json")
+    if not data.exists():
+        raise InputError(f"{data}: missing, it belongs to {path.name}")
     try:
-        content = json.loads(data.read_text())
+        content = parsed_json(read_text(data, "ServeGen dataset"))
         laws = [
-            TokenLaw(float(start), _pdf(law["input_tokens"]), _pdf(law["output_tokens"]))
+            TokenLaw(_start(start), _pdf(law["input_tokens"]), _pdf(law["output_tokens"]))
             for start, law in content.items()
         ]
-    except FileNotFoundError:
-        raise InputError(f"{data}: missing, it belongs to {path.name}") from None
-    except (ValueError, KeyError, TypeError, SyntaxError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, SyntaxError, AttributeError, RecursionError, MemoryError) as error:
         raise InputError(f"{data}: not a ServeGen dataset ({type(error).__name__}: {error})") from None
     laws = [law for law in laws if len(law.inputs[0]) and len(law.outputs[0])]
     return Client(number, windows, tuple(sorted(laws, key=lambda law: law.start_s)))
@@ -178,16 +187,27 @@ def _read_window(path: Path, row: int, line: str) -> Window:
         raise InputError(f"{where}: start, rate and shape must be numbers") from None
     if not (math.isfinite(rate) and rate >= 0 and math.isfinite(start)):
         raise InputError(f"{where}: start {fields[0]} and rate {fields[1]} must be finite, the rate not negative")
-    if rate > 0 and (fields[3] not in FAMILIES or not shape > 0):
+    if rate > _MOST_RPS or not 0 <= start <= _MOST_S:
+        raise InputError(f"{where}: start {fields[0]} or rate {fields[1]} is too large, or the start negative")
+    if rate > 0 and (fields[3] not in FAMILIES or not 1e-6 < shape < 1e6):
         raise InputError(
-            f"{where}: gaps of family {fields[3]!r} and shape {fields[4]}; known: {', '.join(FAMILIES)}, shape > 0"
+            f"{where}: gaps of family {fields[3]!r} and shape {fields[4]}; known: {', '.join(FAMILIES)}, shape above 0"
         )
     return Window(start, rate, fields[3], shape)
+
+
+def _start(text: str) -> float:
+    start_s = float(text)
+    if not math.isfinite(start_s):
+        raise ValueError("a start that is not finite")
+    return start_s
 
 
 def _pdf(text: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """{length: probability} written as text; lengths below 1 token are left out."""
     table = {int(length): float(odds) for length, odds in ast.literal_eval(text).items() if int(length) >= 1}
+    if table and max(table) > MAX_TOKENS:
+        raise ValueError(f"a length of {shown(max(table))} tokens")
     values, odds = np.array(sorted(table), np.int64), np.array([table[length] for length in sorted(table)])
     if len(odds) and not (np.all(np.isfinite(odds)) and np.all(odds >= 0) and odds.sum() > 0):
         raise ValueError("probabilities must be finite and not negative")

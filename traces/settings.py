@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
+from numbers import Integral
 
-from framework.errors import InputError
+from framework.errors import MOST_COUNTED, InputError, is_number, shown
+
+MOST_REQUESTS = 10**8
 
 
-def check_whole(label: str, value: object, least: int = 1) -> None:
-    """Raise InputError unless `value` is a whole number of at least `least`."""
+def check_whole(label: str, value: object, least: int = 1, most: int = MOST_COUNTED) -> None:
+    """Raise InputError unless `value` is a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{label} is {value!r}, must be a whole number of at least {least}")
+        raise InputError(f"{label} is {shown(value)}, must be a whole number of at least {least}")
+    if int(value) > most:
+        raise InputError(f"{label} is {shown(value)}, must be at most {most:,}")
 
 
 def check_positive(label: str, value: object) -> None:
-    """Raise InputError unless `value` is a finite number above 0."""
-    if not _is_finite(value) or not value > 0:  # type: ignore[operator]
-        raise InputError(f"{label} is {value!r}, must be a number above 0")
+    """Raise InputError unless `value` is a number above 0, and no absurd one."""
+    if not is_number(value) or not value > 0:  # type: ignore[operator]
+        raise InputError(f"{label} is {shown(value)}, must be a number above 0")
+    _check_at_most(label, value)
 
 
 def check_at_least(label: str, value: object, least: float = 0.0) -> None:
-    """Raise InputError unless `value` is a finite number of at least `least`."""
-    if not _is_finite(value) or not value >= least:  # type: ignore[operator]
-        raise InputError(f"{label} is {value!r}, must be a finite number of at least {least:g}")
+    """Raise InputError unless `value` is a finite number of at least `least`, and no absurd one."""
+    if not is_number(value) or not value >= least:  # type: ignore[operator]
+        raise InputError(f"{label} is {shown(value)}, must be a finite number of at least {least:g}")
+    _check_at_most(label, value)
 
 
-def _is_finite(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+def check_flag(label: str, value: object) -> None:
+    """Raise InputError unless `value` is true or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{label} is {shown(value)}, must be true or false")
+
+
+def _check_at_most(label: str, value: object) -> None:
+    if value > MOST_COUNTED:  # type: ignore[operator]
+        raise InputError(f"{label} is {shown(value)}, must be at most {MOST_COUNTED:g}")

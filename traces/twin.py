@@ -21,81 +21,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.cli.files import read_once
+from framework.cli.files import read_once, write_whole
+from framework.cli.reading import read_text
 from framework.errors import InputError
 from traces.arrivals import ArrivalModel
 from traces.frame import Trace
+from traces.lengths import LengthModel
 from traces.prefix import PrefixModel
+from traces.settings import MOST_REQUESTS
+from traces.twin_file import SCHEMA, parts_of_twin
 
-SCHEMA = "trace-twin/1"
 SUFFIX = ".json"
 _FOLDER = Path(__file__).resolve().parent / "twins"
-
-
-@dataclass(frozen=True)
-class LengthModel:
-    """Joint law of prompt and output lengths.
-
-    `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
-    quantile function is linear. `copula` (B, B) is the probability of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across; every row and column sums to 1 / B. No request is longer than
-    `max_total_tokens`.
-    """
-
-    levels: NDArray[np.float64]
-    input_tokens: NDArray[np.float64]
-    output_tokens: NDArray[np.float64]
-    copula: NDArray[np.float64]
-    max_total_tokens: int
-
-    def __post_init__(self) -> None:
-        """Refuse tables that do not fit together."""
-        shapes = {self.levels.shape, self.input_tokens.shape, self.output_tokens.shape}
-        if len(shapes) != 1 or np.diff(self.levels).min() <= 0 or min(self.input_tokens[0], self.output_tokens[0]) < 1:
-            raise ValueError("levels must rise, and each needs a quantile of at least 1 token")
-        if self.copula.ndim != 2 or self.copula.min() < 0 or self.copula.sum(axis=1).min() <= 0:
-            raise ValueError("the copula must hold probabilities, and no row of it may be empty")
-
-    def sample(
-        self, requests: int, with_maximum: bool, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Prompt and output lengths, both (requests,), in random order; `with_maximum` puts the longest of each in."""
-        input_rank, output_rank = self._ranks(requests, rng)
-        if with_maximum:
-            input_rank[input_rank.argmax()] = 1.0
-            output_rank[output_rank.argmax()] = 1.0
-        inputs = np.rint(np.interp(input_rank, self.levels, self.input_tokens)).astype(np.int64)
-        outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
-        self._trade_outputs(inputs, outputs, rng)
-        return inputs, np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
-
-    def _trade_outputs(self, inputs: NDArray[np.int64], outputs: NDArray[np.int64], rng: np.random.Generator) -> None:
-        """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
-        for request in np.flatnonzero(inputs + outputs > self.max_total_tokens).tolist():
-            others = rng.integers(len(inputs), size=64)
-            longest = np.maximum(inputs[request] + outputs[others], inputs[others] + outputs[request])
-            if longest.min() <= self.max_total_tokens:
-                other = others[np.argmax(longest <= self.max_total_tokens)]
-                outputs[request], outputs[other] = outputs[other], outputs[request]
-
-    def _ranks(self, requests: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Two stratified sets of ranks in (0, 1), paired by the copula."""
-        classes = len(self.copula)
-        input_rank = (rng.permutation(requests) + rng.random(requests)) / requests
-        row = np.minimum((input_rank * classes).astype(np.int64), classes - 1)
-        # Within a row the draws that choose the column are stratified too: sorted by row, then at random.
-        order = np.lexsort((rng.random(requests), row))
-        size = np.bincount(row, minlength=classes)
-        start = np.concatenate(([0], size.cumsum()[:-1]))
-        draw = np.empty(requests)
-        draw[order] = (np.arange(requests) - start[row[order]] + rng.random(requests)) / size[row[order]]
-        reach = (self.copula / self.copula.sum(axis=1, keepdims=True)).cumsum(axis=1)
-        column = np.minimum((draw[:, None] >= reach[row]).sum(axis=1), classes - 1)
-        output_rank = np.empty(requests)
-        output_rank[np.lexsort((rng.random(requests), column))] = (
-            np.arange(requests) + rng.random(requests)
-        ) / requests
-        return input_rank, output_rank
 
 
 @dataclass(frozen=True)
@@ -120,8 +57,8 @@ class Twin:
     def sample(self, requests: int | None = None, seed: int = 0) -> Trace:
         """A trace of `requests` rows (default: as many as the original). The same seed gives the same rows."""
         count = self.requests if requests is None else requests
-        if count < 1:
-            raise InputError(f"twin {self.name}: cannot sample {count} requests, ask for at least 1")
+        if not 1 <= count <= MOST_REQUESTS:
+            raise InputError(f"twin {self.name}: cannot sample {count:,} requests, ask for 1 to {MOST_REQUESTS:,}")
         if seed < 0:
             raise InputError(f"twin {self.name}: the seed is {seed}, must not be negative")
         arrival_rng, length_rng, prefix_rng = (
@@ -150,42 +87,19 @@ class Twin:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the twin as JSON. Raises InputError if that cannot be done."""
         target = Path(path)
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            draft.write_text(self.to_json())
-            draft.replace(target)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise InputError(f"cannot write the twin to {target}: {error.strerror}") from None
+        if not target.absolute().parent.is_dir():
+            raise InputError(f"cannot write the twin to {target}: there is no such directory")
+        write_whole(target, self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Twin:
         """Reads a twin's file. Raises InputError if it is missing or not a twin."""
-        try:
-            return cls.from_json(Path(path).read_text(), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise InputError(f"cannot read the twin {path}: {reason}") from None
+        return cls.from_json(read_text(Path(path), "twin"), str(path))
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Twin:
-        """A twin from its file's content; `where` is named if it is not one."""
-        try:
-            content = json.loads(text)
-            if content.pop("schema") != SCHEMA:
-                raise KeyError("schema")
-            arrivals = content.pop("arrivals")
-            parts, concentration = tuple(arrivals.pop("parts")), arrivals.pop("concentration")
-            finite = tuple(float("inf") if value is None else value for value in concentration)
-            prefixes = content.pop("prefixes")
-            return cls(
-                arrivals=ArrivalModel(parts=parts, concentration=finite, **_arrays(arrivals)),
-                lengths=LengthModel(**_arrays(content.pop("lengths"))),
-                prefixes=None if prefixes is None else PrefixModel(**_arrays(prefixes)),
-                **content,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(f"{where} is not a twin; make one with: python -m traces.fit FILE") from None
+        """A twin from its file's content; InputError, naming `where`, if it is not one."""
+        return cls(**parts_of_twin(text, where))
 
 
 def sample_twin(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:
@@ -244,7 +158,3 @@ def _plain(value: Any) -> Any:
         short = float(f"{value:.6g}")
         return None if not np.isfinite(value) else int(short) if short.is_integer() else short
     return value
-
-
-def _arrays(content: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.array(value) if isinstance(value, list) else value for name, value in content.items()}

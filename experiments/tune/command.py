@@ -36,6 +36,7 @@ from experiments.tune.study import Search
 from framework.cli.arguments import add_config_dir, all_words, whole
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import guard
+from framework.cli.safe_text import one_line, secrets_of, without
 from framework.cli.terminal import progress_bar, results_console
 from framework.errors import InputError
 from framework.run.sweep import Sweep
@@ -73,7 +74,8 @@ def _with_storage(words: Sequence[str]) -> None:
     try:
         tune(words)
     except optuna.exceptions.StorageInternalError as error:
-        raise InputError(f"the storage cannot be reached any more: {error}") from error
+        reason = without(str(error), secrets_of(" ".join(words)))
+        raise InputError(f"the storage cannot be reached any more: {reason}") from error
 
 
 def tune(words: Sequence[str]) -> None:
@@ -111,7 +113,7 @@ def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[s
     values = ", ".join(
         f"{goal.key} {value:.6g}" for goal, value in zip(found.goals, found.ranked[0].values, strict=True)
     )
-    path = write_tuned(found.name, best, f"{values}: python -m experiments.tune {' '.join(words)}")
+    path = write_tuned(found.name, best, one_line(f"{values}: python -m experiments.tune {' '.join(words)}"))
     write_whole(out / "best.yaml", path.read_bytes())
     own = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
     console = results_console()

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from experiments.tune.expression import Expression, Number, is_number
 from experiments.tune.space import Dimension, Distribution, Space
+from framework.cli.reading import parsed_yaml, read_text
 from framework.errors import InputError
 
 _FOLDER = Path(__file__).resolve().parents[2] / "conf" / "space"
@@ -38,7 +38,7 @@ def read_space(
     for key, text in (constants or {}).items():
         if key not in fixed:
             raise InputError(f"space.{key}: space {name} has no such constant; it has {', '.join(fixed) or 'none'}")
-        fixed[key] = _number(f"space.{key}", yaml.safe_load(text))
+        fixed[key] = _number(f"space.{key}", _yaml_value(f"space.{key}", text))
     fixed |= {key: settings[key] for key in given if key in content["search"] or key in content["set"]}
     space = Space(
         name=name,
@@ -74,8 +74,8 @@ def _file(name: str, folder: Path) -> Path:
 def _content(path: Path) -> dict[str, Any]:
     name = path.stem
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parsed_yaml(read_text(path, "space"))
+    except ValueError as error:
         raise InputError(f"space {path}: cannot be read ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise InputError(f"space {name}: it must map names to numbers and have a section search")
@@ -87,6 +87,13 @@ def _content(path: Path) -> dict[str, Any]:
     if not all(isinstance(start, dict) for start in content["start"]):
         raise InputError(f"space {name}: each of start must be a mapping of what is searched to values")
     return content
+
+
+def _yaml_value(where: str, text: str) -> Any:
+    try:
+        return parsed_yaml(text)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _number(where: str, value: Any) -> Number:

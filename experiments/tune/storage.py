@@ -21,6 +21,7 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from framework.cli.files import require_writable
+from framework.cli.safe_text import masked, secrets_of, without
 from framework.errors import InputError
 
 OWNER = "owner"  # user attribute of a trial: the process that runs it
@@ -41,10 +42,11 @@ def open_storage(place: str) -> BaseStorage:
     try:
         return _database(place, {"connect_args": waits, "pool_pre_ping": True})
     except ImportError as error:
-        raise InputError(f"storage={place}: its driver is not installed ({error}); pip install it") from error
+        raise InputError(f"storage={masked(place)}: its driver is not installed ({error}); pip install it") from error
     except Exception as error:  # every database has errors of its own
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise InputError(f"storage={_public(place)}: cannot be reached ({reason})") from error
+        said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+        reason = without(said.splitlines()[0], secrets_of(place))
+        raise InputError(f"storage={masked(place)}: cannot be reached ({reason})") from error
 
 
 def open_study(storage: BaseStorage, name: str, directions: list[StudyDirection], identity: Mapping[str, Any]) -> Study:
@@ -197,9 +199,3 @@ def _difference(known: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
         if known.get(name) != asked.get(name):
             return f"{name}: {known.get(name, 'none')} there, {asked.get(name, 'none')} here"
     return "other objectives"
-
-
-def _public(url: str) -> str:
-    """A URL without its password."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

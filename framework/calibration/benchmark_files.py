@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from framework.calibration.benchmark_rows import is_jsonl, requests_of
 from framework.calibration.benchmark_values import ServedRequest, count, number, positive
-from framework.errors import InputError
+from framework.cli.reading import parsed_json, read_file
+from framework.errors import InputError, shown
 
 Floats = NDArray[np.float64]
 _JSON_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls")
@@ -74,11 +75,9 @@ def read_benchmark(path: str | Path) -> Benchmark:
     Raises InputError, naming the request or the line that cannot be.
     """
     path = Path(path).expanduser()
+    data = read_file(path, "benchmark")
     try:
-        data = path.read_bytes()
         text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not a text file; give the JSON of vllm bench serve or a CSV") from None
     if not text.strip():
@@ -114,11 +113,13 @@ def _from_json(path: Path, text: str, sha256: str) -> Benchmark:
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        result = json.loads(text)
+        result = parsed_json(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise InputError(f"{path}: holds several results (--append-result); keep one a file") from None
         raise InputError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from None
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON that can be used ({error})") from None
     if not isinstance(result, dict):
         raise InputError(f"{path}: must hold one JSON object, as vllm bench serve --save-result writes it")
     return result
@@ -145,7 +146,7 @@ def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _from_lists(where: str, entry: Mapping[str, Any]) -> ServedRequest:
     gaps = entry["itls"]
     if not isinstance(gaps, list):
-        raise InputError(f"{where}: itls must be a list of seconds, got {gaps!r}")
+        raise InputError(f"{where}: itls must be a list of seconds, got {shown(gaps)}")
     start = entry["start_times"]
     return ServedRequest(
         input_tokens=count(f"{where}: input_lens", entry["input_lens"]),

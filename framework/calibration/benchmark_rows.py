@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from framework.calibration.benchmark_values import ServedRequest, count, number, positive
-from framework.errors import InputError
+from framework.cli.reading import parsed_json
+from framework.errors import InputError, shown
 
 _NEEDED = ("input_tokens", "output_tokens", "ttft_s")
 _LAST = ("e2e_s", "tpot_s")
@@ -21,8 +23,8 @@ _Line = tuple[str, Mapping[str, Any]]  # where it stands, and its values by name
 def is_jsonl(text: str) -> bool:
     """Whether the first line of a file is a whole object with the values of one request."""
     try:
-        first = json.loads(text.lstrip().partition("\n")[0])
-    except json.JSONDecodeError:
+        first = parsed_json(text.lstrip().partition("\n")[0])
+    except ValueError:
         return False
     return isinstance(first, dict) and "input_tokens" in first
 
@@ -43,15 +45,26 @@ def requests_of(path: Path, text: str) -> tuple[list[ServedRequest], int]:
 
 def _csv_lines(path: Path, text: str) -> Iterator[_Line]:
     reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+    try:
+        yield from _cells(path, reader)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num + 1}: is no CSV ({error})") from None
+
+
+def _cells(path: Path, reader: csv.DictReader[str]) -> Iterator[_Line]:
     names = [name.strip() for name in reader.fieldnames or ()]
+    if twice := [name for name, times in Counter(names).items() if name and times > 1]:
+        raise InputError(f"{path}: column {twice[0]} stands twice in the header")
     reader.fieldnames = names
     if lacking := _lacking(names):
         raise InputError(
             f"{path}: no column {', '.join(lacking)} in its header;"
             " a CSV needs input_tokens, output_tokens, ttft_s and e2e_s or tpot_s"
         )
+    before = reader.line_num
     for row in reader:
-        where = f"{path}, line {reader.line_num}"
+        where = f"{path}, line {before + 1}"
+        before = reader.line_num
         if None in row or None in row.values():
             raise InputError(f"{where}: has another number of cells than the header's {len(names)}")
         yield where, row
@@ -63,9 +76,9 @@ def _jsonl_lines(path: Path, text: str) -> Iterator[_Line]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: is not JSON ({error.msg})") from None
+            row = parsed_json(line)
+        except ValueError as error:
+            raise InputError(f"{where}: is not JSON ({getattr(error, 'msg', error)})") from None
         if not isinstance(row, dict):
             raise InputError(f"{where}: must hold one JSON object")
         if not row.get("error") and (lacking := _lacking(list(row))):
@@ -101,8 +114,8 @@ def _hash_ids(where: str, value: Any) -> tuple[int, ...]:
     """Names of blocks: a list of whole numbers, or a text with blanks between them."""
     names = value.split() if isinstance(value, str) else value
     if not isinstance(names, list):
-        raise InputError(f"{where} must be whole numbers, one for each block, got {value!r}")
-    found = [number(where, name, 0) for name in names]
+        raise InputError(f"{where} must be whole numbers, one for each block, got {shown(value)}")
+    found = [number(where, name, 0, math.inf) for name in names]
     if any(name != int(name) for name in found):
-        raise InputError(f"{where} must be whole numbers, got {value!r}")
+        raise InputError(f"{where} must be whole numbers, got {shown(value)}")
     return tuple(map(int, found))

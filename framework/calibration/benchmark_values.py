@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from framework.errors import InputError
+from framework.errors import InputError, shown
+
+_MOST, _MOST_TOKENS = 1e12, 1e9
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,18 @@ class ServedRequest:
     hash_ids: tuple[int, ...] | None = None
 
 
-def number(where: str, value: Any, least: float = -math.inf) -> float:
+def number(where: str, value: Any, least: float = -math.inf, most: float = _MOST) -> float:
     """A finite number, given as such or, in a CSV, as text."""
     try:
         found = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise InputError(f"{where} must be a finite number, got {value!r}")
+        raise InputError(f"{where} must be a finite number, got {shown(value)}")
     if found < least:
-        raise InputError(f"{where} must be at least {least:g}, got {value!r}")
+        raise InputError(f"{where} must be at least {least:g}, got {shown(value)}")
+    if found > most:
+        raise InputError(f"{where} must be at most {most:g}, got {shown(value)}")
     return found
 
 
@@ -40,13 +44,13 @@ def positive(where: str, value: Any, infinite: bool = False) -> float:
         return math.inf
     found = number(where, value)
     if found <= 0:
-        raise InputError(f"{where} must be above 0, got {value!r}")
+        raise InputError(f"{where} must be above 0, got {shown(value)}")
     return found
 
 
 def count(where: str, value: Any) -> int:
     """A whole number of at least 1."""
-    found = number(where, value, 1)
+    found = number(where, value, 1, _MOST_TOKENS)
     if found != int(found):
-        raise InputError(f"{where} must be a whole number, got {value!r}")
+        raise InputError(f"{where} must be a whole number, got {shown(value)}")
     return int(found)

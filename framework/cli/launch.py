@@ -23,6 +23,7 @@ from yaml import YAMLError
 
 from framework.cli.arguments import name_files, with_config_dirs
 from framework.cli.composition import composing_once
+from framework.cli.safe_text import masked, one_line
 from framework.cli.suggest import nearest
 from framework.errors import InputError, hook_noted
 
@@ -67,6 +68,7 @@ def _with_words(main: Callable[[], int | None]) -> int | None:
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
     gc.set_threshold(*_RARELY)
+    sys.excepthook = _report_bug
     try:
         with composing_once():
             code = main()
@@ -85,6 +87,11 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
         report_error(line)
         return USER_ERROR
     return code or 0
+
+
+def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback, as Python does, with what is secret in URLs masked."""
+    print(masked("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
 def _interrupted(answer: str) -> int:
@@ -109,11 +116,16 @@ def _repeat_lost_interrupts() -> None:
 def report_error(line: str) -> None:
     """Print `line` to stderr as the one line about a mistake."""
     sys.stdout.flush()
-    print(f"error: {line}", file=sys.stderr, flush=True)
+    print(f"error: {one_line(line)}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> str | None:
-    """One line that says what the user can mend, or None where `error` is a bug."""
+    """One line that says what the user can mend, fit to be printed, or None where `error` is a bug."""
+    line = _explained(error)
+    return None if line is None else one_line(line)
+
+
+def _explained(error: BaseException) -> str | None:
     for link in _chain(error):
         if isinstance(link, InputError):
             return _one_line(link)

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.files import write_whole
 from framework.cli.launch import USER_ERROR, explain, report_error
+from framework.cli.safe_text import masked
 from framework.errors import hook_noted
 
 _MOST = 40  # runs that a table at the end of a sweep shows all of
@@ -68,7 +69,7 @@ class Runs(Callback):
         line = explain(error)
         if output is not None and (line is None or hook_noted(error)):
             place = Path(output, "traceback.txt")
-            place.write_text("".join(format_exception(error)))
+            place.write_text(masked("".join(format_exception(error))))
             line = line if line is None or self._refusals is not None else f"{line}; see {place}"
         if line is None:
             return

@@ -19,10 +19,13 @@ from typing import Any
 import polars as pl
 
 from framework.cli.files import write_whole
-from framework.errors import InputError
+from framework.cli.reading import parquet_of, parsed_json
+from framework.cli.shapes import record_of, text_of, texts_of
+from framework.errors import InputError, shown
 
 UNSTAMPED = "0.1"  # the version of records that name none
 _LOOSE = 64  # records that are left lying
+_MOST_RECORDS = 10**8
 _SEGMENTS = 8  # files that are left unmerged
 _COLUMNS = {"key": pl.String, "config": pl.String, "choices": pl.String, "summary": pl.String, "value": pl.Float64}
 
@@ -128,16 +131,21 @@ class Store:
 
 def _read_loose(path: Path) -> Record:
     try:
-        return Record(**json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
+        return _checked(path, parsed_json(path.read_bytes()))
+    except (ValueError, InputError) as error:
         raise _damaged(path, error) from error
 
 
 @functools.lru_cache(maxsize=2 * _SEGMENTS)  # named by its contents: it never changes
 def _frame(segment: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(segment).select(*_COLUMNS)
-    except pl.exceptions.PolarsError as error:
+        frame = parquet_of(segment.read_bytes(), _MOST_RECORDS).select(*_COLUMNS)
+        if dict(frame.schema) != _COLUMNS or frame.select(pl.any_horizontal(pl.all().is_null()).any()).item():
+            raise InputError("columns of other types, or empty cells")
+        return frame
+    except FileNotFoundError:
+        raise
+    except (pl.exceptions.PolarsError, OSError, ValueError, InputError) as error:
         raise _damaged(segment, error) from error
 
 
@@ -146,6 +154,20 @@ def _records(frame: pl.DataFrame) -> list[Record]:
         Record(key, json.loads(config), json.loads(choices), json.loads(summary), value)
         for key, config, choices, summary, value in frame.iter_rows()
     ]
+
+
+def _checked(path: Path, content: Any) -> Record:
+    """The record in a file of that name. Raises InputError where it is another one, or none."""
+    known = record_of("it", content, _COLUMNS)
+    if text_of("key", known["key"]) != path.stem:
+        raise InputError(f"its key is {shown(known['key'])}")
+    for name in ("config", "summary"):
+        record_of(name, known[name], (), known[name] if isinstance(known[name], dict) else ())
+    texts_of("summary.versions", known["summary"].get("versions", {}))
+    texts_of("choices", known["choices"])
+    if not isinstance(known["value"], float | int) or isinstance(known["value"], bool):
+        raise InputError(f"value must be a number, got {shown(known['value'])}")
+    return Record(**known | {"value": float(known["value"])})
 
 
 def _cell(value: Any) -> Any:

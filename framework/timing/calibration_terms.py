@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.files import write_whole
+from framework.cli.reading import parsed_json, read_text
 from framework.errors import InputError, require_at_least, require_choice, require_positive
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
@@ -163,16 +164,14 @@ def replace_calibration(path: Path, fit: Fit) -> bool:
 def read_calibrations(path: Path) -> tuple[Fit, ...]:
     """The calibrations in a file, written by `write_calibrations` or by hand. Raises InputError for anything else."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parsed_json(read_text(path, "file of calibrations"))
         if content["format"] != _FORMAT:
             raise ValueError("another format")
         entries = tuple(map(_decoded, content["entries"]))
         _require_distinct(entries)
         return entries
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         names = ", ".join(_encoded(Fit(Calibration())))
         raise InputError(f"{path}: no calibrations, which are format {_FORMAT!r} and entries of {names}") from error

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from framework.cli.files import read_once, user_cache, write_whole
+from framework.cli.reading import parsed_json, read_file
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
@@ -170,16 +170,19 @@ def read_profile(path: Path) -> Profile:
     Raises InputError, naming the file, for one that cannot be read or is something else.
     """
     try:
-        content = json.loads(gzip.decompress(path.read_bytes()))
+        content = parsed_json(read_file(path, "timing profile"))
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         origin = content["origin"]
         return Profile(Origin(**{**origin, "device": Gpu(**origin["device"])}), tuple(map(decoded, content["entries"])))
-    except OSError as error:  # gzip.BadGzipFile is one
-        reason = error.strerror or str(error)
-        raise InputError(f"{path}: cannot be read as a timing profile ({reason}); {_MEND}") from error
-    except (EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
-        raise InputError(f"{path}: not a timing profile, or damaged ({error}); {_MEND}") from error
+    except InputError as error:
+        raise InputError(f"{error}; {_MEND}" if str(path) in str(error) else _not_one(path, error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(_not_one(path, error)) from error
+
+
+def _not_one(path: Path, error: Exception) -> str:
+    return f"{path}: not a timing profile, or damaged ({error}); {_MEND}"
 
 
 _MEND = "remove it, or make it again with python -m framework.timing.kernels.build"

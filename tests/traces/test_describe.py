@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from traces import describe, fit
-from traces.catalogue import _warn
 from traces.statistics import clock_tick, dispersion, ideal_hit_ratio, lru_hit_ratio, rank_correlation
 from traces.twin import load_twin, sample_twin
+from traces.warn import warn_once
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_file_beside_a_twin_fitted_to_it(own_trace: Path, tmp_path: Path, caps
 
 @pytest.mark.usefixtures("no_recordings")
 def test_without_the_recording_the_published_figures_stand_in(capsys: pytest.CaptureFixture[str]) -> None:
-    _warn.cache_clear()  # it is said once in a process
+    warn_once.cache_clear()  # it is said once in a process
     assert describe.main(["azure_conv", "--twin"]) == 0
     captured = capsys.readouterr()
     assert "published" in captured.out

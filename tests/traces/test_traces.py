@@ -23,6 +23,7 @@ from framework.errors import InputError
 from traces import catalogue, fetch, formats
 from traces.frame import Trace, list_column, to_workload
 from traces.load import load
+from traces.warn import warn_once
 
 MOONCAKE = (
     '{"timestamp": 0, "input_length": 1025, "output_length": 5, "hash_ids": [0, 1, 2]}\n'
@@ -478,7 +479,7 @@ def test_traces_dir_then_cache(nowhere):
 
 
 def test_twin_stands_in_loudly(nowhere, capsys):
-    catalogue._warn.cache_clear()  # it is said once in a process
+    warn_once.cache_clear()  # it is said once in a process
     workload = load(name="azure_conv", limit=50, seed=3)
     assert (workload.source, len(workload)) == ("twin", 50)
     shown = capsys.readouterr().err

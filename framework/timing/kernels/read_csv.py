@@ -22,12 +22,14 @@ from pathlib import Path
 
 import polars as pl
 
+from framework.cli.reading import read_file
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.timing.kernels.checks import checked, require_consistent, require_even, require_plausible, require_range
 from framework.timing.kernels.table import OPERATIONS, Kernels, Provenance, fastest
 
 _UNITS_S = {"latency_us": 1e-6, "latency_ms": 1e-3, "latency_s": 1.0}
+_MOST_COLUMNS = 1_000
 _DEFAULTS = {"window": "0", "prefix": "0"}
 
 
@@ -118,13 +120,17 @@ def read_text(path: Path) -> pl.DataFrame:
     `row` is the number of the row as an editor counts it: the header is row 1. A column `row` of the file is left out.
     Raises InputError for a file that cannot be read, is no CSV or has no rows.
     """
+    data = read_file(path, "table of kernel times")
     try:
-        rows = pl.read_csv(path, infer_schema=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path}: is no CSV with a header and rows ({str(error).splitlines()[0]})") from None
-    rows = rows.rename({name: name.strip() for name in rows.columns}).drop("row", strict=False)
+        rows = pl.read_csv(b"\xef\xbb\xbf" + data, infer_schema=False)  # the mark: polars is not to unpack anything
+        rows = rows.rename({name: name.strip() for name in rows.columns}).drop("row", strict=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "damaged"
+        raise InputError(f"{path}: is no CSV with a header and rows ({reason})") from None
+    if twice := [name for name in rows.columns if f"{name}_duplicated_0" in rows.schema]:
+        raise InputError(f"{path}: column {twice[0]} stands twice in the header")
+    if rows.width > _MOST_COLUMNS:
+        raise InputError(f"{path}: has {rows.width:,} columns, a table of kernel times has at most {_MOST_COLUMNS}")
     stripped = pl.all().str.strip_chars()
     rows = rows.select(pl.when(stripped != "").then(stripped).name.keep()).with_row_index("row", offset=2)
     rows = rows.filter(~pl.all_horizontal(pl.exclude("row").is_null())).with_columns(pl.col("row").cast(pl.Int64))

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.files import write_whole
+from framework.cli.reading import parsed_json, read_text
 from framework.cli.terminal import progress_bar
 from framework.errors import InputError
 from framework.system.gpu import Gpu
@@ -179,8 +180,8 @@ def _earlier_runs(path: Path) -> list[Any]:
     if not path.exists():
         return []
     try:
-        runs = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        runs = parsed_json(read_text(path))
+    except (InputError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another out=") from error
     if not isinstance(runs, list):
         raise InputError(f"{path}: does not describe measurements; move it away, or choose another out=")

@@ -1,0 +1,88 @@
+"""Text for people: lines of errors, notes in files, cells of tables.
+
+Whatever reaches a terminal or a file goes through here: what must stay secret in a URL is masked, control characters
+are shown instead of sent, and a value of a megabyte does not fill the screen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+MASK = "***"
+_URL = re.compile(r"(?P<scheme>(?:[A-Za-z][A-Za-z0-9+.-]*)?)://(?P<rest>\S*?)(?=['\"`)\],;:.]*(?:\s|$))")
+_LONGEST = 1_500  # characters of a line
+_LONGEST_WORD = 400  # of these that are not parted by blanks
+_LEAST_SECRET = 3  # characters: shorter ones are parts of other words
+
+
+def one_line(text: str) -> str:
+    """`text` as one line that can be printed: blanks collapsed, secrets masked, control characters shown, shortened."""
+    words = masked(" ".join(text.split())).split(" ")
+    line = " ".join(map(_shortened_word, words))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST - 200]} … {line[-200:]}"
+    return printable(line)
+
+
+def printable(text: str) -> str:
+    """`text` with every character that is none to be seen written as an escape, line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def masked(text: str) -> str:
+    """`text` with user, password and every query value of each URL in it masked."""
+    return _URL.sub(_masked_url, text) if "://" in text else text
+
+
+def without(text: str, secrets: tuple[str, ...]) -> str:
+    """`text` with each of these words masked, where others quote them from a URL, and its URLs masked too."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return masked(text)
+
+
+def secrets_of(text: str) -> tuple[str, ...]:
+    """User, password and query values of each URL in a text, as written there and as a driver may quote them."""
+    found = {one for match in _URL.finditer(text) for one in _secrets_in(match["rest"])}
+    return tuple(sorted(one for one in found | set(map(unquote, found)) if len(one) >= _LEAST_SECRET))
+
+
+def _masked_url(match: re.Match[str]) -> str:
+    scheme, rest = match["scheme"], match["rest"]
+    at, query = rest.rfind("@"), rest.find("?")
+    if 0 <= query < at:  # a password with a ?, or a value with an @: nobody can tell
+        return f"{scheme}://{MASK}"
+    place, _, values = rest.partition("?")
+    place, hash_sign, _ = place.partition("#")
+    if at >= 0:
+        place = f"{MASK}@{rest[at + 1 : query if query >= 0 else None].partition('#')[0]}"
+    shown = [f"{name}={MASK}" if equals else MASK for name, equals, _ in _pairs(values)] if query >= 0 else []
+    return f"{scheme}://{place}{'?' + '&'.join(shown) if shown else ''}{'#' + MASK if hash_sign else ''}"
+
+
+def _pairs(values: str) -> Iterator[tuple[str, str, str]]:
+    return (pair.partition("=") for pair in re.split("[&;]", values))
+
+
+def _secrets_in(rest: str) -> Iterator[str]:
+    before, at, _ = rest.rpartition("@")
+    if at:
+        user, _, password = before.partition(":")
+        yield from (user, password)
+    _, question_mark, values = rest.partition("?")
+    if question_mark:
+        yield from (value if equals else name for name, equals, value in _pairs(values))
+
+
+def _shortened_word(word: str) -> str:
+    if len(word) <= _LONGEST_WORD:
+        return word
+    return f"{word[:80]}…({len(word):,} characters)…{word[-40:]}"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
