@@ -5,7 +5,7 @@ from __future__ import annotations
 from framework.codes import FAILED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
-from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats
+from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats, watermark_of
 from framework.engine.kv_cache import allocate, free_kv
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import cancel_migration
@@ -87,7 +87,7 @@ def swap_in(s: State, i: int) -> None:
         r = inst.swapped_head
         q = s.requests[r]
         blocks = blocks_of(s, i, kv_of_next_step(s, i, r, q.kv))  # those of its next tokens too
-        if seats(s, i) >= inst.max_batch or available(s, i) - blocks < inst.watermark:
+        if seats(s, i) >= inst.max_batch or available(s, i) - blocks < watermark_of(s, i):
             break
         inst.swapped_head = q.next
         inst.swapped -= 1

@@ -27,6 +27,7 @@ STEP = record(
     ("grown", "i8"),  # of these, the steps whose new blocks have been allocated
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
+    ("decode_tokens", "i8"),  # while chunks are dealt to stages or ranks: tokens of the decodes before them
     ("prefill_tokens", "i8"),  # tokens of its chunks
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
@@ -95,6 +96,11 @@ OPTIONS = record(
     # Steps.
     ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
     ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
+    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission, 0: decodes first
+    ("longest_chunk", "i8"),  # tokens of a prompt in one step, at most
+    ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
+    ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
+    ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes

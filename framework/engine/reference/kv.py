@@ -12,16 +12,18 @@ from framework.engine.reference.state import FAILED, Instance, Request
 from framework.engine.reference.transfers import cancel_migration, start_decoding, stop_decoding
 
 
-def can_admit(s: Simulation, i: Instance) -> bool:
-    """Whether the head of the queue finds a seat and blocks, the budget of the step apart."""
+def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
+    """Whether the head of the queue finds a seat, and blocks for so many tokens, None: for all that it has to compute;
+    the budget of the step apart.
+    """
     if not i.waiting or i.seats + i.late_seats >= i.max_batch:
         return False
     if i.running and i.totals["decode_steps"] < i.admission_opens:
         return False
     r = min(i.waiting)[2]
     ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
-    fresh = s.blocks_of(i, r.goal) - len(ids) * i.cache.blocks_per_id
-    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh >= i.watermark
+    fresh = s.blocks_of(i, r.goal if tokens is None else tokens) - len(ids) * i.cache.blocks_per_id
+    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh >= i.present_watermark
 
 
 def admit(s: Simulation, i: Instance, covered: int) -> None:
@@ -56,6 +58,27 @@ def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
             return False
     i.cache.take(r.id, fresh)
     r.covered = tokens
+    return True
+
+
+def cover_in_order(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
+    """The same where those behind r give way, whether they prefill or decode."""
+    fresh = s.blocks_of(i, tokens) - s.blocks_of(i, r.covered)
+    if tokens > r.covered:
+        if not give_way(s, i, r, fresh):
+            return False
+        i.cache.take(r.id, fresh)
+        r.covered = tokens
+    return True
+
+
+def give_way(s: Simulation, i: Instance, r: Request, blocks: int) -> bool:
+    """The last to be admitted give way until so many blocks are available. False: r itself did."""
+    while blocks > i.cache.available:
+        last = max(i.running + i.prefilling, key=lambda other: other.admission)
+        preempt(s, i, last)
+        if last is r:
+            return False
     return True
 
 
