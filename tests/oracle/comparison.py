@@ -70,7 +70,12 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
         kv_fraction=1.0,
         prefix_cache=run.prefix_cache,
         prefix_unit="engine",
-        watermark=run.watermark,
+        step_order="admission",
+        longest_chunk=run.long_prefill_tokens or None,
+        chunked_prefill=run.chunked,
+        admission_room="prompt" if run.reserve_whole_prompt else "chunk",
+        watermark=_watermark(run),
+        idle_watermark=False,
         implementation=implementation,
     )
     model = replace(MODEL, max_context=200_000)
@@ -79,6 +84,12 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
     result = simulate(run.workload(), cluster, model, run.times, engine, policy)
     check_result(result)
     return result
+
+
+def _watermark(run: Run) -> float:
+    """The share of our blocks that keeps as many free as theirs, of which there is one more, the null block."""
+    kept = int(run.watermark * (run.blocks + 1))
+    return (kept + 0.5) / run.blocks if kept else 0.0
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,10 @@ def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
     """vLLM's scheduler with the settings of a run, and one block more, which vLLM keeps as its null block."""
     settings = SchedulerConfig(
         max_num_seqs=run["max_batch"],
-        max_num_batched_tokens=run["token_budget"],
-        max_model_len=_LONGEST,
-        enable_chunked_prefill=True,
+        max_num_batched_tokens=max(run["token_budget"], run["max_batch"]),
+        max_num_scheduled_tokens=run["token_budget"],
+        max_model_len=max(len(r["prompt"]) + len(r["output"]) for r in run["requests"]),
+        enable_chunked_prefill=run["chunked"],
         is_encoder_decoder=False,
         async_scheduling=False,
         watermark=run["watermark"],
@@ -105,6 +106,7 @@ class Replay:
         self.due = [(r["arrival_s"], k) for k, r in enumerate(run["requests"]) if r["previous"] < 0]
         self.next_turn = {r["previous"]: k for k, r in enumerate(run["requests"]) if r["previous"] >= 0}
         self.present: dict[str, Request] = {}
+        self.added: list[int] = []
         self.decoding: set[str] = set()
         self.tokens: list[list[float]] = [[] for _ in run["requests"]]
         self.preemptions = [0] * len(run["requests"])
@@ -137,18 +139,19 @@ class Replay:
     def _add_arrivals(self) -> None:
         for entry in sorted(due for due in self.due if due[0] <= self.now_s):
             self.due.remove(entry)
-            arrival_s, k = entry
+            k = entry[1]
             r = self.run["requests"][k]
             request = Request(
                 request_id=str(k),
                 prompt_token_ids=r["prompt"],
                 sampling_params=SamplingParams(max_tokens=len(r["output"]), ignore_eos=True),
                 pooling_params=None,
-                arrival_time=arrival_s,
+                arrival_time=float(len(self.added)),  # the front end takes in one after the other
                 block_hasher=self.hasher,
                 priority=r["priority"],
             )
             self.present[str(k)] = request
+            self.added.append(k)
             self.scheduler.add_request(request)
 
     def _step(self, output: Any) -> None:
