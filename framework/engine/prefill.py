@@ -222,7 +222,9 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     kv = cached + chunk if inst.mode == UNIFIED else q.prefill_until
     shared = cached_among(s, i, r, run) * s.options.hash_blocks
     left = available(s, i) - inst.late_blocks - unreferenced_among(s, i, r, run)
-    needed = kv if unlikely(s.options.room_for_chunk) else q.prefill_until
+    needed = q.prefill_until
+    if unlikely(s.options.room_for_chunk) and inst.running + inst.prefilling > 0:
+        needed = kv
     if left - blocks_of(s, i, needed) + shared < watermark_of(s, i):
         return 0
     queue_pop(s, i)

@@ -250,12 +250,13 @@ def _count_waiting(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_again(s: State, i: int, r: int) -> None:
-    """Let r, preempted, wait at i before all others."""
+    """Let r, preempted, wait at i before all others, or at its old place among them."""
     q = s.requests[r]
     q.instance = i
     q.state = WAITING
-    q.key = -np.inf
-    q.queue_number = -s.sim.preemptions
+    if not unlikely(s.options.least_urgent):
+        q.key = -np.inf
+        q.queue_number = -s.sim.preemptions
     _count_waiting(s, i, r)
     queue_push(s, i, r)
     wake(s, i)

@@ -27,7 +27,12 @@ STEP = record(
     ("grown", "i8"),  # of these, the steps whose new blocks have been allocated
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
-    ("decode_tokens", "i8"),  # while chunks are dealt to stages or ranks: tokens of the decodes before them
+    # While it is being formed.
+    ("decode_tokens", "i8"),  # tokens of its decodes so far
+    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
+    ("next_decode", "i8"),  # where the running order has been gone through ...
+    ("next_prefill", "i8"),  # ... and the prefilling order
+    # What it holds.
     ("prefill_tokens", "i8"),  # tokens of its chunks
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
@@ -84,6 +89,7 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
+    ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
     ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
     ("hash_at", "i8"),  # names of the blocks of all requests that can be shared

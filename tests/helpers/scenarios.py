@@ -430,6 +430,7 @@ def _listed(draw: Draw, engine: EngineConfig) -> EngineConfig:
         chunked_prefill=draw.chance(0.85),
         admission_room=draw.one(["prompt", "prompt", "chunk"]),
         idle_watermark=draw.chance(0.7),
+        victim=draw.one(["latest", "latest", "least_urgent"]),
     )
 
 

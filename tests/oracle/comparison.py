@@ -70,6 +70,7 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
         kv_fraction=1.0,
         prefix_cache=run.prefix_cache,
         prefix_unit="engine",
+        victim="least_urgent" if run.priorities else "latest",
         step_order="admission",
         longest_chunk=run.long_prefill_tokens or None,
         chunked_prefill=run.chunked,

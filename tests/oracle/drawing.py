@@ -14,7 +14,7 @@ from tests.helpers.drawing import Draw
 BLOCK_TOKENS = 16
 REGIMES = (
     *("prefixes", "bursts", "memory", "seats", "budget", "sessions"),
-    *("crowd", "long prompts", "first chunk", "watermark", "whole prompts"),
+    *("crowd", "long prompts", "first chunk", "watermark", "whole prompts", "priorities"),
 )
 _TIMES = Affine(2.0**-7, 2.0**-16, 2.0**-31, 2.0**-16, 2.0**-24)
 
@@ -118,6 +118,7 @@ def _usual(seed: int) -> Run:
 def _with_settings(draw: Draw, run: Run) -> Run:
     """The same with some of the settings that a server may be given."""
     odds = {"crowd": 0.2, "long prompts": 0.25, "first chunk": 0.25, "watermark": 0.25, "whole prompts": 0.15}
+    odds |= {"priorities": 0.35}
     on = {name: draw.chance(share) for name, share in odds.items()}
     budget = run.token_budget
     if on["crowd"]:  # more may decode than a step has tokens for
@@ -125,8 +126,13 @@ def _with_settings(draw: Draw, run: Run) -> Run:
     if on["whole prompts"]:
         budget = max(len(r.prompt) + len(r.output) for r in run.requests) + draw.integer(0, 300)
     on["crowd"] &= not on["whole prompts"]
+    requests = run.requests
+    if on["priorities"]:
+        requests = tuple(replace(r, priority=draw.integer(0, 3)) for r in requests)
     return replace(
         run,
+        requests=requests,
+        priorities=on["priorities"],
         token_budget=budget,
         chunked=not on["whole prompts"],
         long_prefill_tokens=draw.one((5, 16, 40, 100, 250)) if on["long prompts"] else 0,

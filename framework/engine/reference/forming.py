@@ -5,27 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from framework.engine.reference.duration import choose_depth, micro_batches, start_prefill_step
-from framework.engine.reference.kv import (
-    admit,
-    can_admit,
-    cover,
-    cover_in_order,
-    give_way,
-    growth,
-    make_room,
-    swap_in,
-)
+from framework.engine.reference.duration import micro_batches, start_prefill_step
+from framework.engine.reference.kv import admit, can_admit, cover, make_room, swap_in
 from framework.engine.reference.prefixes import matched_prefix, share_chunk
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
-from framework.engine.reference.transfers import note_tokens
 
 Form = tuple[list[Request], list[Chunk]]  # the decodes and the chunks of a step
 
 
 def form_step(s: Simulation, i: Instance) -> Form:
-    """The decodes and chunks of i's next step; beside a prefill step it has decodes alone."""
+    """The decodes and chunks of i's next step, decodes first; beside a prefill step it has decodes alone."""
     return _FORMS["decode_only" if i.prefill_step else i.mode](s, i)
 
 
@@ -35,62 +25,6 @@ def form_decode_first(s: Simulation, i: Instance) -> Form:
     swap_in(s, i, preempted)
     spent = [sum(r.rank == k for r in i.running) * (1 + i.depth) for k in range(i.spec.ranks)]
     return list(i.running), form_chunks(s, i, spent, preempted)
-
-
-def form_unified(s: Simulation, i: Instance) -> Form:
-    """By chunks, in order of admission or decodes first."""
-    return form_in_order(s, i) if s.options.engine.step_order == "admission" else form_decode_first(s, i)
-
-
-def form_in_order(s: Simulation, i: Instance) -> Form:
-    """Those that decode and prefill take what they lack of the budget, in order of admission, then those that come."""
-    i.depth = choose_depth(s, i)
-    i.running.sort(key=lambda r: r.admission)
-    decodes: list[Request] = []
-    chunks: list[Chunk] = []
-    spent = [0] * i.spec.ranks
-    preempted = s.preemptions
-    for r in sorted(i.running + i.prefilling, key=lambda r: r.admission):
-        if r in i.running:
-            decode_in_order(s, i, r, decodes, spent)
-        elif r in i.prefilling:
-            size = min(i.token_budget // i.spec.ranks, i.chunk_size(r.prefilled))
-            tokens = min(longest_chunk(s, r), tokens_left(i, size, spent[r.rank], r.rank, chunks))
-            if tokens > 0 and cover_in_order(s, i, r, r.prefilled + tokens):
-                share_chunk(s, i, r, r.prefilled + tokens)
-                chunks.append((r, r.prefilled, tokens))
-                spent[r.rank] += tokens
-    if s.preemptions == preempted:
-        there = list(i.running)
-        swap_in(s, i, preempted=False)
-        for r in i.running[len(there) :]:
-            if spent[r.rank] < i.token_budget // i.spec.ranks:
-                decodes.append(r)
-                spent[r.rank] += 1 + i.depth
-        admit_by_chunks(s, i, spent, chunks)
-    if decodes or chunks:
-        pause_others(s, i, decodes)
-    return decodes, chunks
-
-
-def decode_in_order(s: Simulation, i: Instance, r: Request, decodes: list[Request], spent: list[int]) -> None:
-    """r decodes in the step being formed, if tokens are left, and blocks, of it or of those behind it."""
-    if spent[r.rank] >= i.token_budget // i.spec.ranks:
-        return
-    blocks = growth(s, i, r)
-    if give_way(s, i, r, blocks):
-        i.cache.take(r.id, blocks)
-        decodes.append(r)
-        spent[r.rank] += 1 + i.depth
-
-
-def pause_others(s: Simulation, i: Instance, decodes: list[Request]) -> None:
-    """The last of the running order are those that the step has no tokens for."""
-    others = [r for r in i.running if r not in decodes]
-    for r in others:
-        note_tokens(s, i, r)
-        r.paused = True
-    i.running = decodes + others
 
 
 def form_concurrent(s: Simulation, i: Instance) -> Form:
@@ -134,7 +68,8 @@ def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[C
         cached = s.hash_tokens * len(matched_prefix(s, i, r))
         tokens = first_chunk(s, i, r, cached, spent[rank], chunks)
         covered = cached + tokens if i.mode == "unified" else r.goal
-        room = covered if s.options.engine.admission_room == "chunk" else None
+        beside = bool(i.running or i.prefilling)
+        room = covered if beside and s.options.engine.admission_room == "chunk" else None
         if tokens <= 0 or not can_admit(s, i, room):
             break
         admit(s, i, covered)
@@ -255,7 +190,7 @@ _FORMS: dict[str, Callable[[Simulation, Instance], Form]] = {
     "prefill_first": form_prefill_first,
     "mixed": form_mixed,
     "static": form_static,
-    "unified": form_unified,
+    "unified": form_decode_first,
     "decode_only": form_decodes,
     "concurrent": form_concurrent,
 }

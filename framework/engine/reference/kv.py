@@ -61,37 +61,23 @@ def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
     return True
 
 
-def cover_in_order(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
-    """The same where those behind r give way, whether they prefill or decode."""
-    fresh = s.blocks_of(i, tokens) - s.blocks_of(i, r.covered)
-    if tokens > r.covered:
-        if not give_way(s, i, r, fresh):
-            return False
-        i.cache.take(r.id, fresh)
-        r.covered = tokens
-    return True
-
-
-def give_way(s: Simulation, i: Instance, r: Request, blocks: int) -> bool:
-    """The last to be admitted give way until so many blocks are available. False: r itself did."""
-    while blocks > i.cache.available:
-        last = max(i.running + i.prefilling, key=lambda other: other.admission)
-        preempt(s, i, last)
-        if last is r:
-            return False
-    return True
-
-
 def make_room(s: Simulation, i: Instance) -> bool:
     """Blocks for the tokens that the next decode step stores. True: something was preempted."""
     preempted = False
     i.depth = choose_depth(s, i)
     while sum(growth(s, i, r) for r in i.running) > i.cache.available:
-        preempt(s, i, max(i.running + i.prefilling, key=lambda r: r.admission))
+        preempt(s, i, victim(s, i))
         preempted = True
     for r in i.running:
         i.cache.take(r.id, growth(s, i, r))
     return preempted
+
+
+def victim(s: Simulation, i: Instance) -> Request:
+    """Who gives way: the last to be admitted, or who would be the last of a queue."""
+    if s.options.engine.victim == "least_urgent":
+        return max(i.running + i.prefilling, key=lambda r: (r.key, r.queue_number))
+    return max(i.running + i.prefilling, key=lambda r: r.admission)
 
 
 def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
@@ -113,6 +99,8 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.swapped.append(r)
         return
     entry = (-math.inf, -s.preemptions, r)
+    if s.options.engine.victim == "least_urgent":
+        entry = (r.key, r.queue_number, r)
     if waits_here or i.role & PREFILL:
         i.waiting.append(entry)
         return

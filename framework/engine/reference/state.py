@@ -70,6 +70,8 @@ class Request:
     state: int = PENDING
     reason: str = ""
     instance: int = -1  # where it waits, prefills, decodes, or holds KV
+    key: float = 0.0  # by which it waits, or has waited last but for preemptions
+    queue_number: int = 0
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
     prefill_until: int = 0
     prefilled: int = 0
