@@ -266,6 +266,7 @@ def _swap_in(s: State, i: int) -> int:
         if _left_of_all(s, i, s.requests[r].rank) > 0:
             _count_decode(s, i, r, 1)
         else:
+            free(s, i, growth_of(s, i, r))
             s.requests[r].waits = True
             waiting += 1
     return waiting

@@ -120,6 +120,9 @@ class Replay:
                 self.now_s = max(self.now_s, min(self.due)[0])
             self._add_arrivals()
             output = self.scheduler.schedule()
+            for name in output.preempted_req_ids or ():
+                self.preemptions[int(name)] += 1
+                self.decoding.discard(name)  # it prefills again, also what it generated
             if output.num_scheduled_tokens:
                 self._step(output)
             elif output.preempted_req_ids:
@@ -156,9 +159,6 @@ class Replay:
 
     def _step(self, output: Any) -> None:
         """A step of what has been scheduled; its tokens are emitted at its end."""
-        for name in output.preempted_req_ids or ():
-            self.preemptions[int(name)] += 1
-            self.decoding.discard(name)  # it prefills again, also what it generated
         times, counts = self.run["times"], output.num_scheduled_tokens
         duration_s, decodes, context, chunk_tokens, chunks_s = times["base_s"], 0, 0, 0, 0.0
         sampled, held = [], []

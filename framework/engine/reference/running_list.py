@@ -94,6 +94,8 @@ def form_in_order(s: Simulation, i: Instance) -> Form:
             if step.tokens_of(r) > 0:
                 step.decodes.append(r)
                 step.spent[r.rank] += 1 + i.depth
+            else:
+                i.cache.take(r.id, -growth(s, i, r))
         admit_by_chunks(s, i, step.spent, step.chunks)
     if step.decodes or step.chunks:
         pause_others(s, i, step.decodes)
