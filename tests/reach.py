@@ -385,10 +385,8 @@ def _take_blocks(self: running_list.InOrder, r: Request, blocks: int) -> Names:
 
 
 def _take_back(self: running_list.InOrder, r: Request) -> Names:
-    if r in self.decodes:
-        yield "decode taken back"
-    if any(chunk[0] is r for chunk in self.chunks):
-        yield "chunk taken back"
+    if r in self.decodes or any(chunk[0] is r for chunk in self.chunks):
+        yield "tokens given to another are taken back"
 
 
 def _first_chunk(s: Simulation, i: Instance, r: Request, cached: int, spent: int, chunks: list[Any]) -> Names:

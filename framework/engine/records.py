@@ -55,6 +55,7 @@ REQUEST = record(
     ("split", "i8"),  # token before which it is routed again, 0: none, or it has been passed
     ("kv", "i8"),  # KV tokens held; while it prefills, those that it has blocks for (while it decodes: see `offset`)
     ("offset", "i8"),  # while it decodes: its KV tokens are offset + decode_steps of its instance
+    ("accepted", "i8"),  # drafts that its last decode step accepted, where it decodes
     ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
     ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
     # Its prefix.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from framework.engine.config import EngineConfig, Implementation
+from framework.engine.mechanisms.speculation import Speculation
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate
@@ -20,7 +21,7 @@ from policies.vllm_v1 import VllmV1
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
-from tests.oracle.drawing import Run
+from tests.oracle.drawing import ACCEPTANCE, Run
 
 TOLERANCE_S = 1e-8
 VARIABLE = "VLLM_PYTHON"  # names the interpreter of an environment that has vLLM
@@ -77,6 +78,8 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
         admission_room="prompt" if run.reserve_whole_prompt else "chunk",
         watermark=_watermark(run),
         idle_watermark=False,
+        asynchronous=run.asynchronous,
+        speculation=Speculation(run.drafts, ACCEPTANCE, draft_cost=0.0) if run.drafts else Speculation(),
         implementation=implementation,
     )
     model = replace(MODEL, max_context=200_000)

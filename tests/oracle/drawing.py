@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from framework.engine.reference.options import Drafts
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from tests.helpers.drawing import Draw
 
 BLOCK_TOKENS = 16
+ACCEPTANCE = 0.625
 REGIMES = (
     *("prefixes", "bursts", "memory", "seats", "budget", "sessions"),
     *("crowd", "long prompts", "first chunk", "watermark", "whole prompts", "priorities"),
+    *("asynchronous", "drafts"),
 )
 _TIMES = Affine(2.0**-7, 2.0**-16, 2.0**-31, 2.0**-16, 2.0**-24)
 
@@ -45,13 +48,21 @@ class Run:
     reserve_whole_prompt: bool = True
     long_prefill_tokens: int = 0  # 0: no limit
     priorities: bool = False
+    asynchronous: bool = False
+    drafts: int = 0  # tokens drafted for each decode
     block_tokens: int = BLOCK_TOKENS
     times: Affine = _TIMES
     regimes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As `tests.oracle.vllm_scheduler` reads it."""
-        return {**vars(self), "requests": [vars(r) for r in self.requests], "times": vars(self.times)}
+        lists = {"requests": [vars(r) for r in self.requests], "right": self._right(), "times": vars(self.times)}
+        return {**vars(self), **lists}
+
+    def _right(self) -> list[list[bool]]:
+        """Of each request, whether the draft of each of its tokens is right."""
+        draws = Drafts(ACCEPTANCE if self.drafts else 0.0)
+        return [[draws.right(k, token) for token in range(len(r.output))] for k, r in enumerate(self.requests)]
 
     def workload(self) -> Workload:
         """The same for the simulator: blocks of prompts named by all tokens up to their ends."""
@@ -118,7 +129,7 @@ def _usual(seed: int) -> Run:
 def _with_settings(draw: Draw, run: Run) -> Run:
     """The same with some of the settings that a server may be given."""
     odds = {"crowd": 0.2, "long prompts": 0.25, "first chunk": 0.25, "watermark": 0.25, "whole prompts": 0.15}
-    odds |= {"priorities": 0.35}
+    odds |= {"priorities": 0.35, "asynchronous": 0.4, "drafts": 0.4}
     on = {name: draw.chance(share) for name, share in odds.items()}
     budget = run.token_budget
     if on["crowd"]:  # more may decode than a step has tokens for
@@ -126,6 +137,11 @@ def _with_settings(draw: Draw, run: Run) -> Run:
     if on["whole prompts"]:
         budget = max(len(r.prompt) + len(r.output) for r in run.requests) + draw.integer(0, 300)
     on["crowd"] &= not on["whole prompts"]
+    # Blocks that come free and drafts that are rejected count otherwise there; vLLM cuts drafts to the budget.
+    roomy = "memory" not in run.regimes
+    on["asynchronous"] &= roomy
+    on["drafts"] &= roomy and not (on["asynchronous"] or on["crowd"] or on["long prompts"] or on["whole prompts"])
+    on["drafts"] &= "budget" not in run.regimes
     requests = run.requests
     if on["priorities"]:
         requests = tuple(replace(r, priority=draw.integer(0, 3)) for r in requests)
@@ -133,6 +149,8 @@ def _with_settings(draw: Draw, run: Run) -> Run:
         run,
         requests=requests,
         priorities=on["priorities"],
+        asynchronous=on["asynchronous"],
+        drafts=draw.integer(1, 4) if on["drafts"] else 0,
         token_budget=budget,
         chunked=not on["whole prompts"],
         long_prefill_tokens=draw.one((5, 16, 40, 100, 250)) if on["long prompts"] else 0,

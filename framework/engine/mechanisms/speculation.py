@@ -194,6 +194,7 @@ def emit_accepted(s: State, i: int) -> None:
         accepted = min(accepted_drafts(s, r, first, step.depth), most)
         unused += blocks_of(s, i, kv_of_next_step(s, i, r, kv - 1)) - blocks_of(s, i, kv + accepted)
         q.offset += accepted
+        q.accepted = accepted
         if unlikely(inst.ranks > 0):
             lengthen(s, i, r, accepted)
         s.lists[inst.finish_at + j] -= accepted

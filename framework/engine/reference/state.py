@@ -103,6 +103,7 @@ class Request:
     preemptions: int = 0
     migrations: int = 0
     token_s: list[float] = field(default_factory=list)
+    accepted: int = 0  # drafts, by its last decode step
     paused: bool = False  # it decodes, and the step under way has no tokens for it
     join_step: int = 0  # decode steps of its instance when it began to decode there, or to go on
     joined_with: int = 0  # tokens that it had emitted then

@@ -144,6 +144,7 @@ def emit_accepted(s: Simulation, i: Instance, r: Request, depth: int) -> int:
         emit(s, r)
     i.cache.take(r.id, s.blocks_of(i, r.kv) - taken)
     i.totals["accepted_tokens"] += count - 1
+    r.accepted = count - 1
     return count
 
 
