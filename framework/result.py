@@ -98,6 +98,8 @@ class Result:
     token_log: NDArray[Any]
     gaps: Gaps | None = None  # in place of the log where that is reduced
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
+    replay_s: float = 0.0  # that the run took here, and of these ...
+    hooks_s: float = 0.0  # ... those of hooks in Python, as far as they were timed
 
     @property
     def extrapolated(self) -> float:

@@ -77,6 +77,8 @@ def simulate(
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         gaps=replayed.gaps,
+        replay_s=replayed.replay_s,
+        hooks_s=replayed.hooks_s,
     )
 
 

@@ -268,6 +268,13 @@ class Cluster:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
         return self._engine.decoding_on(pool.ids)
 
+    def residents(self, pool: Instances) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """Requests that decode on a pool's instances or whose KV is on its way there: ids, each one's position in the
+        pool, and which stay where they are. One that is on its way, from its prefill or in a migration, belongs where
+        it is going: it has that position, or is not among them.
+        """
+        return self._engine.residents(pool.ids)
+
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         """Which of these decoding requests are being migrated already."""
         return self._engine.migrating(ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,8 @@ from framework.policy.predictor import Predictor
 from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
+from framework.timing.fit_domain import Place
+from framework.timing.measured import placed
 from framework.workload import Load, Workload
 
 _KINDS: tuple[tuple[str, type | None], ...] = (
@@ -49,6 +51,7 @@ def compose(config: DictConfig) -> Experiment:
     parts = fitting_parts(config)
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     workload = _build(config, "trace", Workload)
+    parts["timing"] = placed(parts["timing"], _place(workload, parts))
     return Experiment(
         workload=workload,
         seed=config.seed,
@@ -56,6 +59,13 @@ def compose(config: DictConfig) -> Experiment:
         sample=partial(_sample, config, workload.source),
         **parts,
     )
+
+
+def _place(workload: Workload, parts: Mapping[str, Any]) -> Place:
+    """Where the load of a run lies beside those that step times were fitted to."""
+    cluster = lay_out(parts["policy"], parts["cluster"])
+    instances = cluster.pools[cluster.entrance].instances
+    return Place.of(workload, parts["load"], instances, parts["engine"].prefix_cache)
 
 
 def fitting_parts(config: DictConfig) -> dict[str, Any]:

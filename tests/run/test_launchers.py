@@ -126,6 +126,8 @@ def test_an_interrupted_sweep_ends_quietly_with_its_workers(tmp_path: Path) -> N
     assert finished.returncode == 130
     assert "Traceback" not in finished.stderr
     assert "error" not in finished.stderr
+    line = "the sweep was interrupted: 0 of 8 runs are kept; the same command goes on with the others"
+    assert finished.stderr.count(line) == 1
     assert eventually(lambda: not of_session(process), within_s=30)
     assert not (tmp_path / "multirun").exists()
 
