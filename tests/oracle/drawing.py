@@ -129,19 +129,20 @@ def _usual(seed: int) -> Run:
 def _with_settings(draw: Draw, run: Run) -> Run:
     """The same with some of the settings that a server may be given."""
     odds = {"crowd": 0.2, "long prompts": 0.25, "first chunk": 0.25, "watermark": 0.25, "whole prompts": 0.15}
-    odds |= {"priorities": 0.35, "asynchronous": 0.4, "drafts": 0.4}
+    odds |= {"priorities": 0.35, "asynchronous": 0.4, "drafts": 0.5}
     on = {name: draw.chance(share) for name, share in odds.items()}
+    # Blocks that come free and drafts that are rejected count otherwise there; vLLM cuts drafts to the budget.
+    roomy = "memory" not in run.regimes
+    on["drafts"] &= roomy and "budget" not in run.regimes
+    on["asynchronous"] &= roomy
+    for name in ("asynchronous", "crowd", "long prompts", "whole prompts"):
+        on[name] &= not on["drafts"]
     budget = run.token_budget
     if on["crowd"]:  # more may decode than a step has tokens for
         budget = draw.one((3, 8, 17, 32))
     if on["whole prompts"]:
         budget = max(len(r.prompt) + len(r.output) for r in run.requests) + draw.integer(0, 300)
     on["crowd"] &= not on["whole prompts"]
-    # Blocks that come free and drafts that are rejected count otherwise there; vLLM cuts drafts to the budget.
-    roomy = "memory" not in run.regimes
-    on["asynchronous"] &= roomy
-    on["drafts"] &= roomy and not (on["asynchronous"] or on["crowd"] or on["long prompts"] or on["whole prompts"])
-    on["drafts"] &= "budget" not in run.regimes
     requests = run.requests
     if on["priorities"]:
         requests = tuple(replace(r, priority=draw.integer(0, 3)) for r in requests)
