@@ -87,7 +87,8 @@ def _decoding(result: Result) -> _Decoding:
     steps_s = end_steps_s - begin_steps_s
 
     def summed(values: Floats) -> Floats:
-        return np.bincount(request, values, count)
+        total_s: Floats = np.bincount(request, values, count).astype(np.float64)
+        return total_s
 
     stalled_s = _without_rounding(end_s - begin_s - steps_s, end_s)
     mixed_s = _without_rounding(end_mixed_s - begin_mixed_s, end_s)

@@ -175,7 +175,9 @@ def _context(windows: Windows, leaps: NDArray[Any], end_s: Floats, group: Ints, 
     upto = _context_until(cut, np.clip(edges_s[window + 1] - since_s, 0.0, lasting_s))
     upto = np.where(window == last[of], _context_until(cut, lasting_s), upto)
     since = np.where(window == first[of], 0.0, _context_until(cut, np.clip(edges_s[window] - since_s, 0.0, lasting_s)))
-    return np.bincount(group[of] * windows.count + window, upto - since, groups * windows.count).reshape(groups, -1)
+    place = group[of] * windows.count + window
+    read: Floats = np.bincount(place, upto - since, groups * windows.count).astype(np.float64).reshape(groups, -1)
+    return read
 
 
 def _context_until(leaps: NDArray[Any], elapsed_s: Floats) -> Floats:

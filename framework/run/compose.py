@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
-from framework.errors import InputError
+from framework.errors import InputError, require_positive
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -41,13 +41,7 @@ def compose(config: DictConfig) -> Experiment:
     """
     if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
-    for name, value in config.output.items():
-        if not isinstance(value, bool):
-            raise InputError(f"output.{name} must be true or false, got {value!r}")
-        if value and config.engine.get("log") == "reduced":
-            raise InputError(
-                f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
-            )
+    _require_outputs(config)
     parts = fitting_parts(config)
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     workload = _build(config, "trace", Workload)
@@ -118,3 +112,16 @@ def _build(config: DictConfig, name: str, kind: type | None) -> Any:
     if kind is not None and not isinstance(part, kind):
         raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}")
     return part
+
+
+def _require_outputs(config: DictConfig) -> None:
+    for name, value in config.output.items():
+        if name == "series_s":
+            if value is not None:
+                require_positive("output.series_s", value)
+        elif not isinstance(value, bool):
+            raise InputError(f"output.{name} must be true or false, got {value!r}")
+        elif value and name in ("steps", "timeline") and config.engine.get("log") == "reduced":
+            raise InputError(
+                f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
+            )

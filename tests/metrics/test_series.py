@@ -129,7 +129,11 @@ def plain_decoding(result: Result) -> dict[str, list[float]]:
 def test_phases_of_a_run_by_hand() -> None:
     rows = phase_table(small_result()).rows(named=True)
     assert rows[0] == dict.fromkeys(PHASES, 0.0) | {
-        **{"queue_s": 0.5, "prefill_s": 0.5, "transfer_s": 0.125, "join_s": 0.0, "decode_s": 0.375}
+        "queue_s": 0.5,
+        "prefill_s": 0.5,
+        "transfer_s": 0.125,
+        "join_s": 0.0,
+        "decode_s": 0.375,
     }
     assert rows[2] == dict.fromkeys(PHASES)
 
