@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _ROUNDING = 1e-6
-_NO_BUDGET = 1 << 40
+_NO_BUDGET = 10**12
 _ALONE, _BURSTS = "latency alone", "prefill GPU time in bursts"
 _TIMES = {"prefill": "prefill GPU time", "decode": "decode GPU time", "mixed": "GPU time", "off": "GPU time"}
 
