@@ -1,6 +1,6 @@
 """How far from silicon: measured deployments replayed by the simulator, beside the vendor's own predictor.
 
-    python -m experiments.fidelity                    # everything: a few minutes on two cores
+    python -m experiments.fidelity                    # everything: half an hour of one process
     python -m experiments.fidelity kinds=dense        # dense models alone; dense, moe or both
     python -m experiments.fidelity backends=vllm      # servers of one engine; vllm, trtllm and sglang, or some of them
     python -m experiments.fidelity calibrations=DIR   # also write the terms fitted to all rows, for timing=measured

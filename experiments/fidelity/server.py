@@ -137,7 +137,6 @@ def server(row: Row, client: Client) -> Deployment:
         batching=_BATCHING[row.backend],
         asynchronous=software_of(row).asynchronous,
         admission_wait_steps=admission_wait_steps_of(row),
-        first_token="prefill" if row.mode == "agg" else "decode",  # which streams all tokens to the client
         kv_fraction=1.0,
         watermark=0.0,
     )
