@@ -114,10 +114,11 @@ class Runs(Callback):
             self._told.add(line)
 
     def _tell_what_is_kept(self) -> None:
-        """Where a sweep ended before its time: how much of it there is."""
-        if self._unfinished is not None and os.getpid() == self._process:
-            directory, runs = self._unfinished
-            kept = len(written_since(directory, self._started_ns))
+        """Where a sweep ended before its time and some of it is there: how much."""
+        if self._unfinished is None or os.getpid() != self._process:
+            return
+        directory, runs = self._unfinished
+        if kept := len(written_since(directory, self._started_ns)):
             line = f"the sweep was interrupted: {kept:,} of {runs:,} runs are kept"
             print(f"{line}; the same command goes on with the others", file=sys.stderr)
 
