@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -80,24 +80,36 @@ def _decoding(result: Result) -> _Decoding:
     if len(rows) == 0:
         none = np.zeros(count)
         return _Decoding(np.full(count, np.nan), none, none, none)
-    clock = _Clock(result.step_log)
-    begin_s, begin_steps_s, begin_mixed_s = clock.at(rows["instance"], rows["first_step"], ends=False)
-    end_s, end_steps_s, end_mixed_s = clock.at(rows["instance"], rows["last_step"], ends=True)
-    np.minimum.at(joined_s, request, begin_s)
-    steps_s = end_steps_s - begin_steps_s
+    clock = DecodeClock(result.step_log)
+    begin = clock.at(rows["instance"], rows["first_step"], ends=False)
+    end = clock.at(rows["instance"], rows["last_step"], ends=True)
+    np.minimum.at(joined_s, request, begin.time_s)
+    steps_s = end.steps_s - begin.steps_s
 
     def summed(values: Floats) -> Floats:
         total_s: Floats = np.bincount(request, values, count).astype(np.float64)
         return total_s
 
-    stalled_s = _without_rounding(end_s - begin_s - steps_s, end_s)
-    mixed_s = _without_rounding(end_mixed_s - begin_mixed_s, end_s)
+    stalled_s = _without_rounding(end.time_s - begin.time_s - steps_s, end.time_s)
+    mixed_s = _without_rounding(end.mixed_s - begin.mixed_s, end.time_s)
     return _Decoding(
         np.where(np.isinf(joined_s), np.nan, joined_s), summed(steps_s), summed(mixed_s), summed(stalled_s)
     )
 
 
-class _Clock:
+class Moment(NamedTuple):
+    """Of decode steps of instances, shape (N,): the time, and what each instance has spent in decode steps by then.
+
+    `mixed_s`, `mixed_steps`: of these in steps that have prefills too.
+    """
+
+    time_s: Floats
+    steps_s: Floats
+    mixed_s: Floats
+    mixed_steps: Floats
+
+
+class DecodeClock:
     """When the decode steps of instances begin and end, and how much time they have spent in them by then."""
 
     def __init__(self, step_log: NDArray[Any]) -> None:
@@ -111,18 +123,22 @@ class _Clock:
         self._before_s = np.cumsum(lasting_s) - lasting_s
         mixed_s = np.where(self._mixed, lasting_s, 0.0)
         self._mixed_before_s = np.cumsum(mixed_s) - mixed_s
+        mixed_steps = np.where(self._mixed, leaps["steps"], 0).astype(np.float64)
+        self._mixed_steps_before = np.cumsum(mixed_steps) - mixed_steps
 
-    def at(self, instance: NDArray[Any], steps: NDArray[Any], ends: bool) -> tuple[Floats, Floats, Floats]:
-        """After so many decode steps of each instance: the time, all time in decode steps, and in mixed ones.
+    def at(self, instance: NDArray[Any], steps: NDArray[Any], ends: bool) -> Moment:
+        """After so many decode steps of each instance.
 
         The time is that at which the step before ended or, unless `ends`, that at which the next one begins.
         """
         key = instance.astype(np.int64) * self._width + steps - ends
         place = np.searchsorted(self._keys, key, side="right") - 1
         leaps = self._leaps[place]
-        into_s = _lasting_s(leaps, (steps - leaps["step0"]).astype(np.float64))
-        mixed_s = self._mixed_before_s[place] + np.where(self._mixed[place], into_s, 0.0)
-        return leaps["start_s"] + into_s, self._before_s[place] + into_s, mixed_s
+        into = (steps - leaps["step0"]).astype(np.float64)
+        into_s, mixed = _lasting_s(leaps, into), self._mixed[place]
+        mixed_s = self._mixed_before_s[place] + np.where(mixed, into_s, 0.0)
+        mixed_steps = self._mixed_steps_before[place] + np.where(mixed, into, 0.0)
+        return Moment(leaps["start_s"] + into_s, self._before_s[place] + into_s, mixed_s, mixed_steps)
 
 
 def _lasting_s(leaps: NDArray[Any], steps: Floats) -> Floats:

@@ -1,0 +1,1 @@
+"""Why requests of a run missed their SLO."""

@@ -1,0 +1,159 @@
+"""What decode steps are made of, from the step log: the reading of contexts, and what prefills add to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.metrics.phases import DecodeClock
+from framework.result import Result
+
+Floats = NDArray[np.float64]
+_LEAST_STEPS = 4  # of a request without prefills, to know how long its own steps are
+_LONG = 64  # steps of a request that tell how its gaps change
+_LOW = 5.0  # percentile of steps with prefills that stands for steps without, where there are none
+
+
+@dataclass(frozen=True)
+class DecodeSteps:
+    """Of each request (N,): `interference_s`, what its decode steps with prefills of others take beyond those without;
+    `context_share`, the share of decode steps, where it decodes, that is the reading of contexts.
+
+    Of the run: `step_s`, the mean decode step without prefills, `context_s`, what of it is the reading of contexts,
+    `batch`, requests in it, `context_tokens`, tokens that each of them reads; `growth`, the last quarter of the steps
+    of long outputs beside the first one, as a ratio; `stall_s` and `stall_every_s`, the median of what a prefill adds
+    to a gap of those who decode beside it, and the mean time from one prefill beside decodes to the next. NaN where
+    there are none.
+    """
+
+    interference_s: Floats
+    context_share: Floats
+    step_s: float
+    context_s: float
+    batch: float
+    context_tokens: float
+    growth: float
+    stall_s: float
+    stall_every_s: float
+
+
+def decode_steps(result: Result) -> DecodeSteps:
+    """Raises nothing: a run without decode steps has NaN throughout."""
+    count = len(result.requests)
+    leaps = result.step_log[result.step_log["batch"] > 0]
+    pool = result.instances["pool"].astype(np.int64)
+    pools = len(result.cluster.pools)
+    pure = leaps[leaps["prefill_tokens"] == 0]
+    lasting_s = _lasting_s(pure)
+    context_s = _context_s(pure, pool, pools)
+    own = pool[pure["instance"]]
+    step_s = _ratio(np.bincount(own, lasting_s, pools), np.bincount(own, pure["steps"], pools))
+    share = np.nan_to_num(_ratio(np.bincount(own, context_s, pools), np.bincount(own, lasting_s, pools)))
+    step_s = _with_mixed(step_s, leaps, pool)
+    rows = result.token_log[result.token_log["instance"] >= 0]
+    interference_s, growth = _beside(result, rows, step_s[pool])
+    decoded_on = np.where(result.requests["decode_instance"] >= 0, result.requests["decode_instance"], 0)
+    steps, seconds = float(pure["steps"].sum()), float(lasting_s.sum())
+    stall_s, every_s = _stalls(leaps, result.step_log, step_s[pool])
+    return DecodeSteps(
+        interference_s=np.bincount(rows["request"], interference_s, count).astype(np.float64),
+        context_share=share[pool[decoded_on]],
+        step_s=seconds / steps if steps else np.nan,
+        context_s=float(context_s.sum()) / steps if steps else np.nan,
+        batch=float(lasting_s @ pure["batch"]) / seconds if seconds else np.nan,
+        context_tokens=float((pure["context"] / pure["batch"]) @ lasting_s) / seconds if seconds else np.nan,
+        growth=growth,
+        stall_s=stall_s,
+        stall_every_s=every_s,
+    )
+
+
+def _context_s(pure: NDArray[Any], pool: NDArray[np.int64], pools: int) -> Floats:
+    """Seconds of each leap that are the reading of contexts: what a further token costs, times the tokens read.
+
+    A step of a leap takes longer than the one before by what one more token of each request costs. Single steps, which
+    do not tell, cost as much a token as the leaps of their pool.
+    """
+    steps, batch = pure["steps"].astype(np.float64), pure["batch"].astype(np.float64)
+    own = pool[pure["instance"]]
+    telling = steps > 1
+    per_token_s = np.divide(pure["increment_s"], batch, out=np.zeros(len(pure)), where=telling)
+    weight = np.where(telling, steps, 0.0)
+    mean_s = np.nan_to_num(_ratio(np.bincount(own, per_token_s * weight, pools), np.bincount(own, weight, pools)))
+    per_token_s = np.where(telling, per_token_s, mean_s[own])
+    tokens = pure["context"] * steps + batch * steps * (steps - 1) / 2
+    read_s: Floats = np.minimum(per_token_s * tokens, _lasting_s(pure))
+    return read_s
+
+
+def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) -> Floats:
+    """Of pools whose decode steps all hold prefills, the shortest of these stand for decodes alone."""
+    found = step_s.copy()
+    for index in np.flatnonzero(np.isnan(step_s)):
+        own_s = leaps["first_s"][pool[leaps["instance"]] == index]
+        found[index] = np.percentile(own_s, _LOW) if len(own_s) else 0.0
+    return found
+
+
+def _beside(result: Result, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
+    """Of each row of the token log the seconds that prefills add to its decode steps; and how gaps grow (`growth`).
+
+    `step_s` (M,): a decode step without prefills, for a request that has had few of them.
+    """
+    if len(rows) == 0:
+        return np.zeros(0), float("nan")
+    clock = DecodeClock(result.step_log)
+    instance, first, last = rows["instance"], rows["first_step"], rows["last_step"]
+    begin, end = clock.at(instance, first, ends=False), clock.at(instance, last, ends=True)
+    mixed_s, mixed = end.mixed_s - begin.mixed_s, end.mixed_steps - begin.mixed_steps
+    alone_s, alone = end.steps_s - begin.steps_s - mixed_s, (last - first) - mixed
+    known = alone >= _LEAST_STEPS
+    own_s = np.where(known, alone_s / np.where(known, alone, 1.0), step_s[instance])
+    added_s: Floats = np.where(mixed > 0, np.maximum(mixed_s - mixed * own_s, 0.0), 0.0)
+
+    long = last - first >= _LONG
+    quarter = (last - first)[long] // 4
+    if not long.any():
+        return added_s, float("nan")
+    ends = (first[long] + quarter, last[long] - quarter)
+    early, late = clock.at(instance[long], ends[0], ends=True), clock.at(instance[long], ends[1], ends=True)
+    early_s = _alone(early.steps_s - begin.steps_s[long], early.mixed_s - begin.mixed_s[long])
+    late_s = _alone(end.steps_s[long] - late.steps_s, end.mixed_s[long] - late.mixed_s)
+    early_steps = quarter - (early.mixed_steps - begin.mixed_steps[long])
+    late_steps = quarter - (end.mixed_steps[long] - late.mixed_steps)
+    both = (early_steps > 0) & (late_steps > 0)
+    if not both.any():
+        return added_s, float("nan")
+    ratio = (late_s[both] / late_steps[both]) / (early_s[both] / early_steps[both])
+    return added_s, float(np.median(ratio))
+
+
+def _alone(steps_s: Floats, mixed_s: Floats) -> Floats:
+    alone_s: Floats = np.maximum(steps_s - mixed_s, 1e-12)
+    return alone_s
+
+
+def _stalls(leaps: NDArray[Any], log: NDArray[Any], step_s: Floats) -> tuple[float, float]:
+    """What a prefill adds to a gap of those who decode on its instance, median, and the seconds from one to the next."""
+    mixed = leaps[leaps["prefill_tokens"] > 0]
+    decoding = np.isin(log["instance"], np.unique(leaps["instance"]))
+    alone = log[(log["batch"] == 0) & (log["stream"] == 0) & decoding]
+    added_s = np.concatenate([mixed["first_s"] - step_s[mixed["instance"]], alone["first_s"]])
+    if len(added_s) == 0 or len(leaps) == 0:
+        return float("nan"), float("nan")
+    span_s = float((log["start_s"] + _lasting_s(log)).max() - log["start_s"].min())
+    instances = len(np.unique(leaps["instance"]))
+    return float(np.median(added_s)), span_s * instances / len(added_s)
+
+
+def _lasting_s(leaps: NDArray[Any]) -> Floats:
+    steps = leaps["steps"].astype(np.float64)
+    lasting_s: Floats = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
+    return lasting_s
+
+
+def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
+    return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)

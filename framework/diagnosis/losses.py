@@ -1,0 +1,130 @@
+"""Of each request that missed its SLO, the one cause that the times of its phases point to.
+
+A phase that is too slow by itself is the cause. Where it would have kept the limit but for what came on top (a queue,
+a transfer, steps that held prefills of others), the largest of that is. A request that missed both limits counts for
+the one that it missed by the larger factor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.diagnosis.decode_steps import DecodeSteps, decode_steps
+from framework.metrics.phases import phase_table
+from framework.metrics.slo import Slo
+from framework.metrics.summary import Evaluation
+from framework.result import FINISHED, Result
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+CAUSES = (
+    *("unserved", "queue", "prefill", "transfer", "join", "interference", "displaced", "context", "decode", "other"),
+)
+_OTHER = CAUSES.index("other")
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What each request lost its SLO to.
+
+    `cause` (N,): index into CAUSES, -1 for a good request. `seconds`: of each request in the phases that causes are
+    told from, by the name of the cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of requests that
+    finished. `steps`: what decode steps were made of, None where the step log was reduced.
+    """
+
+    cause: Ints
+    seconds: dict[str, Floats]
+    ttft_missed: Flags
+    tpot_missed: Flags
+    steps: DecodeSteps | None
+
+    def of(self, cause: str) -> Flags:
+        """The requests lost to it."""
+        return self.cause == CAUSES.index(cause)
+
+    @property
+    def lost(self) -> int:
+        return int((self.cause >= 0).sum())
+
+
+def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
+    """The losses of a run that `slo` has judged."""
+    requests = evaluation.requests
+    count, good = len(requests), requests["good"].to_numpy()
+    finished = result.requests["state"] == FINISHED
+    ttft_missed = finished & ~requests["ttft_ok"].to_numpy()
+    tpot_missed = finished & ~requests["tpot_ok"].to_numpy()
+    steps = decode_steps(result) if result.engine.log == "full" else None
+    seconds = _seconds(result, steps)
+    classes = result.workload.slo_class
+    ttft_limit_s = slo.limits_s("ttft_s", classes, count)
+    later = np.maximum(result.workload.output_tokens - 1, 1)
+    tpot_limit_s = slo.limits_s("tpot_s", classes, count)
+    ttft_s, tpot_s = requests["ttft_s"].to_numpy(), requests["tpot_s"].to_numpy()
+    by_ttft = ttft_missed & (~tpot_missed | (ttft_s / ttft_limit_s >= np.nan_to_num(tpot_s) / tpot_limit_s))
+    cause = np.full(count, _OTHER)
+    first = _before_first_token(seconds, ttft_limit_s)
+    after = _after_first_token(seconds, tpot_limit_s * later)
+    cause = np.where(tpot_missed & ~by_ttft, after, np.where(by_ttft, first, cause))
+    cause = np.where(finished, cause, CAUSES.index("unserved"))
+    return Losses(np.where(good, -1, cause), seconds, ttft_missed, tpot_missed, steps)
+
+
+def _seconds(result: Result, steps: DecodeSteps | None) -> dict[str, Floats]:
+    """Of each request, what each cause took of its time, NaN for one that did not finish.
+
+    "decode": decode steps as long as they are without prefills; "interference": what steps with prefills take more, and
+    the waiting for steps of prefills alone.
+    """
+    phases = {name: column.to_numpy() for name, column in phase_table(result).to_dict().items()}
+    outcome = result.requests
+    first = {
+        "queue": phases["queue_s"],
+        "prefill": phases["prefill_s"],
+        "before_first_s": outcome["first_token_s"] - outcome["prefill_end_s"],
+    }
+    if steps is None:
+        nothing = np.zeros(len(outcome))
+        return first | {
+            "transfer": phases["transfer_s"],
+            "join": nothing,
+            "interference": nothing,
+            "displaced": nothing,
+            "context": nothing,
+            "decode": phases["decode_s"],
+        }
+    excess_s = np.minimum(steps.interference_s, phases["beside_prefill_s"])
+    own_s = phases["decode_s"] + phases["beside_prefill_s"] - excess_s
+    return first | {
+        "transfer": phases["transfer_s"],
+        "join": phases["join_s"],
+        "interference": excess_s + phases["stalled_s"],
+        "displaced": phases["displaced_s"],
+        "context": own_s * steps.context_share,
+        "decode": own_s * (1 - steps.context_share),
+    }
+
+
+def _before_first_token(seconds: dict[str, Floats], limit_s: Floats) -> Ints:
+    alone = CAUSES.index("prefill")
+    added = {"queue": seconds["queue"], "transfer": np.nan_to_num(seconds["before_first_s"])}
+    return np.where(seconds["prefill"] > limit_s, alone, _largest(added))
+
+
+def _after_first_token(seconds: dict[str, Floats], limit_s: Floats) -> Ints:
+    added = {name: seconds[name] for name in ("transfer", "join", "interference", "displaced")}
+    context, rest = seconds["context"], seconds["decode"]
+    reading = (context >= rest) & (rest <= limit_s)
+    alone = np.where(reading, CAUSES.index("context"), CAUSES.index("decode"))
+    return np.where(context + rest > limit_s, alone, _largest(added))
+
+
+def _largest(parts: dict[str, Floats]) -> Ints:
+    table: NDArray[Any] = np.nan_to_num(np.stack(list(parts.values())))
+    return np.array([CAUSES.index(name) for name in parts])[np.argmax(table, axis=0)]
