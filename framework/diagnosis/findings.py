@@ -202,19 +202,19 @@ _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
     "routing": (
         "Requests queue beside idle instances: routing",
         lambda waiting: (
-            f"instances are {_percent(waiting.busy)} busy, the least busy one {_percent(waiting.least_busy)}"
+            f"the instances that they wait at are {_percent(waiting.busy)} busy, the others {_percent(waiting.others)}"
         ),
         "policy",
     ),
     "prefill": (
         "Requests queue before their prefill: prefill capacity",
-        lambda waiting: f"instances that prefill are {_percent(waiting.busy)} busy",
+        lambda waiting: f"the instances that they wait at are {_percent(waiting.busy)} busy",
         "cluster.prefill, cluster.instances, engine.token_budget",
     ),
     "held": (
         "Requests queue though instances have time",
         lambda waiting: (
-            f"instances that prefill are {_percent(waiting.busy)} busy, and decodes read {_percent(waiting.kv)} "
+            f"the instances that they wait at are {_percent(waiting.busy)} busy, and decodes read {_percent(waiting.kv)} "
             f"of the KV memory of {waiting.kv_pool}"
         ),
         "policy, engine.max_batch, engine.watermark",

@@ -11,28 +11,27 @@ from framework.metrics.series import Windows, integral, span_s, time_series, win
 from framework.result import Result
 
 Floats = NDArray[np.float64]
-_WINDOWS = 400
+_CELLS, _MOST_WINDOWS = 2_000_000, 8_000  # windows times instances: short windows, for queues are short
 _FULL = 0.8  # share of the KV memory that decodes read, from which admissions wait for it
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
-_IDLE = 0.6  # share of the time in steps of an instance beside which others have queues
+_IDLE = 0.5  # of the other instances, beside which a queue is one of routing
 
 
 @dataclass(frozen=True)
 class Waiting:
     """Means over the time that requests wait, each moment weighted by how many do.
 
-    `busy`: share of the time in steps of the pools that prefill; `least_busy`: of the least busy instance of these;
-    `kv`: share of the KV memory that decodes read, in the pool where it is fullest, `kv_pool`; `seats`: decoding
-    requests, of those that an instance may hold at once, likewise. NaN where nothing waits.
+    `busy`: share of the time in steps of the instance that they wait at; `others`: of the other instances of its pool,
+    1 where there is none; `kv`: share of the KV memory that decodes read, in the pool where it is fullest, `kv_pool`;
+    `seats`: decoding requests, of those that an instance may hold at once, likewise.
     """
 
     busy: float
-    least_busy: float
+    others: float
     kv: float
     kv_pool: str
     seats: float
-    instances: int
 
     @property
     def reason(self) -> str:
@@ -41,7 +40,7 @@ class Waiting:
             return "memory"
         if self.seats >= _SEATS:
             return "seats"
-        if self.instances > 1 and self.least_busy < _IDLE and self.busy - self.least_busy > 1 - _BUSY:
+        if self.others < _IDLE:
             return "routing"
         return "prefill" if self.busy >= _BUSY else "held"
 
@@ -51,47 +50,58 @@ def waiting_of(result: Result) -> Waiting | None:
     start_s, end_s = span_s(result)
     if result.engine.log != "full" or end_s <= start_s:
         return None
-    good = np.zeros(len(result.requests), np.bool_)
-    windows = windows_of(result, (end_s - start_s) / _WINDOWS)
-    table = time_series(result, good, windows.window_s)
-    pools = result.cluster.pools
-    columns = {
-        name: table[name].to_numpy().astype(np.float64).reshape(-1, len(pools) + 1).T
-        for name in ("queue", "utilization", "decode_kv_share", "decoding", "window_s")
-    }
-    weight = columns["queue"] * columns["window_s"]
-    if weight[0].sum() <= 0:
+    windows = windows_of(result, (end_s - start_s) / min(_MOST_WINDOWS, _CELLS // len(result.instances)))
+    queued_s = _queued_s(result, windows)
+    if queued_s.sum() <= 0:
         return None
-
-    def mean(values: Floats, weights: Floats) -> float:
-        return float(np.nansum(np.nan_to_num(values) * weights) / weights.sum()) if weights.sum() > 0 else float("nan")
-
-    own = [index for index in range(len(pools)) if weight[index + 1].sum() > 0]
-    busy = float(sum(mean(columns["utilization"][i + 1], weight[i + 1]) * weight[i + 1].sum() for i in own))
-    kv = [mean(columns["decode_kv_share"][i + 1], weight[0]) for i in range(len(pools))]
-    seats = [
-        mean(columns["decoding"][i + 1] / (pool.instances * (pool.max_batch or result.engine.max_batch)), weight[0])
-        for i, pool in enumerate(pools)
-    ]
+    share = np.minimum(_busy_s(result, windows) / np.diff(windows.edges_s), 1.0)
+    pool, pools = result.instances["pool"].astype(np.int64), result.cluster.pools
+    of_pool = (pool == np.arange(len(pools))[:, None]).astype(np.float64)
+    members = of_pool.sum(axis=1)[pool]
+    others = ((of_pool @ share)[pool] - share) / np.maximum(members - 1, 1)[:, None]
+    others = np.where(members[:, None] > 1, others, 1.0)
+    kv, seats = _filled(result, windows, queued_s.sum(axis=0))
     fullest = int(np.argmax(kv))
     return Waiting(
-        busy=busy / float(sum(weight[i + 1].sum() for i in own)) if own else float("nan"),
-        least_busy=_least_busy(result, own, weight, windows),
+        busy=float((share * queued_s).sum() / queued_s.sum()),
+        others=float((others * queued_s).sum() / queued_s.sum()),
         kv=kv[fullest],
         kv_pool=pools[fullest].name,
         seats=max(seats),
-        instances=sum(pools[i].instances for i in own),
     )
 
 
-def _least_busy(result: Result, pools: list[int], weight: Floats, windows: Windows) -> float:
-    """The share of the time that the least busy instance of these pools spends in steps while requests wait there."""
-    leaps, count = result.step_log, len(result.instances)
+def _queued_s(result: Result, windows: Windows) -> Floats:
+    """Seconds that requests wait at each instance, shape (M, windows)."""
+    requests = result.requests
+    here = (requests["prefill_instance"] >= 0) & ~np.isnan(requests["start_s"])
+    chosen = requests[here]
+    at = chosen["prefill_instance"].astype(np.int64)
+    count = len(result.instances)
+    return integral(windows, chosen["arrival_s"], chosen["start_s"], np.ones(len(chosen)), at, count)
+
+
+def _busy_s(result: Result, windows: Windows) -> Floats:
+    """Seconds of each instance in steps, shape (M, windows); steps of two streams count twice."""
+    leaps = result.step_log
     steps = leaps["steps"].astype(np.float64)
     end_s = leaps["start_s"] + steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
-    ones = np.ones(len(leaps))
-    busy_s = integral(windows, leaps["start_s"], end_s, ones, leaps["instance"].astype(np.int64), count)
-    share = np.minimum(busy_s / np.diff(windows.edges_s), 1.0)
-    least = [share[result.instances["pool"] == pool].min(axis=0) for pool in pools]
-    total = sum(float(weight[pool + 1].sum()) for pool in pools)
-    return sum(float(row @ weight[pool + 1]) for row, pool in zip(least, pools, strict=True)) / total if total else 1.0
+    at = leaps["instance"].astype(np.int64)
+    return integral(windows, leaps["start_s"], end_s, np.ones(len(leaps)), at, len(result.instances))
+
+
+def _filled(result: Result, windows: Windows, weight: Floats) -> tuple[list[float], list[float]]:
+    """Of each pool the share of its KV memory that decodes read, and of its seats that they take, by `weight`."""
+    good = np.zeros(len(result.requests), np.bool_)
+    table = time_series(result, good, windows.window_s)
+    kv, seats = [], []
+    for pool in result.cluster.pools:
+        own = table.filter(table["pool"] == pool.name)
+        most = pool.instances * (pool.max_batch or result.engine.max_batch)
+        kv.append(_mean(own["decode_kv_share"].fill_null(0.0).to_numpy(), weight))
+        seats.append(_mean(own["decoding"].to_numpy() / most, weight))
+    return kv, seats
+
+
+def _mean(values: Floats, weight: Floats) -> float:
+    return float(values @ weight / weight.sum())

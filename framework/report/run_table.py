@@ -17,6 +17,7 @@ from rich.text import Text
 
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
+from framework.report.numbers import NONE, number, percent
 
 Summary = Mapping[str, Any]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
@@ -37,7 +38,6 @@ _COMPARED = {
 }
 _COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
-_NONE = "–"
 _TIER = "cache_hit_rate_"
 _WIDE = 96  # columns that a full comparison needs
 
@@ -88,7 +88,7 @@ class _Comparison:
             counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
             table.add_row(
                 *("▸" if is_best else "", label),
-                *(_number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
+                *(number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
                 *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
                 *(f"{count:,.0f}" for count in counts[: len(_COUNTED) if with_counts else 0]),
                 style="bold" if is_best else "",
@@ -108,7 +108,7 @@ def _headline(summary: Summary) -> list[Text]:
     first = Text.assemble(
         (str(summary["policy"]), "bold"), " on ", (str(summary["trace"]), "bold"), " ", _source(summary)
     )
-    first.append(f"  {summary['offered']:,} requests, {_number(summary['duration'])} s, {_gpus(summary)}")
+    first.append(f"  {summary['offered']:,} requests, {number(summary['duration'])} s, {_gpus(summary)}")
     second = Text(style="dim")
     if summary["predictor"] not in ("", "none", None):
         second.append(f"predictor {summary['predictor']}, ")
@@ -138,7 +138,7 @@ def _extrapolated(*summaries: Summary) -> list[Text]:
     if not share:
         return []
     most = "up to " if len(summaries) > 1 else ""
-    part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{_share(share)}"
+    part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{percent(share)}"
     return [Text(f" {part} of busy time extrapolated, to {ratio:.2g} times the measured size ", _WARNING)]
 
 
@@ -171,36 +171,36 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
-    per_gpu = f" ({_number(summary['goodput_per_gpu'])} per GPU)"
-    grid.add_row("goodput", Text.assemble((f"{_number(summary['request_goodput'])} req/s", "bold"), (per_gpu, "dim")))
+    per_gpu = f" ({number(summary['goodput_per_gpu'])} per GPU)"
+    grid.add_row("goodput", Text.assemble((f"{number(summary['request_goodput'])} req/s", "bold"), (per_gpu, "dim")))
     share = f" {int(requests['good'].sum()):,} of {summary['offered']:,}"
     grid.add_row("attainment", Text.assemble(_attainment(summary["slo_attainment"]), (share, "dim")))
     if summary.get("share_of_bound") is not None:
         limit = f" ({summary['bound_limit']})"
-        grid.add_row("of bound", Text.assemble(_share(summary["share_of_bound"]), (limit, "dim")))
-    throughput = f"{_number(summary['request_throughput'])} req/s, {_number(summary['output_throughput'])} tok/s"
+        grid.add_row("of bound", Text.assemble(percent(summary["share_of_bound"]), (limit, "dim")))
+    throughput = f"{number(summary['request_throughput'])} req/s, {number(summary['output_throughput'])} tok/s"
     grid.add_row("throughput", throughput)
     for key, state in (("completed", "finished"), ("rejected", "rejected"), ("failed", "failed")):
         style = "red" if state != "finished" and summary[key] else ""
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
-    grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
+    grid.add_row("hardware", f"MFU {percent(summary['mfu'])}, MBU {percent(summary['mbu'])}")
     if summary.get("bubble_share") is not None:
-        grid.add_row("bubbles", f"{_share(summary['bubble_share'])} of the time in steps")
+        grid.add_row("bubbles", f"{percent(summary['bubble_share'])} of the time in steps")
     if summary["cache_hit_rate"]:
-        grid.add_row("cache hits", Text.assemble(_share(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
+        grid.add_row("cache hits", Text.assemble(percent(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
     per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]
-    energy = f" ({_number(per_token)} J per token)" if per_token is not None else ""
-    cost = f" (${_number(per_million)} per million good tokens)" if per_million is not None else ""
-    grid.add_row("energy", Text.assemble(f"{_number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
-    grid.add_row("cost", Text.assemble(f"${_number(summary['cost_usd'])}", (cost, "dim")))
+    energy = f" ({number(per_token)} J per token)" if per_token is not None else ""
+    cost = f" (${number(per_million)} per million good tokens)" if per_million is not None else ""
+    grid.add_row("energy", Text.assemble(f"{number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
+    grid.add_row("cost", Text.assemble(f"${number(summary['cost_usd'])}", (cost, "dim")))
     return grid
 
 
 def _tiers(summary: Summary) -> str:
     """Which memory the hits were in, where there is more than one."""
     rates = {key.removeprefix(_TIER): rate for key, rate in summary.items() if key.startswith(_TIER)}
-    return f" ({', '.join(f'{name} {_share(rate)}' for name, rate in rates.items())})" if rates else ""
+    return f" ({', '.join(f'{name} {percent(rate)}' for name, rate in rates.items())})" if rates else ""
 
 
 def _pools(pools: pl.DataFrame) -> Table:
@@ -208,8 +208,8 @@ def _pools(pools: pl.DataFrame) -> Table:
     for heading in ("instances", "GPUs", "utilisation", "KV in use", "mean batch"):
         table.add_column(heading, justify="right", no_wrap=True)
     for pool in pools.iter_rows(named=True):
-        shares = (_share(pool["utilization"]), _share(pool["kv_utilization"]))
-        batch = _number(pool["mean_batch"]) if pool["mean_batch"] else _NONE
+        shares = (percent(pool["utilization"]), percent(pool["kv_utilization"]))
+        batch = number(pool["mean_batch"]) if pool["mean_batch"] else NONE
         table.add_row(Text(pool["pool"]), pool["role"], f"{pool['instances']:,}", f"{pool['gpus']:,}", *shares, batch)
     return table
 
@@ -283,16 +283,5 @@ def _attainment(share: float, unit: str = " %") -> Text:
     return Text(f"{100 * share:.1f}{unit}", style=style)
 
 
-def _share(share: float | None) -> str:
-    return _NONE if share is None else f"{100 * share:.1f} %"
-
-
 def _scaled(value_ms: float | None, unit_ms: float) -> str:
-    return _NONE if value_ms is None else _number(value_ms / unit_ms)
-
-
-def _number(value: float) -> str:
-    """Three significant digits, more only before the point."""
-    if value == 0 or abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"
+    return NONE if value_ms is None else number(value_ms / unit_ms)

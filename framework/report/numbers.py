@@ -1,0 +1,17 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+NONE = "–"  # where a figure is not defined
+
+
+def percent(part: float | None) -> str:
+    """In percent, with one decimal."""
+    return NONE if part is None else f"{100 * part:.1f} %"
+
+
+def number(value: float) -> str:
+    """Three significant digits, more only before the point."""
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"

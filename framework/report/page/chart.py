@@ -1,0 +1,130 @@
+"""A chart as inline SVG: axes with ticks, lines, dots and limits; colours are those of the page's style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.report.page.markup import text
+from framework.report.page.scale import Scale, tick_text
+
+Floats = NDArray[np.float64]
+WIDTH, HEIGHT = 380.0, 232.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 20.0, 38.0
+_LETTER = 6.2  # width of a letter
+_TICK_ROOM = 30.0  # between two labels of the axis below
+
+
+@dataclass
+class Chart:
+    """One plot; what is added is drawn in that order. `title` is what a reader without sight hears."""
+
+    title: str
+    x: Scale
+    y: Scale
+    x_label: str
+    y_label: str
+    _parts: list[str] = field(default_factory=list)
+
+    def line(self, xs: Floats, ys: Floats, kind: str) -> None:
+        """Points joined in order; where one is not finite the line is broken."""
+        pieces, pen = [], "M"
+        for at, up in zip(self._across(xs), self._up(ys), strict=True):
+            if not np.isfinite(at + up):
+                pen = "M"
+                continue
+            pieces.append(f"{pen}{at:.1f} {up:.1f}")
+            pen = "L"
+        self._parts.append(f'<path class="line {text(kind)}" d="{"".join(pieces)}"/>')
+
+    def steps(self, edges: Floats, ys: Floats, kind: str) -> None:
+        """A level from each edge to the next, shape (N + 1,) and (N,)."""
+        self.line(np.repeat(edges, 2)[1:-1], np.repeat(ys, 2), kind)
+
+    def dots(self, xs: Floats, ys: Floats, kind: str) -> None:
+        """A dot for each point that is finite."""
+        places = np.unique(np.round(np.stack([self._across(xs), self._up(ys)], axis=1), 1), axis=0)
+        pieces = "".join(f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up))
+        self._parts.append(f'<path class="dots {text(kind)}" d="{pieces}"/>')
+
+    def upright_limit(self, value: float, label: str) -> None:
+        """A dashed line at a value of the axis below; none where that lies outside of it."""
+        place = float(self.x([value])[0])
+        if not 0 <= place <= 1:
+            return
+        at = float(self._across(np.array([value]))[0])
+        end = at + 4 + _LETTER * len(label) > WIDTH - _RIGHT
+        anchor, shift = ("end", -4) if end else ("start", 4)
+        self._parts.append(
+            f'<path class="limit" d="M{at:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
+            f'<text class="limit" x="{at + shift:.1f}" y="{_TOP - 6}" text-anchor="{anchor}">{text(label)}</text>'
+        )
+
+    def level_limit(self, value: float, label: str) -> None:
+        """A dashed line at a value of the axis at the side."""
+        place = float(self.y([value])[0])
+        if not 0 <= place <= 1:
+            return
+        up = float(self._up(np.array([value]))[0])
+        self._parts.append(
+            f'<path class="limit" d="M{_LEFT} {up:.1f}H{WIDTH - _RIGHT}"/>'
+            f'<text class="limit" x="{WIDTH - _RIGHT}" y="{max(up - 4, 10):.1f}" text-anchor="end">{text(label)}</text>'
+        )
+
+    def svg(self) -> str:
+        return (
+            f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{text(self.title)}">'
+            f"{self._axis_below()}{self._axis_beside()}{''.join(self._parts)}</svg>"
+        )
+
+    def _across(self, values: Floats) -> Floats:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * np.clip(self.x(values), 0.0, 1.0)
+
+    def _up(self, values: Floats) -> Floats:
+        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * np.clip(self.y(values), 0.0, 1.0)
+
+    def _axis_below(self) -> str:
+        parts, last = [], -np.inf
+        base = HEIGHT - _BOTTOM
+        ticks = self.x.ticks
+        for value, at in zip(ticks, self._across(np.array(ticks)), strict=True):
+            parts.append(f'<path class="gridline" d="M{at:.1f} {_TOP}V{base}"/>')
+            if at - last >= _TICK_ROOM:
+                parts.append(
+                    f'<text x="{at:.1f}" y="{base + 14}" text-anchor="middle">{tick_text(value, ticks)}</text>'
+                )
+                last = at
+        middle = (_LEFT + WIDTH - _RIGHT) / 2
+        parts.append(f'<path class="axis" d="M{_LEFT} {base}H{WIDTH - _RIGHT}"/>')
+        label = f'<text class="label" x="{middle}" y="{base + 31}" text-anchor="middle">{text(self.x_label)}</text>'
+        return "".join([*parts, label])
+
+    def _axis_beside(self) -> str:
+        ticks = self.y.ticks
+        parts = [
+            f'<path class="gridline" d="M{_LEFT} {up:.1f}H{WIDTH - _RIGHT}"/>'
+            f'<text x="{_LEFT - 5}" y="{up + 3.5:.1f}" text-anchor="end">{tick_text(value, ticks)}</text>'
+            for value, up in zip(ticks, self._up(np.array(ticks)), strict=True)
+        ]
+        middle = (_TOP + HEIGHT - _BOTTOM) / 2
+        label = (
+            f'<text class="label" transform="translate(11 {middle}) rotate(-90)" text-anchor="middle">'
+            f"{text(self.y_label)}</text>"
+        )
+        return "".join([*parts, label])
+
+
+def stacked_bars(title: str, names: Sequence[str], shares: Floats, kinds: Sequence[str]) -> str:
+    """Bars that lie, one a name, each of parts that add up to 1: `shares` (names, parts)."""
+    rows = []
+    for name, row in zip(names, shares, strict=True):
+        parts = "".join(
+            f'<i class="{text(kind)}" style="width:{100 * value:.2f}%" title="{100 * value:.1f} %"></i>'
+            for value, kind in zip(row, kinds, strict=True)
+            if value > 0
+        )
+        rows.append(f'<div class="bar"><span>{text(name)}</span><div>{parts}</div></div>')
+    return f'<div role="img" aria-label="{text(title)}">{"".join(rows)}</div>'

@@ -1,0 +1,186 @@
+"""Pictures of latency: how it is distributed, and how it goes with lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.metrics.slo import Slo
+from framework.metrics.token_gaps import gap_shares
+from framework.report.page.chart import Chart
+from framework.report.page.markup import Legend, Sheet, figure
+from framework.report.page.scale import Scale, fitting
+from framework.result import Result
+
+Floats = NDArray[np.float64]
+_CURVE = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
+_TOLD = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
+_CLASSES = 4  # that have a curve of their own
+_DOTS = 1_500
+_BINS = 6
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A latency: `values` (N,) in seconds, NaN where undefined; shown in `unit`, of which a second has `per_s`."""
+
+    name: str
+    words: str
+    values: Floats
+    unit: str
+    per_s: float
+    limit: str  # of the SLO, "" where it has none
+
+
+def quantities(requests: pl.DataFrame) -> list[Quantity]:
+    """TTFT, TPOT and E2E of the requests that finished."""
+    finished = (requests["state"] == "finished").to_numpy()
+
+    def column(name: str) -> Floats:
+        return np.where(finished, requests[name].to_numpy(), np.nan).astype(np.float64)
+
+    return [
+        Quantity("TTFT", "time to first token", column("ttft_s"), "s", 1.0, "ttft_s"),
+        Quantity("TPOT", "time per output token after the first", column("tpot_s"), "ms", 1e3, "tpot_s"),
+        Quantity("E2E", "from arrival to last token", column("e2e_s"), "s", 1.0, ""),
+    ]
+
+
+def distributions(result: Result, requests: pl.DataFrame, slo: Slo) -> list[str]:
+    """A curve of each latency: the share of requests, or of gaps, up to each value."""
+    found = [
+        _distribution(quantity, slo, result.workload.slo_class)
+        for quantity in quantities(requests)
+        if np.isfinite(quantity.values).any()
+    ]
+    gaps = _gaps(result, requests)
+    return [*found[:2], *([gaps] if gaps else []), *found[2:]]
+
+
+def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None) -> str:
+    values = quantity.values * quantity.per_s
+    groups = {"all": values[np.isfinite(values)]}
+    names = sorted(set(slo_class)) if slo_class is not None else []
+    if 1 < len(names) <= _CLASSES:
+        own = {name: values[(np.array(slo_class) == name) & np.isfinite(values)] for name in names}
+        groups |= {name: one for name, one in own.items() if len(one)}
+    scale = _up_to(np.concatenate(list(groups.values())))
+    chart = _shares(f"Share of requests up to each {quantity.name}", scale, f"{quantity.name} ({quantity.unit})")
+    for number, one in enumerate(groups.values()):
+        chart.line(np.quantile(one, _CURVE), _CURVE * 100, f"s{number}")
+    limits = _limits_s(slo, quantity.limit, list(groups)) if quantity.limit else {}
+    for limit_s, label in limits.items():
+        chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {quantity.unit}")
+    rows = [[f"P{100 * at:g}", *(float(np.quantile(one, at)) for one in groups.values())] for at in _TOLD]
+    columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
+    return figure(quantity.name, quantity.words, chart.svg(), _legend(groups), Sheet(columns, rows))
+
+
+def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
+    """Of all gaps between tokens; of the longest of each request where the log of steps was reduced."""
+    if result.engine.log == "full":
+        output_tokens = result.workload.output_tokens
+        upto_s, shares = gap_shares(result.step_log, result.token_log, output_tokens, len(result.instances))
+        if len(upto_s) == 0:
+            return None
+        note = "time between two tokens of a request, all gaps"
+    else:
+        upto_s = np.sort(requests["tbt_p99_s"].drop_nulls().to_numpy())
+        if len(upto_s) == 0:
+            return None
+        shares = np.arange(1, len(upto_s) + 1) / len(upto_s)
+        note = "P99 of the gaps of each request"
+    places = np.minimum(np.searchsorted(shares, _CURVE), len(upto_s) - 1)
+    values = upto_s[places] * 1e3
+    chart = _shares("Share of gaps up to each length", _up_to(values), "TBT (ms)")
+    chart.line(values, _CURVE * 100, "s0")
+    rows = [
+        [f"P{100 * at:g}", float(upto_s[min(np.searchsorted(shares, at), len(upto_s) - 1)] * 1e3)] for at in _TOLD
+    ]
+    return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
+
+
+def _shares(title: str, scale: Scale, label: str) -> Chart:
+    return Chart(title, scale, Scale(0.0, 100.0), label, "share (%)")
+
+
+def _up_to(values: Floats) -> Scale:
+    """Of what a distribution covers, but for the far ends of it."""
+    above = values[values > 0]
+    if len(above) == 0:
+        return Scale(0.0, 1.0)
+    ends = np.quantile(above, [0.005, 1.0])
+    return fitting(np.append(ends, np.median(above)))
+
+
+def _limits_s(slo: Slo, name: str, classes: Sequence[str]) -> dict[float, str]:
+    """The limits in force, each with its label; of classes where they have their own."""
+    limits: dict[float, str] = {}
+    if (limit := getattr(slo, name)) is not None:
+        limits[float(limit)] = "SLO"
+    for own, values in (slo.classes or {}).items():
+        if (limit := values.get(name)) is not None and own in classes:
+            limits.setdefault(float(limit), own)
+    return limits
+
+
+def _legend(groups: dict[str, Floats]) -> Legend:
+    entries = [(name, f"s{number}") for number, name in enumerate(groups)]
+    return Legend(entries if len(entries) > 1 else ())
+
+
+def against_lengths(requests: pl.DataFrame, slo: Slo) -> list[str]:
+    """TTFT against prompts, TPOT against outputs: a dot a request, and its percentiles by length."""
+    ttft, tpot, _ = quantities(requests)
+    return [
+        _against(requests, ttft, "input_tokens", "prompt (tokens)", slo),
+        _against(requests, tpot, "output_tokens", "output (tokens)", slo),
+    ]
+
+
+def _against(requests: pl.DataFrame, quantity: Quantity, column: str, label: str, slo: Slo) -> str:
+    lengths = requests[column].to_numpy().astype(np.float64)
+    values = quantity.values * quantity.per_s
+    known = np.flatnonzero(np.isfinite(values))
+    good = requests["good"].to_numpy()
+    chosen = _spread_out(known, _DOTS)
+    x, y = fitting(lengths[known]), fitting(values[known])
+    chart = Chart(f"{quantity.name} of requests by {label}", x, y, label, f"{quantity.name} ({quantity.unit})")
+    for kept, kind in ((True, "kept"), (False, "missed")):
+        own = chosen[good[chosen] == kept]
+        chart.dots(lengths[own], values[own], kind)
+    for limit_s in _limits_s(slo, quantity.limit, list(slo.classes or ())):
+        chart.level_limit(limit_s * quantity.per_s, f"SLO {limit_s * quantity.per_s:g} {quantity.unit}")
+    sample = f"{len(chosen):,} of {len(known):,} requests" if len(chosen) < len(known) else f"{len(known):,} requests"
+    legend = Legend((("kept the SLO", "kept"), ("missed it", "missed")))
+    sheet = Sheet(
+        [label, "requests", f"P50 ({quantity.unit})", f"P90 ({quantity.unit})", f"P99 ({quantity.unit})", "SLO kept (%)"],
+        _by_length(lengths[known], values[known], good[known]),
+    )
+    return figure(f"{quantity.name} against {label.split()[0]}", sample, chart.svg(), legend, sheet)
+
+
+def _spread_out(indices: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most so many of them, evenly spread."""
+    if len(indices) <= most:
+        return indices
+    return indices[np.linspace(0, len(indices) - 1, most).astype(np.int64)]
+
+
+def _by_length(lengths: Floats, values: Floats, good: NDArray[np.bool_]) -> list[list[str | int | float]]:
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, _BINS + 1))) if len(lengths) else np.zeros(0)
+    rows: list[list[str | int | float]] = []
+    for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        last = number == len(edges) - 2
+        own = (lengths >= low) & ((lengths <= high) if last else (lengths < high))
+        if own.any():
+            p50, p90, p99 = (float(one) for one in np.quantile(values[own], [0.5, 0.9, 0.99]))
+            rows.append([f"{low:,.0f} to {high:,.0f}", int(own.sum()), p50, p90, p99, 100 * float(good[own].mean())])
+    if len(edges) == 1:
+        p50, p90, p99 = (float(one) for one in np.quantile(values, [0.5, 0.9, 0.99]))
+        rows.append([f"{edges[0]:,.0f}", len(lengths), p50, p90, p99, 100 * float(good.mean())])
+    return rows

@@ -1,0 +1,94 @@
+"""HTML: text that cannot become markup, tables, figures, and the page around them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from framework.cli.safe_text import printable
+from framework.report.page.style import STYLE
+
+Cell = str | int | float | bool | None
+
+
+def text(value: object) -> str:
+    """Any value as text of a page: what others wrote stays text, control characters are shown."""
+    return html.escape(printable(str(value)), quote=True)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: `columns`, and rows of cells; numbers are set to the right. `code`: columns of names."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+
+    def html(self) -> str:
+        head = "".join(f'<th scope="col">{text(column)}</th>' for column in self.columns)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        caption = f"<caption>{text(self.caption)}</caption>" if self.caption else ""
+        return (
+            f'<div class="scroll" tabindex="0"><table>{caption}'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return '<td class="n">–</td>'
+    if isinstance(value, bool):
+        return f"<td>{'yes' if value else 'no'}</td>"
+    if isinstance(value, int):
+        return f'<td class="n">{value:,}</td>'
+    if isinstance(value, float):
+        return f'<td class="n"><data value="{value!r}">{_short(value)}</data></td>'
+    return f"<td>{text(value)}</td>"
+
+
+def _short(value: float) -> str:
+    if value == 0 or abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the lines of a figure are: (label, class of the series)."""
+
+    entries: Sequence[tuple[str, str]]
+
+    def html(self) -> str:
+        items = "".join(f'<li><i class="{text(kind)}"></i>{text(label)}</li>' for label, kind in self.entries)
+        return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def figure(title: str, note: str, svg: str, legend: Legend, sheet: Sheet) -> str:
+    """A picture with its title, its legend, and the table that says the same."""
+    return (
+        f"<figure><figcaption><strong>{text(title)}</strong> <span>{text(note)}</span></figcaption>"
+        f"{legend.html()}{svg}<details><summary>Table: {text(title)}</summary>{sheet.html()}</details></figure>"
+    )
+
+
+def section(anchor: str, title: str, parts: Iterable[str], note: str = "") -> str:
+    """A part of the page under a heading."""
+    said = f'<p class="note">{text(note)}</p>' if note else ""
+    return f'<section id="{text(anchor)}"><h2>{text(title)}</h2>{said}{"".join(parts)}</section>'
+
+
+def grid(parts: Iterable[str]) -> str:
+    """Figures beside each other as far as there is room."""
+    return f'<div class="grid">{"".join(parts)}</div>'
+
+
+def document(title: str, body: str) -> str:
+    """The whole page."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{text(title)}</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
+    )

@@ -1,0 +1,166 @@
+"""The report of one run: what it came to, why, and all that stands behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from framework.diagnosis.findings import Diagnosis, diagnose
+from framework.metrics.catalogue import METRICS
+from framework.objective.goodput import Measurement
+from framework.report.numbers import number, percent
+from framework.report.page.latency import against_lengths, distributions
+from framework.report.page.markup import Sheet, document, grid, section, text
+from framework.report.page.over_time import over_time
+from framework.report.page.where import where_time_went, worst_requests
+
+Summary = Mapping[str, Any]
+_SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
+
+
+def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str) -> str:
+    """The page as HTML. `settings`: all of the run's, by name; `command`: what repeats it."""
+    result, evaluation, slo = measurement.result, measurement.evaluation, measurement.slo
+    summary, requests = evaluation.summary, evaluation.requests
+    diagnosis = diagnose(result, evaluation, slo)
+    pictures, window_s = over_time(result, requests["good"].to_numpy())
+    parts = [
+        _head(summary),
+        _tiles(summary, settings, requests),
+        section("why", "Why goodput was lost", [_why(diagnosis)]),
+        section("latency", "Latency", [grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])]),
+    ]
+    if pictures:
+        parts.append(section("time", "Over time", [grid(pictures)], f"in windows of {window_s:g} s"))
+    if (went := where_time_went(result, requests)) is not None:
+        parts.append(section("phases", "Where the time went", [went]))
+    parts.append(section("pools", "Pools", [_pools(evaluation.pools)]))
+    if result.workload.slo_class is not None:
+        parts.append(section("classes", "Classes of requests", [_classes(requests, result.workload.slo_class)]))
+    if (worst := worst_requests(result, requests, slo, diagnosis)) is not None:
+        note = "by the factor by which they missed a limit; those that were not served last"
+        parts.append(section("worst", "The requests that fared worst", [worst], note))
+    parts.append(section("figures", "All figures", [_figures(summary)]))
+    parts.append(section("source", "Configuration and provenance", _source(summary, settings, command)))
+    data = json.dumps(summary, allow_nan=False).replace("<", "\\u003c")
+    body = f'<main>{"".join(parts)}</main><script type="application/json" id="summary">{data}</script>'
+    return document(f"{summary['policy']} on {summary['trace']}", body)
+
+
+def _head(summary: Summary) -> str:
+    twin = ' <span class="mark">TWIN, not the real trace</span>' if summary["trace_source"] == "twin" else ""
+    gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
+    lines = [f"{summary['offered']:,} requests in {number(summary['duration'])} s on {gpus}, seed {summary['seed']}"]
+    if summary["extrapolated"]:
+        share = percent(summary["extrapolated"])
+        lines.append(f"{share} of the busy time rests on step times beyond what was measured")
+    links = [("why", "why"), ("latency", "latency"), ("time", "over time"), ("phases", "where the time went")]
+    links += [("worst", "worst requests"), ("figures", "all figures"), ("source", "configuration")]
+    nav = "".join(f'<a href="#{anchor}">{label}</a>' for anchor, label in links)
+    said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines)
+    return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{twin}</h1>{said}<nav>{nav}</nav>"
+
+
+def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame) -> str:
+    bound = summary.get("share_of_bound")
+    of_bound = f"{percent(bound)} of what any schedule could reach" if bound is not None else ""
+    good = f"{int(requests['good'].sum()):,} of {summary['offered']:,} requests"
+    tiles = [
+        _tile("Goodput", summary["request_goodput"], number(summary["request_goodput"]), "requests/s", of_bound),
+        _tile("SLO kept", summary["slo_attainment"], percent(summary["slo_attainment"]), "", good),
+        _limited("TTFT P99", summary["p99_ttft_ms"], settings.get("slo.ttft_s"), requests["ttft_ok"]),
+        _limited("TPOT P99", summary["p99_tpot_ms"], settings.get("slo.tpot_s"), requests["tpot_ok"]),
+        _tile("Throughput", summary["output_throughput"], number(summary["output_throughput"]), "tokens/s",
+              f"{number(summary['request_throughput'])} requests/s"),
+        _tile("GPUs", summary["mfu"], percent(summary["mfu"]), "of peak FLOP/s",
+              f"{percent(summary['mbu'])} of peak bandwidth"),
+    ]  # fmt: skip
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _tile(name: str, value: float | None, shown: str, unit: str, below: str, kind: str = "") -> str:
+    data = f'<data value="{value!r}">{text(shown)}</data>' if value is not None else text(shown)
+    return (
+        f'<div class="tile"><span>{text(name)}</span><b class="{kind}">{data} <span>{text(unit)}</span></b>'
+        f"<small>{text(below)}</small></div>"
+    )
+
+
+def _limited(name: str, value_ms: float | None, limit_s: float | None, kept: pl.Series) -> str:
+    """A latency beside its limit; the unit is that in which both read well."""
+    if value_ms is None:
+        return _tile(name, None, "–", "", "undefined")
+    factor, unit = (1e-3, "s") if value_ms >= 1e3 else (1.0, "ms")
+    below, kind = "no limit for all", ""
+    if limit_s is not None:
+        share = percent(float(kept.mean() or 0.0))  # type: ignore[arg-type]
+        below = f"limit {number(limit_s * 1e3 * factor)} {unit}, kept by {share}"
+        kind = "ok" if value_ms <= 1e3 * limit_s else "miss"
+    return _tile(name, value_ms, number(value_ms * factor), unit, below, kind)
+
+
+def _why(diagnosis: Diagnosis) -> str:
+    if not diagnosis.findings:
+        kept = diagnosis.offered - diagnosis.lost
+        return f"<p>{kept:,} of {diagnosis.offered:,} requests kept the SLO; no cause cost 1 % of them.</p>"
+    told = [f"<p>{diagnosis.lost:,} of {diagnosis.offered:,} requests were lost. {text(diagnosis.signature)}.</p>"]
+    for finding in diagnosis.findings:
+        told.append(
+            f'<div class="finding"><p><strong>{text(finding.title)}</strong>: {finding.lost:,} requests, '
+            f"{percent(finding.share)} of all.</p><p>{text(finding.evidence)}</p>"
+            f'<p class="note">Settings that act on it: <code>{text(finding.settings)}</code></p></div>'
+        )
+    rest = diagnosis.lost - sum(finding.lost for finding in diagnosis.findings)
+    if rest:
+        told.append(f'<p class="note">{rest:,} more requests were lost to causes that cost less than 1 %.</p>')
+    return "".join(told)
+
+
+def _pools(pools: pl.DataFrame) -> str:
+    rows = [
+        [row["pool"], row["role"], row["instances"], row["gpus"], percent(row["utilization"]),
+         percent(row["kv_utilization"]), row["mean_batch"]]
+        for row in pools.iter_rows(named=True)
+    ]  # fmt: skip
+    columns = ["pool", "role", "instances", "GPUs", "time in steps", "KV memory in use", "mean decode batch"]
+    return Sheet(columns, rows).html()
+
+
+def _classes(requests: pl.DataFrame, slo_class: tuple[str, ...]) -> str:
+    table = requests.with_columns(pl.Series("slo_class", slo_class))
+    rows = []
+    for (name,), own in sorted(table.group_by("slo_class"), key=lambda pair: str(pair[0][0])):
+        p99_ttft, p99_tpot = own["ttft_s"].quantile(0.99, "linear"), own["tpot_s"].quantile(0.99, "linear")
+        rows.append(
+            [str(name), len(own), percent(float(own["good"].mean() or 0.0)), own["ttft_s"].median(), p99_ttft,  # type: ignore[arg-type]
+             _ms(own["tpot_s"].median()), _ms(p99_tpot)]
+        )  # fmt: skip
+    columns = ["class", "requests", "SLO kept", "TTFT P50 (s)", "P99 (s)", "TPOT P50 (ms)", "P99 (ms)"]
+    return Sheet(columns, rows).html()
+
+
+def _ms(value_s: Any) -> float | None:
+    return None if value_s is None else 1e3 * float(value_s)
+
+
+def _figures(summary: Summary) -> str:
+    rows = [
+        [key, value, METRICS.get(key, "")]
+        for key, value in summary.items()
+        if key not in _SOURCE and (value is None or isinstance(value, (int, float, str)))
+    ]
+    table = Sheet(["key of summary.json", "value", "what it is"], rows).html()
+    return f"<details><summary>{len(rows)} figures</summary>{table}</details>"
+
+
+def _source(summary: Summary, settings: Mapping[str, Any], command: str) -> list[str]:
+    rows = [[key, json.dumps(summary[key]) if isinstance(summary[key], dict) else summary[key]] for key in _SOURCE]
+    chosen = [[key, json.dumps(value, default=str)] for key, value in settings.items()]
+    return [
+        f"<pre><code>{text(command)}</code></pre>",
+        Sheet(["source", ""], rows).html(),
+        f"<details><summary>{len(chosen)} settings</summary>{Sheet(['setting', 'value'], chosen).html()}</details>",
+    ]

@@ -1,0 +1,79 @@
+"""How a page looks: by day and by night, on a telephone, and on paper."""
+
+from __future__ import annotations
+
+# The colours of Okabe and Ito, darker by day and lighter by night where the contrast asks for it.
+STYLE = """
+:root{--paper:#fff;--ink:#1a1c20;--soft:#5b616b;--line:#d9dce1;--grid:#eceef1;--card:#f6f7f9;
+--c0:#0072b2;--c1:#c04a00;--c2:#00805d;--c3:#b0508a;--c4:#2a93d1;--c5:#a86f00;--c6:#444;--c7:#7a5cc4;
+--good:#00805d;--bad:#c04a00;--limit:#8a1c4a}
+@media screen and (prefers-color-scheme:dark){:root{--paper:#14161a;--ink:#e8eaee;--soft:#a2a9b4;--line:#3a3f48;
+--grid:#262a31;--card:#1d2026;--c0:#56b4e9;--c1:#f08a4b;--c2:#3cc79a;--c3:#e08cc0;--c4:#9bd0f2;--c5:#e6b94a;
+--c6:#bbb;--c7:#b39bf0;--good:#3cc79a;--bad:#f08a4b;--limit:#f47fa8}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.2rem clamp(.8rem,3vw,2rem) 3rem;max-width:78rem;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif}
+h1{font-size:1.55rem;line-height:1.2;margin:0 0 .2rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2.2rem 0 .5rem;padding-top:.6rem;border-top:1px solid var(--line)}
+p{margin:.3rem 0 .6rem;max-width:72ch;overflow-wrap:anywhere}
+.sub,.note,figcaption span,.tile small{color:var(--soft)}
+.mark{background:#f2c200;color:#111;padding:.05rem .45rem;border-radius:.2rem;font-weight:600}
+nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.8rem 0;font-size:.9rem}
+a{color:var(--c0)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.6rem;margin:1rem 0}
+.tile{background:var(--card);border:1px solid var(--line);border-radius:.4rem;padding:.55rem .75rem}
+.tile b{display:block;font-size:1.45rem;line-height:1.25;font-variant-numeric:tabular-nums}
+.tile span{font-size:.85rem}
+.tile small{display:block;font-size:.8rem;line-height:1.35}
+.ok{color:var(--good)}.miss{color:var(--bad)}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1rem 1.6rem;align-items:start}
+figure{margin:0;min-width:0;max-width:38rem;break-inside:avoid}
+figure.wide{max-width:none}
+figcaption{font-size:.92rem;line-height:1.35}
+figcaption span{font-size:.85rem}
+svg{display:block;width:100%;height:auto;font:11px system-ui,"Segoe UI",Roboto,Arial,"DejaVu Sans",sans-serif}
+svg text{fill:var(--soft)}
+svg .label{fill:var(--ink)}
+.axis{stroke:var(--line);fill:none}.gridline{stroke:var(--grid);fill:none}
+.limit{stroke:var(--limit);stroke-width:1.4;stroke-dasharray:5 3;fill:none}
+svg text.limit{fill:var(--limit);stroke:none}
+.line{fill:none;stroke-width:1.8;stroke-linejoin:round}
+.dots{fill:none;stroke-width:3.4;stroke-linecap:round;stroke-opacity:.55}
+.s0{stroke:var(--c0)}.s1{stroke:var(--c1);stroke-dasharray:7 2}.s2{stroke:var(--c2);stroke-dasharray:7 2 2 2}
+.s3{stroke:var(--c3);stroke-dasharray:2 2}.s4{stroke:var(--c4)}.s5{stroke:var(--c5);stroke-dasharray:7 2}
+.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
+.kept{stroke:var(--c0)}.missed{stroke:var(--c1);stroke-opacity:.9}
+.bar .f0{background:var(--c0)}.bar .f1{background:var(--c1)}.bar .f2{background:var(--c2)}.bar .f3{background:var(--c3)}.bar .f4{background:var(--c4)}.bar .f5{background:var(--c5)}
+.bar .f6{background:var(--c6)}.bar .f7{background:var(--c7)}
+.bar{display:grid;grid-template-columns:minmax(6rem,11rem) 1fr;gap:.2rem .7rem;align-items:center;margin:.35rem 0;
+font-size:.86rem;line-height:1.2}
+.bar>span{text-align:right}
+.bar>div{display:flex;height:1.5rem;gap:1px}
+.bar i{display:block;height:100%;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.legend{display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:.15rem 0;padding:0;list-style:none;font-size:.82rem}
+.legend i{display:inline-block;width:1.3em;height:0;margin-right:.35em;vertical-align:middle;border-top:3px solid}
+.legend i.s0,.legend i.kept{color:var(--c0)}.legend i.s1,.legend i.missed{color:var(--c1);border-top-style:dashed}
+.legend i.s2{color:var(--c2);border-top-style:dashed}.legend i.s3{color:var(--c3);border-top-style:dotted}
+.legend i.s4{color:var(--c4)}.legend i.s5{color:var(--c5);border-top-style:dashed}.legend i.s6{color:var(--c6)}
+.legend i.s7{color:var(--c7)}
+.legend i.limit{color:var(--limit);border-top:2px dashed}
+.legend i.f0,.legend i.f1,.legend i.f2,.legend i.f3,.legend i.f4,.legend i.f5,.legend i.f6,.legend i.f7{
+width:.8em;height:.8em;border:0;border-radius:.15em}
+.legend i.f0{background:var(--c0)}.legend i.f1{background:var(--c1)}.legend i.f2{background:var(--c2)}
+.legend i.f3{background:var(--c3)}.legend i.f4{background:var(--c4)}.legend i.f5{background:var(--c5)}
+.legend i.f6{background:var(--c6)}.legend i.f7{background:var(--c7)}
+.finding{border-left:4px solid var(--bad);background:var(--card);padding:.5rem .8rem;margin:.5rem 0;border-radius:.2rem}
+.finding p{margin:.15rem 0}
+.scroll{overflow-x:auto;max-width:100%}
+table{border-collapse:collapse;font-size:.84rem;margin:.3rem 0;font-variant-numeric:tabular-nums}
+caption{text-align:left;color:var(--soft)}
+th,td{padding:.18rem .6rem .18rem 0;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
+th{font-weight:600;white-space:nowrap}
+td.n{text-align:right;white-space:nowrap}
+td{max-width:34rem;overflow-wrap:anywhere}
+summary{cursor:pointer;font-size:.82rem;color:var(--soft);padding:.15rem 0}
+code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
+pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:pre-wrap}
+@media print{body{max-width:none;padding:0;font-size:10pt}nav,summary{display:none}.scroll{overflow:visible}
+h2{break-after:avoid}.tile,.finding{break-inside:avoid}.grid{grid-template-columns:1fr 1fr}}
+"""
