@@ -137,7 +137,7 @@ def _alone(steps_s: Floats, mixed_s: Floats) -> Floats:
 
 
 def _stalls(leaps: NDArray[Any], log: NDArray[Any], step_s: Floats) -> tuple[float, float]:
-    """What a prefill adds to a gap of those who decode on its instance, median, and the seconds from one to the next."""
+    """What a prefill adds to a gap of those who decode beside it, median, and the seconds from one to the next."""
     mixed = leaps[leaps["prefill_tokens"] > 0]
     decoding = np.isin(log["instance"], np.unique(leaps["instance"]))
     alone = log[(log["batch"] == 0) & (log["stream"] == 0) & decoding]

@@ -42,10 +42,16 @@ class Diagnosis:
     losses: Losses
 
     def lines(self, most: int = 2) -> list[str]:
-        """For a terminal: one line each for the causes that cost most."""
-        shown = [f"{finding.title}: {finding.lost:,} of {self.lost:,} lost requests. {finding.evidence}"
-                 for finding in self.findings[:most]]  # fmt: skip
-        return [f"why: {line}" for line in shown]
+        """For a terminal: a line for each of the causes that cost most."""
+        return [
+            f"why: {finding.title}: {finding.lost:,} of {self.lost:,} lost requests. {finding.evidence}"
+            for finding in self.findings[:most]
+        ]
+
+
+def is_worth_telling(requests: int, lost: int) -> bool:
+    """Whether so many lost requests, of so many, are more than the odd one."""
+    return lost >= max(LEAST, LEAST_SHARE * requests)
 
 
 def diagnose(result: Result, evaluation: Evaluation, slo: Slo) -> Diagnosis:
@@ -55,7 +61,7 @@ def diagnose(result: Result, evaluation: Evaluation, slo: Slo) -> Diagnosis:
     found = []
     for name in CAUSES:
         lost = int(losses.of(name).sum())
-        if lost >= max(LEAST, LEAST_SHARE * len(losses.cause)):
+        if is_worth_telling(len(losses.cause), lost):
             found.append(case.finding(name, lost))
     found.sort(key=lambda finding: -finding.lost)
     signature = _signature(losses) if found else ""
@@ -131,9 +137,8 @@ class _Case:
         steps = self.losses.steps
         assert steps is not None
         evidence = (
-            f"Prefills of others add {self._of_decoding('interference', chosen)}: a prefill comes between every "
-            f"{_time(steps.stall_every_s)} on an instance and adds {_time(steps.stall_s)} to a gap of "
-            f"{_time(steps.step_s)}."
+            f"Prefills of others add {self._of_decoding('interference', chosen)}: on each instance one comes every "
+            f"{_time(steps.stall_every_s)} and adds {_time(steps.stall_s)} to a gap of {_time(steps.step_s)}."
         )
         return "Prefills stall decodes, periodically", evidence, "engine.token_budget, policy=distserve"
 
@@ -214,8 +219,8 @@ _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
     "held": (
         "Requests queue though instances have time",
         lambda waiting: (
-            f"the instances that they wait at are {_percent(waiting.busy)} busy, and decodes read {_percent(waiting.kv)} "
-            f"of the KV memory of {waiting.kv_pool}"
+            f"the instances that they wait at are {_percent(waiting.busy)} busy, "
+            f"and decodes read {_percent(waiting.kv)} of the KV memory of {waiting.kv_pool}"
         ),
         "policy, engine.max_batch, engine.watermark",
     ),

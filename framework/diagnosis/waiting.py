@@ -12,6 +12,7 @@ from framework.result import Result
 
 Floats = NDArray[np.float64]
 _CELLS, _MOST_WINDOWS = 2_000_000, 8_000  # windows times instances: short windows, for queues are short
+_FEW_WINDOWS = 400  # for what changes slowly
 _FULL = 0.8  # share of the KV memory that decodes read, from which admissions wait for it
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
@@ -60,7 +61,7 @@ def waiting_of(result: Result) -> Waiting | None:
     members = of_pool.sum(axis=1)[pool]
     others = ((of_pool @ share)[pool] - share) / np.maximum(members - 1, 1)[:, None]
     others = np.where(members[:, None] > 1, others, 1.0)
-    kv, seats = _filled(result, windows, queued_s.sum(axis=0))
+    kv, seats = _filled(result, (end_s - start_s) / _FEW_WINDOWS)
     fullest = int(np.argmax(kv))
     return Waiting(
         busy=float((share * queued_s).sum() / queued_s.sum()),
@@ -90,10 +91,12 @@ def _busy_s(result: Result, windows: Windows) -> Floats:
     return integral(windows, leaps["start_s"], end_s, np.ones(len(leaps)), at, len(result.instances))
 
 
-def _filled(result: Result, windows: Windows, weight: Floats) -> tuple[list[float], list[float]]:
-    """Of each pool the share of its KV memory that decodes read, and of its seats that they take, by `weight`."""
+def _filled(result: Result, window_s: float) -> tuple[list[float], list[float]]:
+    """Of each pool the share of its KV memory that decodes read, and of its seats that they take, while any wait."""
     good = np.zeros(len(result.requests), np.bool_)
-    table = time_series(result, good, windows.window_s)
+    table = time_series(result, good, window_s)
+    whole = table.filter(table["pool"].is_null())
+    weight = (whole["queue"] * whole["window_s"]).to_numpy()
     kv, seats = [], []
     for pool in result.cluster.pools:
         own = table.filter(table["pool"] == pool.name)

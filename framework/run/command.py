@@ -13,12 +13,14 @@ from omegaconf import DictConfig
 
 from framework.cli.terminal import progress_bar, results_console
 from framework.codes import REASON_LENGTH
+from framework.objective.goodput import Measurement
 from framework.report.capacity_table import capacity_table
 from framework.report.run_table import run_table
 from framework.result import Result
 from framework.run.job import chosen as chosen_options
 from framework.run.job import perform, sweep_job
 
+_LEAST_LOST = 0.01  # share of the requests
 _LONG_S = 1.0  # of hooks: what is worth a note
 _RIVALS = ("chunked", "distserve")  # one that mixes both phases on its instances, one that keeps them apart
 
@@ -35,6 +37,8 @@ def execute(config: DictConfig) -> float:
     console.print(run_table(measurement.evaluation, measurement.slo))
     if measurement.probes is not None:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
+    for line in _why(measurement):
+        console.print(line, markup=False, highlight=False)
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None and ".py:" not in chosen["policy"]:
@@ -44,6 +48,17 @@ def execute(config: DictConfig) -> float:
     _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
     return measurement.value
+
+
+def _why(measurement: Measurement) -> list[str]:
+    """What cost the requests that missed the SLO, where that is more than the odd one."""
+    summary = measurement.evaluation.summary
+    lost = round((1 - summary["slo_attainment"]) * summary["offered"])
+    if lost < _LEAST_LOST * summary["offered"]:
+        return []
+    from framework.diagnosis.findings import diagnose
+
+    return diagnose(measurement.result, measurement.evaluation, measurement.slo).lines()
 
 
 def _tell_of_hooks(result: Result) -> None:

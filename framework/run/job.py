@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
-_NOT_OF_THE_RUN = ("hydra", "output", "store", "force")  # where results go changes none of them
+_NOT_OF_THE_RUN = ("hydra", "output", "report", "store", "force")  # where results go changes none of them
 
 
 def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
@@ -32,12 +35,12 @@ def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directo
     """The record of `config` in `store`, put there by running it if it is not there, or if `config.force` is set.
 
     The files of the run go to `directory`, if any; of a run that is not repeated that is its summary alone. A run that
-    is to leave more than that (`output`) is repeated.
+    is to leave more than that (`output`, `report`) is repeated.
     """
     objective, experiment = _parts(config)
     settings = flattened(config)
     key = run_key(settings, experiment)
-    record = None if config.force or any(config.output.values()) else store.get(key)
+    record = None if config.force or config.report or any(config.output.values()) else store.get(key)
     if record is None:
         measurement = _measured(config, objective, experiment, directory)
         record = Record(key, settings, dict(choices), measurement.evaluation.summary, measurement.value)
@@ -86,8 +89,9 @@ def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:
 
 
 def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
-    if not isinstance(config.force, bool):
-        raise InputError(f"force must be true or false, got {config.force!r}")
+    for name in ("force", "report"):
+        if not isinstance(config[name], bool):
+            raise InputError(f"{name} must be true or false, got {config[name]!r}")
     objective = build(config, "objective")
     if not isinstance(objective, Objective):
         raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
@@ -105,8 +109,19 @@ def _measured(
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
-        tables = tables_of(result, evaluation, asked.series_s, asked.phases)
-        write(directory, result, evaluation, asked.steps, asked.timeline, tables)
+        further = tables_of(result, evaluation, asked.series_s, asked.phases)
+        if config.report:
+            further["report.html"] = partial(_page, measurement, flattened(config))
+        write(directory, result, evaluation, asked.steps, asked.timeline, further)
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
     return measurement
+
+
+def _page(measurement: Measurement, settings: Mapping[str, Any]) -> str:
+    """The report, whose code is loaded only here."""
+    from framework.report.page.run_page import run_page
+
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
+    return run_page(measurement, settings, f"{program} {shlex.join(words)}")

@@ -26,11 +26,11 @@ def write(
     evaluation: Evaluation,
     steps: bool = False,
     timeline: bool = False,
-    tables: Mapping[str, Callable[[], pl.DataFrame]] | None = None,
+    further: Mapping[str, Callable[[], pl.DataFrame | str]] | None = None,
 ) -> list[Path]:
     """Write summary.json and requests.parquet, with `steps` steps.parquet, with `timeline` timeline.json.gz.
 
-    `tables` are further ones, by the name of the file; `tables_of` makes some.
+    `further` are tables and texts, by the name of the file; `tables_of` makes some.
     Returns the files. Raises InputError if one cannot be written, or needs a step log that the run did not keep; then
     none of them is left behind, and those of an earlier run in `directory` stay as they were.
     """
@@ -45,16 +45,16 @@ def write(
         writers["steps.parquet"] = lambda file: step_table(result).write_parquet(file)
     if timeline:
         writers["timeline.json.gz"] = lambda file: write_timeline(result, file)
-    for name, made in (tables or {}).items():
-        writers[name] = _table_writer(made)
+    for name, made in (further or {}).items():
+        writers[name] = _writer(made)
     return _write_all(directory, writers)
 
 
 def tables_of(
     result: Result, evaluation: Evaluation, series_s: float | None, phases: bool
-) -> dict[str, Callable[[], pl.DataFrame]]:
+) -> dict[str, Callable[[], pl.DataFrame | str]]:
     """The run in windows of `series_s` seconds, and where the time of each request went, if asked for."""
-    tables: dict[str, Callable[[], pl.DataFrame]] = {}
+    tables: dict[str, Callable[[], pl.DataFrame | str]] = {}
     if series_s is not None:
         good = evaluation.requests["good"].to_numpy()
         tables["series.parquet"] = lambda: time_series(result, good, series_s)
@@ -63,8 +63,15 @@ def tables_of(
     return tables
 
 
-def _table_writer(made: Callable[[], pl.DataFrame]) -> Callable[[IO[bytes]], object]:
-    return lambda file: made().write_parquet(file)
+def _writer(made: Callable[[], pl.DataFrame | str]) -> Callable[[IO[bytes]], object]:
+    def write_to(file: IO[bytes]) -> None:
+        content = made()
+        if isinstance(content, str):
+            file.write(content.encode())
+        else:
+            content.write_parquet(file)
+
+    return write_to
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ FLOORS = (
     "framework.simulate",
     "framework.calibration",
     "framework.objective",
+    "framework.diagnosis",
     "framework.report",
     "framework.run",
     "framework.plugins",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from framework.metrics.slo import Slo
 from framework.metrics.token_gaps import gap_shares
 from framework.report.page.chart import Chart
-from framework.report.page.markup import Legend, Sheet, figure
+from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale, fitting
 from framework.result import Result
 
@@ -75,7 +76,9 @@ def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None)
     limits = _limits_s(slo, quantity.limit, list(groups)) if quantity.limit else {}
     for limit_s, label in limits.items():
         chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {quantity.unit}")
-    rows = [[f"P{100 * at:g}", *(float(np.quantile(one, at)) for one in groups.values())] for at in _TOLD]
+    rows: list[list[Cell]] = [
+        [f"P{100 * at:g}", *(float(np.quantile(one, at)) for one in groups.values())] for at in _TOLD
+    ]
     columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
     return figure(quantity.name, quantity.words, chart.svg(), _legend(groups), Sheet(columns, rows))
 
@@ -98,8 +101,9 @@ def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
     values = upto_s[places] * 1e3
     chart = _shares("Share of gaps up to each length", _up_to(values), "TBT (ms)")
     chart.line(values, _CURVE * 100, "s0")
-    rows = [
-        [f"P{100 * at:g}", float(upto_s[min(np.searchsorted(shares, at), len(upto_s) - 1)] * 1e3)] for at in _TOLD
+    told = np.minimum(np.searchsorted(shares, _TOLD), len(upto_s) - 1)
+    rows: list[list[Cell]] = [
+        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(_TOLD, upto_s[told], strict=True)
     ]
     return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
 
@@ -158,7 +162,14 @@ def _against(requests: pl.DataFrame, quantity: Quantity, column: str, label: str
     sample = f"{len(chosen):,} of {len(known):,} requests" if len(chosen) < len(known) else f"{len(known):,} requests"
     legend = Legend((("kept the SLO", "kept"), ("missed it", "missed")))
     sheet = Sheet(
-        [label, "requests", f"P50 ({quantity.unit})", f"P90 ({quantity.unit})", f"P99 ({quantity.unit})", "SLO kept (%)"],
+        [
+            label,
+            "requests",
+            f"P50 ({quantity.unit})",
+            f"P90 ({quantity.unit})",
+            f"P99 ({quantity.unit})",
+            "SLO kept (%)",
+        ],
         _by_length(lengths[known], values[known], good[known]),
     )
     return figure(f"{quantity.name} against {label.split()[0]}", sample, chart.svg(), legend, sheet)
@@ -171,10 +182,10 @@ def _spread_out(indices: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return indices[np.linspace(0, len(indices) - 1, most).astype(np.int64)]
 
 
-def _by_length(lengths: Floats, values: Floats, good: NDArray[np.bool_]) -> list[list[str | int | float]]:
+def _by_length(lengths: Floats, values: Floats, good: NDArray[np.bool_]) -> list[list[Cell]]:
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, _BINS + 1))) if len(lengths) else np.zeros(0)
-    rows: list[list[str | int | float]] = []
-    for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    rows: list[list[Cell]] = []
+    for number, (low, high) in enumerate(pairwise(edges)):
         last = number == len(edges) - 2
         own = (lengths >= low) & ((lengths <= high) if last else (lengths < high))
         if own.any():

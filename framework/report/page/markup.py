@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from framework.cli.safe_text import printable
+from framework.cli.safe_text import masked, printable
 from framework.report.page.style import STYLE
 
 Cell = str | int | float | bool | None
@@ -14,19 +14,23 @@ Cell = str | int | float | bool | None
 
 def text(value: object) -> str:
     """Any value as text of a page: what others wrote stays text, control characters are shown."""
-    return html.escape(printable(str(value)), quote=True)
+    return html.escape(printable(masked(str(value))), quote=True).replace(" %", "\u00a0%")
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: `columns`, and rows of cells; numbers are set to the right. `code`: columns of names."""
+    """A table: `columns`, and rows of cells; numbers are set to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
 
     def html(self) -> str:
-        head = "".join(f'<th scope="col">{text(column)}</th>' for column in self.columns)
+        first = self.rows[0] if self.rows else [""] * len(self.columns)
+        marks = ["" if isinstance(cell, str) else ' class="n"' for cell in first]
+        head = "".join(
+            f'<th scope="col"{mark}>{text(column)}</th>' for column, mark in zip(self.columns, marks, strict=True)
+        )
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         caption = f"<caption>{text(self.caption)}</caption>" if self.caption else ""
         return (

@@ -52,11 +52,18 @@ def over_time(result: Result, good: NDArray[np.bool_]) -> tuple[list[str], float
     window_s = max(nice((end_s - start_s) / _WINDOWS), (end_s - start_s) / _WINDOWS)
     series = time_series(result, good, window_s)
     pools = [pool.name for pool in result.cluster.pools]
-    return [_drawn(panel, series, pools) for panel in _PANELS if _is_known(panel, series)], window_s
+    return [_drawn(panel, series, pools) for panel in _PANELS if _says_something(panel, series)], window_s
 
 
-def _is_known(panel: _Panel, series: pl.DataFrame) -> bool:
-    return any(series[column].drop_nulls().len() > 0 for column, _ in panel.columns)
+def _says_something(panel: _Panel, series: pl.DataFrame) -> bool:
+    """Whether it is known, and the number of instances at work changes, where that is what it shows."""
+    if not any(series[column].drop_nulls().len() > 0 for column, _ in panel.columns):
+        return False
+    if panel.title != "Instances":
+        return True
+    by_pool = series.filter(pl.col("pool").is_not_null()).group_by("pool")
+    different = by_pool.agg(pl.col("instances_active").n_unique())["instances_active"].to_numpy()
+    return bool((different > 1).any())
 
 
 def _drawn(panel: _Panel, series: pl.DataFrame, pools: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from framework.metrics.catalogue import METRICS
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
-from framework.report.page.markup import Sheet, document, grid, section, text
+from framework.report.page.markup import Cell, Sheet, document, grid, section, text
 from framework.report.page.over_time import over_time
 from framework.report.page.where import where_time_went, worst_requests
 
@@ -75,7 +75,7 @@ def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame
         _limited("TPOT P99", summary["p99_tpot_ms"], settings.get("slo.tpot_s"), requests["tpot_ok"]),
         _tile("Throughput", summary["output_throughput"], number(summary["output_throughput"]), "tokens/s",
               f"{number(summary['request_throughput'])} requests/s"),
-        _tile("GPUs", summary["mfu"], percent(summary["mfu"]), "of peak FLOP/s",
+        _tile("Peak FLOP/s used", summary["mfu"], percent(summary["mfu"]), "",
               f"{percent(summary['mbu'])} of peak bandwidth"),
     ]  # fmt: skip
     return f'<div class="tiles">{"".join(tiles)}</div>'
@@ -131,7 +131,7 @@ def _pools(pools: pl.DataFrame) -> str:
 
 def _classes(requests: pl.DataFrame, slo_class: tuple[str, ...]) -> str:
     table = requests.with_columns(pl.Series("slo_class", slo_class))
-    rows = []
+    rows: list[list[Cell]] = []
     for (name,), own in sorted(table.group_by("slo_class"), key=lambda pair: str(pair[0][0])):
         p99_ttft, p99_tpot = own["ttft_s"].quantile(0.99, "linear"), own["tpot_s"].quantile(0.99, "linear")
         rows.append(
@@ -157,7 +157,8 @@ def _figures(summary: Summary) -> str:
 
 
 def _source(summary: Summary, settings: Mapping[str, Any], command: str) -> list[str]:
-    rows = [[key, json.dumps(summary[key]) if isinstance(summary[key], dict) else summary[key]] for key in _SOURCE]
+    rows = [[key, json.dumps(value) if isinstance(value, dict) else str(value)]
+            for key, value in ((key, summary[key]) for key in _SOURCE)]  # fmt: skip
     chosen = [[key, json.dumps(value, default=str)] for key, value in settings.items()]
     return [
         f"<pre><code>{text(command)}</code></pre>",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _TICKS = 5
 _WIDE = 30.0  # largest / smallest, from which an axis is logarithmic
-_MANY_DECADES = 3.0  # from which only powers of ten have ticks
+_FEW_DECADES, _MANY_DECADES = 2.0, 3.5  # from which fewer values, and only powers of ten, have ticks
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,8 @@ class Scale:
 
     def _log_ticks(self) -> list[float]:
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        parts = (1.0, 2.0, 5.0) if math.log10(self.high / self.low) < _MANY_DECADES - 1 else (1.0, 3.0)
-        if math.log10(self.high / self.low) >= _MANY_DECADES:
-            parts = (1.0,)
+        wide = math.log10(self.high / self.low)
+        parts = [1.0, 2.0, 5.0] if wide < _FEW_DECADES else [1.0, 3.0] if wide < _MANY_DECADES else [1.0]
         every = [part * 10.0**decade for decade in decades for part in parts]
         return [value for value in every if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
 
@@ -74,6 +73,6 @@ def tick_text(value: float, ticks: Sequence[float] = ()) -> str:
     """With as many decimals as it takes to tell ticks apart; thousands as k, millions as M."""
     largest = max((abs(tick) for tick in ticks), default=abs(value))
     for factor, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor and largest >= 10 * factor / 10:
+        if abs(value) >= factor and largest >= factor:
             return f"{value / factor:.6g}{letter}"
     return f"{value:.6g}"

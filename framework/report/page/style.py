@@ -43,8 +43,8 @@ svg text.limit{fill:var(--limit);stroke:none}
 .s3{stroke:var(--c3);stroke-dasharray:2 2}.s4{stroke:var(--c4)}.s5{stroke:var(--c5);stroke-dasharray:7 2}
 .s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
 .kept{stroke:var(--c0)}.missed{stroke:var(--c1);stroke-opacity:.9}
-.bar .f0{background:var(--c0)}.bar .f1{background:var(--c1)}.bar .f2{background:var(--c2)}.bar .f3{background:var(--c3)}.bar .f4{background:var(--c4)}.bar .f5{background:var(--c5)}
-.bar .f6{background:var(--c6)}.bar .f7{background:var(--c7)}
+.f0{background:var(--c0)}.f1{background:var(--c1)}.f2{background:var(--c2)}.f3{background:var(--c3)}
+.f4{background:var(--c4)}.f5{background:var(--c5)}.f6{background:var(--c6)}.f7{background:var(--c7)}
 .bar{display:grid;grid-template-columns:minmax(6rem,11rem) 1fr;gap:.2rem .7rem;align-items:center;margin:.35rem 0;
 font-size:.86rem;line-height:1.2}
 .bar>span{text-align:right}
@@ -57,19 +57,15 @@ font-size:.86rem;line-height:1.2}
 .legend i.s4{color:var(--c4)}.legend i.s5{color:var(--c5);border-top-style:dashed}.legend i.s6{color:var(--c6)}
 .legend i.s7{color:var(--c7)}
 .legend i.limit{color:var(--limit);border-top:2px dashed}
-.legend i.f0,.legend i.f1,.legend i.f2,.legend i.f3,.legend i.f4,.legend i.f5,.legend i.f6,.legend i.f7{
-width:.8em;height:.8em;border:0;border-radius:.15em}
-.legend i.f0{background:var(--c0)}.legend i.f1{background:var(--c1)}.legend i.f2{background:var(--c2)}
-.legend i.f3{background:var(--c3)}.legend i.f4{background:var(--c4)}.legend i.f5{background:var(--c5)}
-.legend i.f6{background:var(--c6)}.legend i.f7{background:var(--c7)}
+.legend i[class^="f"]{width:.8em;height:.8em;border:0;border-radius:.15em}
 .finding{border-left:4px solid var(--bad);background:var(--card);padding:.5rem .8rem;margin:.5rem 0;border-radius:.2rem}
 .finding p{margin:.15rem 0}
 .scroll{overflow-x:auto;max-width:100%}
-table{border-collapse:collapse;font-size:.84rem;margin:.3rem 0;font-variant-numeric:tabular-nums}
+table{max-width:100%;border-collapse:collapse;font-size:.84rem;margin:.3rem 0;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--soft)}
 th,td{padding:.18rem .6rem .18rem 0;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
 th{font-weight:600;white-space:nowrap}
-td.n{text-align:right;white-space:nowrap}
+td.n,th.n{text-align:right;white-space:nowrap}
 td{max-width:34rem;overflow-wrap:anywhere}
 summary{cursor:pointer;font-size:.82rem;color:var(--soft);padding:.15rem 0}
 code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}

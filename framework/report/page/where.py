@@ -25,6 +25,16 @@ _NAMES = {
     "stalled_s": "stalled by prefills",
     "displaced_s": "preempted or moving",
 }
+_KINDS = {
+    "queue_s": "f0",
+    "prefill_s": "f1",
+    "transfer_s": "f2",
+    "join_s": "f3",
+    "decode_s": "f6",
+    "beside_prefill_s": "f5",
+    "stalled_s": "f7",
+    "displaced_s": "f4",
+}
 _WORST = 20
 _WHY = {
     "unserved": "not served",
@@ -54,7 +64,7 @@ def where_time_went(result: Result, requests: pl.DataFrame) -> str | None:
     seconds = np.array([[_sum(phases[name], own) for name in names] for own in groups.values()])
     totals = seconds.sum(axis=1)
     shares = seconds / np.where(totals > 0, totals, 1.0)[:, None]
-    kinds = [f"f{list(PHASES).index(name)}" for name in names]
+    kinds = [_KINDS[name] for name in names]
     bars = stacked_bars("Shares of the time from arrival to last token", list(groups), shares, kinds)
     rows: list[list[Cell]] = []
     for column, name in enumerate(names):
@@ -62,7 +72,7 @@ def where_time_went(result: Result, requests: pl.DataFrame) -> str | None:
         rows.append([_NAMES[name], PHASES[name], *means])
     sheet = Sheet(["phase", "the request", *(f"{name}: mean (s)" for name in groups)], rows)
     legend = Legend([(_NAMES[name], kind) for name, kind in zip(names, kinds, strict=True)])
-    drawn = figure("Where the time went", "from arrival to last token, summed over requests", bars, legend, sheet)
+    drawn = figure("Phases", "from arrival to last token, summed over requests", bars, legend, sheet)
     return drawn.replace("<figure>", '<figure class="wide">', 1)
 
 
