@@ -57,14 +57,15 @@ def decode_steps(result: Result) -> DecodeSteps:
     interference_s, growth = _beside(result, rows, step_s[pool])
     decoded_on = np.where(result.requests["decode_instance"] >= 0, result.requests["decode_instance"], 0)
     steps, seconds = float(pure["steps"].sum()), float(lasting_s.sum())
+    decodes = float((pure["batch"].astype(np.float64) * pure["steps"]).sum())
     stall_s, every_s = _stalls(leaps, result.step_log, step_s[pool])
     return DecodeSteps(
         interference_s=np.bincount(rows["request"], interference_s, count).astype(np.float64),
         context_share=share[pool[decoded_on]],
         step_s=seconds / steps if steps else np.nan,
         context_s=float(context_s.sum()) / steps if steps else np.nan,
-        batch=float(lasting_s @ pure["batch"]) / seconds if seconds else np.nan,
-        context_tokens=float((pure["context"] / pure["batch"]) @ lasting_s) / seconds if seconds else np.nan,
+        batch=decodes / steps if steps else np.nan,
+        context_tokens=float(_tokens(pure).sum()) / decodes if steps else np.nan,
         growth=growth,
         stall_s=stall_s,
         stall_every_s=every_s,
@@ -84,9 +85,15 @@ def _context_s(pure: NDArray[Any], pool: NDArray[np.int64], pools: int) -> Float
     weight = np.where(telling, steps, 0.0)
     mean_s = np.nan_to_num(_ratio(np.bincount(own, per_token_s * weight, pools), np.bincount(own, weight, pools)))
     per_token_s = np.where(telling, per_token_s, mean_s[own])
-    tokens = pure["context"] * steps + batch * steps * (steps - 1) / 2
-    read_s: Floats = np.minimum(per_token_s * tokens, _lasting_s(pure))
+    read_s: Floats = np.minimum(per_token_s * _tokens(pure), _lasting_s(pure))
     return read_s
+
+
+def _tokens(pure: NDArray[Any]) -> Floats:
+    """KV tokens that decodes read in all steps of each leap."""
+    steps, batch = pure["steps"].astype(np.float64), pure["batch"].astype(np.float64)
+    tokens: Floats = pure["context"] * steps + batch * steps * (steps - 1) / 2
+    return tokens
 
 
 def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.diagnosis.losses import CAUSES, Losses, losses_of
-from framework.diagnosis.waiting import Waiting, waiting_of
+from framework.diagnosis.waiting import Waiting, decode_room, waiting_of
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.result import Result
@@ -126,8 +126,18 @@ class _Case:
         return "Prefill itself is too slow", evidence, "cluster.tp, engine.token_budget, gpu"
 
     def _transfer(self, chosen: Flags) -> tuple[str, str, str]:
-        evidence = f"It takes {self._of_decoding('transfer', chosen)}."
-        return "The transfer of KV is slow", evidence, "cluster.link_bandwidth_bytes_s"
+        evidence = f"It takes {self._of_decoding('transfer', chosen)}"
+        if self.losses.steps is not None:
+            outcome = self.result.requests[chosen]
+            room = decode_room(self.result, outcome["prefill_end_s"], outcome["transfer_end_s"])
+            if room.memory_is_full or room.seats_are_full:
+                evidence += (
+                    f"; meanwhile decodes of {room.pool} read {_percent(room.kv)} of its KV memory "
+                    f"and take {_percent(room.seats)} of its seats."
+                )
+                title = "Prefilled requests wait for room to decode: decode capacity"
+                return title, evidence, "cluster.decode, engine.max_batch, engine.kv_tokens"
+        return "The transfer of KV is slow", f"{evidence}.", "cluster.link_bandwidth_bytes_s"
 
     def _join(self, chosen: Flags) -> tuple[str, str, str]:
         evidence = f"They wait {self._of_decoding('join', chosen)} before their first decode step."
@@ -194,14 +204,14 @@ _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
     "memory": (
         "KV memory is full while requests wait: decode capacity",
         lambda waiting: (
-            f"decodes read {_percent(waiting.kv)} of the KV memory of {waiting.kv_pool} "
+            f"decodes read {_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool} "
             f"and instances are {_percent(waiting.busy)} busy"
         ),
         "engine.kv_tokens, cluster.decode, cluster.instances, engine.kv_compression",
     ),
     "seats": (
         "Batches are full while requests wait: decode capacity",
-        lambda waiting: f"{_percent(waiting.seats)} of the seats of batches are taken",
+        lambda waiting: f"{_percent(waiting.room.seats)} of the seats of batches are taken",
         "engine.max_batch, cluster.decode, cluster.instances",
     ),
     "routing": (
@@ -220,7 +230,7 @@ _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
         "Requests queue though instances have time",
         lambda waiting: (
             f"the instances that they wait at are {_percent(waiting.busy)} busy, "
-            f"and decodes read {_percent(waiting.kv)} of the KV memory of {waiting.kv_pool}"
+            f"and decodes read {_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool}"
         ),
         "policy, engine.max_batch, engine.watermark",
     ),

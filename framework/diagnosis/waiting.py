@@ -20,26 +20,42 @@ _IDLE = 0.5  # of the other instances, beside which a queue is one of routing
 
 
 @dataclass(frozen=True)
+class Room:
+    """Of the pool where it is fullest, `pool`, the share of the KV memory that decodes read, and of the seats of its
+    batches that they take: means over time in which requests wait, weighted by how many do.
+    """
+
+    kv: float
+    seats: float
+    pool: str
+
+    @property
+    def memory_is_full(self) -> bool:
+        return self.kv >= _FULL
+
+    @property
+    def seats_are_full(self) -> bool:
+        return self.seats >= _SEATS
+
+
+@dataclass(frozen=True)
 class Waiting:
     """Means over the time that requests wait, each moment weighted by how many do.
 
     `busy`: share of the time in steps of the instance that they wait at; `others`: of the other instances of its pool,
-    1 where there is none; `kv`: share of the KV memory that decodes read, in the pool where it is fullest, `kv_pool`;
-    `seats`: decoding requests, of those that an instance may hold at once, likewise.
+    1 where there is none; `room`: what decodes take meanwhile.
     """
 
     busy: float
     others: float
-    kv: float
-    kv_pool: str
-    seats: float
+    room: Room
 
     @property
     def reason(self) -> str:
         """memory, seats, routing, prefill (the instances are busy), or held: nothing of these."""
-        if self.kv >= _FULL:
+        if self.room.memory_is_full:
             return "memory"
-        if self.seats >= _SEATS:
+        if self.room.seats_are_full:
             return "seats"
         if self.others < _IDLE:
             return "routing"
@@ -61,14 +77,12 @@ def waiting_of(result: Result) -> Waiting | None:
     members = of_pool.sum(axis=1)[pool]
     others = ((of_pool @ share)[pool] - share) / np.maximum(members - 1, 1)[:, None]
     others = np.where(members[:, None] > 1, others, 1.0)
-    kv, seats = _filled(result, (end_s - start_s) / _FEW_WINDOWS)
-    fullest = int(np.argmax(kv))
+    requests = result.requests
+    here = ~np.isnan(requests["start_s"])
     return Waiting(
         busy=float((share * queued_s).sum() / queued_s.sum()),
         others=float((others * queued_s).sum() / queued_s.sum()),
-        kv=kv[fullest],
-        kv_pool=pools[fullest].name,
-        seats=max(seats),
+        room=decode_room(result, requests["arrival_s"][here], requests["start_s"][here]),
     )
 
 
@@ -91,20 +105,23 @@ def _busy_s(result: Result, windows: Windows) -> Floats:
     return integral(windows, leaps["start_s"], end_s, np.ones(len(leaps)), at, len(result.instances))
 
 
-def _filled(result: Result, window_s: float) -> tuple[list[float], list[float]]:
-    """Of each pool the share of its KV memory that decodes read, and of its seats that they take, while any wait."""
-    good = np.zeros(len(result.requests), np.bool_)
-    table = time_series(result, good, window_s)
-    whole = table.filter(table["pool"].is_null())
-    weight = (whole["queue"] * whole["window_s"]).to_numpy()
+def decode_room(result: Result, begin_s: Floats, end_s: Floats) -> Room:
+    """What is taken of the room for decodes while requests wait, each from `begin_s` to `end_s`, both (N,)."""
+    first_s, last_s = span_s(result)
+    window_s = (last_s - first_s) / _FEW_WINDOWS
+    windows = windows_of(result, window_s)
+    one = np.zeros(len(begin_s), np.int64)
+    weight = integral(windows, begin_s, end_s, np.ones(len(begin_s)), one, 1)[0]
+    table = time_series(result, np.zeros(len(result.requests), np.bool_), window_s)
     kv, seats = [], []
     for pool in result.cluster.pools:
         own = table.filter(table["pool"] == pool.name)
         most = pool.instances * (pool.max_batch or result.engine.max_batch)
         kv.append(_mean(own["decode_kv_share"].fill_null(0.0).to_numpy(), weight))
         seats.append(_mean(own["decoding"].to_numpy() / most, weight))
-    return kv, seats
+    fullest = int(np.argmax(kv))
+    return Room(kv[fullest], max(seats), result.cluster.pools[fullest].name)
 
 
 def _mean(values: Floats, weight: Floats) -> float:
-    return float(values @ weight / weight.sum())
+    return float(values @ weight / weight.sum()) if weight.sum() > 0 else 0.0

@@ -42,7 +42,7 @@ def execute(config: DictConfig) -> float:
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None and ".py:" not in chosen["policy"]:
-        words = [word for word in HydraConfig.get().overrides.task if not word.startswith("policy=")]
+        words = [word for word in HydraConfig.get().overrides.task if not word.startswith(("policy=", "report="))]
         console.print(comparison_command(chosen["policy"], words), markup=False, highlight=False, style="dim")
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)

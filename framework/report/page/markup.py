@@ -76,10 +76,24 @@ def figure(title: str, note: str, svg: str, legend: Legend, sheet: Sheet) -> str
     )
 
 
-def section(anchor: str, title: str, parts: Iterable[str], note: str = "") -> str:
-    """A part of the page under a heading."""
-    said = f'<p class="note">{text(note)}</p>' if note else ""
-    return f'<section id="{text(anchor)}"><h2>{text(title)}</h2>{said}{"".join(parts)}</section>'
+@dataclass(frozen=True)
+class Chapter:
+    """A part of the page under a heading; without `content` it is left out."""
+
+    anchor: str
+    title: str
+    content: str | None
+    note: str = ""
+
+    def html(self) -> str:
+        said = f'<p class="note">{text(self.note)}</p>' if self.note else ""
+        return f'<section id="{text(self.anchor)}"><h2>{text(self.title)}</h2>{said}{self.content}</section>'
+
+
+def contents(chapters: Sequence[Chapter]) -> str:
+    """Links to the parts of the page."""
+    links = (f'<a href="#{text(one.anchor)}">{text(one.title)}</a>' for one in chapters)
+    return f"<nav>{''.join(links)}</nav>"
 
 
 def grid(parts: Iterable[str]) -> str:

@@ -13,11 +13,12 @@ from framework.metrics.catalogue import METRICS
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
-from framework.report.page.markup import Cell, Sheet, document, grid, section, text
+from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
 from framework.report.page.over_time import over_time
 from framework.report.page.where import where_time_went, worst_requests
 
 Summary = Mapping[str, Any]
+_WORST_FIRST = "by the factor by which they missed a limit; those that were not served last"
 _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
 
 
@@ -27,24 +28,23 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     summary, requests = evaluation.summary, evaluation.requests
     diagnosis = diagnose(result, evaluation, slo)
     pictures, window_s = over_time(result, requests["good"].to_numpy())
-    parts = [
-        _head(summary),
-        _tiles(summary, settings, requests),
-        section("why", "Why goodput was lost", [_why(diagnosis)]),
-        section("latency", "Latency", [grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])]),
+    latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])
+    went, worst = where_time_went(result, requests), worst_requests(result, requests, slo, diagnosis)
+    classes = result.workload.slo_class
+    chapters = [
+        Chapter("why", "Why goodput was lost", _why(diagnosis)),
+        Chapter("latency", "Latency", latency),
+        Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
+        Chapter("phases", "Where the time went", went),
+        Chapter("pools", "Pools", _pools(evaluation.pools)),
+        Chapter("classes", "Classes of requests", None if classes is None else _classes(requests, classes)),
+        Chapter("worst", "Worst requests", worst, _WORST_FIRST),
+        Chapter("figures", "All figures", _figures(summary)),
+        Chapter("source", "Configuration", _source(summary, settings, command)),
     ]
-    if pictures:
-        parts.append(section("time", "Over time", [grid(pictures)], f"in windows of {window_s:g} s"))
-    if (went := where_time_went(result, requests)) is not None:
-        parts.append(section("phases", "Where the time went", [went]))
-    parts.append(section("pools", "Pools", [_pools(evaluation.pools)]))
-    if result.workload.slo_class is not None:
-        parts.append(section("classes", "Classes of requests", [_classes(requests, result.workload.slo_class)]))
-    if (worst := worst_requests(result, requests, slo, diagnosis)) is not None:
-        note = "by the factor by which they missed a limit; those that were not served last"
-        parts.append(section("worst", "The requests that fared worst", [worst], note))
-    parts.append(section("figures", "All figures", [_figures(summary)]))
-    parts.append(section("source", "Configuration and provenance", _source(summary, settings, command)))
+    shown = [chapter for chapter in chapters if chapter.content is not None]
+    parts = [_head(summary), contents(shown), _tiles(summary, settings, requests)]
+    parts += [chapter.html() for chapter in shown]
     data = json.dumps(summary, allow_nan=False).replace("<", "\\u003c")
     body = f'<main>{"".join(parts)}</main><script type="application/json" id="summary">{data}</script>'
     return document(f"{summary['policy']} on {summary['trace']}", body)
@@ -57,11 +57,8 @@ def _head(summary: Summary) -> str:
     if summary["extrapolated"]:
         share = percent(summary["extrapolated"])
         lines.append(f"{share} of the busy time rests on step times beyond what was measured")
-    links = [("why", "why"), ("latency", "latency"), ("time", "over time"), ("phases", "where the time went")]
-    links += [("worst", "worst requests"), ("figures", "all figures"), ("source", "configuration")]
-    nav = "".join(f'<a href="#{anchor}">{label}</a>' for anchor, label in links)
     said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines)
-    return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{twin}</h1>{said}<nav>{nav}</nav>"
+    return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{twin}</h1>{said}"
 
 
 def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame) -> str:
@@ -156,12 +153,12 @@ def _figures(summary: Summary) -> str:
     return f"<details><summary>{len(rows)} figures</summary>{table}</details>"
 
 
-def _source(summary: Summary, settings: Mapping[str, Any], command: str) -> list[str]:
+def _source(summary: Summary, settings: Mapping[str, Any], command: str) -> str:
     rows = [[key, json.dumps(value) if isinstance(value, dict) else str(value)]
             for key, value in ((key, summary[key]) for key in _SOURCE)]  # fmt: skip
     chosen = [[key, json.dumps(value, default=str)] for key, value in settings.items()]
-    return [
-        f"<pre><code>{text(command)}</code></pre>",
-        Sheet(["source", ""], rows).html(),
-        f"<details><summary>{len(chosen)} settings</summary>{Sheet(['setting', 'value'], chosen).html()}</details>",
-    ]
+    settings_table = Sheet(["setting", "value"], chosen).html()
+    return (
+        f"<pre><code>{text(command)}</code></pre>{Sheet(['provenance', ''], rows).html()}"
+        f"<details><summary>{len(chosen)} settings</summary>{settings_table}</details>"
+    )
