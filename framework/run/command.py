@@ -37,7 +37,7 @@ def execute(config: DictConfig) -> float:
     console.print(run_table(measurement.evaluation, measurement.slo))
     if measurement.probes is not None:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
-    for line in _why(measurement):
+    for line in why(measurement):
         console.print(line, markup=False, highlight=False)
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
@@ -50,7 +50,7 @@ def execute(config: DictConfig) -> float:
     return measurement.value
 
 
-def _why(measurement: Measurement) -> list[str]:
+def why(measurement: Measurement) -> list[str]:
     """What cost the requests that missed the SLO, where that is more than the odd one."""
     summary = measurement.evaluation.summary
     lost = round((1 - summary["slo_attainment"]) * summary["offered"])

@@ -13,8 +13,12 @@ from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
+from framework.objective.goodput import Measurement
 from framework.run import output
+from framework.run.command import why
+from framework.run.job import perform
 from framework.run.output import step_table, write
+from tests.helpers.composing import configured
 from tests.helpers.results import reduced_result, small_result
 
 EVALUATION = evaluate(small_result(), Slo())
@@ -98,3 +102,30 @@ def test_reduced_run_has_no_steps_to_write(tmp_path: Path, asked: str) -> None:
     with pytest.raises(InputError, match=f"output.{asked} needs the step log"):
         write(tmp_path, reduced, EVALUATION, asked == "steps", asked == "timeline")
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("report", [True, False])
+def test_a_report_is_written_on_request(tmp_path: Path, report: bool) -> None:
+    config = configured("policy=chunked", "trace=synthetic", "trace.limit=20", f"report={str(report).lower()}")
+    measurement = perform(config, tmp_path)
+    assert ("report.html" in names(tmp_path)) == report
+    if report:
+        page = (tmp_path / "report.html").read_text()
+        assert f'<data value="{measurement.value!r}">' in page
+        assert "engine.token_budget" in page
+
+
+def test_a_report_is_asked_for_by_yes_or_no() -> None:
+    with pytest.raises(InputError, match="report must be true or false"):
+        perform(configured("trace=synthetic", "trace.limit=20", "report=html"), Path("nowhere"))
+
+
+def test_a_run_that_lost_requests_says_why_on_the_terminal() -> None:
+    slo = Slo(ttft_s=0.1, tpot_s=10.0)
+    lines = why(Measurement(0.0, small_result(), evaluate(small_result(), slo), slo))
+    assert 1 <= len(lines) <= 2
+    assert all(line.startswith("why: ") for line in lines)
+    kept = Slo(ttft_s=None, tpot_s=None)
+    result = small_result()
+    result.requests["state"] = 1
+    assert why(Measurement(0.0, result, evaluate(result, kept), kept)) == []

@@ -38,7 +38,7 @@ class Chart:
                 continue
             pieces.append(f"{pen}{at:.1f} {up:.1f}")
             pen = "L"
-        self._parts.append(f'<path class="line {text(kind)}" d="{"".join(pieces)}"/>')
+        self._path("line", kind, pieces)
 
     def steps(self, edges: Floats, ys: Floats, kind: str) -> None:
         """A level from each edge to the next, shape (N + 1,) and (N,)."""
@@ -47,8 +47,11 @@ class Chart:
     def dots(self, xs: Floats, ys: Floats, kind: str) -> None:
         """A dot for each point that is finite."""
         places = np.unique(np.round(np.stack([self._across(xs), self._up(ys)], axis=1), 1), axis=0)
-        pieces = "".join(f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up))
-        self._parts.append(f'<path class="dots {text(kind)}" d="{pieces}"/>')
+        self._path("dots", kind, [f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up)])
+
+    def _path(self, shape: str, kind: str, pieces: list[str]) -> None:
+        if pieces:
+            self._parts.append(f'<path class="{shape} {text(kind)}" d="{"".join(pieces)}"/>')
 
     def upright_limit(self, value: float, label: str) -> None:
         """A dashed line at a value of the axis below; none where that lies outside of it."""

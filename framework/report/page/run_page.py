@@ -102,7 +102,10 @@ def _limited(name: str, value_ms: float | None, limit_s: float | None, kept: pl.
 def _why(diagnosis: Diagnosis) -> str:
     if not diagnosis.findings:
         kept = diagnosis.offered - diagnosis.lost
-        return f"<p>{kept:,} of {diagnosis.offered:,} requests kept the SLO; no cause cost 1 % of them.</p>"
+        return (
+            f"<p>{kept:,} of {diagnosis.offered:,} requests kept the SLO. No cause cost enough "
+            "of the others to be told: 1 % of all, and three requests.</p>"
+        )
     told = [f"<p>{diagnosis.lost:,} of {diagnosis.offered:,} requests were lost. {text(diagnosis.signature)}.</p>"]
     for finding in diagnosis.findings:
         told.append(
