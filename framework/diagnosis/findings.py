@@ -41,13 +41,6 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     losses: Losses
 
-    def lines(self, most: int = 2) -> list[str]:
-        """For a terminal: a line for each of the causes that cost most."""
-        return [
-            f"why: {finding.title}: {finding.lost:,} of {self.lost:,} lost requests. {finding.evidence}"
-            for finding in self.findings[:most]
-        ]
-
 
 def is_worth_telling(requests: int, lost: int) -> bool:
     """Whether so many lost requests, of so many, are more than the odd one."""
@@ -109,7 +102,9 @@ class _Case:
         return "Requests were not served", f"Turned away or failed: {', '.join(named)}.", "engine.kv_tokens, cluster.tp"
 
     def _queue(self, chosen: Flags) -> tuple[str, str, str]:
-        waited = f"They wait {_time(self._mean('queue', chosen))} for admission, {self._limit('ttft_s', 'TTFT')}"
+        waited_s, took_s = self._mean("queue", chosen), self._mean("prefill", chosen)
+        limit = self._limit("ttft_s", "TTFT")
+        waited = f"They wait {_time(waited_s)} for admission, then {_time(took_s)} for their first token, {limit}"
         waiting = waiting_of(self.result)
         if waiting is None:
             return "Requests queue before their prefill", f"{waited}.", "cluster.prefill, cluster.instances"

@@ -10,6 +10,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from rich.console import RenderableType
 
 from framework.cli.terminal import progress_bar, results_console
 from framework.codes import REASON_LENGTH
@@ -37,8 +38,8 @@ def execute(config: DictConfig) -> float:
     console.print(run_table(measurement.evaluation, measurement.slo))
     if measurement.probes is not None:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
-    for line in why(measurement):
-        console.print(line, markup=False, highlight=False)
+    if (told := why(measurement)) is not None:
+        console.print(told)
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None and ".py:" not in chosen["policy"]:
@@ -50,15 +51,16 @@ def execute(config: DictConfig) -> float:
     return measurement.value
 
 
-def why(measurement: Measurement) -> list[str]:
+def why(measurement: Measurement) -> RenderableType | None:
     """What cost the requests that missed the SLO, where that is more than the odd one."""
     summary = measurement.evaluation.summary
-    lost = round((1 - summary["slo_attainment"]) * summary["offered"])
-    if lost < _LEAST_LOST * summary["offered"]:
-        return []
+    if 1 - summary["slo_attainment"] < _LEAST_LOST:
+        return None
     from framework.diagnosis.findings import diagnose
+    from framework.report.why_table import why_table
 
-    return diagnose(measurement.result, measurement.evaluation, measurement.slo).lines()
+    diagnosis = diagnose(measurement.result, measurement.evaluation, measurement.slo)
+    return why_table(diagnosis) if diagnosis.findings else None
 
 
 def _tell_of_hooks(result: Result) -> None:

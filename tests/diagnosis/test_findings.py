@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.losses import CAUSES
@@ -16,6 +18,7 @@ from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.policy import Aggregated
 from framework.policy.base import Policy
+from framework.report.why_table import why_table
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, disaggregated, mixed
@@ -120,7 +123,6 @@ NOTHING = {
 def test_nothing_is_said_of_a_run_that_lost_nothing(name: str) -> None:
     diagnosis = NOTHING[name].diagnosis()
     assert diagnosis.findings == ()
-    assert diagnosis.lines() == []
     assert diagnosis.signature == ""
 
 
@@ -131,16 +133,15 @@ def test_the_signature_tells_which_limit_was_missed() -> None:
     assert slow.startswith("TTFT normal, TPOT high (")
 
 
-def test_a_line_has_the_numbers_of_the_run() -> None:
+def test_a_finding_has_the_numbers_of_the_run() -> None:
     plant = PLANTS["prefill capacity"]
     result = plant.run()
     diagnosis = diagnose(result, evaluate(result, plant.slo), plant.slo)
     lost = diagnosis.losses.of("queue")
     waited_s = (result.requests["start_s"] - result.requests["arrival_s"])[lost].mean()
-    (line, *_) = diagnosis.lines()
-    assert line.startswith("why: ")
-    assert f"{int(lost.sum()):,} of {diagnosis.lost:,} lost requests" in line
-    assert f"They wait {waited_s:.3g} s for admission, TTFT limit 1 s" in line
+    first = diagnosis.findings[0]
+    assert (first.lost, first.share) == (lost.sum(), lost.mean())
+    assert f"They wait {waited_s:.3g} s for admission, then " in first.evidence
 
 
 def test_contexts_are_what_a_step_takes_for_them() -> None:
@@ -171,3 +172,14 @@ def test_with_the_log_reduced_causes_are_told_from_what_is_known() -> None:
     first = plant.diagnosis().findings[0]
     assert first.cause == "queue"
     assert "TTFT limit 1 s" in first.evidence
+
+
+def test_the_terminal_is_told_the_two_causes_that_cost_most() -> None:
+    diagnosis = PLANTS["Prefills stall decodes"].diagnosis()
+    diagnosis = replace(diagnosis, findings=tuple(replace(diagnosis.findings[0], lost=lost) for lost in (40, 30, 20)))
+    file = io.StringIO()
+    Console(file=file, width=80).print(why_table(diagnosis))
+    lines = file.getvalue().splitlines()
+    assert f"lost  {diagnosis.lost:,} of 200 requests; TTFT normal, TPOT high" in file.getvalue()
+    assert [line.split()[0] for line in lines if line[:2].strip().isdigit()] == ["40", "30"]
+    assert max(map(len, lines)) <= 80

@@ -152,13 +152,14 @@ def test_the_size_does_not_grow_with_the_run() -> None:
     times = 4000
     parts = {"requests": np.tile(small.requests, times)}
     names = ("arrival_s", "input_tokens", "output_tokens")
-    columns = {name: np.tile(getattr(small.workload, name), times) for name in names}
+    columns: dict[str, Any] = {name: np.tile(getattr(small.workload, name), times) for name in names}
     shift_s = np.repeat(np.arange(times) * 3.0, len(small.requests))
     for name in ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
         parts["requests"][name] += shift_s
     order = np.argsort(columns["arrival_s"] + shift_s, kind="stable")
     columns["arrival_s"] = columns["arrival_s"] + shift_s
-    workload = replace(small.workload, **{name: values[order] for name, values in columns.items()})
+    sorted_columns: dict[str, Any] = {name: values[order] for name, values in columns.items()}
+    workload = replace(small.workload, **sorted_columns)
     reduced = reduced_result(gaps_of(small))
     nan = np.full(len(order), np.nan)
     gaps = replace(gaps_of(small), request_p99_s=nan + 0.1, request_max_s=nan + 0.1)

@@ -93,7 +93,7 @@ def _limited(name: str, value_ms: float | None, limit_s: float | None, kept: pl.
     factor, unit = (1e-3, "s") if value_ms >= 1e3 else (1.0, "ms")
     below, kind = "no limit for all", ""
     if limit_s is not None:
-        share = percent(float(kept.mean() or 0.0))  # type: ignore[arg-type]
+        share = percent(int(kept.sum()) / len(kept))
         below = f"limit {number(limit_s * 1e3 * factor)} {unit}, kept by {share}"
         kind = "ok" if value_ms <= 1e3 * limit_s else "miss"
     return _tile(name, value_ms, number(value_ms * factor), unit, below, kind)
@@ -133,17 +133,19 @@ def _classes(requests: pl.DataFrame, slo_class: tuple[str, ...]) -> str:
     table = requests.with_columns(pl.Series("slo_class", slo_class))
     rows: list[list[Cell]] = []
     for (name,), own in sorted(table.group_by("slo_class"), key=lambda pair: str(pair[0][0])):
-        p99_ttft, p99_tpot = own["ttft_s"].quantile(0.99, "linear"), own["tpot_s"].quantile(0.99, "linear")
-        rows.append(
-            [str(name), len(own), percent(float(own["good"].mean() or 0.0)), own["ttft_s"].median(), p99_ttft,  # type: ignore[arg-type]
-             _ms(own["tpot_s"].median()), _ms(p99_tpot)]
-        )  # fmt: skip
+        latencies = [
+            _quantile(own[column], share, factor)
+            for column, factor in (("ttft_s", 1.0), ("tpot_s", 1e3))
+            for share in (0.5, 0.99)
+        ]
+        rows.append([str(name), len(own), percent(int(own["good"].sum()) / len(own)), *latencies])
     columns = ["class", "requests", "SLO kept", "TTFT P50 (s)", "P99 (s)", "TPOT P50 (ms)", "P99 (ms)"]
     return Sheet(columns, rows).html()
 
 
-def _ms(value_s: Any) -> float | None:
-    return None if value_s is None else 1e3 * float(value_s)
+def _quantile(column: pl.Series, share: float, factor: float) -> float | None:
+    value = column.quantile(share, "linear")
+    return None if value is None else factor * float(value)
 
 
 def _figures(summary: Summary) -> str:
