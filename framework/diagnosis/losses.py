@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from framework.diagnosis.decode_steps import DecodeSteps, decode_steps
@@ -36,6 +37,7 @@ class Losses:
     `cause` (N,): index into CAUSES, -1 for a good request. `seconds`: of each request in the phases that causes are
     told from, by the name of the cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of requests that
     finished. `steps`: what decode steps were made of, None where the step log was reduced.
+    `phases`: the table of `framework.metrics.phases`.
     """
 
     cause: Ints
@@ -43,6 +45,7 @@ class Losses:
     ttft_missed: Flags
     tpot_missed: Flags
     steps: DecodeSteps | None
+    phases: pl.DataFrame
 
     def of(self, cause: str) -> Flags:
         """The requests lost to it."""
@@ -61,7 +64,8 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
     ttft_missed = finished & ~requests["ttft_ok"].to_numpy()
     tpot_missed = finished & ~requests["tpot_ok"].to_numpy()
     steps = decode_steps(result) if result.engine.log == "full" else None
-    seconds = _seconds(result, steps)
+    table = phase_table(result)
+    seconds = _seconds(result, table, steps)
     classes = result.workload.slo_class
     ttft_limit_s = slo.limits_s("ttft_s", classes, count)
     later = np.maximum(result.workload.output_tokens - 1, 1)
@@ -73,16 +77,16 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
     after = _after_first_token(seconds, tpot_limit_s * later)
     cause = np.where(tpot_missed & ~by_ttft, after, np.where(by_ttft, first, cause))
     cause = np.where(finished, cause, CAUSES.index("unserved"))
-    return Losses(np.where(good, -1, cause), seconds, ttft_missed, tpot_missed, steps)
+    return Losses(np.where(good, -1, cause), seconds, ttft_missed, tpot_missed, steps, table)
 
 
-def _seconds(result: Result, steps: DecodeSteps | None) -> dict[str, Floats]:
+def _seconds(result: Result, table: pl.DataFrame, steps: DecodeSteps | None) -> dict[str, Floats]:
     """Of each request, what each cause took of its time, NaN for one that did not finish.
 
     "decode": decode steps as long as they are without prefills; "interference": what steps with prefills take more, and
     the waiting for steps of prefills alone.
     """
-    phases = {name: column.to_numpy() for name, column in phase_table(result).to_dict().items()}
+    phases = {name: column.to_numpy() for name, column in table.to_dict().items()}
     outcome = result.requests
     first = {
         "queue": phases["queue_s"],

@@ -64,23 +64,30 @@ def distributions(result: Result, requests: pl.DataFrame, slo: Slo) -> list[str]
 
 def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None) -> str:
     values = quantity.values * quantity.per_s
-    groups = {"all": values[np.isfinite(values)]}
+    groups = {"all": np.sort(values[np.isfinite(values)])}
     names = sorted(set(slo_class)) if slo_class is not None else []
     if 1 < len(names) <= _CLASSES:
-        own = {name: values[(np.array(slo_class) == name) & np.isfinite(values)] for name in names}
+        classes = np.array(slo_class)
+        own = {name: np.sort(values[(classes == name) & np.isfinite(values)]) for name in names}
         groups |= {name: one for name, one in own.items() if len(one)}
     scale = _up_to(np.concatenate(list(groups.values())))
     chart = _shares(f"Share of requests up to each {quantity.name}", scale, f"{quantity.name} ({quantity.unit})")
     for number, one in enumerate(groups.values()):
-        chart.line(np.quantile(one, _CURVE), _CURVE * 100, f"s{number}")
+        chart.line(_at(one, _CURVE), _CURVE * 100, f"s{number}")
     limits = _limits_s(slo, quantity.limit, list(groups)) if quantity.limit else {}
     for limit_s, label in limits.items():
         chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {quantity.unit}")
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", *(float(np.quantile(one, at)) for one in groups.values())] for at in _TOLD
+        [f"P{100 * at:g}", *(float(_at(one, np.array(at))) for one in groups.values())] for at in _TOLD
     ]
     columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
     return figure(quantity.name, quantity.words, chart.svg(), _legend(groups), Sheet(columns, rows))
+
+
+def _at(ordered: Floats, shares: Floats) -> Floats:
+    """The quantiles of values in order, by linear interpolation."""
+    found: Floats = np.interp(shares * (len(ordered) - 1), np.arange(len(ordered)), ordered)
+    return found
 
 
 def _gaps(result: Result, requests: pl.DataFrame) -> str | None:

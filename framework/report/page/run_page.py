@@ -29,7 +29,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     diagnosis = diagnose(result, evaluation, slo)
     pictures, window_s = over_time(result, requests["good"].to_numpy())
     latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])
-    went, worst = where_time_went(result, requests), worst_requests(result, requests, slo, diagnosis)
+    went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     classes = result.workload.slo_class
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from framework.diagnosis.findings import Diagnosis
 from framework.diagnosis.losses import CAUSES
-from framework.metrics.phases import PHASES, phase_table
+from framework.metrics.phases import PHASES
 from framework.metrics.slo import Slo
 from framework.report.page.chart import stacked_bars
 from framework.report.page.markup import Cell, Legend, Sheet, figure
@@ -50,9 +50,8 @@ _WHY = {
 }
 
 
-def where_time_went(result: Result, requests: pl.DataFrame) -> str | None:
+def where_time_went(phases: pl.DataFrame, requests: pl.DataFrame) -> str | None:
     """Shares of the time of all requests, of those that kept the SLO, of those that did not, and of the slowest."""
-    phases = phase_table(result)
     e2e_s = requests["e2e_s"].to_numpy()
     finished, good = np.isfinite(e2e_s), requests["good"].to_numpy()
     if not finished.any():
