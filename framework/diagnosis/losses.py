@@ -1,8 +1,8 @@
 """Of each request that missed its SLO, the one cause that the times of its phases point to.
 
-A phase that is too slow by itself is the cause. Where it would have kept the limit but for what came on top (a queue,
-a transfer, steps that held prefills of others), the largest of that is. A request that missed both limits counts for
-the one that it missed by the larger factor.
+What a phase by itself takes beyond the limit is held against each thing that came on top (a queue, a transfer, steps
+that held prefills of others): the largest is the cause. A request that missed both limits counts for the one that it
+missed by the larger factor.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _seconds(result: Result, table: pl.DataFrame, steps: DecodeSteps | None) -> 
 def _before_first_token(seconds: dict[str, Floats], limit_s: Floats) -> Ints:
     alone = CAUSES.index("prefill")
     added = {"queue": seconds["queue"], "transfer": np.nan_to_num(seconds["before_first_s"])}
-    return np.where(seconds["prefill"] > limit_s, alone, _largest(added))
+    return np.where(seconds["prefill"] - limit_s > _most(added), alone, _largest(added))
 
 
 def _after_first_token(seconds: dict[str, Floats], limit_s: Floats) -> Ints:
@@ -126,7 +126,13 @@ def _after_first_token(seconds: dict[str, Floats], limit_s: Floats) -> Ints:
     context, rest = seconds["context"], seconds["decode"]
     reading = (context >= rest) & (rest <= limit_s)
     alone = np.where(reading, CAUSES.index("context"), CAUSES.index("decode"))
-    return np.where(context + rest > limit_s, alone, _largest(added))
+    return np.where(context + rest - limit_s > _most(added), alone, _largest(added))
+
+
+def _most(parts: dict[str, Floats]) -> Floats:
+    """The largest part, or 0."""
+    most: Floats = np.maximum(np.nan_to_num(np.stack(list(parts.values()))).max(axis=0), 0.0)
+    return most
 
 
 def _largest(parts: dict[str, Floats]) -> Ints:

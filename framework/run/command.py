@@ -36,10 +36,10 @@ def execute(config: DictConfig) -> float:
         measurement = perform(config, directory, progress)
     console = results_console()
     console.print(run_table(measurement.evaluation, measurement.slo))
-    if measurement.probes is not None:
-        console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     if (told := why(measurement)) is not None:
         console.print(told)
+    if measurement.probes is not None:
+        console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None and ".py:" not in chosen["policy"]:
