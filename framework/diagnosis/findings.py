@@ -121,7 +121,7 @@ class _Case:
         return "Prefill itself is too slow", evidence, "cluster.tp, engine.token_budget, gpu"
 
     def _transfer(self, chosen: Flags) -> tuple[str, str, str]:
-        evidence = f"It takes {self._of_decoding('transfer', chosen)}"
+        evidence = f"That takes {self._of_decoding('transfer', chosen)}"
         if self.losses.steps is not None:
             outcome = self.result.requests[chosen]
             room = decode_room(self.result, outcome["prefill_end_s"], outcome["transfer_end_s"])

@@ -61,15 +61,16 @@ font-size:.86rem;line-height:1.2}
 .finding{border-left:4px solid var(--bad);background:var(--card);padding:.5rem .8rem;margin:.5rem 0;border-radius:.2rem}
 .finding p{margin:.15rem 0}
 .scroll{overflow-x:auto;max-width:100%}
-table{max-width:100%;border-collapse:collapse;font-size:.84rem;margin:.3rem 0;font-variant-numeric:tabular-nums}
+table{border-collapse:collapse;font-size:.84rem;margin:.3rem 0;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--soft)}
 th,td{padding:.18rem .6rem .18rem 0;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
 th{font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;white-space:nowrap}
-td{max-width:34rem;overflow-wrap:anywhere}
+td{max-width:34rem;overflow-wrap:break-word}
 summary{cursor:pointer;font-size:.82rem;color:var(--soft);padding:.15rem 0}
 code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:pre-wrap}
+@media (max-width:32rem){.bar{grid-template-columns:1fr}.bar>span{text-align:left}}
 @media print{body{max-width:none;padding:0;font-size:10pt}nav,summary{display:none}.scroll{overflow:visible}
 h2{break-after:avoid}.tile,.finding{break-inside:avoid}.grid{grid-template-columns:1fr 1fr}}
 """
