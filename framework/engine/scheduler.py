@@ -30,6 +30,7 @@ from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.queues import time_of
 from framework.engine.requests import remove_running, start_decoding, start_prefilling
+from framework.engine.running_list import form_in_order
 from framework.engine.state import State
 from framework.engine.step import start_step
 from framework.engine.transfers import send_ahead, start_transfers
@@ -56,7 +57,9 @@ def schedule(s: State, i: int) -> None:
         prefill_tokens = form_whole_prompts(s, i, inst.token_budget)
     elif inst.mode == STATIC and inst.prefilling > 0:
         prefill_tokens = form_batch(s, i, inst.token_budget)
-    if prefill_tokens == 0:
+    if inst.mode == UNIFIED and s.options.by_admission and not beside:
+        decodes, prefill_tokens = form_in_order(s, i)
+    elif prefill_tokens == 0:
         decodes = _form_decodes(s, i)
         if unlikely(beside):
             _form_stream(s, i)

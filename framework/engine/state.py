@@ -27,6 +27,12 @@ STEP = record(
     ("grown", "i8"),  # of these, the steps whose new blocks have been allocated
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
+    # While it is being formed.
+    ("decode_tokens", "i8"),  # tokens of its decodes so far
+    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
+    ("next_decode", "i8"),  # where the running order has been gone through ...
+    ("next_prefill", "i8"),  # ... and the prefilling order
+    # What it holds.
     ("prefill_tokens", "i8"),  # tokens of its chunks
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
@@ -83,6 +89,7 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
+    ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
     ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
     ("hash_at", "i8"),  # names of the blocks of all requests that can be shared
@@ -95,6 +102,11 @@ OPTIONS = record(
     # Steps.
     ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
     ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
+    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission, 0: decodes first
+    ("longest_chunk", "i8"),  # tokens of a prompt in one step, at most
+    ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
+    ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
+    ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes

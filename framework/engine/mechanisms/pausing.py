@@ -1,0 +1,61 @@
+"""Decodes that a step has no tokens for: they keep their KV and their place, and go on with a later step.
+
+While the step runs they are the last of the running order; at its end they take part again.
+"""
+
+from __future__ import annotations
+
+from framework.codes import PAUSED
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.queues import append
+from framework.engine.requests import NEVER, sit_out, take_part
+from framework.engine.state import State
+
+
+@inner
+def pause_rest(s: State, i: int) -> None:
+    """Of i's running order, let those sit out the step being formed that it has no tokens for."""
+    inst, step = s.instances[i], s.step[i]
+    kept, head, tail = 0, -1, -1
+    step.next_finish = NEVER
+    for j in range(inst.running):
+        r, finish = s.lists[inst.running_at + j], s.lists[inst.finish_at + j]
+        if s.requests[r].waits:
+            head = append(s, head, tail, r)
+            tail = r
+        else:
+            s.lists[inst.running_at + kept] = r
+            s.lists[inst.finish_at + kept] = finish
+            step.next_finish = min(step.next_finish, finish)
+            kept += 1
+    inst.paused = inst.running - kept
+    while head >= 0:
+        r = head
+        head = s.requests[r].next
+        s.lists[inst.running_at + kept] = r
+        kept += 1
+        sit_out(s, i, r)
+        s.requests[r].waits = False
+        s.requests[r].state = PAUSED
+        s.requests[r].join_step = inst.decode_steps
+
+
+@inner
+def paused_kv(s: State, i: int) -> int:
+    """KV tokens of the decodes that sit out i's step."""
+    inst = s.instances[i]
+    kv = 0
+    if unlikely(inst.paused > 0):
+        for j in range(inst.running - inst.paused, inst.running):
+            kv += s.requests[s.lists[inst.running_at + j]].kv
+    return kv
+
+
+@inner
+def resume(s: State, i: int) -> None:
+    """i's step is over: those that sat it out take part again."""
+    inst = s.instances[i]
+    if unlikely(inst.paused > 0):
+        for j in range(inst.running - inst.paused, inst.running):
+            take_part(s, i, j, s.requests[s.lists[inst.running_at + j]].kv)
+        inst.paused = 0
