@@ -24,13 +24,13 @@ from framework.engine.mechanisms.asynchronous import prepare_next
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.roles import proceed
+from framework.engine.mechanisms.running_list import form_in_order
 from framework.engine.mechanisms.sm_sharing import start_prefill_step, streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.queues import time_of
 from framework.engine.requests import remove_running, start_decoding, start_prefilling
-from framework.engine.running_list import form_in_order
 from framework.engine.state import State
 from framework.engine.step import start_step
 from framework.engine.transfers import send_ahead, start_transfers

@@ -589,19 +589,19 @@ MUTANTS = (
     # --- steps in order of admission ---
     Mutant(
         "decodes never wait for tokens",
-        "running_list.py",
+        "mechanisms/running_list.py",
         "            if _left_of_all(s, i, s.requests[r].rank) <= 0:\n",
         "            if False:\n",
     ),
     Mutant(
         "the tokens of a victim that had its turn are lost",
-        "running_list.py",
+        "mechanisms/running_list.py",
         "        _count_decode(s, i, r, -1)\n",
         "",
     ),
     Mutant(
         "decodes give way before prefills",
-        "running_list.py",
+        "mechanisms/running_list.py",
         "if b < 0 or (a >= 0 and not _decode_is_next(s, i, a, b)):",
         "if b < 0 or a >= 0:",
     ),
