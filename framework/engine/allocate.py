@@ -157,6 +157,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:
         options[name] = space.reserve(2 * size + 1)
     for name in ("heap_at", "turns_at", "finished_at", "output_at"):
         options[name] = space.reserve(count)
+    if options["by_admission"][0]:
+        options["aside_at"] = space.reserve(int(options["most_running"][0]))
 
 
 def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: NDArray[np.int64]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from framework.codes import PAUSED
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.queues import append
 from framework.engine.requests import NEVER, sit_out, take_part
 from framework.engine.state import State
 
@@ -16,24 +15,23 @@ from framework.engine.state import State
 def pause_rest(s: State, i: int) -> None:
     """Of i's running order, let those sit out the step being formed that it has no tokens for."""
     inst, step = s.instances[i], s.step[i]
-    kept, head, tail = 0, -1, -1
+    kept = aside = 0
     step.next_finish = NEVER
     for j in range(inst.running):
         r, finish = s.lists[inst.running_at + j], s.lists[inst.finish_at + j]
         if s.requests[r].waits:
-            head = append(s, head, tail, r)
-            tail = r
+            s.lists[s.options.aside_at + aside] = r
+            aside += 1
         else:
+            inst.disordered |= aside > 0
             s.lists[inst.running_at + kept] = r
             s.lists[inst.finish_at + kept] = finish
             step.next_finish = min(step.next_finish, finish)
             kept += 1
-    inst.paused = inst.running - kept
-    while head >= 0:
-        r = head
-        head = s.requests[r].next
-        s.lists[inst.running_at + kept] = r
-        kept += 1
+    inst.paused = aside
+    for j in range(aside):
+        r = s.lists[s.options.aside_at + j]
+        s.lists[inst.running_at + kept + j] = r
         sit_out(s, i, r)
         s.requests[r].waits = False
         s.requests[r].state = PAUSED
