@@ -594,6 +594,12 @@ MUTANTS = (
         "            if False:\n",
     ),
     Mutant(
+        "decodes that waited stay behind those that did not",
+        "mechanisms/pausing.py",
+        "            inst.disordered |= aside > 0\n",
+        "",
+    ),
+    Mutant(
         "the tokens of a victim that had its turn are lost",
         "mechanisms/running_list.py",
         "        _count_decode(s, i, r, -1)\n",
