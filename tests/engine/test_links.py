@@ -301,7 +301,7 @@ def test_copies_are_sent_whole_and_links_are_used(exact: bool, monkeypatch: pyte
         ledger = Ledger()
         with monkeypatch.context() as patch:
             watch(ledger, patch)
-            scenario = drawn(list(BROAD)[number % len(BROAD)] if exact else "scenarios", 700 + number, exact)
+            scenario = drawn(list(BROAD)[number % len(BROAD)] if exact else "scenarios", 1100 + number, exact)
             loop.run(scenario.simulation(RuledHooks(Ruler(scenario.rules))))
         for copy in ledger.ended:
             fastest = max(scenario.cluster.link_bytes_s)
