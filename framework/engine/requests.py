@@ -44,8 +44,8 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     q.instance = i
     q.decode_instance = i
     s.lists[inst.running_at + inst.running] = r
-    if inst.running > 0 and s.requests[s.lists[inst.running_at + inst.running - 1]].admission > q.admission:
-        inst.disordered = True
+    if unlikely(s.options.by_admission) and inst.running > 0:
+        inst.disordered |= s.requests[s.lists[inst.running_at + inst.running - 1]].admission > q.admission
     take_part(s, i, inst.running, kv)
     inst.running += 1
     load_changed(s, i)

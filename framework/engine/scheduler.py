@@ -57,7 +57,7 @@ def schedule(s: State, i: int) -> None:
         prefill_tokens = form_whole_prompts(s, i, inst.token_budget)
     elif inst.mode == STATIC and inst.prefilling > 0:
         prefill_tokens = form_batch(s, i, inst.token_budget)
-    if inst.mode == UNIFIED and s.options.by_admission and not beside:
+    if unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside:
         decodes, prefill_tokens = form_in_order(s, i)
     elif prefill_tokens == 0:
         decodes = _form_decodes(s, i)

@@ -27,12 +27,6 @@ STEP = record(
     ("grown", "i8"),  # of these, the steps whose new blocks have been allocated
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
-    # While it is being formed.
-    ("decode_tokens", "i8"),  # tokens of its decodes so far
-    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
-    ("next_decode", "i8"),  # where the running order has been gone through ...
-    ("next_prefill", "i8"),  # ... and the prefilling order
-    # What it holds.
     ("prefill_tokens", "i8"),  # tokens of its chunks
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
@@ -40,6 +34,11 @@ STEP = record(
     ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
     ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
+    # While it is being formed.
+    ("decode_tokens", "i8"),  # tokens of its decodes so far
+    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
+    ("next_decode", "i8"),  # where the running order has been gone through ...
+    ("next_prefill", "i8"),  # ... and the prefilling order
 )
 
 # The prefill step that runs beside an instance's decodes, if one does.

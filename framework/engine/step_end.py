@@ -48,7 +48,7 @@ def finish_step(s: State, i: int) -> None:
     if prefilled:
         inst.changed = True
         _add_chunks(s, i)
-        if s.options.by_admission:
+        if unlikely(s.options.by_admission):
             _end_in_order(s, i)
     if s.step[i].decodes > 0 and inst.decode_steps >= s.step[i].next_finish:
         inst.changed = True
