@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
@@ -63,7 +64,8 @@ class Runs(Callback):
         line = explain(error)
         if output is not None and (line is None or hook_noted(error)):
             place = Path(output, "traceback.txt")
-            place.write_text(masked("".join(format_exception(error))))
+            with suppress(OSError):  # a full disk does not hide what went wrong
+                place.write_text(masked("".join(format_exception(error))))
             line = line if line is None or self._refusals is not None else f"{line}; see {place}"
         if line is None:
             return
