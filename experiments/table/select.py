@@ -45,7 +45,12 @@ class Selection:
 
 
 def value_of(record: Record, key: str) -> Any:
-    """A run's option of a config group, else its setting, else what its summary says of where it comes from."""
+    """A run's option of a config group, else its setting, else what its summary says of where it comes from.
+
+    Of the group `trace` it is the trace that was played, where settings name another than the option does.
+    """
+    if key == "trace" and _names_its_trace(record):
+        return record.summary.get("trace")
     for source in (record.choices, record.config):
         if key in source:
             return _hashable(source[key])
@@ -54,6 +59,12 @@ def value_of(record: Record, key: str) -> Any:
     if key in _PROVENANCE:
         return record.summary.get(key)
     return record.key if key == "key" else ABSENT
+
+
+def _names_its_trace(record: Record) -> bool:
+    """Whether settings chose the trace, by its file or by its name."""
+    option, name = record.choices.get("trace"), record.config.get("trace.name")
+    return record.config.get("trace.path") is not None or (name is not None and name != option)
 
 
 def label(record: Record, keys: Iterable[str]) -> Label:
