@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from framework.errors import InputError
-from traces.settings import check_at_least, check_positive
+from framework.errors import InputError, shown
+from traces.settings import MOST_RPS, check_at_least, check_positive
 
 Floats = NDArray[np.float64]
 
@@ -37,8 +37,8 @@ class Law:
     weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if self.law not in LAWS:
-            raise InputError(f"law {self.law!r} is not known; the laws are {', '.join(LAWS)}")
+        if not isinstance(self.law, str) or self.law not in LAWS:
+            raise InputError(f"law {shown(self.law)} is not known; the laws are {', '.join(LAWS)}")
         for name in NEEDS[self.law]:
             if getattr(self, name) is None:
                 raise InputError(f"law {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
@@ -80,9 +80,11 @@ class Arrivals:
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.law not in ("poisson", "gamma", "fixed"):
-            raise InputError(f"arrivals: law {self.law!r} is not known; the laws are poisson, gamma, fixed")
+        if not isinstance(self.law, str) or self.law not in ("poisson", "gamma", "fixed"):
+            raise InputError(f"arrivals: law {shown(self.law)} is not known; the laws are poisson, gamma, fixed")
         check_positive("arrivals: rate", self.rate)
+        if self.rate > MOST_RPS:
+            raise InputError(f"arrivals: rate is {self.rate:g} requests/s, must be at most {MOST_RPS:g}")
         check_positive("arrivals: cv", self.cv)
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:

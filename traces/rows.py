@@ -14,8 +14,8 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from framework.cli.reading import parsed_json, read_file
+from framework.cli.terminal import warn_once
 from framework.errors import InputError, is_number
-from traces.warn import warn_once
 
 MAX_TOKENS = 10**9
 Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values

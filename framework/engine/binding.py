@@ -14,8 +14,9 @@ from framework.codes import BAD_INSTANCE, BAD_ROLE, OFF, OUT_OF_BLOCKS, ROLES
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
+from framework.engine.quiet import require_tick
 from framework.engine.state import Memory
-from framework.errors import InputError, InvariantError, PolicyError, note_hook, require_positive
+from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
@@ -64,7 +65,7 @@ class Binding:
         indexed = isinstance(rule, Decision) and rule.index == "least_queued"
         options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
         if policy.tick_s is not None:
-            require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
+            require_tick(policy.name, policy.tick_s)
             options["tick_s"] = policy.tick_s if overrides(policy, "on_tick") else 0.0
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:

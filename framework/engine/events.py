@@ -9,6 +9,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.leap import end_leap_early
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import first_due, load_changed, time_of
+from framework.engine.quiet import MOST_QUIET_TICKS, first_tick
 from framework.engine.state import State
 
 
@@ -41,7 +42,10 @@ def next_event(s: State) -> int:
     if event >= 0 and s.options.tick_s > 0.0:
         tick_s = sim.next_tick * s.options.tick_s
         if tick_s < time_s or (tick_s == time_s and kind >= ARRIVAL):
-            time_s, kind, event = tick_s, TICK, sim.next_tick
+            if not _skips_ticks(s, kind, time_s):
+                time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
+        elif kind != SCHEDULE:
+            sim.quiet_ticks = 0
     if event >= 0:
         if time_s > sim.now_s:
             sim.scheduled = -1
@@ -49,6 +53,27 @@ def next_event(s: State) -> int:
         sim.kind = kind
         sim.id = event
     return event
+
+
+@inner
+def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
+    """Count the tick that is due before the event of that kind and time, or skip it and all before that event.
+
+    False: a tick comes before the event or, at the same time, with it.
+    """
+    sim = s.sim
+    pending = sim.heap_size + sim.woken
+    steps_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
+    if kind != ARRIVAL or pending > 0 or steps_s < np.inf:
+        sim.quiet_ticks = 0
+    elif sim.quiet_ticks < MOST_QUIET_TICKS:
+        sim.quiet_ticks += 1
+    else:
+        sim.next_tick = first_tick(time_s, s.options.tick_s)
+        if sim.next_tick * s.options.tick_s > time_s:
+            sim.quiet_ticks = 0
+            return True
+    return False
 
 
 @inner

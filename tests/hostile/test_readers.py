@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 from framework.cli.reading import MOST_BYTES, read_file, read_text
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from tests.hostile.damage import gzip_bomb
 from tests.hostile.outcomes import REFUSED, SUCCESS, Outcome, outcome_of
@@ -23,7 +24,6 @@ from tests.hostile.readers import READERS, Case, cases, some
 from traces import formats
 from traces.frame import to_workload
 from traces.load import from_file
-from traces.warn import warn_once
 
 _QUICK = 16  # cases of each reader
 

@@ -96,6 +96,8 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
+        self.arrivals_due = 0  # of these, arrivals
+        self.quiet_ticks = 0  # ticks in a row before which nothing came about and of which only an arrival can follow
         self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free_s = 0.0
@@ -129,6 +131,7 @@ class Simulation:
         """Announce an event; its serial number."""
         self.pushed += 1
         self.outstanding += kind not in (TICK, ROLE_CHANGE)
+        self.arrivals_due += kind == ARRIVAL
         heapq.heappush(self.heap, (time_s, kind, id, self.pushed))
         return self.pushed
 
