@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from framework.cli.safe_text import printable
 from framework.errors import InputError
 from framework.run.store import Record
 
@@ -78,7 +79,7 @@ def shown(value: Any) -> str:
         return f"[{','.join(shown(inner) for inner in value)}]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    return f"{value:.10g}" if isinstance(value, float) else printable(str(value))
 
 
 def nearest(word: str, known: Collection[str]) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.cli.reading import parsed_json, read_file
+from framework.cli.safe_text import printable
 from framework.errors import InputError, shown
 
 Floats = NDArray[np.float64]
@@ -233,7 +234,7 @@ def _benchmark(path: Path, sha256: str, served: Sequence[_Served], failed: int, 
     tpot_s = np.full(len(served), np.nan)
     np.divide(gaps_s, output_tokens - 1, out=tpot_s, where=(output_tokens > 1) & (gaps_s > 0))
     return Benchmark(
-        name=path.name,
+        name=printable(path.name),
         sha256=sha256,
         input_tokens=np.asarray([request.input_tokens for request in served], np.int64)[order],
         output_tokens=output_tokens,

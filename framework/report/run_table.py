@@ -15,6 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from framework.cli.safe_text import printable
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 
@@ -52,7 +53,9 @@ def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None 
     Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
     goodput per GPU, and runs at capacity by that. A narrow terminal gets fewer columns.
     """
-    return _Comparison(summaries, [Text(label) for label in labels] if labels else _distinguishing(summaries))
+    return _Comparison(
+        summaries, [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
+    )
 
 
 @dataclass(frozen=True)
