@@ -1,6 +1,6 @@
 # Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
 .DEFAULT_GOAL := run
-.PHONY: run test slow golden mutants oracle bench fidelity lint clean
+.PHONY: run test slow golden mutants oracle bench fidelity docs lint clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,6 +10,7 @@ INSTALLED := $(VENV)/.installed
 PEER := $(VENV)/peer
 MEASUREMENTS := $(VENV)/.fidelity
 CLUSTER := $(VENV)/.cluster
+SITE := $(VENV)/docs
 ARGS ?=
 
 # Bytecode is kept even where the environment asks for none: a process that compiles every module anew starts 0.4 s later.
@@ -39,6 +40,11 @@ bench: $(INSTALLED) $(PEER)/.installed
 
 fidelity: $(MEASUREMENTS)
 	@$(PY) -m experiments.fidelity $(ARGS)
+
+# A site of docs/ and the README; a link between pages that leads nowhere ends it.
+docs: $(SITE)/.installed
+	@$(SITE)/bin/python -m sphinx -q -W --keep-going -b html docs outputs/docs $(ARGS)
+	@echo 'the site begins at outputs/docs/index.html'
 
 lint: $(INSTALLED)
 	@$(PY) -m ruff check .
@@ -71,6 +77,12 @@ $(MEASUREMENTS): requirements-fidelity.lock | $(INSTALLED)
 $(CLUSTER): requirements-cluster.lock | $(INSTALLED)
 	@echo 'installing requirements-cluster.lock into $(VENV)' >&2
 	@$(PIP) install --no-deps -r requirements-cluster.lock
+	@touch $@
+
+# The generator of the site has an environment of its own.
+$(SITE)/.installed: requirements-docs.lock | $(INSTALLED)
+	@echo 'installing requirements-docs.lock into $(SITE)' >&2
+	@$(PY) -m venv $(SITE) && $(SITE)/bin/python -m pip $(QUIET) install --no-deps -r requirements-docs.lock
 	@touch $@
 
 # The peer simulator is optional and has an environment of its own: without it the benchmark leaves its columns empty.

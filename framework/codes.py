@@ -37,8 +37,8 @@ NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
 DONE, PAUSED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS = range(7)
 # Reasons known to the engine; a policy's own follow.
-NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY = range(5)
-REASONS = ("", "context", "kv", "stalled", "policy")
+NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH = range(6)
+REASONS = ("", "context", "kv", "stalled", "policy", "length")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
 # Which rank of an instance a request that comes goes to.

@@ -43,16 +43,9 @@ OUTCOME = np.dtype(
 
 
 @dataclass(frozen=True)
-class Gaps:
-    """Token gaps of a run. NaN where undefined.
+class Spread:
+    """`count` values in seconds, and how they spread; NaN where there are none."""
 
-    `request_p99_s`, `request_max_s`: shape (N,), over the output_tokens - 1 gaps of a request, by linear interpolation;
-    NaN for a request of one token and for one that did not emit all its tokens. The others: over the `count`
-    gaps of all requests.
-    """
-
-    request_p99_s: Floats
-    request_max_s: Floats
     count: int
     mean_s: float
     std_s: float
@@ -60,6 +53,21 @@ class Gaps:
     p90_s: float
     p95_s: float
     p99_s: float
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Token gaps of a run. NaN where undefined.
+
+    `request_p99_s`, `request_max_s`: shape (N,), over the output_tokens - 1 gaps of a request, by linear interpolation;
+    NaN for a request of one token and for one that did not emit all its tokens. `tokens`: the gaps of all requests;
+    `messages`: those that a client sees to whom all tokens of a step come in one message, so without the gaps of 0.
+    """
+
+    request_p99_s: Floats
+    request_max_s: Floats
+    tokens: Spread
+    messages: Spread
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class Result:
     token_log: NDArray[Any]
     gaps: Gaps | None = None  # in place of the log where that is reduced
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
+    replay_s: float = 0.0  # that the run took here, and of these ...
+    hooks_s: float = 0.0  # ... those of hooks in Python, as far as they were timed
 
     @property
     def extrapolated(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.codes import REASON_LENGTH
 from framework.engine.config import EngineConfig, Setting, require_whole_instances
 from framework.errors import InputError, InvariantError
 from framework.policy.base import Policy, lay_out
@@ -15,11 +16,11 @@ from framework.policy.view import Cluster
 from framework.replay.compiled import CompiledEngine
 from framework.replay.contract import Engine
 from framework.replay.reference import ReferenceEngine
-from framework.result import Result
+from framework.result import FINISHED, Result
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.table import Timing
-from framework.workload import Load, Open, Workload
+from framework.workload import Load, Open, Workload, within_context
 
 _ENGINES: dict[str, Callable[[Setting], Engine]] = {"compiled": CompiledEngine, "reference": ReferenceEngine}
 
@@ -49,6 +50,7 @@ def simulate(
         _claim(part)
     spec = lay_out(policy, cluster)
     require_whole_instances(spec, engine, policy.shares_gpus)
+    asked, workload = workload, within_context(workload, model.max_context)
     replaying = _ENGINES[engine.implementation](Setting(workload, spec, model, timing, engine, load, seed))
     if predictor is not None:
         predictor.prepare(workload, seed)
@@ -69,12 +71,14 @@ def simulate(
         reasons=replayed.reasons,
         events=replayed.events,
         steps=replayed.steps,
-        requests=_complete(replayed.requests, predictions),
+        requests=_complete(replayed.requests, predictions, asked.output_tokens > workload.output_tokens),
         instances=replayed.instances,
         tiers=replayed.tiers,
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         gaps=replayed.gaps,
+        replay_s=replayed.replay_s,
+        hooks_s=replayed.hooks_s,
     )
 
 
@@ -90,8 +94,9 @@ def _claim(part: Policy | Predictor | None) -> None:
         vars(part)["_claimed"] = True
 
 
-def _complete(outcomes: NDArray[np.void], predictions: Predictions) -> NDArray[np.void]:
+def _complete(outcomes: NDArray[np.void], predictions: Predictions, cut: NDArray[np.bool_]) -> NDArray[np.void]:
     if np.any(outcomes["state"] == 0):
         raise InvariantError("a run ended with requests that have not")
+    outcomes["reason"][cut & (outcomes["state"] == FINISHED)] = REASON_LENGTH
     outcomes["predicted_tokens"] = predictions.first_total
     return outcomes

@@ -170,6 +170,13 @@ def _name_by_next_turn(
             mine[:] = names[offsets[later] :][: len(mine)]
 
 
+def within_context(workload: Workload, max_context: int) -> Workload:
+    """Outputs end where a model's context does, as servers end them; prompts that leave no room for a token stay."""
+    room = max_context - workload.input_tokens
+    cut = (room >= 1) & (workload.output_tokens > room)
+    return replace(workload, output_tokens=np.where(cut, room, workload.output_tokens)) if cut.any() else workload
+
+
 def rate_rps(workload: Workload) -> float:
     """Mean arrivals per second, N / period; infinite where all arrive at once."""
     period = period_s(workload)

@@ -9,6 +9,7 @@ they go on decoding, where the move pays for its transfer. The papers' abstracts
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,25 @@ Flags = NDArray[np.bool_]
 
 _GRID_TOKENS = 64  # spacing of the horizon at which load is projected: a second or two of decoding
 _DISCOUNT_TOKENS = 256
+
+
+class Grid(NamedTuple):
+    """Tokens ahead at which load is projected, and what each counts for; shape (G,)."""
+
+    horizon: Floats
+    weights: Floats
+
+
+class Movable(NamedTuple):
+    """Requests that decode on overloaded instances, as columns: whether each may move, where it is in the pool, its KV
+    tokens, output tokens expected of it, and what a move costs.
+    """
+
+    may_move: Flags
+    owners: Integers
+    kv: Floats
+    remaining: Floats
+    price: Floats
 
 
 class Ares(Disaggregated):
@@ -77,97 +97,131 @@ class Ares(Disaggregated):
         self.transfer_weight = transfer_weight
         self.moves = moves
         self.cooldown_s = cooldown_s
-        self.moved_at_s: dict[int, float] = {}
+        self.limit: Floats | None = None  # KV tokens of each decode instance, once the cluster is known
+        self.moved_at_s: Floats = np.zeros(0)  # of each request, -inf: never
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         pool = cluster.decode
-        ids, owners, settled = residents(cluster)
+        ids, owners, settled = cluster.residents(pool)
         if not settled.any():
             return ()
-        kv = (cluster.requests.input_tokens[ids] + cluster.requests.generated(ids) - 1).astype(np.float64)
-        remaining = cluster.remaining_tokens(ids)
-        remaining = np.where(np.isnan(remaining), np.inf, remaining)  # nothing is known: it goes on for ever
-        shares = np.where(remaining[:, None] > self.horizon, kv[:, None] + self.horizon, 0.0)
-        projected = total(shares, owners, len(pool))
+        generated = cluster.requests.generated(ids)
+        tokens = cluster.requests.input_tokens[ids] + generated
+        remaining = cluster.predictions.remaining(ids, generated)
+        projected = projection(tokens, remaining, owners, self.horizon, len(pool))
         load = projected @ self.weights
-        limit = np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64)
-        overloaded = (load > (1.0 + self.imbalance) * load.mean()) | (projected.max(axis=1) > limit)
+        limit = self._limit(cluster)
+        overloaded = exceeding(load, (1.0 + self.imbalance) * _mean(load), projected, limit)
         if not overloaded.any():
             return ()
+        movable = np.flatnonzero(settled & overloaded[owners])
+        movable = movable[self._cooled(ids[movable], cluster)]
+        ids, owners, remaining = ids[movable], owners[movable], remaining[movable]
+        kv = (tokens[movable] - 1).astype(np.float64)
+        remaining[np.isnan(remaining)] = np.inf  # nothing is known: it goes on for ever
         transfer_s = kv * cluster.kv_bytes_per_token / pool.bandwidth_bytes_s[owners] + self.transfer_overhead_s
-        price = transfer_s * self.transfer_weight
-        movable = np.flatnonzero(settled & self._cooled(ids, cluster.now_s))
-        pays = remaining[movable] * pool.step_s()[owners[movable]] >= self.amortisation * transfer_s[movable]
-        movable = movable[pays]
+        pays = remaining * pool.step_s()[owners] >= self.amortisation * transfer_s
+        requests = Movable(pays, owners, kv, remaining, transfer_s * self.transfer_weight)
+        grid = Grid(self.horizon, self.weights)
         actions = []
-        for source in np.argsort(-load, kind="stable"):
-            candidates = movable[owners[movable] == source]
-            for _ in range(self.moves if overloaded[source] else 0):
-                targets = np.flatnonzero(load < (1.0 - self.imbalance) * load.mean())
-                row, target = best_move(
-                    candidates, targets, shares, self.weights, price, projected, load[source], limit
-                )
+        order = np.argsort(-load, kind="stable")
+        for source in order[overloaded[order]]:
+            for _ in range(self.moves):
+                most = (1.0 - self.imbalance) * _mean(load)
+                row, target = move_best(requests, grid, source, load, most, projected, limit)
                 if row < 0:
                     break
-                candidates = candidates[candidates != row]
-                projected[source] -= shares[row]
-                projected[target] += shares[row]
                 load = projected @ self.weights
-                self.moved_at_s[int(ids[row])] = cluster.now_s
+                self.moved_at_s[ids[row]] = cluster.now_s
                 actions.append(Migrate(int(ids[row]), int(pool.ids[target])))
         return actions
 
-    def _cooled(self, ids: Integers, now_s: float) -> Flags:
-        """Which requests have not been moved lately; forgets those for which that no longer matters."""
-        recent = {r: at_s for r, at_s in self.moved_at_s.items() if now_s - at_s < self.cooldown_s}
-        self.moved_at_s = recent
-        return ~np.isin(ids, list(recent))
+    def _limit(self, cluster: Cluster) -> Floats:
+        """KV tokens that each decode instance has room for, less some."""
+        if self.limit is None:
+            blocks = cluster.decode.total_blocks
+            self.limit = np.asarray((1.0 - self.headroom) * blocks * cluster.block_tokens, np.float64)
+        return self.limit
+
+    def _cooled(self, ids: Integers, cluster: Cluster) -> Flags:
+        """Which requests have not been moved lately."""
+        if len(self.moved_at_s) == 0:
+            self.moved_at_s = np.full(len(cluster.requests.arrival_s), -np.inf)
+        return cluster.now_s - self.moved_at_s[ids] >= self.cooldown_s
 
 
-def residents(cluster: Cluster) -> tuple[Integers, Integers, Flags]:
-    """Requests with KV on the decode pool or on its way there: ids, each one's position in the pool, who is to stay.
-
-    One that is on its way, from its prefill or in a migration, belongs where it is going.
-    """
-    pool, destination = cluster.decode, cluster.requests.destination
-    decoding, owners = cluster.decoding_on(pool)
-    arriving = np.setdiff1d(np.flatnonzero(destination >= 0), decoding)
-    ids = np.concatenate([decoding, arriving])
-    owners = np.concatenate([owners, np.zeros(len(arriving), np.int64)])
-    settled = destination[ids] < 0
-    return ids, np.where(settled, owners, np.searchsorted(pool.ids, destination[ids])), settled
+def _mean(values: Floats) -> float:
+    return float(values.sum()) / len(values)
 
 
 @compiled
-def total(shares: Floats, owners: Integers, instances: int) -> Floats:
-    """KV tokens of each instance at each point of the horizon, (instances, G), from those of each request, (n, G)."""
-    projected = np.zeros((instances, shares.shape[1]))
-    for q in range(len(shares)):
-        projected[owners[q]] += shares[q]
+def projection(tokens: Integers, remaining: Floats, owners: Integers, horizon: Floats, instances: int) -> Floats:
+    """KV tokens of each instance at each point of the horizon, (instances, G), if each of its requests, which has so
+    many tokens, goes on to generate `remaining` ones; NaN: for ever.
+    """
+    projected = np.zeros((instances, len(horizon)))
+    for q in range(len(tokens)):
+        kv = float(tokens[q] - 1)
+        for g in range(len(horizon)):
+            if not remaining[q] <= horizon[g]:
+                projected[owners[q], g] += kv + horizon[g]
     return projected
 
 
 @compiled
-def best_move(
-    candidates: Integers,
-    targets: Integers,
-    shares: Floats,
-    weights: Floats,
-    price: Floats,
-    projected: Floats,
-    source_load: float,
-    limit: Floats,
+def exceeding(load: Floats, most: float, projected: Floats, limit: Floats) -> Flags:
+    """Which instances have a load above `most`, or are projected to hold more than their limit."""
+    found = load > most
+    for i in range(len(load)):
+        for g in range(projected.shape[1]):
+            if projected[i, g] > limit[i]:
+                found[i] = True
+    return found
+
+
+@compiled
+def move_best(
+    requests: Movable, grid: Grid, source: int, load: Floats, most: float, projected: Floats, limit: Floats
 ) -> tuple[int, int]:
-    """The (request, target) that lowers the variance of the loads most, its price deducted; (-1, -1) if none does.
+    """Move the request of `source` to the instance whose load is below `most`, of all such pairs the one that lowers
+    the variance of the loads most, its price deducted: it may not move again, and `projected` follows. The pair;
+    (-1, -1) if none does.
 
     Moving weight w from a to b changes the sum of squares by 2 w (w + load_b - load_a); the mean stays.
     """
     best, best_row, best_target = 0.0, -1, -1
-    for target in targets:
-        gap = source_load - (projected[target] * weights).sum()
-        for row in candidates:
-            weight = (shares[row] * weights).sum()
-            gain = 2.0 * weight * (gap - weight) / len(projected) - price[row]
-            if gain > best and np.all(projected[target] + shares[row] <= limit[target]):
+    for target in range(len(load)):
+        if load[target] >= most:
+            continue
+        gap = load[source] - (projected[target] * grid.weights).sum()
+        for row in range(len(requests.owners)):
+            if not requests.may_move[row] or requests.owners[row] != source:
+                continue
+            weight = 0.0
+            for g in range(len(grid.weights)):
+                weight += _share(requests, row, grid.horizon[g]) * grid.weights[g]
+            gain = 2.0 * weight * (gap - weight) / len(projected) - requests.price[row]
+            if gain > best and _has_room(requests, row, grid.horizon, projected[target], limit[target]):
                 best, best_row, best_target = gain, row, target
+    if best_row >= 0:
+        requests.may_move[best_row] = False
+        for g in range(len(grid.horizon)):
+            share = _share(requests, best_row, grid.horizon[g])
+            projected[source, g] -= share
+            projected[best_target, g] += share
     return best_row, best_target
+
+
+@compiled
+def _share(requests: Movable, row: int, ahead: float) -> float:
+    """KV tokens that a request is projected to hold so many tokens ahead."""
+    return requests.kv[row] + ahead if requests.remaining[row] > ahead else 0.0
+
+
+@compiled
+def _has_room(requests: Movable, row: int, horizon: Floats, projected: Floats, limit: float) -> bool:
+    """Whether a request fits into what an instance is projected to hold, at each point of the horizon."""
+    fits = True
+    for g in range(len(horizon)):
+        fits = fits and projected[g] + _share(requests, row, horizon[g]) <= limit
+    return fits

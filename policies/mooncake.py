@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.compiler.decorators import compiled
 from framework.errors import require_choice, require_count, require_positive, require_whole
 from framework.policy import Disaggregated
 from framework.policy.rules import rule
-from framework.policy.view import Cluster, Request
+from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import ClusterSpec
+from framework.timing.estimate import StepTimes, estimate_s, prefill_alone_s
+from framework.timing.table import StepTables
 
 
 class DecodeLoad:
@@ -83,8 +89,8 @@ def _of_least_loaded(load: DecodeLoad, request: Request, cluster: Cluster, ttft_
     pool = cluster.decode
     held = pool.kv_tokens + pool.incoming_kv_tokens
     least = int(held.argmin())
-    batch = int(pool.running[least] + pool.incoming[least]) + 1
-    return float(pool.estimate_s(0, batch, int(held[least]) + request.input_tokens)[least])
+    batch = int(pool.running[least]) + int(pool.incoming[least]) + 1
+    return estimate_s(pool.step_times, least, 0, batch, int(held[least]) + request.input_tokens)
 
 
 def _of_pool(load: DecodeLoad, request: Request, cluster: Cluster, ttft_s: float) -> float:
@@ -111,8 +117,7 @@ EXPECTED_TBT: dict[str, ExpectedTbt] = {
 ROUTING = ("random", "load", "local", "global")
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where a request is to be prefilled, whose prefix is sent there first (-1: nobody's), and what is expected: TTFT,
     prefill alone, and when it will be in that queue.
     """
@@ -124,12 +129,66 @@ class Placement:
     there_s: float
 
 
-@dataclass(frozen=True)
 class Sent:
-    """What was sent to an instance, in order: when it will be in the queue there, and seconds of its prefill."""
+    """What was sent to an instance, in order: when it will be in the queue there, and seconds of its prefill; `left_s`
+    is the sum of these.
+    """
 
-    there_s: deque[float] = field(default_factory=deque)
-    prefill_s: deque[float] = field(default_factory=deque)
+    def __init__(self) -> None:
+        self.there_s: deque[float] = deque()
+        self.prefill_s: deque[float] = deque()
+        self.left_s = 0.0
+
+    def append(self, there_s: float, prefill_s: float) -> None:
+        self.there_s.append(there_s)
+        self.prefill_s.append(prefill_s)
+        self.left_s += prefill_s
+
+    def keep(self, left: int, now_s: float) -> float:
+        """Forget all but the last `left` of those that are there, and those still on their way; seconds of what stays.
+
+        They are added from the first on: a running sum from which seconds are taken would drift.
+        """
+        if len(self.there_s) > left:
+            left += sum(map(now_s.__lt__, self.there_s))
+            if len(self.there_s) > left:
+                while len(self.there_s) > left:
+                    self.there_s.popleft()
+                    self.prefill_s.popleft()
+                self.left_s = reduce(add, self.prefill_s, 0.0)
+        return self.left_s
+
+
+class Costs(NamedTuple):
+    """What a placement is chosen by, for each prefill instance: seconds of its queue, tokens of the prompt that it has,
+    and the bandwidth of its link.
+    """
+
+    queue_s: Floats
+    own: Integers
+    bandwidth_bytes_s: Floats
+
+
+@compiled
+def expected(
+    costs: Costs, times: StepTimes, prompt: int, chunk_tokens: int, longer: float, bytes_per_token: float
+) -> tuple[Floats, Floats, Floats, int]:
+    """Algorithm 1, lines 1 to 20: seconds to copy a prefix, to prefill and to the first token, of each instance, shape
+    (instances,), and which has the longest prefix.
+
+    That prefix is copied where it is more than `longer` times as long as the instance's own, inf: nowhere.
+    """
+    transfer_s, prefill_s, ttft_s = np.zeros(len(costs.own)), np.zeros(len(costs.own)), np.zeros(len(costs.own))
+    best, tables = int(costs.own.argmax()), StepTables(times.rows, times.data)
+    for k in range(len(costs.own)):
+        prefix = costs.own[k]
+        if costs.own[best] > longer * prefix:  # also where its own is 0
+            prefix = costs.own[best]
+            slower = min(costs.bandwidth_bytes_s[k], costs.bandwidth_bytes_s[best])
+            transfer_s[k] = (prefix - costs.own[k]) * bytes_per_token / slower
+        prefill_s[k] = prefill_alone_s(tables, times.pools[k], times.stages[k], prefix, prompt, chunk_tokens)
+        ttft_s[k] = costs.queue_s[k] + transfer_s[k] + prefill_s[k]
+    return transfer_s, prefill_s, ttft_s, best
 
 
 class Mooncake(Disaggregated):
@@ -197,39 +256,29 @@ class Mooncake(Disaggregated):
         return self.expected_tbt_s(self.decode_load, request, cluster, ttft_s) > self.tbt_s
 
     def _place(self, request: Request, cluster: Cluster) -> Placement:
-        """Algorithm 1, lines 1 to 20."""
-        pool = cluster.prefill
+        pool, now_s = cluster.prefill, cluster.now_s
+        left = (pool.queued + pool.prefilling).tolist()
+        queue_s = np.array([self.sent[i].keep(n, now_s) for i, n in zip(pool.ids.tolist(), left, strict=True)])
         own = pool.cached_tokens(request)
-        best = int(own.argmax())
-        longer = (own[best] > self.threshold * own) & (self.routing == "global")  # also where own is 0
-        prefix = np.where(longer, own[best], own)
-        slower = np.minimum(pool.bandwidth_bytes_s, pool.bandwidth_bytes_s[best])
-        transfer_s = (prefix - own) * cluster.kv_bytes_per_token / slower
-        prefill_s = pool.prefill_s(request, prefix, self.chunk_tokens)
-        queue_s = np.array([self._queue_s(cluster, int(i)) for i in pool.ids])
-        ttft_s = queue_s + transfer_s + prefill_s
-        costs = {"random": self.random.random(len(pool)), "load": queue_s}
-        chosen = int(costs.get(self.routing, ttft_s).argmin())
-        source = int(pool.ids[best]) if longer[chosen] else -1
-        there_s = cluster.now_s + float(transfer_s[chosen])
+        copies = self.routing == "global"
+        transfer_s, prefill_s, ttft_s, best = expected(
+            Costs(queue_s, own, pool.bandwidth_bytes_s),
+            pool.step_times,
+            request.input_tokens,
+            self.chunk_tokens,
+            self.threshold if copies else np.inf,
+            cluster.kv_bytes_per_token,
+        )
+        costs = queue_s if self.routing == "load" else ttft_s
+        chosen = int((self.random.random(len(pool)) if self.routing == "random" else costs).argmin())
+        source = int(pool.ids[best]) if copies and own[best] > self.threshold * own[chosen] else -1
+        there_s = now_s + float(transfer_s[chosen])
         return Placement(int(pool.ids[chosen]), source, float(ttft_s[chosen]), float(prefill_s[chosen]), there_s)
-
-    def _queue_s(self, cluster: Cluster, instance: int) -> float:
-        """Seconds of prefill that an instance has before it: as many of those sent there last as wait or are on it."""
-        sent, there = self.sent[instance], cluster.instances
-        left = int(there.queued[instance]) + int(there.prefilling[instance])
-        if len(sent.there_s) > left:
-            left += sum(map(cluster.now_s.__lt__, sent.there_s))
-        while len(sent.there_s) > left:
-            sent.there_s.popleft()
-            sent.prefill_s.popleft()
-        return sum(sent.prefill_s)
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         known, self.placed = self.placed, None
         placement = known[1] if known is not None and known[0] == request.id else self._place(request, cluster)
-        self.sent[placement.instance].there_s.append(placement.there_s)
-        self.sent[placement.instance].prefill_s.append(placement.prefill_s)
+        self.sent[placement.instance].append(placement.there_s, placement.prefill_s)
         self.decode_load.expect(request, cluster.now_s + placement.ttft_s)
         self.placed = request.id, placement
         return placement.instance

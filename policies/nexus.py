@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.compiler.decorators import compiled
 from framework.engine.config import Batching
 from framework.engine.mechanisms.sm_sharing import require_percent
 from framework.errors import InputError, require_at_least, require_choice, require_share, require_whole
@@ -65,6 +66,7 @@ class Nexus(Aggregated):
         self.hysteresis = hysteresis
         self.aging = aging
         self.percents: dict[int, int] = {}  # of prefills, by instance
+        self.plans: dict[tuple[int, int], Plan] = {}  # by token budget and percent, made once
         if queue == "spf":
             vars(self)["prioritize"] = self.shortest_first
 
@@ -85,18 +87,22 @@ class Nexus(Aggregated):
             if abs(best - percent) > self.hysteresis:
                 percent = best
         self.percents[instance] = percent
-        return Plan(int(cluster.instances.token_budget[instance]), "concurrent", percent)
+        chosen = int(cluster.instances.token_budget[instance]), percent
+        if chosen not in self.plans:
+            self.plans[chosen] = Plan(chosen[0], "concurrent", percent)
+        return self.plans[chosen]
 
     def _best_percent(self, instance: int, cluster: Cluster, percent: int) -> int:
         """The prefills' part of the SMs, sought from the present one."""
         there = cluster.instances
         prefill_s, decode_s = cluster.streams_s(instance)
-        available = there.free_blocks[instance] + there.evictable_blocks[instance]
-        if available > (1.0 - self.full) * there.total_blocks[instance]:
+        available = int(there.free_blocks[instance]) + int(there.evictable_blocks[instance])
+        if available > (1.0 - self.full) * int(there.total_blocks[instance]):
             return _largest(percent, decode_s, self.decode_slack)
         return 100 - _largest(100 - percent, prefill_s, self.prefill_slack)
 
 
+@compiled
 def _largest(percent: int, other_s: Floats, slack: float) -> int:
     """The largest part, in steps of 1 % from the present one, at which the other stream keeps its limit with the rest.
 

@@ -11,24 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from framework.compiler.decorators import compiled
+
 Keys = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # increment of SplitMix64's state
-_FACTORS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def request_keys(seed: int, requests: int) -> Keys:
     """One 64-bit key for each of a workload's requests, shape (requests,)."""
-    start = _mix(np.asarray([seed % 2**64], np.uint64) + _GAMMA)
-    return _mix(start + _GAMMA * np.arange(1, requests + 1, dtype=np.uint64))
+    start = _output(np.asarray([seed % 2**64], np.uint64) + _GAMMA)
+    return _output(start + _GAMMA * np.arange(1, requests + 1, dtype=np.uint64))
 
 
+@compiled
 def uniforms(keys: Keys, index: Integers) -> Floats:
     """Number `index` (0 or more) of each key's stream, in the open interval (0, 1); shapes (k,)."""
-    bits = _mix(keys + _GAMMA * (index.astype(np.uint64) + np.uint64(1)))
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    found = np.empty(len(keys), np.float64)
+    for k in range(len(keys)):
+        bits = _mixed(keys[k] + _GAMMA * (np.uint64(index[k]) + np.uint64(1)))
+        found[k] = (np.float64(bits >> np.uint64(11)) + 0.5) * 2.0**-53
+    return found
 
 
 def normals(keys: Keys, index: Integers) -> Floats:
@@ -36,8 +43,18 @@ def normals(keys: Keys, index: Integers) -> Floats:
     return ndtri(uniforms(keys, index))
 
 
-def _mix(state: Keys) -> Keys:
+@compiled
+def _mixed(state: np.uint64) -> np.uint64:
     """SplitMix64's output function; uint64 arithmetic wraps."""
-    for shift, factor in _FACTORS:
-        state = (state ^ (state >> shift)) * factor
-    return state ^ (state >> np.uint64(31))
+    state = (state ^ (state >> _SHIFTS[0])) * _FACTORS[0]
+    state = (state ^ (state >> _SHIFTS[1])) * _FACTORS[1]
+    return state ^ (state >> _SHIFTS[2])
+
+
+@compiled
+def _output(states: Keys) -> Keys:
+    """That of each state."""
+    found = np.empty_like(states)
+    for k in range(len(states)):
+        found[k] = _mixed(states[k])
+    return found

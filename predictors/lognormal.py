@@ -10,6 +10,7 @@ from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 from predictors._noise import normals, request_keys
 
+_LONGEST_KNOWN = 1 << 17  # output tokens, up to which errors are worked out before a run
 _LARGEST_SIGMA = 5.0  # of the logarithm: factors of e^5 either way; beyond, numbers overflow before they mean anything
 
 
@@ -54,15 +55,26 @@ class LogNormal(Predictor):
         self._output_tokens = workload.output_tokens
         self._keys = request_keys(seed, len(workload))
         first = np.zeros(len(workload), np.int64)
+        longest = int(workload.output_tokens.max(initial=0))
+        self._known = None if longest > _LONGEST_KNOWN else self._errors(np.arange(longest + 1))
         self._kept = np.sqrt(self.persistence) * normals(self._keys, first)  # number 0 of each stream; strides follow
 
     def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
-        sigma = self.sigma * np.exp(generated / -self.decay_tokens)
         drawn = normals(self._keys[requests], generated // self.stride + 1)
-        error = self._kept[requests] + np.sqrt(1 - self.persistence) * drawn
-        estimate = np.maximum((self._output_tokens[requests] - generated) * np.exp(sigma * error), 1.0)
+        error = drawn if self.persistence == 0 else self._kept[requests] + np.sqrt(1 - self.persistence) * drawn
+        if self._known is None:
+            sigma, spread = self._errors(generated)
+        else:
+            sigma, spread = self._known[0][generated], self._known[1][generated]
+        factor = np.exp(sigma * error)
+        estimate = np.maximum((self._output_tokens[requests] - generated) * factor, 1.0)
+        return estimate, estimate * spread
+
+    def _errors(self, generated: Integers) -> tuple[Floats, Floats]:
+        """After so many tokens, sigma and the deviation of the truth about an estimate of 1."""
+        sigma = self.sigma * np.exp(generated / -self.decay_tokens)
         variance = sigma * sigma
-        return estimate, estimate * np.sqrt(np.exp(variance) * np.expm1(variance))
+        return sigma, np.sqrt(np.exp(variance) * np.expm1(variance))
 
 
 def relative_mae(sigma: Floats | float) -> Floats | float:

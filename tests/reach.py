@@ -96,7 +96,7 @@ def _migrate(s: Simulation, r: Request, d: Instance) -> Names:
     source = next((i for i in s.instances if r in i.running), None)
     if source is None or source is d or r.migration is not None or not d.role & DECODE:
         yield "migration that cannot be"
-    elif not s.fits(d, r) or not d.has_room(s.blocks_of(d, r.kv)):
+    elif not s.fits(d, r) or not transfers.room_there(s, d, r, r.kv, r.kv)[2]:
         yield "migration without room"
     else:
         yield "migrated"
@@ -269,6 +269,16 @@ def _begin_copy(s: Simulation, r: Request, source: Instance, target: Instance, *
         yield "copy that waits for its turn"
 
 
+def _reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> Names:
+    ids, _, has_room = transfers.room_there(s, d, r, tokens, kv)
+    if ids and has_room:
+        yield "copied without what is cached there"
+        if not s.blocks_for(kv - s.hash_tokens * len(ids)):
+            yield "not copied, for all is cached there"
+        if d.cache.idle_blocks(ids):
+            yield "prefix referenced there that nobody used"
+
+
 def _share_links(s: Simulation) -> Names:
     channels = list(s.channels.values())
     if not s.links_changed and not any(channel.changed for channel in channels):
@@ -296,10 +306,16 @@ def _has_ended(s: Simulation, r: Request) -> Names:
 def _withdraw_copy(s: Simulation, r: Request) -> Names:
     assert r.copy is not None
     yield "copy withdrawn while it flows" if r.copy.channel is not None else "copy withdrawn"
+    target = r.destination if r.migration is None else r.migration.target
+    if target is not None and target.cache.held.get(r.id):
+        yield "copy withdrawn with a prefix there"
 
 
 def _start_transfers(s: Simulation, d: Instance) -> Names:
-    if d.incoming and not d.has_room(transfers.blocks_there(s, d, d.incoming[0])):
+    if not d.incoming:
+        return
+    r = d.incoming[0]
+    if not transfers.room_there(s, d, r, transfers.kv_there(r), r.kv)[2]:
         yield "transfer that waits for room"
 
 
@@ -375,6 +391,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "call_back": _call_back,
     "start_copy": _start_copy,
     "begin_copy": _begin_copy,
+    "reserve": _reserve,
     "share_links": _share_links,
     "has_ended": _has_ended,
     "withdraw_copy": _withdraw_copy,

@@ -19,6 +19,8 @@ from framework.cli.files import read_once, write_whole
 from framework.cli.reading import parquet_of, parsed_json, require_regular
 from framework.cli.terminal import warn_once
 from framework.errors import InputError, shown
+from traces.client_logs import read_aiperf, read_openai, read_vllm, recognised
+from traces.columns import advice, column_names
 from traces.doubts import doubted_chain, doubted_clock
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import MAX_TOKENS, Check, Table, length, number, read_bytes, read_csv, read_jsonl
@@ -154,6 +156,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "vidur": Format(read_vidur),
         "servegen": Format(read_servegen),
         "parquet": Format(read_parquet),
+        "vllm": Format(read_vllm),
+        "openai": Format(read_openai),
+        "aiperf": Format(read_aiperf),
     }
 )
 
@@ -182,7 +187,13 @@ def _read(path: Path, format_name: str | None, block_tokens: int | None) -> Trac
     if path.is_dir() != (name == "servegen"):
         raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no folder'} is no trace in format {name}")
     known = FORMATS[name]
-    trace = known.read(path, known.block_tokens if block_tokens is None else block_tokens)
+    try:
+        trace = known.read(path, known.block_tokens if block_tokens is None else block_tokens)
+    except InputError as error:
+        other = None if format_name is None else guess(path)
+        if other in (None, format_name):
+            raise
+        raise InputError(f"{error}; the file looks like trace.format={other}") from error
     if trace.sha256:
         return trace
     with path.open("rb") as content:
@@ -190,20 +201,28 @@ def _read(path: Path, format_name: str | None, block_tokens: int | None) -> Trac
 
 
 def sniff(path: Path) -> str:
-    """The format of a file by its first line: Parquet's magic, the keys of a JSON line, or a CSV header."""
+    """The format of a file, as `guess` finds it. Raises InputError where it is in none that is known."""
+    found = guess(path)
+    if found is None:
+        known = f"{path}: in no known format; set trace.format to one of {', '.join(FORMATS)}"
+        raise InputError(known + advice(column_names(read_bytes(path))))
+    return found
+
+
+def guess(path: Path) -> str | None:
+    """The format of a file by how it begins: Parquet's magic, the keys of a JSON object, or a CSV header."""
     if path.is_dir():
         return "servegen"
     data = read_bytes(path)
+    if found := recognised(data):
+        return found
+    names = set(column_names(data))
     if data.startswith(PARQUET_MAGIC):
-        return "parquet"
-    first = data.lstrip().split(b"\n", 1)[0].strip()
-    if first.startswith(b"{"):
-        return "bailian" if b'"chat_id"' in first else "mooncake"
-    header = {column.strip() for column in first.decode("utf-8", "replace").split(",")}
-    for name, columns in (("azure", AZURE_COLUMNS), ("burstgpt", BURSTGPT_COLUMNS), ("vidur", VIDUR_COLUMNS)):
-        if header.issuperset(columns):
-            return name
-    raise InputError(f"{path}: in no known format; set trace.format to one of {', '.join(FORMATS)}")
+        return None if names and names.isdisjoint(REQUIRED) else "parquet"
+    if names.issuperset(("timestamp", "input_length", "output_length")):
+        return "bailian" if "chat_id" in names else "mooncake"
+    headers = {"azure": AZURE_COLUMNS, "burstgpt": BURSTGPT_COLUMNS, "vidur": VIDUR_COLUMNS}
+    return next((name for name, columns in headers.items() if names.issuperset(columns)), None)
 
 
 def _hashed_jsonl(

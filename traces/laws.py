@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from framework.errors import InputError, shown
-from traces.settings import MOST_RPS, check_at_least, check_positive
+from traces.changing_rate import ChangingRate
+from traces.settings import check_at_least, check_positive
 
 Floats = NDArray[np.float64]
 
@@ -73,27 +74,43 @@ class Law:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A renewal process of `rate` arrivals per second: `poisson`, `gamma` gaps with a cv, or `fixed` gaps."""
+    """A renewal process of `rate` arrivals per second: `poisson`, `gamma` gaps with a cv, or `fixed` gaps.
+
+    The rate may change, as `ChangingRate` has it: a ramp to `end_rate` over `ramp_s` seconds, and a `swing` of
+    `period_s` with its peak at `peak_s`. Gaps are then drawn in expected arrivals instead of seconds.
+    """
 
     law: str
     rate: float
     cv: float = 1.0
+    end_rate: float | None = None
+    ramp_s: float = 0.0
+    swing: float = 0.0
+    period_s: float = 86400.0
+    peak_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, str) or self.law not in ("poisson", "gamma", "fixed"):
             raise InputError(f"arrivals: law {shown(self.law)} is not known; the laws are poisson, gamma, fixed")
-        check_positive("arrivals: rate", self.rate)
-        if self.rate > MOST_RPS:
-            raise InputError(f"arrivals: rate is {self.rate:g} requests/s, must be at most {MOST_RPS:g}")
         check_positive("arrivals: cv", self.cv)
+        self._changing()
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """`count` arrival times in seconds, the first at 0."""
+        changing = self._changing()
+        rate = self.rate if changing.is_constant else 1.0
+        times = self._at(rate, count, rng)
+        return times if changing.is_constant else changing.times_s(times)
+
+    def _at(self, rate: float, count: int, rng: np.random.Generator) -> Floats:
         if self.law == "fixed":
-            return np.arange(count) / self.rate
+            return np.arange(count) / rate
         shape = 1.0 if self.law == "poisson" else 1.0 / self.cv**2
-        gaps = rng.gamma(shape, 1.0 / (shape * self.rate), count - 1)
+        gaps = rng.gamma(shape, 1.0 / (shape * rate), count - 1)
         return np.concatenate(([0.0], np.cumsum(gaps)))
+
+    def _changing(self) -> ChangingRate:
+        return ChangingRate(self.rate, self.end_rate, self.ramp_s, self.swing, self.period_s, self.peak_s)
 
 
 def _fixed(law: Law, uniform: Floats) -> Floats:

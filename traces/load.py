@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from framework.errors import InputError, shown
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
+from traces.columns import read_columns
 from traces.frame import Trace, to_workload
 from traces.settings import MOST_REQUESTS, check_flag, check_positive, check_whole
 
@@ -81,15 +82,16 @@ def load(
     path: str | Path | None = None,
     format: str | None = None,
     block_tokens: int | None = None,
+    columns: Mapping[str, str] | None = None,
     requests: int | None = None,
     seed: int = 0,
     **steps: Any,
 ) -> Workload:
     """The workload of a trace file (`path`, in any known format) or of a known trace (`name`); `path` wins.
 
-    `requests` is the length of a twin's sample; a recording has its own length, so there it is refused. `steps` are
-    the fields of `Transforms`. Raises InputError for whatever the user can set right, one line that says what and
-    where.
+    `columns` says which columns of any other table are what, as `traces.columns` has it. `requests` is the length of a
+    twin's sample; a recording has its own length, so there it is refused. `steps` are the fields of `Transforms`.
+    Raises InputError for whatever the user can set right, one line that says what and where.
     """
     transform = Transforms(**steps)
     check_whole("trace.seed", seed, 0)
@@ -105,11 +107,16 @@ def load(
         from traces.twin import sample_twin
 
         trace, sampled = sample_twin(Path(str(path)).expanduser(), length, seed), True
+    elif path is not None and columns is not None:
+        if format is not None:
+            raise InputError("trace.format and trace.columns exclude each other; set one of them")
+        trace = read_columns(Path(str(path)).expanduser(), columns, block_tokens)
     elif path is not None:
         trace = from_file(str(path), format, block_tokens)
     elif name is not None:
-        if format is not None or block_tokens is not None:
-            raise InputError(f"trace.format and trace.block_tokens need trace.path=FILE; trace {name} has its own")
+        if (format, block_tokens, columns) != (None, None, None):
+            given = "trace.format, trace.block_tokens and trace.columns"
+            raise InputError(f"{given} need trace.path=FILE; trace {name} has its own")
         trace = catalogue.obtain(name, length, seed)
         sampled = trace.source == "twin"
     else:

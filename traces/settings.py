@@ -32,6 +32,13 @@ def check_at_least(label: str, value: object, least: float = 0.0) -> None:
     _check_at_most(label, value)
 
 
+def check_rate(label: str, value: object) -> None:
+    """Raise InputError unless `value` is a number of requests per second that a cluster can be sent."""
+    check_positive(label, value)
+    if value > MOST_RPS:  # type: ignore[operator]
+        raise InputError(f"{label} is {shown(value)} requests/s, must be at most {MOST_RPS:g}")
+
+
 def check_flag(label: str, value: object) -> None:
     """Raise InputError unless `value` is true or false."""
     if not isinstance(value, bool):

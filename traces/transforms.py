@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from traces.frame import OPTIONAL, REQUIRED, Trace
-from traces.settings import MOST_REQUESTS, MOST_RPS, check_at_least, check_positive, check_whole
+from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_rate, check_whole
 
 
 def period_s(trace: Trace) -> float:
@@ -74,9 +74,7 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
 
 def set_rate(trace: Trace, requests_per_s: float) -> Trace:
     """Stretch arrival times to a mean rate over the whole trace, so that burstiness keeps its shape."""
-    check_positive("trace.rate", requests_per_s)
-    if requests_per_s > MOST_RPS:
-        raise InputError(f"trace.rate is {requests_per_s:g} requests/s, must be at most {MOST_RPS:g}")
+    check_rate("trace.rate", requests_per_s)
     if math.isinf(rate_rps(trace)):
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no rate that could be stretched")
     return scale_rate(trace, requests_per_s / rate_rps(trace))

@@ -139,6 +139,12 @@ def _short(name: str, title: str, **more: Any) -> Row:
 
 
 _AZURE, _MOONCAKE = {"name": "azure_conv"}, {"name": "mooncake"}
+_TIERS = {
+    "prefix_cache": True,
+    "prefix_stores": PrefixStores(
+        {"dram": Tier(capacity_tokens=1_000_000), "ssd": Tier(capacity_tokens=4_000_000, bandwidth_bytes_s=6e9)}
+    ),
+}
 _ROWS = (
     Row("azure-1", "Azure conv, 1 instance", _AZURE, (1,), _round_robin),
     Row("azure-4", "Azure conv, 4 instances", _AZURE, (4,), _round_robin),
@@ -189,12 +195,18 @@ _ROWS = (
         _MOONCAKE,
         (4, 4),
         Mooncake,
-        engine={
-            "prefix_cache": True,
-            "prefix_stores": PrefixStores(
-                {"dram": Tier(capacity_tokens=1_000_000), "ssd": Tier(capacity_tokens=4_000_000, bandwidth_bytes_s=6e9)}
-            ),
-        },
+        engine=_TIERS,
+        no_peer="it copies no prefixes between workers",
+        no_bare="it has no prefix cache",
+        most_repeats=3,
+    ),
+    Row(
+        "mooncake-4p4d-tiers-fixed",
+        "DistServe's policy on the same",
+        _MOONCAKE,
+        (4, 4),
+        _in_turn,
+        engine=_TIERS,
         no_peer="it copies no prefixes between workers",
         no_bare="it has no prefix cache",
         most_repeats=3,
@@ -205,6 +217,17 @@ _ROWS = (
         _MOONCAKE,
         (8,),
         Nexus,
+        engine={"sharing": Sharing()},
+        no_peer="it does not divide a GPU",
+        no_bare="it does not divide a GPU",
+        most_repeats=3,
+    ),
+    Row(
+        "mooncake-8-static",
+        "Shares of Nexus, fixed, on Mooncake, 8 instances",
+        _MOONCAKE,
+        (8,),
+        lambda: Nexus(split="static", queue="fcfs"),
         engine={"sharing": Sharing()},
         no_peer="it does not divide a GPU",
         no_bare="it does not divide a GPU",
@@ -230,6 +253,16 @@ _ROWS = (
         predictor=LogNormal,
         no_peer="it does not migrate requests that decode",
         no_bare="it does not migrate requests that decode",
+        most_repeats=3,
+    ),
+    Row(
+        "static-8p24d",
+        "DistServe's policy, reasoning at 60/s, 8P + 24D",
+        {"name": "reasoning", "requests": 100_000, "rate": 60.0},
+        (8, 24),
+        DistServe,
+        no_peer="it is there to compare the row above with",
+        no_bare="it is there to compare the row above with",
         most_repeats=3,
     ),
     _short("round-robin-8", "Short requests, round robin, 8"),

@@ -1,6 +1,6 @@
 """How far from silicon: measured deployments replayed by the simulator, beside the vendor's own predictor.
 
-    python -m experiments.fidelity                    # everything: a few minutes on two cores
+    python -m experiments.fidelity                    # everything: half an hour of one process
     python -m experiments.fidelity kinds=dense        # dense models alone; dense, moe or both
     python -m experiments.fidelity backends=vllm      # servers of one engine; vllm, trtllm and sglang, or some of them
     python -m experiments.fidelity calibrations=DIR   # also write the terms fitted to all rows, for timing=measured
@@ -34,6 +34,7 @@ from experiments.fidelity.online import read_stages
 from experiments.fidelity.replay import Replay, Replayed
 from experiments.fidelity.report import (
     as_table,
+    beyond,
     draw,
     overview,
     require_matplotlib,
@@ -94,6 +95,8 @@ def main(words: Sequence[str]) -> None:
     ours = pl.concat(own(one) for one in studies)
     beside = [both for one in studies if (both := shared(one)) is not None]
     shown = [*overview(ours), *(sections(pl.concat(beside)) if beside else ())]
+    tried = [one.beyond for one in studies if one.rows[0].mode == "agg" and len(one.beyond)]
+    shown += [beyond(pl.concat(tried))] if tried else []
     for section in shown:
         console.print(as_table(section))
     for line in left_out(studies):

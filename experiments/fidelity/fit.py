@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,10 +53,38 @@ TERMS = (
     Term("request_s", 5e-3, 5e-3, 0.0, 0.1),
     Term("token_s", 3e-6, 3e-6, 0.0, 3e-5),
 )
-CENTRE = np.array([term.centre for term in TERMS])
-WIDTH = np.array([term.width for term in TERMS])
-_LOWEST = np.array([term.lowest for term in TERMS])
-_HIGHEST = np.array([term.highest for term in TERMS])
+# Across instances a request also passes a router, two servers and the hand-over of its KV, block by block.
+_APART = {
+    "request_s": Term("request_s", 20e-3, 100e-3, 0.0, 1.0),
+    "token_s": Term("token_s", 3e-6, 10e-6, 0.0, 3e-4),
+}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of K terms before any data; arrays have shape (K,)."""
+
+    terms: tuple[Term, ...]
+
+    @cached_property
+    def centre(self) -> Floats:
+        """The centres."""
+        return np.array([term.centre for term in self.terms])
+
+    @cached_property
+    def width(self) -> Floats:
+        """The standard deviations."""
+        return np.array([term.width for term in self.terms])
+
+    @cached_property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The least and the largest values."""
+        return np.array([term.lowest for term in self.terms]), np.array([term.highest for term in self.terms])
+
+
+AGGREGATED = Prior(TERMS)
+DISAGGREGATED = Prior(tuple(_APART.get(term.name, term) for term in TERMS))
+CENTRE, WIDTH = AGGREGATED.centre, AGGREGATED.width
 _FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
 _REACH = 1.5  # of a point of the design, in widths
 # Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
@@ -88,16 +117,17 @@ def vector(fitted: Calibration) -> Floats:
 class Surfaces:
     """Log errors of (TTFT, TPOT), predicted over measured, as functions of the terms, for each row and client.
 
-    `coefficients[key, client]`, shape (C, 2): constant, slopes and curvatures over widths from the centre.
+    `coefficients[key, client]`, shape (C, 2): constant, slopes and curvatures over widths from the centre of `prior`.
     """
 
     coefficients: Mapping[tuple[str, Client], Floats]
+    prior: Prior = AGGREGATED
 
     @classmethod
-    def laid(cls, pairs: Iterable[tuple[Row, Client]], run: Run) -> Surfaces:
+    def laid(cls, pairs: Iterable[tuple[Row, Client]], run: Run, prior: Prior = AGGREGATED) -> Surfaces:
         """Replay each row at the points of the design. A pair that cannot be replayed has no surface."""
         once = {(row.key, client): (row, client) for row, client in pairs}
-        points = design(CENTRE)
+        points = design(prior.centre, prior)
         tasks = [Replay(row, client, calibration(point)) for row, client in once.values() for point in points]
         outcomes = run(tasks)
         coefficients = {}
@@ -105,12 +135,12 @@ class Surfaces:
             errors = [log_errors(row, one) for one in outcomes[at * len(points) : (at + 1) * len(points)]]
             known = [error for error in errors if error is not None]
             if len(known) == len(points):
-                coefficients[key] = surface((points - CENTRE) / WIDTH, np.array(known))
-        return cls(coefficients)
+                coefficients[key] = surface((points - prior.centre) / prior.width, np.array(known))
+        return cls(coefficients, prior)
 
     def errors(self, coefficients: Floats, terms: Floats) -> Floats:
         """Log errors, (2, R), of `coefficients` (C, 2, R) at terms (K,)."""
-        return errors_at(coefficients, (terms - CENTRE) / WIDTH)
+        return errors_at(coefficients, (terms - self.prior.centre) / self.prior.width)
 
 
 def log_errors(row: Row, outcome: Replayed | str) -> Floats | None:
@@ -141,14 +171,14 @@ def fit_all(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfac
     Doubtful rows are not fitted to.
     """
     used = [row for row in rows if not row.doubts and (row.key, clients[row.key]) in surfaces.coefficients]
-    found: dict[Cell, Floats] = {(): CENTRE}
+    found: dict[Cell, Floats] = {(): surfaces.prior.centre}
     for level in range(1, 4):
         members: dict[Cell, list[Row]] = defaultdict(list)
         for row in used:
             members[cells(row)[level]].append(row)
         for cell, own in members.items():
             prior = found[cells(own[0])[level - 1]]
-            found[cell] = _fit(own, clients, surfaces, prior, _NARROWER[level - 1] * WIDTH)
+            found[cell] = _fit(own, clients, surfaces, prior, _NARROWER[level - 1])
     return found
 
 
@@ -177,13 +207,13 @@ def _best_client(rows: Sequence[Row], run: Run) -> Client:
     return CANDIDATES[int(np.argmin(losses))]
 
 
-def design(centre: Floats) -> Floats:
+def design(centre: Floats, prior: Prior = AGGREGATED) -> Floats:
     """The centre, and each term by itself: factors at both sides of it, seconds, which only add, above it; (P, K)."""
     points = [centre]
     for k in range(len(TERMS)):
         for side in (-_REACH, _REACH) if k in _FACTORS else (_REACH,):
             point = centre.copy()
-            point[k] = np.clip(point[k] + side * WIDTH[k], _LOWEST[k], _HIGHEST[k])
+            point[k] = np.clip(point[k] + side * prior.width[k], prior.bounds[0][k], prior.bounds[1][k])
             if point[k] != centre[k]:
                 points.append(point)
     return np.array(points)
@@ -204,20 +234,24 @@ def _basis(steps: Floats) -> Floats:
     return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2])
 
 
-def best_terms(errors: Callable[[Floats], Floats], noise: Floats, prior: Floats, width: Floats) -> Floats:
-    """The terms (K,) at which log errors (2, R) and the distance from the prior, of that width, cost least together."""
+def best_terms(
+    errors: Callable[[Floats], Floats], noise: Floats, start: Floats, width: Floats, prior: Prior = AGGREGATED
+) -> Floats:
+    """The terms (K,) at which log errors (2, R) and the distance from `start`, by that width, cost least together."""
 
     def residuals(terms: Floats) -> Floats:
         scaled = np.expm1(np.clip(errors(terms), -_FARTHEST, _FARTHEST)) / noise[:, None]
         soft = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
-        return np.concatenate([soft.ravel(), (terms - prior) / width])
+        return np.concatenate([soft.ravel(), (terms - start) / width])
 
-    inside = np.clip(prior, _LOWEST + 1e-9, _HIGHEST - 1e-9)
-    return np.asarray(least_squares(residuals, inside, bounds=(_LOWEST, _HIGHEST), x_scale=WIDTH).x)
+    lowest, highest = prior.bounds
+    inside = np.clip(start, lowest + 1e-9, highest - 1e-9)
+    return np.asarray(least_squares(residuals, inside, bounds=prior.bounds, x_scale=prior.width).x)
 
 
 def _fit(
-    rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces, prior: Floats, width: Floats
+    rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces, start: Floats, narrower: float
 ) -> Floats:
     coefficients = np.stack([surfaces.coefficients[row.key, clients[row.key]] for row in rows], axis=2)
-    return best_terms(lambda terms: surfaces.errors(coefficients, terms), _NOISE, prior, width)
+    width, prior = narrower * surfaces.prior.width, surfaces.prior
+    return best_terms(lambda terms: surfaces.errors(coefficients, terms), _NOISE, start, width, prior)

@@ -20,6 +20,8 @@ from framework.calibration.replay import Deployment, Sent, replay
 from framework.cli.arguments import configured
 from framework.errors import InputError
 from framework.timing.calibration_terms import Calibration
+from framework.timing.fit_domain import Place
+from framework.timing.measured import placed
 from framework.timing.step_row import Timing
 from framework.workload import Open, Workload
 
@@ -119,6 +121,11 @@ def workload(stage: Stage, most: int | None = None) -> Workload:
     )
 
 
+def place_of(stage: Stage) -> Place:
+    """What its requests are like, of the one instance."""
+    return Place.of(workload(stage), Open(), 1, prefix_cache=True)
+
+
 def _ids(kind: int, blocks: int, stage: Stage) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The blocks of one prompt: those of its system prompt, which its users share, then its own."""
     shared = stage.system_tokens // _BLOCK
@@ -145,7 +152,7 @@ def replayed(
 ) -> Figures:
     """The stage on the simulated server, as a run with `overrides` has it. `calibration` None: what a run finds."""
     parts = parts_of(stage, *overrides)
-    timing: Timing = parts["timing"]
+    timing: Timing = placed(parts["timing"], place_of(stage))
     times = (lambda _: timing) if calibration is None else calibrations_of(timing)
     deployment = Deployment(parts["model"], parts["cluster"], parts["engine"], times, lambda: parts["policy"])
     served = replay(Sent(workload(stage, most), Open(), "recorded"), deployment, calibration or Calibration())

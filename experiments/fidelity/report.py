@@ -64,6 +64,12 @@ def sections(comparison: pl.DataFrame) -> Iterator[Section]:
         yield Section("Saturated: TTFT over a quarter of the decoding time", ("mode", "kind"), queueing)
 
 
+def beyond(comparison: pl.DataFrame) -> Section:
+    """What a fit is worth on loads that it has not seen."""
+    title = "Aggregated, fitted to one half of the loads and tested on the other"
+    return Section(title, ("kind", "axis", "tested"), comparison.filter(~pl.col("doubtful")))
+
+
 def as_table(section: Section) -> Table:
     """The terminal's table: a line for each group and predictor."""
     table = Table(title=Text(section.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)

@@ -100,7 +100,7 @@ def assumed(row: Row) -> Client:
 
 def gpu_of(row: Row) -> Gpu:
     """The row's GPU as the package of the kernel tables describes it: with all of its memory."""
-    return package_gpu(row.gpu)
+    return _described(row.gpu)
 
 
 @cache
@@ -167,10 +167,14 @@ def _timing(row: Row) -> Callable[[Calibration], Timing]:
     software = software_of(row)
 
     def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        overheads = software.fitted(calibration).overheads(model.layers, parallelism)
-        return _parts(row.gpu, row.backend, model, parallelism).row(calibration, overheads)
+        return _step_row(software, calibration, row.gpu, row.backend, model, parallelism)
 
     return lambda calibration: Calibrated(rows, calibration, "kernel tables")
+
+
+@cache
+def _described(gpu: str) -> Gpu:
+    return package_gpu(gpu)
 
 
 @lru_cache(maxsize=4)
@@ -181,6 +185,14 @@ def _kernels(gpu: str, backend: str) -> Kernels:
 @lru_cache(maxsize=64)
 def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> StepParts:
     return tabulate(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
+
+
+@lru_cache(maxsize=256)  # loads of one deployment follow each other, each replayed with the same few calibrations
+def _step_row(
+    software: Server, calibration: Calibration, gpu: str, backend: str, model: Model, parallelism: Parallelism
+) -> StepRow:
+    overheads = software.fitted(calibration).overheads(model.layers, parallelism)
+    return _parts(gpu, backend, model, parallelism).row(calibration, overheads)
 
 
 def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, model: Model) -> PoolSpec:

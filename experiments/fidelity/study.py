@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from experiments.fidelity.fit import Cell, Surfaces, calibration, choose_clients, fit_all, terms_of
+import polars as pl
+
+from experiments.fidelity.beyond import beyond
+from experiments.fidelity.fit import (
+    AGGREGATED,
+    DISAGGREGATED,
+    Cell,
+    Surfaces,
+    calibration,
+    choose_clients,
+    fit_all,
+    terms_of,
+)
 from experiments.fidelity.replay import Replay, Replayed, replay_all
 from experiments.fidelity.rows import Row
 from experiments.fidelity.score import splits
@@ -41,6 +53,7 @@ class Study:
 
     `raw`: predictions with nothing fitted; `validated`: with terms and clients from other folds' deployments; both by
     key. `failures`: why the other rows could not be replayed. `terms`: fitted to all `rows`, by cell.
+    `beyond`: what terms fitted to one side of an axis of load say on the other, as experiments.fidelity.beyond has it.
     """
 
     rows: tuple[Row, ...]
@@ -48,6 +61,7 @@ class Study:
     validated: Mapping[str, Replayed]
     failures: Mapping[str, str]
     terms: Mapping[Cell, Calibration]
+    beyond: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,8 @@ def study(rows: Sequence[Row], run: Replays) -> Study:
     rows = [row for row in rows if row.key not in failures]
     folds = [_Fold(training, test, choose_clients(rows, training, run)) for training, test in splits(rows)]
     whole = _Fold(rows, [], choose_clients(rows, rows, run))
-    surfaces = Surfaces.laid(((row, fold.clients[row.key]) for fold in (*folds, whole) for row in rows), run)
+    prior = AGGREGATED if rows and rows[0].mode == "agg" else DISAGGREGATED
+    surfaces = Surfaces.laid(((row, fold.clients[row.key]) for fold in (*folds, whole) for row in rows), run, prior)
     tasks = [task for fold in folds for task in _held_out(fold, surfaces)]
     return Study(
         rows=tuple(rows),
@@ -75,6 +90,7 @@ def study(rows: Sequence[Row], run: Replays) -> Study:
         validated={task.row.key: one for task, one in zip(tasks, run(tasks), strict=True) if isinstance(one, Replayed)},
         failures=failures,
         terms={cell: calibration(found) for cell, found in fit_all(rows, whole.clients, surfaces).items()},
+        beyond=beyond(rows, whole.clients, surfaces, run),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from experiments.table.cells import Figures, pairs_needed
 from experiments.table.replicates import sampling, trace_of, transforms
-from experiments.table.select import Place, Selection, shown, value_of
+from experiments.table.select import Place, Selection, shown, timing_of, value_of
 from framework.metrics.statistics import LEVEL, least_p
 from framework.run.store import Record
 
@@ -122,7 +122,7 @@ def _sources(selection: Selection) -> Iterator[str]:
     """Requests, step times, SLO and hardware."""
     records, axes = selection.records, (*selection.rows.keys, *selection.columns.keys, selection.replicate)
     traces = sorted({(str(one.summary.get("trace")), str(one.summary.get("trace_source"))) for one in records})
-    timings = sorted({str(one.summary.get("timing_source")) for one in records})
+    timings = sorted({timing_of(one) for one in records})
     yield f"Requests: {'; '.join(_requests(*trace, records, axes) for trace in traces)}."
     yield f"Step times: {'; '.join(timings)}{_extrapolated(records)}."
     slos = sorted({_slo(record) for record in records})

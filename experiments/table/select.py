@@ -15,6 +15,7 @@ from framework.run.store import Record
 Label = tuple[Any, ...]  # the values of an axis' keys
 Place = tuple[Label, Label]  # row, column
 _PROVENANCE = ("version", "gpus", "load", "trace_source", "trace_sha256", "timing_source", "git_revision")
+_THIS_RUN = re.compile(r", this run: [^);]*(?=[);])")
 _DIFFERENT_RUNS = ("trace_source", "timing_source")  # of which a mean would mean nothing
 _TOLD = 6  # keys, and values, that an error lists
 ABSENT = "–"  # a key that a run does not have
@@ -57,6 +58,8 @@ def value_of(record: Record, key: str) -> Any:
             return _hashable(source[key])
     if key == "version":
         return record.version
+    if key == "timing_source":
+        return timing_of(record)
     if key in _PROVENANCE:
         return record.summary.get(key)
     return record.key if key == "key" else ABSENT
@@ -66,6 +69,11 @@ def _names_its_trace(record: Record) -> bool:
     """Whether settings chose the trace, by its file or by its name."""
     option, name = record.choices.get("trace"), record.config.get("trace.name")
     return record.config.get("trace.path") is not None or (name is not None and name != option)
+
+
+def timing_of(record: Record) -> str:
+    """Where a run's step times came from, without where its own load lies, which differs from sample to sample."""
+    return _THIS_RUN.sub("", str(record.summary.get("timing_source")))
 
 
 def label(record: Record, keys: Iterable[str]) -> Label:

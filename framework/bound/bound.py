@@ -21,13 +21,13 @@ from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model
 from framework.timing.table import Timing
-from framework.workload import Load, Workload
+from framework.workload import Load, Workload, within_context
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _ROUNDING = 1e-6
-_NO_BUDGET = 1 << 40
+_NO_BUDGET = 10**12
 _ALONE, _BURSTS = "latency alone", "prefill GPU time in bursts"
 _TIMES = {"prefill": "prefill GPU time", "decode": "decode GPU time", "mixed": "GPU time", "off": "GPU time"}
 
@@ -112,6 +112,7 @@ def bound(
     `any_role(cluster)`, for one that shares GPUs `any_stream` of that. `Bound.duration_s` is the time from the first
     arrival to the last, or, where arrivals depend on the run (sessions, closed loads), the least time to serve all.
     """
+    workload = within_context(workload, model.max_context)
     setting = Setting(workload, streams_apart(cluster, engine), model, timing, engine, slo, load)
     pools = make_pools(setting)
     needs = least_needs(setting, pools)

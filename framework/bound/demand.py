@@ -84,7 +84,10 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
     entrance = next(pool.row for pool in pools if pool.spec.role != "decode")
     uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
-        bytes_ = np.where(workload.output_tokens > 1, workload.input_tokens * setting.copy_bytes_per_token, 0.0)
+        tokens = workload.input_tokens.astype(np.float64)
+        if setting.caches:  # a block is copied at least once for all that hold it
+            tokens = needs.prefixes.charged(lambda upto: upto.astype(np.float64), workload.input_tokens)
+        bytes_ = np.where(workload.output_tokens > 1, tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]
         ends = [float(cluster.link_bytes_s[roles == role].sum()) for role in ("prefill", "decode")]
         fabric_bytes_s = cluster.link.fabric_bytes_s

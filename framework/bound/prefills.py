@@ -85,6 +85,13 @@ class Prefixes:
     block: Integers
     part: Floats
 
+    @property
+    def held_by_others(self) -> Integers:
+        """Tokens of the leading blocks of each prompt that others hold too, at whatever time, (N,)."""
+        run, alone = self.blocks.copy(), self.part == 1.0
+        np.minimum.at(run, self.request[alone], self.block[alone])
+        return run * self.block_tokens
+
     def charged(self, upto: Callable[[Integers], Floats], tokens: Integers) -> Floats:
         """For each request its part of a cost of which the first x tokens of any prompt make `upto(x)`, (N,)."""
         each = upto((self.block + 1) * self.block_tokens) - upto(self.block * self.block_tokens)

@@ -207,7 +207,7 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))
-    transfer_s = np.where((later > 0) & setting.transfers, _transfer_s(setting), 0.0)
+    transfer_s = np.where((later > 0) & setting.transfers, _transfer_s(setting, prefixes), 0.0)
     decodes = _LoneDecodes(pools, prompts[served & (later > 0)], later[served & (later > 0)])
     steps = setting.decode_steps
     decode_s = np.where(served, decodes.total_s(prompts + 1, steps, again_s), np.inf)
@@ -268,8 +268,8 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
     return np.asarray(row.request_s + taken_s + read_s, np.float64)
 
 
-def _transfer_s(setting: Setting) -> Floats:
-    """Of the KV of each prompt, or its last layer, over the best links to where it is unpacked fastest."""
+def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
+    """Of the KV that each prompt has alone, or its last layer, over the best links to where it is unpacked fastest."""
     pools = setting.cluster.pools
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]
@@ -279,13 +279,16 @@ def _transfer_s(setting: Setting) -> Floats:
         if pool.role != "prefill"
     )
     tokens = setting.workload.input_tokens
-    bytes_, link = tokens * setting.copy_bytes_per_token, setting.cluster.link
+    copied = tokens
+    if setting.caches:  # others may have brought the rest to where it goes
+        copied = tokens - prefixes.held_by_others
+    bytes_, link = copied * setting.copy_bytes_per_token, setting.cluster.link
     fastest = min(best) if link.fabric_bytes_s is None else min(*best, link.fabric_bytes_s)
     sent_s = np.maximum(bytes_ / fastest - _ROUNDED_S, 0.0)
     if setting.engine.layerwise_tokens is not None:
         last_layer_s = bytes_ / setting.model.layers / min(best)
         sent_s = np.where(tokens >= setting.engine.layerwise_tokens, last_layer_s, sent_s)
-    return sent_s + link.latency_s + tokens * unpack_s
+    return sent_s + link.latency_s + copied * unpack_s
 
 
 def _within(time_s: Floats, limit_s: Floats) -> Flags:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.calibration_terms import Calibration
+from framework.timing.calibration_terms import COMPUTE_TOKENS, Calibration
 from framework.timing.measured import Entry, Measured
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
@@ -29,18 +29,19 @@ class Calibrated:
         return self.rows(self.calibration, model, gpu, parallelism)
 
 
-def calibrations_of(timing: Timing) -> Callable[[Calibration], Timing]:
+def calibrations_of(timing: Timing, server: Server | None = None) -> Callable[[Calibration], Timing]:
     """A function that makes `timing` under any calibration, instead of the one that it would find.
 
     A source that is not made of measured parts does not tell communication from kernels: there `communication` does
-    nothing, and `kernel` multiplies every time of a step.
+    nothing, `kernel` multiplies every time of a step, and steps run on `server`, None: a synchronous one.
     """
     if isinstance(timing, Measured):
         rows = _of_parts(timing)
     else:
 
         def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-            return apply(calibration, timing.row(model, gpu, parallelism))
+            work = (server or Server()).fitted(calibration).overheads(model.layers, parallelism)
+            return apply(calibration, timing.row(model, gpu, parallelism), work)
 
     return lambda calibration: Calibrated(rows, calibration, f"{timing.source}, calibrated")
 
@@ -58,7 +59,15 @@ def _of_parts(timing: Measured) -> Rows:
     return rows
 
 
-def apply(calibration: Calibration, row: StepRow) -> StepRow:
-    """The step times `row` with every time of a step multiplied by `kernel`, and the overheads added."""
-    added = Server().fitted(calibration).overheads(0, Parallelism()) + calibration.overheads
-    return row.times(calibration.kernel) + added
+def apply(calibration: Calibration, row: StepRow, work: StepRow) -> StepRow:
+    """The step times `row` with every time of a step multiplied by `kernel`, and what a server adds, `work`, added.
+
+    Prefill attention, and what linear layers take longer than for COMPUTE_TOKENS, are multiplied by `compute` besides.
+    """
+    scaled = row.times(calibration.kernel)
+    if calibration.compute != 1.0:
+        scaled = scaled.mapped(
+            attention=lambda curve: curve.times(calibration.compute),
+            linear=lambda curve: curve.rising_faster(COMPUTE_TOKENS, calibration.compute),
+        )
+    return scaled + work + calibration.overheads

@@ -1,20 +1,18 @@
 """Measured requests of a real server: what a benchmark client or a log wrote down of each.
 
-Two formats. The JSON that `vllm bench serve --save-result --save-detailed` writes (SGLang's bench_serving with
+Three formats. The JSON that `vllm bench serve --save-result --save-detailed` writes (SGLang's bench_serving with
 --output-details has the same keys): `input_lens`, `output_lens`, `ttfts`, `itls`, `errors`, `start_times` by request,
-and `request_rate`, `burstiness`, `max_concurrency`, `duration`, `model_id`. Or a CSV with a header and one line a
-request: `input_tokens`, `output_tokens`, `ttft_s`, one of `e2e_s` and `tpot_s`, if known `start_s` (or `arrival_s`),
-and `error`, not empty for a request that failed.
+and `request_rate`, `burstiness`, `max_concurrency`, `duration`, `model_id`. Or a CSV with a header, or JSONL, with one
+line a request: `input_tokens`, `output_tokens`, `ttft_s`, one of `e2e_s` and `tpot_s`, if known `start_s` (or
+`arrival_s`), `error`, not empty for a request that failed, and `hash_ids`: a name for each full block of the prompt,
+equal where the prompts are equal up to and including that block.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.calibration.benchmark_rows import is_jsonl, requests_of
+from framework.calibration.benchmark_values import ServedRequest, count, number, positive
 from framework.cli.reading import parsed_json, read_file
 from framework.cli.safe_text import printable
 from framework.errors import InputError, shown
 
 Floats = NDArray[np.float64]
-_MOST, _MOST_TOKENS = 1e12, 1e9
 _JSON_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls")
 
 
@@ -41,7 +40,8 @@ class Benchmark:
     that is unknown. `concurrency` is the number of requests that the client kept in flight at most, `rate` the
     requests/s at which it meant to send, where inf stands for all at once, and `duration_s` the length of the
     benchmark; each is None where the file does not say. `burstiness` is the shape of the gamma distribution of the gaps
-    between requests.
+    between requests. `hash_ids` has the names of each prompt's blocks of `hash_block_tokens` tokens, None where no file
+    says them.
     """
 
     name: str
@@ -57,6 +57,8 @@ class Benchmark:
     duration_s: float | None = None
     model: str = ""
     failed: int = 0
+    hash_ids: tuple[tuple[int, ...], ...] | None = None
+    hash_block_tokens: int = 16
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -68,19 +70,8 @@ class Benchmark:
         return self.ttft_s + np.nan_to_num(self.tpot_s) * (self.output_tokens - 1)
 
 
-@dataclass(frozen=True)
-class _Served:
-    """One request as read; `gaps_s` runs from its first token to the last."""
-
-    input_tokens: int
-    output_tokens: int
-    ttft_s: float
-    gaps_s: float
-    start_s: float | None
-
-
 def read_benchmark(path: str | Path) -> Benchmark:
-    """The requests in a file, which is JSON if it begins with a brace or a bracket, else a CSV.
+    """The requests in a file: JSONL, JSON if it begins with a brace or a bracket, else a CSV.
 
     Raises InputError, naming the request or the line that cannot be.
     """
@@ -93,9 +84,9 @@ def read_benchmark(path: str | Path) -> Benchmark:
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     sha256 = hashlib.sha256(data).hexdigest()
-    if text.lstrip().startswith(("{", "[")):
+    if text.lstrip().startswith(("{", "[")) and not is_jsonl(text):
         return _from_json(path, text, sha256)
-    return _from_csv(path, text, sha256)
+    return _benchmark(path, sha256, *requests_of(path, text))
 
 
 def _from_json(path: Path, text: str, sha256: str) -> Benchmark:
@@ -113,10 +104,10 @@ def _from_json(path: Path, text: str, sha256: str) -> Benchmark:
         sha256,
         served,
         failed=len(columns["input_lens"]) - len(served),
-        concurrency=None if concurrency is None else _count(f"{path}: max_concurrency", concurrency),
-        rate=None if rate is None else _positive(f"{path}: request_rate", rate, infinite=True),
-        burstiness=_positive(f"{path}: burstiness", result.get("burstiness", 1.0), infinite=True),
-        duration_s=None if result.get("duration") is None else _positive(f"{path}: duration", result["duration"]),
+        concurrency=None if concurrency is None else count(f"{path}: max_concurrency", concurrency),
+        rate=None if rate is None else positive(f"{path}: request_rate", rate, infinite=True),
+        burstiness=positive(f"{path}: burstiness", result.get("burstiness", 1.0), infinite=True),
+        duration_s=None if result.get("duration") is None else positive(f"{path}: duration", result["duration"]),
         model=str(result.get("model_id") or ""),
     )
 
@@ -153,73 +144,21 @@ def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, list[Any]]:
     return columns
 
 
-def _from_lists(where: str, entry: Mapping[str, Any]) -> _Served:
+def _from_lists(where: str, entry: Mapping[str, Any]) -> ServedRequest:
     gaps = entry["itls"]
     if not isinstance(gaps, list):
         raise InputError(f"{where}: itls must be a list of seconds, got {shown(gaps)}")
     start = entry["start_times"]
-    return _Served(
-        input_tokens=_count(f"{where}: input_lens", entry["input_lens"]),
-        output_tokens=_count(f"{where}: output_lens", entry["output_lens"]),
-        ttft_s=_positive(f"{where}: ttfts", entry["ttfts"]),
-        gaps_s=math.fsum(_number(f"{where}: itls", gap, 0.0) for gap in gaps),
-        start_s=None if start is None else _number(f"{where}: start_times", start),
+    return ServedRequest(
+        input_tokens=count(f"{where}: input_lens", entry["input_lens"]),
+        output_tokens=count(f"{where}: output_lens", entry["output_lens"]),
+        ttft_s=positive(f"{where}: ttfts", entry["ttfts"]),
+        gaps_s=math.fsum(number(f"{where}: itls", gap, 0.0) for gap in gaps),
+        start_s=None if start is None else number(f"{where}: start_times", start),
     )
 
 
-def _from_csv(path: Path, text: str, sha256: str) -> Benchmark:
-    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
-    try:
-        names = [name.strip() for name in reader.fieldnames or ()]
-        if twice := [name for name, count in Counter(names).items() if name and count > 1]:
-            raise InputError(f"{path}: column {twice[0]} stands twice in the header")
-        reader.fieldnames = names
-        return _benchmark(path, sha256, *_served_rows(path, reader, names))
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num + 1}: is no CSV ({error})") from None
-
-
-def _served_rows(path: Path, reader: csv.DictReader[str], names: Sequence[str]) -> tuple[list[_Served], int]:
-    """The requests that were served, and how many were not."""
-    last = next((name for name in ("e2e_s", "tpot_s") if name in names), None)
-    missing = [name for name in ("input_tokens", "output_tokens", "ttft_s") if name not in names]
-    if missing or last is None:
-        raise InputError(
-            f"{path}: no column {', '.join([*missing, *([] if last else ['e2e_s or tpot_s'])])} in its header;"
-            " a CSV needs input_tokens, output_tokens, ttft_s and e2e_s or tpot_s"
-        )
-    start = next((name for name in ("start_s", "arrival_s") if name in names), None)
-    served, failed, before = [], 0, reader.line_num
-    for row in reader:
-        where = f"{path}, line {before + 1}"
-        before = reader.line_num
-        if None in row or None in row.values():
-            raise InputError(f"{where}: has another number of cells than the header's {len(names)}")
-        if (row.get("error") or "").strip():
-            failed += 1
-        else:
-            served.append(_from_row(where, row, last, start))
-    return served, failed
-
-
-def _from_row(where: str, row: Mapping[str, str], last: str, start: str | None) -> _Served:
-    output_tokens = _count(f"{where}: output_tokens", row["output_tokens"])
-    ttft_s = _positive(f"{where}: ttft_s", row["ttft_s"])
-    gaps_s = 0.0
-    if last == "e2e_s":
-        gaps_s = _number(f"{where}: e2e_s", row["e2e_s"], least=ttft_s) - ttft_s
-    elif output_tokens > 1:
-        gaps_s = _number(f"{where}: tpot_s", row["tpot_s"], 0.0) * (output_tokens - 1)
-    return _Served(
-        input_tokens=_count(f"{where}: input_tokens", row["input_tokens"]),
-        output_tokens=output_tokens,
-        ttft_s=ttft_s,
-        gaps_s=gaps_s,
-        start_s=None if start is None else _number(f"{where}: {start}", row[start]),
-    )
-
-
-def _benchmark(path: Path, sha256: str, served: Sequence[_Served], failed: int, **known: Any) -> Benchmark:
+def _benchmark(path: Path, sha256: str, served: Sequence[ServedRequest], failed: int, **known: Any) -> Benchmark:
     """Columns from requests, in the order of their sending."""
     if not served:
         raise InputError(f"{path}: none of its {failed} requests was served; there is nothing to compare with")
@@ -242,37 +181,14 @@ def _benchmark(path: Path, sha256: str, served: Sequence[_Served], failed: int, 
         tpot_s=tpot_s,
         start_s=np.sort(starts) - min(starts) if len(starts) == len(served) else None,
         failed=failed,
+        hash_ids=_hash_ids(path, [served[r].hash_ids for r in order]),
         notes=tuple(notes),
         **known,
     )
 
 
-def _number(where: str, value: Any, least: float = -math.inf, most: float = _MOST) -> float:
-    """A finite number, given as such or, in a CSV, as text."""
-    try:
-        number = float("nan" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"{where} must be a finite number, got {shown(value)}")
-    if number < least:
-        raise InputError(f"{where} must be at least {least:g}, got {shown(value)}")
-    if number > most:
-        raise InputError(f"{where} must be at most {most:g}, got {shown(value)}")
-    return number
-
-
-def _positive(where: str, value: Any, infinite: bool = False) -> float:
-    if infinite and str(value) in ("inf", "Infinity"):
-        return math.inf
-    number = _number(where, value)
-    if number <= 0:
-        raise InputError(f"{where} must be above 0, got {shown(value)}")
-    return number
-
-
-def _count(where: str, value: Any) -> int:
-    number = _number(where, value, 1, _MOST_TOKENS)
-    if number != int(number):
-        raise InputError(f"{where} must be a whole number, got {shown(value)}")
-    return int(number)
+def _hash_ids(path: Path, named: Sequence[tuple[int, ...] | None]) -> tuple[tuple[int, ...], ...] | None:
+    known = tuple(ids for ids in named if ids is not None)
+    if known and len(known) < len(named):
+        raise InputError(f"{path}: only {len(known)} of {len(named)} requests have hash_ids")
+    return known or None

@@ -2,16 +2,19 @@
 
     python -m framework.calibration FILE... model=llama3_8b gpu=h100 tp=1 backend=vllm
 
-FILE: the JSON of `vllm bench serve --save-result --save-detailed`, or a CSV (framework/calibration/benchmark_files.py);
-    all files are of one deployment, and several loads tell the terms apart better than one.
-Of the deployment: model=, gpu=, tp= pp= dp= ep=, dtype= kv_dtype=, backend=, instances=1, policy=chunked, and further
-    keys as in run.py: engine.max_batch=128, timing.profiles=DIR
-Of the replay: load=recorded, closed or drawn (by default what the file tells), concurrency= and rate= where the file
-    does not say, seed=
+FILE: the JSON of `vllm bench serve --save-result --save-detailed`, a CSV or JSONL, which also names the blocks of
+    prompts where a prefix cache was on (framework/calibration/benchmark_files.py); all files are of one deployment, and
+    several loads tell the terms apart better than one. What a file does not say of its run follows its name:
+    low.csv,concurrency=4 high.csv,concurrency=64 even.csv,rate=8 cached.jsonl,hash_block_tokens=512
+Of the deployment: model=, gpu=, tp= pp= dp= ep=, dtype= kv_dtype=, backend=, instances=1, policy=vllm_v1, server=, and
+    any further setting of run.py: engine.max_batch=128, timing.profiles=DIR, predictor=oracle
+Of the replay: load=recorded, closed or drawn (by default what the file tells), concurrency= and rate= of all files that
+    do not say, seed=
 out=DIR: where to write, by default the user's cache, where runs find it; dry=true: nothing is written. The file holds a
     calibration for each model and data type that was fitted; only this one's is replaced.
 
-How: framework/calibration/fit.py. The last third of the requests checks a fit to the first two.
+How: framework/calibration/fit.py. Of several runs each is predicted by a fit to the others; of a single one the last
+third is, by a fit to the rest. The last lines say for which loads nothing was held out, and nothing is known.
 """
 
 from __future__ import annotations
@@ -27,38 +30,41 @@ from rich.console import Console
 
 from framework.calibration.apply import calibrations_of
 from framework.calibration.benchmark_files import read_benchmark
-from framework.calibration.fit import Observed, calibrate, calibration_of, observe
+from framework.calibration.fit import Observed, calibrate, observe
+from framework.calibration.held_out import HeldOut, held_out, place_of, untested
 from framework.calibration.optimise import Fitted
+from framework.calibration.prior import calibration_of
 from framework.calibration.replay import Deployment, replay
 from framework.calibration.tables import Replayed, report
 from framework.cli.arguments import configured, split_arguments, truth, whole
 from framework.errors import InputError
-from framework.policy.base import Decision, Policy
+from framework.policy.base import Decision, Policy, lay_out
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, replace_calibration
+from framework.timing.fit_domain import Domain
 from framework.timing.measured import Measured
 from framework.timing.profile_files import cache_directory
 
-_DEFAULTS = {"policy": "chunked", "cluster": "mixed", "cluster.instances": "1"}
+_DEFAULTS = {"policy": "vllm_v1", "cluster": "mixed", "cluster.instances": "1"}
+_SERVERS = {"trtllm": "trtllm", "sglang": "sglang"}  # of a backend, where it is not that of the policy
 _SET = {
     **{name: f"cluster.{name}" for name in ("tp", "pp", "dp", "ep", "instances")},
     **{name: f"model.{name}" for name in ("dtype", "kv_dtype")},
     "backend": "timing.backend",
 }
-_OWN = (*_SET, "load", "concurrency", "rate", "seed", "out", "dry")
-_GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
-_HELD_OUT = 1 / 3
+_OF_A_RUN = ("concurrency", "rate", "hash_block_tokens")
+_OWN = (*_SET, *_OF_A_RUN, "load", "seed", "out", "dry")
+_GROUPS = ("model", "gpu", "timing", "engine", "server", "cluster", "policy", "predictor")
 _FARTHEST = 20.0  # times that a measured TPOT may be off the kernels'
 
 
 @dataclass(frozen=True)
 class _Command:
-    """What a command line asks for."""
+    """What a command line asks for; `known` has by file what its benchmark does not say."""
 
-    files: tuple[str, ...]
+    files: Mapping[str, Mapping[str, Any]]
     parts: Mapping[str, Any]
     backend: str | None  # of measured profiles; None: step times of another source
     by: str | None
-    known: Mapping[str, Any]  # of the benchmarks, where the files do not say
     seed: int
     out: Path | None  # None: nothing is written
 
@@ -69,36 +75,45 @@ def main(words: Sequence[str]) -> None:
         print(__doc__)
         return
     command = _understood(words)
-    model, gpu, timing = (command.parts[name] for name in ("model", "gpu", "timing"))
-    policy = command.parts["policy"]
-    deployment = Deployment(
-        model=model,
-        cluster=command.parts["cluster"],
-        engine=command.parts["engine"],
-        timing=calibrations_of(timing),
-        policy=lambda: _another(policy),
-    )
+    deployment = _deployment(command.parts)
     observed = [
-        observe(replace(read_benchmark(file), **command.known), command.by, command.seed) for file in command.files
+        observe(replace(read_benchmark(file), **known), command.by, command.seed)
+        for file, known in command.files.items()
     ]
     for each in observed:
         _require_same_unit(each, deployment)
-    checked = calibrate(observed, deployment, until=1 - _HELD_OUT)
     fitted = calibrate(observed, deployment)
-    calibration = calibration_of(fitted.values)
-    replays = [_replayed(each, deployment, calibration, calibration_of(checked.values)) for each in observed]
-    Console(highlight=False).print(report(replays, fitted))
+    calibration = calibration_of(fitted.values, deployment.server)
+    replays = [_replayed(check, deployment, calibration) for check in held_out(observed, deployment)]
+    places = [place_of(each, deployment) for each in observed]
+    Console(highlight=False).print(report(replays, fitted, untested(places)))
     if command.out is not None and command.backend is not None:
-        path = calibration_path(command.out, gpu.name, command.backend)
-        selector, note = Selector.of(model), _note(observed, deployment, fitted)
-        fit = Fit(calibration, selector, _rows(observed), note, source="benchmarks of one's own")
+        gpu_name = command.parts["gpu"].name
+        path = calibration_path(command.out, gpu_name, command.backend)
+        selector, note = Selector.of(deployment.model), _note(observed, deployment, fitted)
+        own = "benchmarks of one's own"
+        fit = Fit(calibration, selector, _rows(observed), note, source=own, domain=Domain.around(places))
         replaced = " (replaced)" if replace_calibration(path, fit) else ""
-        print(f"calibration of {selector} on {gpu.name}, {command.backend} in {path}{replaced}")
+        print(f"calibration of {selector} on {gpu_name}, {command.backend} in {path}{replaced}")
+
+
+def _deployment(parts: Mapping[str, Any]) -> Deployment:
+    policy, predictor = parts["policy"], parts["predictor"]
+    return Deployment(
+        model=parts["model"],
+        cluster=lay_out(policy, parts["cluster"]),
+        engine=parts["engine"],
+        timing=calibrations_of(parts["timing"], parts["server"]),
+        policy=lambda: _another(policy),
+        server=parts["server"],
+        predictor=lambda: copy.deepcopy(predictor),
+    )
 
 
 def _require_same_unit(observed: Observed, deployment: Deployment) -> None:
     """Raise InputError where tokens came so much slower or faster than kernels allow that something is mixed up."""
-    measured_s, replayed_s = observed.times.tpot_s, replay(observed.sent, deployment, Calibration()).tpot_s
+    unfitted = calibration_of({}, deployment.server)
+    measured_s, replayed_s = observed.times.tpot_s, replay(observed.sent, deployment, unfitted).tpot_s
     told = np.isfinite(measured_s) & np.isfinite(replayed_s)
     if not told.any():
         return
@@ -115,7 +130,8 @@ def _another(policy: Policy) -> Policy:
     return copy.deepcopy(policy, {id(part): part for part in vars(policy).values() if isinstance(part, Decision)})
 
 
-def _replayed(observed: Observed, deployment: Deployment, fitted: Calibration, checked: Calibration) -> Replayed:
+def _replayed(check: HeldOut, deployment: Deployment, fitted: Calibration) -> Replayed:
+    observed = check.observed
     benchmark, sent = observed.benchmark, observed.sent
     after = replay(sent, deployment, fitted)
     notes = sent.workload.notes
@@ -128,10 +144,11 @@ def _replayed(observed: Observed, deployment: Deployment, fitted: Calibration, c
         f" {pool.instances} x {pool.gpu.name} {pool.parallelism}",
         output_tokens=benchmark.output_tokens,
         measured=observed.times,
-        before=replay(sent, deployment, Calibration()),
+        before=replay(sent, deployment, calibration_of({}, deployment.server)),
         after=after,
-        checked=replay(sent, deployment, checked),
-        held_out=np.arange(round((1 - _HELD_OUT) * len(benchmark)), len(benchmark)),
+        checked=replay(sent, deployment, check.terms),
+        held_out=check.requests,
+        fitted_to=check.fitted_to,
         notes=notes,
     )
 
@@ -152,27 +169,45 @@ def _note(observed: Sequence[Observed], deployment: Deployment, fitted: Fitted) 
 
 
 def _understood(words: Sequence[str]) -> _Command:
-    files = tuple(word for word in words if "=" not in word or Path(word).expanduser().is_file())
-    if not files:
+    named = [word for word in words if "=" not in word.partition(",")[0] or Path(word).expanduser().is_file()]
+    if not named:
         raise InputError("no file of measured requests; python -m framework.calibration FILE model=... gpu=...")
-    values, overrides = split_arguments([word for word in words if word not in files], _OWN, _GROUPS)
+    values, overrides = split_arguments([word for word in words if word not in named], _OWN, _GROUPS)
     chosen = dict(override.split("=", 1) for override in overrides)
     chosen |= {key: values[name] for name, key in _SET.items() if name in values}
-    parts = configured([f"{key}={value}" for key, value in (_DEFAULTS | chosen).items()], _GROUPS)
+    server = _SERVERS.get(chosen.get("timing.backend", ""))
+    defaults = _DEFAULTS | ({"server": server} if server is not None and "policy" not in chosen else {})
+    parts = configured([f"{key}={value}" for key, value in (defaults | chosen).items()], _GROUPS)
     backend = parts["timing"].backend if isinstance(parts["timing"], Measured) else None
     dry = truth("dry", values.get("dry", "false"))
     if backend is None and not dry:
         raise InputError("only timing=measured keeps a calibration; add dry=true to see how far other step times are")
-    known: dict[str, Any] = {}
-    if "concurrency" in values:
-        known["concurrency"] = whole("concurrency", values["concurrency"])
-    if "rate" in values:
-        known["rate"] = _rate(values["rate"])
     out = Path(values["out"]).expanduser() if "out" in values else cache_directory()
     seed = values.get("seed", "0")
     if not seed.isascii() or not seed.isdigit():
         raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
-    return _Command(files, parts, backend, values.get("load"), known, int(seed), None if dry else out)
+    known = _known({name: values[name] for name in _OF_A_RUN if name in values})
+    files = dict(_file(word, known) for word in named)
+    return _Command(files, parts, backend, values.get("load"), int(seed), None if dry else out)
+
+
+def _file(word: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A file, and what is known of its run: what follows its name, else what is known of all."""
+    if Path(word).expanduser().is_file():
+        return word, known
+    path, *settings = word.split(",")
+    own, _ = split_arguments(settings, _OF_A_RUN, ())
+    return path, {**known, **_known(own)}
+
+
+def _known(values: Mapping[str, str]) -> Mapping[str, Any]:
+    known: dict[str, Any] = {}
+    for name in ("concurrency", "hash_block_tokens"):
+        if name in values:
+            known[name] = whole(name, values[name])
+    if "rate" in values:
+        known["rate"] = _rate(values["rate"])
+    return known
 
 
 def _rate(text: str) -> float:

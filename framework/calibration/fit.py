@@ -11,34 +11,25 @@ are not fitted: they are left to check the fit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.calibration.benchmark_files import Benchmark
-from framework.calibration.optimise import Fitted, Term, fit
+from framework.calibration.optimise import Fitted, fit
+from framework.calibration.prior import calibration_of, prior
 from framework.calibration.replay import Deployment, Sent, Served, load_of, measured, replay, sent_again
 from framework.errors import InputError
-from framework.timing.calibration_terms import Calibration
 
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.int64]
 
-# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
-# is half as sure, a step costs about a millisecond of host, a sequence a few Python calls, a request tens of
-# milliseconds.
-PRIOR = (
-    Term("kernel", 1.0, width=0.15, lowest=0.3, highest=3.0, factor=True),
-    Term("communication", 1.0, width=0.3, lowest=0.2, highest=5.0, factor=True),
-    Term("step_s", 0.0, width=1e-3, lowest=0.0, highest=0.05),
-    Term("sequence_s", 0.0, width=1e-5, lowest=0.0, highest=1e-3),
-    Term("request_s", 0.0, width=0.05, lowest=0.0, highest=10.0),
-)
 LEAST_REQUESTS = 12
 _GROUP = 10  # requests at least
 _GROUPS = 8  # of one kind at most
+_POINTS = 4  # simulations for each coefficient of a surface
 
 
 @dataclass(frozen=True)
@@ -103,13 +94,8 @@ def _middle_mean(values: Floats) -> float:
     return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
-def calibrate(
-    observed: Sequence[Observed],
-    deployment: Deployment,
-    prior: Sequence[Term] = PRIOR,
-    until: float = 1.0,
-) -> Fitted:
-    """Fit the terms of `prior` to the first requests of each benchmark, as many as the share `until` of them.
+def calibrate(observed: Sequence[Observed], deployment: Deployment, until: float = 1.0) -> Fitted:
+    """Fit the terms of the deployment's server to the first requests of each benchmark, the share `until` of them.
 
     All benchmarks are replayed whole, so that the requests that are compared meet the load that they met. Raises
     InputError where the simulated server does not serve all requests.
@@ -117,20 +103,15 @@ def calibrate(
     groups = [Groups(each, np.arange(round(until * len(each.benchmark)))) for each in observed]
 
     def predict(values: Mapping[str, float]) -> Floats:
-        calibration = calibration_of(values)
+        calibration = calibration_of(values, deployment.server)
         return _joined(
             group.log_times(replay(each.sent, deployment, calibration))
             for each, group in zip(observed, groups, strict=True)
         )
 
     target = _joined(group.log_times(each.times) for each, group in zip(observed, groups, strict=True))
-    return fit(predict, target, prior, np.concatenate([group.weights for group in groups]))
-
-
-def calibration_of(values: Mapping[str, float]) -> Calibration:
-    """The calibration with these terms, by name; those that are missing do nothing."""
-    none = Calibration()
-    return replace(none, **values)
+    weights = np.concatenate([group.weights for group in groups])
+    return fit(predict, target, prior(deployment.server), weights, _POINTS)
 
 
 def _joined(parts: Iterable[Floats]) -> Floats:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,13 @@ from framework.calibration.benchmark_files import Benchmark
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, require_choice
 from framework.policy.base import Policy
+from framework.policy.predictor import Predictor
 from framework.result import FINISHED, Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.calibration_terms import Calibration
+from framework.timing.server import Server
 from framework.timing.table import Timing
 from framework.workload import Closed, Load, Open, Workload
 
@@ -26,13 +29,18 @@ LOADS = ("recorded", "closed", "drawn")
 
 @dataclass(frozen=True)
 class Deployment:
-    """The simulated server. `timing` makes its step times under a calibration, `policy` a policy for each replay."""
+    """The simulated server. `timing` makes its step times under a calibration, `policy` a policy for each replay.
+
+    `server` is the software that is thought to run it, and `predictor` makes a predictor for each replay.
+    """
 
     model: Model
     cluster: ClusterSpec
     engine: EngineConfig
     timing: Callable[[Calibration], Timing]
     policy: Callable[[], Policy]
+    server: Server = field(default_factory=Server)
+    predictor: Callable[[], Predictor | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -120,12 +128,25 @@ def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
         arrival_s=arrival_s,
         input_tokens=benchmark.input_tokens,
         output_tokens=benchmark.output_tokens,
+        **_prefixes(benchmark),
         name=benchmark.name,
         source="real",
         sha256=benchmark.sha256,
         notes=notes,
     )
     return Sent(workload, load, by)
+
+
+def _prefixes(benchmark: Benchmark) -> dict[str, Any]:
+    """What the benchmark says of the blocks of its prompts, as columns of a workload."""
+    if benchmark.hash_ids is None:
+        return {}
+    lengths = [len(ids) for ids in benchmark.hash_ids]
+    return {
+        "hash_ids": np.asarray([name for ids in benchmark.hash_ids for name in ids], np.int64),
+        "hash_offsets": np.concatenate([[0], np.cumsum(lengths)]),
+        "hash_block_tokens": benchmark.hash_block_tokens,
+    }
 
 
 def _drawn_s(benchmark: Benchmark, seed: int) -> tuple[Floats, str]:
@@ -151,6 +172,7 @@ def replay(sent: Sent, deployment: Deployment, calibration: Calibration) -> Serv
         deployment.timing(calibration),
         engine=deployment.engine,
         policy=deployment.policy(),
+        predictor=deployment.predictor(),
         load=sent.load,
     )
     _refuse_unserved(result)

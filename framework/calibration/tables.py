@@ -17,14 +17,20 @@ from framework.calibration.replay import Served
 
 Chosen = NDArray[np.int64]
 _NONE = "–"
-_UNITS = {"step_s": (1e3, "ms"), "prefill_step_s": (1e3, "ms"), "sequence_s": (1e6, "µs"), "request_s": (1e3, "ms")}
+_MS, _US = (1e3, "ms"), (1e6, "µs")
+_UNITS = dict.fromkeys(("step_s", "host_s", "request_s"), _MS)
+_UNITS |= dict.fromkeys(("message_s", "host_sequence_s", "eager_layer_s", "token_s"), _US)
 _MEANINGS = {
     "kernel": "all kernels but communication",
+    "compute": "what is bound by arithmetic, besides",
     "communication": "between GPUs",
-    "step_s": "each step",
-    "prefill_step_s": "each step with a chunk",
-    "sequence_s": "each decoding sequence of a step",
-    "request_s": "each request, before the scheduler sees it",
+    "step_s": "each step, on the GPU",
+    "message_s": "each wait of GPUs for each other, for each doubling of their number",
+    "host_s": "each step, on the host",
+    "host_sequence_s": "each decode of a step, on the host",
+    "eager_layer_s": "each layer that no CUDA graph launches",
+    "request_s": "each request, on its way there and back",
+    "token_s": "each prompt token, before the scheduler sees it",
 }
 
 
@@ -32,8 +38,8 @@ _MEANINGS = {
 class Replayed:
     """One benchmark of N requests: its times as measured, and as replayed without and with the fitted terms.
 
-    `checked` has the times with terms that were fitted to the requests before `held_out`, which are indices. `title` is
-    a line on the benchmark, and `output_tokens` has shape (N,).
+    `checked` has the times with terms that were fitted without the requests `held_out`, which are indices, to what
+    `fitted_to` says. `title` is a line on the benchmark, and `output_tokens` has shape (N,).
     """
 
     title: str
@@ -43,18 +49,19 @@ class Replayed:
     after: Served
     checked: Served
     held_out: Chosen
+    fitted_to: str
     notes: tuple[str, ...] = ()
 
 
-def report(replays: Sequence[Replayed], fitted: Fitted) -> RenderableType:
-    """What came of a calibration, for `rich.console.Console.print`."""
+def report(replays: Sequence[Replayed], fitted: Fitted, untested: Sequence[str]) -> RenderableType:
+    """What came of a calibration, for `rich.console.Console.print`; `untested` are lines on what it is known for."""
     parts: list[RenderableType] = []
     for replayed in replays:
         parts += [Text(replayed.title, style="bold"), _times(replayed), _check(replayed)]
         parts += [Text(f"note: {note}") for note in replayed.notes]
         parts.append(Text())
     parts.append(_terms(fitted))
-    parts += [Text(f"note: {warning}") for warning in fitted.warnings()]
+    parts += [Text(f"note: {line}") for line in (*fitted.warnings(), *untested)]
     return Group(*parts)
 
 
@@ -94,10 +101,11 @@ def _times(replayed: Replayed) -> Table:
 
 
 def _check(replayed: Replayed) -> Table:
-    """The last part of the requests, which the terms in the last column were not fitted to."""
+    """The requests that the terms in the last column were not fitted to."""
     served = replayed.measured, replayed.before, replayed.checked
     measured, before, checked = (figures(each, replayed.output_tokens, replayed.held_out) for each in served)
-    table = _table(f"last {len(replayed.held_out)}, fitted to the rest", "measured", "uncalibrated", "calibrated")
+    chosen = "all" if len(replayed.held_out) == len(replayed.output_tokens) else f"last {len(replayed.held_out)}"
+    table = _table(f"{chosen}, fitted to {replayed.fitted_to}", "measured", "uncalibrated", "calibrated")
     for name, value in measured.items():
         table.add_row(name, _number(value), _difference(before[name], value), _difference(checked[name], value))
     return table

@@ -17,6 +17,7 @@ from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 from numba.np.arrayobj import record_getattr, record_setattr
+from numba.np.numpy_support import from_dtype
 
 from framework.compiler.dispatchers import numba_config
 
@@ -143,3 +144,27 @@ def _first(array: Any) -> Any:
 
 only: Any = _first if numba_config.DISABLE_JIT else _only
 pointer: Any = _itself if numba_config.DISABLE_JIT else _pointer
+
+
+# --- what lies at an address that Python holds as a number -----------------------------------------------------------
+
+
+def pointer_at(dtype: Any) -> Any:
+    """A function (address) for compiled code that gives `pointer` of an array of that type which begins there."""
+    return _at(Pointer(from_dtype(dtype)))
+
+
+def only_at(dtype: Any) -> Any:
+    """The same for `only`: the one record of that type which lies there."""
+    return _at(RecordPointer(from_dtype(dtype)))
+
+
+def _at(kind: types.Type) -> Any:
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], _BYTES)
+
+        return kind(types.int64), codegen
+
+    return at

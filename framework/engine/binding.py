@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.quiet import require_tick
-from framework.engine.state import Memory
+from framework.engine.state import ACTION, Memory
 from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
@@ -25,6 +26,7 @@ from framework.policy.view import Cluster
 _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _KEY_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)
 _COMPILED_STATE = 16
+_TIMED_EVERY = 16  # calls of a hook, of which one is timed
 _MANY = 32  # instances, from which on an index answers faster than a look at each
 _ALWAYS_ASKED = ("route_prefill", "route_decode")  # whose defaults decide something
 
@@ -32,11 +34,13 @@ _ALWAYS_ASKED = ("route_prefill", "route_decode")  # whose defaults decide somet
 class Binding:
     """One policy bound to one run: the addresses of its hooks, what compiled ones are handed, errors on their way out.
 
-    `view`, `params` and `numbers` are what compiled hooks get beside a request.
+    `hooks_s` is the time that hooks in Python have taken, by one call of 16 and every tick. `view`, `params` and
+    `numbers` are what compiled hooks get beside a request.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
         self.raised: BaseException | None = None
+        self.hooks_s = 0.0
         self.view = cluster.view
         self.params = np.asarray(policy.compiled_params, np.float64)
         self.numbers = np.zeros(_COMPILED_STATE)
@@ -102,28 +106,36 @@ class Binding:
         failed = math.nan if hook.answer == "key" else RAISED
         write = self._write_actions if hook.answer == "actions" else None
 
+        every = 1 if hook.argument == "tick" else _TIMED_EVERY
+        calls = 0
+
         def call(argument: int) -> Any:
+            nonlocal calls
+            calls += 1
+            begin_s = 0.0 if calls % every else perf_counter()
             try:
                 if follows:
                     cluster.follow_roles()
                 answer = ask(argument)
-                return answer if write is None else write(answer)
+                if write is not None:
+                    answer = write(answer)
             except BaseException as error:  # kept, and raised again outside
                 self.raised = error
                 if isinstance(error, Exception) and not isinstance(error, InputError):
                     now_s = float(self.memory.sim["now_s"][0])
                     note_hook(error, self._policy.name, hook.name, f" for {hook.argument} {argument}", now_s)
                 return failed
+            if begin_s > 0.0:
+                self.hooks_s += every * (perf_counter() - begin_s)
+            return answer
 
         return call
 
     def _write_actions(self, count: int) -> int:
-        """Put the actions of a tick where the engine finds them."""
-        actions = self.memory.actions[:count]
-        actions[:] = 0
-        for row, action in zip(actions, self._answers.actions, strict=False):
-            for name, value in action.items():
-                row[name] = value
+        """Put the actions of a tick where the engine finds them; a field that one does not have is 0."""
+        fields = ACTION.names or ()
+        for j, action in enumerate(self._answers.actions):
+            self.memory.actions[j] = tuple(action.get(name, 0) for name in fields)
         return count
 
     def error(self) -> PolicyError | BaseException:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODING
 from framework.compiler.decorators import compiled
-from framework.engine.attach import attach
+from framework.engine.attach import attach_at, words_of
 from framework.engine.mechanisms.prefix_cache import matched_blocks
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
 from framework.engine.state import Memory
 from framework.policy.inspection import View
+from framework.timing.estimate import prefill_alone_s
 from framework.timing.table import StepTables, base_s, chunk_s
 
 Integers = NDArray[np.int64]
@@ -30,13 +33,15 @@ class MemoryInspection:
         self.block_tokens = int(memory.options["block_tokens"][0])
         self.copy_bytes_per_token = float(memory.options["copy_bytes_per_token"][0])
         self._memory = memory
+        self._now_s = memory.sim["now_s"]
+        self._words = words_of(memory)
         most, size = int(memory.options["most_running"][0]), len(memory.instances)
         self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
         self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
 
     @property
     def now_s(self) -> float:
-        return float(self._memory.sim["now_s"][0])
+        return float(self._now_s.item())
 
     @property
     def role_changes(self) -> int:
@@ -50,7 +55,10 @@ class MemoryInspection:
         return self._running[i, : self.instances["running"][i]].copy()
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
-        return _decoding_on(self._memory, self._running, ids)
+        return _decoding_on(self._words, self._running, ids)
+
+    def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        return _residents(self._words, ids)
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         return np.asarray(self.requests["migration"][ids] != 0)
@@ -62,26 +70,26 @@ class MemoryInspection:
         return self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
 
     def cached_tokens(self, ids: Integers, r: int) -> Integers:
-        return _cached_tokens(self._memory, ids, r)
+        return _cached_tokens(self._words, ids, r)
 
     def prefill_times_s(self, ids: Integers, r: int, cached: Integers, most: int) -> Floats:
-        return _prefill_times_s(self._memory, ids, r, cached, most)
+        return _prefill_times_s(self._words, ids, r, cached, most)
 
     def step_times_s(self, ids: Integers) -> Floats:
-        return _step_times_s(self._memory, ids)
+        return _step_times_s(self._words, ids)
 
     def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
-        return _stream_times_s(self._memory, i)
+        return _stream_times_s(self._words, i)
 
     def oldest_open_step(self) -> Integers:
         """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
-        return _oldest_open_step(self._memory, self._running)
+        return _oldest_open_step(self._words, self._running)
 
 
 @compiled
-def _cached_tokens(memory: Memory, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+def _cached_tokens(words: Any, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
     """Tokens of r's prompt in the prefix cache, or a store, of each of these instances."""
-    s = attach(memory, 0)
+    s = attach_at(words)
     tokens = np.empty(len(instances), np.int64)
     for j in range(len(instances)):
         run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
@@ -91,29 +99,24 @@ def _cached_tokens(memory: Memory, instances: NDArray[np.int64], r: int) -> NDAr
 
 @compiled
 def _prefill_times_s(
-    memory: Memory, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+    words: Any, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
 ) -> NDArray[np.float64]:
     """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
     most `most` tokens, of which it has one micro-batch.
     """
-    s = attach(memory, 0)
-    tables = StepTables(s.timing_rows, s.timing_data)
+    s = attach_at(words)
+    tables, prompt = StepTables(s.timing_rows, s.timing_data), s.requests[r].input_tokens
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
-        pool, done = s.instances[instances[j]].pool, cached[j]
-        stages = max(1, s.instances[instances[j]].stages)
-        times_s[j] = 0.0
-        while done < s.requests[r].input_tokens:
-            chunk = min(-(-most // stages), s.requests[r].input_tokens - done)
-            times_s[j] += base_s(tables, pool, stages * chunk, 0, stages) + stages * chunk_s(tables, pool, done, chunk)
-            done += chunk
+        inst = s.instances[instances[j]]
+        times_s[j] = prefill_alone_s(tables, inst.pool, max(1, inst.stages), cached[j], prompt, most)
     return times_s
 
 
 @compiled
-def _step_times_s(memory: Memory, instances: NDArray[np.int64]) -> NDArray[np.float64]:
+def _step_times_s(words: Any, instances: NDArray[np.int64]) -> NDArray[np.float64]:
     """Seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
-    s = attach(memory, 0)
+    s = attach_at(words)
     times_s = np.zeros(len(instances))
     for j in range(len(instances)):
         if s.instances[instances[j]].running > 0:
@@ -122,13 +125,13 @@ def _step_times_s(memory: Memory, instances: NDArray[np.int64]) -> NDArray[np.fl
 
 
 @compiled
-def _stream_times_s(memory: Memory, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds of i's next step in each of two streams, by the percent of the SMs that the stream has, shape (101,).
 
     The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
     prefills first or else waits first; 0 where there are none, and for the decodes' likewise.
     """
-    s = attach(memory, 0)
+    s = attach_at(words)
     inst = s.instances[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     tokens = min(inst.token_budget, inst.queued_tokens)
@@ -161,10 +164,10 @@ def _stream_times_s(memory: Memory, i: int) -> tuple[NDArray[np.float64], NDArra
 
 @compiled
 def _decoding_on(
-    memory: Memory, running: NDArray[np.int64], instances: NDArray[np.int64]
+    words: Any, running: NDArray[np.int64], instances: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Requests that decode on these instances, and the position of each one's instance among them."""
-    s = attach(memory, 0)
+    s = attach_at(words)
     count = 0
     for i in instances:
         count += s.instances[i].running
@@ -176,6 +179,47 @@ def _decoding_on(
             owners[at] = j
             at += 1
     return ids, owners
+
+
+@compiled
+def _residents(
+    words: Any, instances: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Requests that decode on these instances, or are on their way there: numbers, positions, and which stay."""
+    s = attach_at(words)
+    position = np.full(s.options.instances, -1)
+    most = 0
+    for j in range(len(instances)):
+        inst = s.instances[instances[j]]
+        position[instances[j]] = j
+        most += inst.running + inst.incoming
+    ids, positions, stays = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.bool_)
+    count = 0
+    for j in range(len(instances)):
+        inst = s.instances[instances[j]]
+        for slot in range(inst.running):
+            r = s.lists[inst.running_at + slot]
+            target = s.requests[r].destination
+            if target < 0 or position[target] >= 0:
+                ids[count], positions[count], stays[count] = r, j if target < 0 else position[target], target < 0
+                count += 1
+    decoding = count
+    for k in range(s.sim.heap_size):  # copies under way; those of prefixes have no destination
+        r = s.lists[s.options.heap_at + k]
+        q = s.requests[r]
+        if q.destination >= 0 and q.state != DECODING and position[q.destination] >= 0:
+            ids[count] = r
+            count += 1
+    for i in instances:  # those that wait for room there
+        r = s.instances[i].incoming_head
+        while r >= 0:
+            ids[count] = r
+            count += 1
+            r = s.requests[r].next
+    ids[decoding:count].sort()
+    for k in range(decoding, count):
+        positions[k] = position[s.requests[ids[k]].destination]
+    return ids[:count], positions[:count], stays[:count]
 
 
 @compiled
@@ -196,9 +240,9 @@ def _generated_tokens(
 
 
 @compiled
-def _oldest_open_step(memory: Memory, running: NDArray[np.int64]) -> NDArray[np.int64]:
+def _oldest_open_step(words: Any, running: NDArray[np.int64]) -> NDArray[np.int64]:
     """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
-    s = attach(memory, 0)
+    s = attach_at(words)
     oldest = np.empty(s.options.instances, np.int64)
     for i in range(s.options.instances):
         oldest[i] = s.instances[i].decode_steps - s.step[i].done

@@ -62,6 +62,7 @@ REQUEST = record(
     ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
     ("registered", "i4"),  # of these, the blocks that its present instance has looked at
     ("shared", "i4"),  # of these, the blocks that it references in the cache
+    ("shared_there", "i4"),  # leading ones that it references where its KV is being copied to
     ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
     ("fetched_from", "i4"),  # first trace block that the running fetch of its prefix brings
     ("fetched_to", "i4"),  # block behind the last one

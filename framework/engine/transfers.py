@@ -5,10 +5,11 @@ from __future__ import annotations
 from framework.codes import HANDING_OVER, JOINING
 from framework.compiler.decorators import inner
 from framework.engine.events import wake
-from framework.engine.kv_blocks import add_kv_tokens, blocks_of, has_room
-from framework.engine.kv_cache import free, free_kv
-from framework.engine.leap import catch_up_one, reserve
+from framework.engine.kv_blocks import add_kv_tokens
+from framework.engine.kv_cache import free_kv
+from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.link_sharing import start_flow, withdraw_copy
+from framework.engine.mechanisms.prefix_transfer import release, reserve_for, settle_prefix, tokens_to_copy
 from framework.engine.queues import append, copy_push, load_changed
 from framework.engine.state import State
 
@@ -70,14 +71,11 @@ def start_transfers(s: State, i: int) -> None:
     catch_up_one(s, i)
     while inst.incoming_head >= 0:
         r = inst.incoming_head
-        q = s.requests[r]
-        blocks = blocks_of(s, i, _kv_there(s, r))
-        if not has_room(s, i, blocks):
+        q, following = s.requests[r], s.requests[r].next
+        if not reserve_for(s, i, r, _kv_there(s, r), q.kv):
             break
-        inst.incoming_head = q.next
-        inst.reserved += 1
-        reserve(s, i, blocks)
-        start_copy(s, r, q.instance, i, q.kv)
+        inst.incoming_head = following
+        start_copy(s, r, q.instance, i, tokens_to_copy(s, r, q.kv))
 
 
 @inner
@@ -109,6 +107,7 @@ def arrive_with_kv(s: State, r: int) -> None:
     add_kv_tokens(s, target, q.kv, sim.now_s)
     q.instance = target
     q.destination = -1
+    settle_prefix(s, target, r)
     join(s, target, r)
     wake(s, target)
 
@@ -127,7 +126,7 @@ def withdraw_transfer(s: State, r: int) -> None:
     dst.queued_tokens -= q.prefill_until - q.prefilled
     q.destination = -1
     catch_up_one(s, target)
-    free(s, target, blocks_of(s, target, kv))
+    release(s, target, r, kv)
 
 
 @inner
@@ -148,17 +147,15 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
     """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer; not where there is no room now."""
     q, dst = s.requests[r], s.instances[target]
     catch_up_one(s, target)
-    blocks = blocks_of(s, target, q.prefill_until)
-    if dst.incoming_head >= 0 or not has_room(s, target, blocks):
+    if dst.incoming_head >= 0 or not reserve_for(s, target, r, q.prefill_until, q.prefill_until):
         return
     q.destination = target
-    dst.reserved += 1
     dst.incoming += 1
     dst.incoming_kv_tokens += q.prefill_until
-    reserve(s, target, blocks)
-    last_layer_bytes = q.prefill_until * s.options.copy_bytes_per_token * s.options.layer_share
+    tokens = tokens_to_copy(s, r, q.prefill_until)
+    last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
     last_layer_s = last_layer_bytes / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)
-    _copy(s, r, q.instance, target, q.prefill_until, computed_s + last_layer_s)
+    _copy(s, r, q.instance, target, tokens, computed_s + last_layer_s)
 
 
 @inner
@@ -168,17 +165,17 @@ def call_back(s: State, r: int) -> None:
     target = q.destination
     withdraw_copy(s, r)
     q.destination = -1
-    free_reservation(s, target, q.kv)
+    free_reservation(s, target, r, q.kv)
 
 
 @inner
-def free_reservation(s: State, target: int, kv: int) -> None:
+def free_reservation(s: State, target: int, r: int, kv: int) -> None:
     """Give back the seat and the blocks of KV that will not come."""
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= kv
     catch_up_one(s, target)
-    free(s, target, blocks_of(s, target, kv))
+    release(s, target, r, kv)
     start_transfers(s, target)
     wake(s, target)

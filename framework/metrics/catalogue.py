@@ -16,13 +16,14 @@ _LATENCIES = {
     "ttft": "time to first token, of completed requests",
     "tpot": "time per output token after the first, of completed requests of more than one token",
     "itl": "gap between two output tokens of a request (TBT), over all gaps",
+    "message_itl": "the same as a client sees it to whom the tokens that a drafted step accepts come in one message",
     "e2el": "time from arrival to last token (E2E), of completed requests",
 }
 
 METRICS: Mapping[str, str] = {
     "request_goodput": "requests/s that completed and kept their SLOs",
     "slo_attainment": "share of the offered requests that completed and kept their SLOs",
-    "goodput_per_gpu": "requests/s that kept their SLOs, for each GPU",
+    "goodput_per_gpu": "requests/s that kept their SLOs, for each GPU that was on, on average",
     "goodput_bound": "requests/s: no schedule on this cluster could reach a higher goodput",
     "share_of_bound": "goodput / goodput_bound",
     "bound_limit": "what goodput_bound comes from",
@@ -44,6 +45,7 @@ METRICS: Mapping[str, str] = {
     "total_input_tokens": "prompt tokens of completed requests",
     "total_output_tokens": "output tokens of completed requests",
     "gpus": "GPUs of the cluster",
+    "gpus_on": "GPUs that were on, averaged over the duration",
     "mfu": "share of the peak FLOP/s that the model's own arithmetic used",
     "mbu": "share of the peak memory bandwidth that weights and KV used",
     "kv_utilization": "share of the KV memory in use, over time",

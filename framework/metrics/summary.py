@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.slo import Slo, judge
-from framework.metrics.usage import bubbles, drafted, loaded, pool_table, usage
-from framework.result import FINISHED, STATES, Gaps, Result
+from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, usage
+from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
 
 Floats = NDArray[np.float64]
@@ -113,7 +113,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
     )
     good_tokens = int(workload.output_tokens[requests["good"].to_numpy()].sum())
     gpus = result.cluster.gpus
-    used = usage(result, duration_s)
+    used, gpus_on = usage(result, duration_s), mean_gpus_on(result, duration_s)
     return {
         "duration": duration_s,
         "completed": completed,
@@ -125,7 +125,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "total_token_throughput": _rate(input_tokens + output_tokens, duration_s),
         **_statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
         **_statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
-        **_gap_statistics_ms(gaps),
+        **_gap_statistics_ms("itl", gaps.tokens),
         **_statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
         "offered": offered,
         "rejected": int((state == STATES.index("rejected")).sum()),
@@ -133,14 +133,16 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "slo_attainment": good / offered,
-        "goodput_per_gpu": _rate(good, duration_s) / gpus,
+        "goodput_per_gpu": _rate(good, duration_s) / gpus_on if gpus_on else 0.0,
         "gpus": gpus,
+        "gpus_on": gpus_on,
         "mfu": used["mfu"],
         "mbu": used["mbu"],
         "kv_utilization": used["kv_utilization"],
         "cache_hit_rate": _cache_hit_rate(result),
         **loaded(result),
         **drafted(result),
+        **(_gap_statistics_ms("message_itl", gaps.messages) if result.engine.speculation.most > 0 else {}),
         **bubbles(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
@@ -201,9 +203,9 @@ def _statistics_ms(name: str, values_s: Floats) -> dict[str, float | None]:
     return _statistics(name, [*centre, *np.percentile(values_ms, [90, 95, 99])])
 
 
-def _gap_statistics_ms(gaps: Gaps) -> dict[str, float | None]:
+def _gap_statistics_ms(name: str, gaps: Spread) -> dict[str, float | None]:
     values_s = (gaps.mean_s, gaps.median_s, gaps.std_s, gaps.p90_s, gaps.p95_s, gaps.p99_s)
-    return _statistics("itl", [value_s * 1e3 for value_s in values_s])
+    return _statistics(name, [value_s * 1e3 for value_s in values_s])
 
 
 def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:

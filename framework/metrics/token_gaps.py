@@ -32,10 +32,11 @@ from framework.metrics.token_gaps_compiled import (
     gather_values,
     lay_out,
 )
-from framework.result import Gaps
+from framework.result import Gaps, Spread
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _TAIL = 0.99
+_NONE = Spread(0, *[float("nan")] * 6)
 
 
 def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances: int) -> Gaps:
@@ -55,12 +56,16 @@ def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances
     count_steps(stretches, stretches.steps, counts, sums)
     count_values(first_gap_s, counts, sums)
     zeros = int(memberships["accepted"].sum())
-    seen = int(counts.sum()) + zeros
-    if seen == 0:
-        return _gaps(tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
-    mean_s = float(sums[0]) / seen
-    variance, quantiles_s = _exact(stretches, first_gap_s, counts, zeros, mean_s)
-    return _gaps(tails, seen, mean_s, variance**0.5, quantiles_s)
+
+    def spread(zeros: int) -> Spread:
+        seen = int(counts.sum()) + zeros
+        if seen == 0:
+            return _NONE
+        mean_s = float(sums[0]) / seen
+        variance, quantiles_s = _exact(stretches, first_gap_s, counts, zeros, mean_s)
+        return _spread(seen, mean_s, variance, quantiles_s)
+
+    return _gaps(tails, spread, zeros)
 
 
 def slowest_mean(leaps: Records, memberships: Records, output_tokens: Ints, instances: int, fraction: float) -> Floats:
@@ -70,6 +75,22 @@ def slowest_mean(leaps: Records, memberships: Records, output_tokens: Ints, inst
     _fold_all(leaps, memberships, tails, instances)
     mean_s: Floats = tails.total_s / np.maximum(capacity, 1)
     return mean_s
+
+
+def gap_shares(leaps: Records, memberships: Records, output_tokens: Ints, instances: int) -> tuple[Floats, Floats]:
+    """The distribution of all gaps: values in seconds, ascending, and the share of the gaps up to each.
+
+    A value stands for a bin that is 0.4 % wide, by its upper edge. Both are empty where there are no gaps.
+    """
+    tails = _tails(output_tokens, _tail_capacity(output_tokens))
+    stretches, first_gap_s = _fold_all(leaps, memberships, tails, instances)
+    counts, sums = np.zeros(BINS, np.int64), np.zeros(2)
+    count_steps(stretches, stretches.steps, counts, sums)
+    count_values(first_gap_s, counts, sums)
+    counts[0] += int(memberships["accepted"].sum())
+    filled = np.flatnonzero(counts)
+    upto: Floats = ((filled + 1 + LOWEST) << SHIFT).view(np.float64)
+    return upto, np.cumsum(counts[filled]) / max(1, counts.sum())
 
 
 class GapReducer:
@@ -104,14 +125,17 @@ class GapReducer:
     def finish(self) -> Gaps:
         """The statistics of all rows. The reducer takes no more of them."""
         self._count_until(self._stretches.steps)
-        self._counts[0] += self._zeros
-        seen = int(self._counts.sum())
+        return _gaps(self._tails, self._spread, self._zeros)
+
+    def _spread(self, zeros: int) -> Spread:
+        counts = self._counts.copy()
+        counts[0] += zeros
+        seen = int(counts.sum())
         if seen == 0:
-            return _gaps(self._tails, 0, np.nan, np.nan, np.full(len(_QUANTILES), np.nan))
-        mean_s = self._sums[0] / seen
-        variance = max(self._sums[1] / seen - mean_s**2, 0.0)
-        quantiles = _interpolated(seen, lambda ranks: _histogram_order(self._counts, ranks))
-        return _gaps(self._tails, seen, float(mean_s), float(variance**0.5), quantiles)
+            return _NONE
+        mean_s = float(self._sums[0]) / seen
+        variance = max(float(self._sums[1]) / seen - mean_s**2, 0.0)
+        return _spread(seen, mean_s, variance, _interpolated(seen, lambda ranks: _histogram_order(counts, ranks)))
 
     def _count_until(self, keep_from_step: Ints) -> None:
         """Count the steps that no open decode has seen, whose weights are final."""
@@ -136,10 +160,16 @@ def _tail_capacity(output_tokens: Ints) -> Ints:
     return np.where(gaps > 0, gaps - np.floor((gaps - 1) * _TAIL).astype(np.int64), 0)
 
 
-def _gaps(tails: Tails, count: int, mean_s: float, std_s: float, quantiles_s: Floats) -> Gaps:
+def _gaps(tails: Tails, spread: Callable[[int], Spread], zeros: int) -> Gaps:
+    """`spread(zeros)`: of all gaps that are not 0 and of so many that are; `zeros`: how many there are."""
     rank = (tails.expected - 1) * _TAIL
     p99_s = _lerp(tails.smallest_s, tails.second_s, rank - np.floor(rank))
-    return Gaps(p99_s, tails.largest_s, count, mean_s, std_s, *(float(value) for value in quantiles_s))
+    every = spread(zeros)
+    return Gaps(p99_s, tails.largest_s, every, spread(0) if zeros else every)
+
+
+def _spread(count: int, mean_s: float, variance: float, quantiles_s: Floats) -> Spread:
+    return Spread(count, mean_s, variance**0.5, *(float(value) for value in quantiles_s))
 
 
 def _lerp(low: Floats, high: Floats, fraction: Floats) -> Floats:

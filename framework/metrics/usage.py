@@ -71,7 +71,7 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
     tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
     usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
-    off_s = np.minimum(instances["off_s"], duration_s)
+    off_s = _off_s(result, duration_s)
     busy_s = instances["busy_s"] - instances["bubble_s"] / _of_instances(result, lambda pool: pool.parallelism.pp)
     energy_j = gpus @ (idle_w * (duration_s - off_s) + (tdp_w - idle_w) * busy_s)
     cost_usd = (float(gpus @ usd_per_hour) * duration_s - float((gpus * off_s) @ usd_per_hour)) / _HOUR_S
@@ -82,6 +82,20 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
         "energy_j": float(energy_j),
         "cost_usd": cost_usd,
     }
+
+
+def mean_gpus_on(result: Result, duration_s: float) -> float:
+    """GPUs that were on, averaged over the run: all of them where no instance was ever off."""
+    off_s = _off_s(result, duration_s)
+    if not np.any(off_s > 0):
+        return float(result.cluster.gpus)
+    gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
+    return float(gpus @ (duration_s - off_s)) / duration_s
+
+
+def _off_s(result: Result, duration_s: float) -> Floats:
+    off_s: Floats = np.minimum(result.instances["off_s"], duration_s)
+    return off_s
 
 
 def kv_fill(result: Result) -> float | None:

@@ -56,7 +56,7 @@ def exceeded(
 def figure(result: Result, name: str, first: int, last: int, slowdown: Slowdown | None = None) -> float:
     """The figure `name` of requests `first` to `last - 1`; see `exceeded`."""
     if name in _OF_GAPS:
-        return float(getattr(gaps_of(result), _OF_GAPS[name]))
+        return float(getattr(gaps_of(result).tokens, _OF_GAPS[name]))
     match = _NAME.fullmatch(name)
     assert match is not None
     quantity = match["quantity"]

@@ -17,6 +17,8 @@ from framework.system.cluster import PLANS
 
 _ANY_PLAN = Plan(1, "mixed")
 _WHOLE = 100  # percent
+_MOST_PLANS = 256  # that are remembered
+_PLANS = f"one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99"
 
 
 class Answers:
@@ -29,6 +31,7 @@ class Answers:
     def __init__(self, policy: Policy, cluster: Cluster) -> None:
         self.reasons = list(REASONS)
         self.actions: list[Mapping[str, int]] = []
+        self._plans: dict[int, tuple[Any, int]] = {}  # those that have been looked at, with their numbers
         self._policy = policy
         self._cluster = cluster
 
@@ -97,8 +100,17 @@ class Answers:
             raise self.error(hook, f"{keys!r} for request {r}; return a number for each") from None
 
     def _plan(self, hook: str, plan: Any, i: int) -> int:
+        known, number = self._plans.get(id(plan), (None, 0))
+        if known is None:
+            number = self._new_plan(hook, plan, i)
+            if len(self._plans) == _MOST_PLANS:
+                self._plans.clear()
+            self._plans[id(plan)] = plan, number  # a plan never changes; kept, so that no other has its id
+        return number
+
+    def _new_plan(self, hook: str, plan: Any, i: int) -> int:
         if not _is_plan(plan):
-            wanted = f"Plan(token_budget >= 1, one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99)"
+            wanted = f"Plan(token_budget >= 1, {_PLANS})"
             raise self.error(hook, f"{plan!r} for instance {i}; return {wanted}")
         self._require_sharing(hook, plan)
         return encode_plan(int(plan.prefill_percent or 0), int(plan.token_budget), MODES[plan.batching])
@@ -109,10 +121,10 @@ class Answers:
 
     def _actions(self, hook: str, actions: Any, tick: int) -> int:
         """Their number; the actions themselves are in `actions`."""
-        if actions is not None and not isinstance(actions, Iterable):
-            raise self.error(hook, f"{actions!r}; return a list of actions")
+        if not isinstance(actions, Iterable):
+            raise self.error(hook, f"{actions!r}; return a list of actions, () for none")
         self.actions = []
-        for action in actions or ():
+        for action in actions:
             if len(self.actions) == MOST_ACTIONS:
                 raise self.error(hook, f"more than {MOST_ACTIONS} actions")
             self.actions.append(self._action(hook, action))
@@ -125,7 +137,18 @@ class Answers:
             return {"kind": SET_TOKEN_BUDGET, "request": -1, "instance": action.instance, "value": action.tokens}
         if isinstance(action, SetRole) and action.role in ROLES and _is_plan(action.plan or _ANY_PLAN):
             return self._role(hook, action)
-        raise self.error(hook, f"{action!r}, no usable action")
+        raise self.error(hook, f"{action!r}, no usable action: {self._unusable(action)}")
+
+    def _unusable(self, action: Any) -> str:
+        """Why an action cannot be carried out."""
+        if isinstance(action, Migrate):
+            return f"there is no request {action.request}, they are 0 to {len(self._cluster.requests.input_tokens) - 1}"
+        if isinstance(action, SetTokenBudget):
+            return f"a token budget is at least 1, got {action.tokens!r}"
+        if isinstance(action, SetRole):
+            wrong = f"there is no role {action.role!r}" if action.role not in ROLES else f"{action.plan!r} is no plan"
+            return f"{wrong}; roles are {', '.join(ROLES)}, plans are Plan(token_budget >= 1, {_PLANS})"
+        return f"it is a {type(action).__name__}; actions are Migrate, SetTokenBudget and SetRole"
 
     def _role(self, hook: str, action: SetRole) -> Mapping[str, int]:
         if not self._policy.changes_roles:

@@ -6,6 +6,7 @@ A hook is a method of plain Python or, where it is hot, a compiled function of (
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,9 +17,12 @@ from numpy.typing import NDArray
 from framework.codes import DECODE, PREFILL
 from framework.errors import InputError, PolicyError
 from framework.policy.actions import Action, Plan
+from framework.policy.hooks import HOOK_NAMES
 from framework.policy.predictor import given_name
 from framework.policy.view import Cluster, Request, View
 from framework.system.cluster import Batching, ClusterSpec
+
+_NEARLY = 0.8  # as difflib measures it: a letter or two
 
 
 @dataclass(frozen=True)
@@ -168,11 +172,34 @@ def overrides(policy: Policy, hook: str) -> bool:
 
 
 def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
-    """The policy's layout of the configured cluster. Raises InputError if it refuses it, or returns something else."""
+    """The policy's layout of the configured cluster. Raises InputError if it refuses it, or returns something else, and
+    for a method that can only be a hook by mistake.
+    """
+    _refuse_misnamed(policy)
+    if overrides(policy, "on_tick") and not _has_period(policy):
+        raise PolicyError(f"policy {policy.name}: on_tick needs a period; set tick_s, as in tick_s = 1.0")
     spec = policy.layout(cluster)
     if not isinstance(spec, ClusterSpec):
         raise PolicyError(f"policy {policy.name}: layout returned {spec!r}; return a ClusterSpec")
     return spec
+
+
+def _refuse_misnamed(policy: Policy) -> None:
+    """Raise PolicyError for a public method that no base class has and whose name is nearly a hook's."""
+    for kind in type(policy).__mro__:
+        if kind in (Policy, Aggregated, Disaggregated, object):
+            continue
+        for name, value in vars(kind).items():
+            is_own = not name.startswith("_") and not hasattr(Policy, name)
+            near = difflib.get_close_matches(name, (*HOOK_NAMES, "layout"), 1, _NEARLY) if is_own else []
+            if near and (callable(value) or isinstance(value, Decision)):
+                raise PolicyError(f"policy {policy.name}: no hook is called {name}; did you mean {near[0]}?")
+
+
+def _has_period(policy: Policy) -> bool:
+    """Whether anybody has set `tick_s`, be it to None."""
+    kinds = type(policy).__mro__
+    return "tick_s" in vars(policy) or any("tick_s" in vars(kind) for kind in kinds if kind is not Policy)
 
 
 class Aggregated(Policy):

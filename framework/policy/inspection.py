@@ -76,6 +76,14 @@ class Inspection(Protocol):
         """Requests that decode on these instances, and the position of each one's instance among them."""
         ...
 
+    def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """Requests that decode on these instances or whose KV is on its way to them, but for those on their way to
+        others: their numbers, the position among `ids` of the instance where each is or is going, and which stay.
+
+        First those that decode, as `decoding_on` has them, then the others by number.
+        """
+        ...
+
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         """Which of these requests are being migrated."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.compiler.decorators import compiled
 from framework.workload import Workload
 
 _ONE_FILE_EACH = ("policies", "predictors")
@@ -58,6 +59,9 @@ class Predictions:
 
     def __init__(self, predictor: Predictor | None, workload: Workload, finished: Callable[[], Integers]) -> None:
         self._predictor = predictor
+        self._learns = predictor is not None and (
+            type(predictor).observe is not Predictor.observe or "observe" in vars(predictor)
+        )
         self._output_tokens = workload.output_tokens
         self._finished = finished
         self._observed = 0
@@ -82,23 +86,38 @@ class Predictions:
 
     def _ask(self, ids: Integers, generated: Integers) -> None:
         assert self._predictor is not None
-        strides = generated // self._predictor.stride
-        stale = np.flatnonzero(strides != self._strides[ids])
+        stride = self._predictor.stride
+        stale = stale_positions(ids, generated, stride, self._strides)
         if len(stale) == 0:
             return
         self._observe_finished()
         asked = ids[stale]
-        at = strides[stale] * self._predictor.stride  # not `generated`: the answer must not depend on who asked first
+        at = generated[stale] // stride * stride  # not `generated`: the answer must not depend on who asked first
         remaining, spread = self._predictor.predict(asked, at)
         self._remaining[asked] = remaining
         self._spread[asked] = spread
-        self._strides[asked] = strides[stale]
-        unknown = np.isnan(self.first_total[asked])
-        self.first_total[asked[unknown]] = (at + remaining)[unknown]
+        self._strides[asked] = at // stride
+        known = self.first_total[asked]
+        if np.isnan(known).any():
+            self.first_total[asked] = np.where(np.isnan(known), at + remaining, known)
 
     def _observe_finished(self) -> None:
+        assert self._predictor is not None
+        if not self._learns:
+            return
         finished = self._finished()
         for request in finished[self._observed :].tolist():
-            assert self._predictor is not None
             self._predictor.observe(request, int(self._output_tokens[request]))
         self._observed = len(finished)
+
+
+@compiled
+def stale_positions(ids: Integers, generated: Integers, stride: int, strides: Integers) -> Integers:
+    """Where in `ids` the requests are that have come to another stride than that of their estimate."""
+    found = np.empty(len(ids), np.int64)
+    count = 0
+    for k in range(len(ids)):
+        if generated[k] // stride != strides[ids[k]]:
+            found[count] = k
+            count += 1
+    return found[:count]

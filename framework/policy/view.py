@@ -43,7 +43,8 @@ class Instances:
     `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
     engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
     new work of: the bits PREFILL and DECODE of `framework.codes`. A change is under way where `next_role`, which
-    it will have, is not `draining_role`, which it had. `step_times`: for a policy's own compiled functions, which ask
+    it will have, is not `draining_role`, which it had. `bandwidth_bytes_s` is that of its network in each direction,
+    which copies under way at once share. `step_times`: for a policy's own compiled functions, which ask
     `framework.timing.estimate`.
     """
 
@@ -266,6 +267,13 @@ class Cluster:
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
         return self._engine.decoding_on(pool.ids)
+
+    def residents(self, pool: Instances) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """Requests that decode on a pool's instances or whose KV is on its way there: ids, each one's position in the
+        pool, and which stay where they are. One that is on its way, from its prefill or in a migration, belongs where
+        it is going: it has that position, or is not among them.
+        """
+        return self._engine.residents(pool.ids)
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         """Which of these decoding requests are being migrated already."""

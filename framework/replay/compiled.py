@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,9 @@ class CompiledEngine:
         """Run the loop to the end, emptying the engine's log whenever it is full."""
         memory = self._memory
         binding = Binding(policy, cluster, memory)
+        begin_s = perf_counter()
         log = self._replayed(binding, progress)
+        replay_s = perf_counter() - begin_s
         _end_off_time(memory)
         return Replayed(
             requests=_outcomes(memory),
@@ -55,6 +58,8 @@ class CompiledEngine:
             reasons=binding.reasons,
             events=int(memory.sim["events"][0]),
             steps=int(memory.sim["steps"][0]),
+            replay_s=replay_s,
+            hooks_s=binding.hooks_s,
         )
 
     def _replayed(self, binding: Binding, progress: Progress) -> _Log:

@@ -28,6 +28,8 @@ class Replayed(NamedTuple):
     reasons: tuple[str, ...]
     events: int
     steps: int
+    replay_s: float = 0.0
+    hooks_s: float = 0.0
 
 
 class Engine(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,9 @@ from framework.metrics.summary import Evaluation
 Summary = Mapping[str, Any]
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
 _WARNING = "bold black on yellow"
-_CALIBRATED_TO = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^)]*)")
+# What a source says of a fit: to which loads, and where the run lies beside them; or why it does not count.
+_FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
+_LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
 _KWH_J = 3.6e6
 _S, _MS = 1e3, 1.0  # units in ms
@@ -47,21 +49,24 @@ def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
 
 
-def comparison_table(summaries: Sequence[Summary], labels: Sequence[str] | None = None) -> RenderableType:
-    """Runs below each other, for `rich.console.Console.print`; the best goodput is bold and marked.
+def comparison_table(
+    summaries: Sequence[Summary], labels: Sequence[str] | None = None, groups: Sequence[Hashable] | None = None
+) -> RenderableType:
+    """Runs below each other, for `rich.console.Console.print`; the best goodput of each group is bold and marked.
 
-    Without `labels` a run is called by what tells it from the others. Runs on unlike numbers of GPUs are compared by
-    goodput per GPU, and runs at capacity by that. A narrow terminal gets fewer columns.
+    Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is called
+    by what tells it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs at
+    capacity by that. A narrow terminal gets fewer columns.
     """
-    return _Comparison(
-        summaries, [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
-    )
+    named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
+    return _Comparison(summaries, named, groups or [0] * len(summaries))
 
 
 @dataclass(frozen=True)
 class _Comparison:
     summaries: Sequence[Summary]
     labels: Sequence[Text]
+    groups: Sequence[Hashable]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
@@ -69,18 +74,24 @@ class _Comparison:
 
     def _runs(self, with_counts: bool) -> Table:
         figure, heading = _figure(self.summaries)
-        best = max(summary[figure] for summary in self.summaries)
+        best: dict[Hashable, float] = {}
+        for group, summary in zip(self.groups, self.summaries, strict=True):
+            best[group] = max(best.get(group, 0.0), summary[figure])
         table = _table("", "run", between=0)
         for column in (heading, "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
             table.add_column(column, justify="right", no_wrap=True)
-        for label, summary in zip(self.labels, self.summaries, strict=True):
-            is_best = len(self.summaries) > 1 and best > 0 and summary[figure] == best
+        before = self.groups[0]
+        for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
+            if group != before:
+                table.add_section()
+            before = group
+            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[figure] == best[group]
             counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
             table.add_row(
                 *("▸" if is_best else "", label),
                 *(_number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
                 *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
-                *(f"{count:,}" for count in counts[: len(_COUNTED) if with_counts else 0]),
+                *(f"{count:,.0f}" for count in counts[: len(_COUNTED) if with_counts else 0]),
                 style="bold" if is_best else "",
             )
         return table
@@ -108,13 +119,18 @@ def _headline(summary: Summary) -> list[Text]:
     return [first, second, *fitted, *_extrapolated(summary)]
 
 
-def _without_loads(source: str) -> tuple[str, list[Text]]:
-    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so."""
-    found = _CALIBRATED_TO.search(source)
-    if found is None:
-        return source, []
-    lines = textwrap.wrap(f"calibrated to {found[2]}", _WIDE)
-    return source.replace(found[0], found[1]), [Text(line, style="dim") for line in lines]
+def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[Text]]:
+    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so.
+
+    Those lines also say where the run's own load lies, unless `with_run` is false.
+    """
+    lines = []
+    for found in (_FIT.search(source), _LEFT_OUT.search(source)):
+        if found is not None:
+            parts = [f"{found[1].removeprefix(', ')}{' to ' if found.re is _FIT else ': '}{found[2]}"]
+            parts += [found[3]] if with_run and found.re is _FIT and found[3] else []
+            lines += [Text(line, style="dim") for part in parts for line in textwrap.wrap(part, _WIDE)]
+    return _LEFT_OUT.sub(r"\1", _FIT.sub(r"\1", source)), lines
 
 
 def _extrapolated(*summaries: Summary) -> list[Text]:
@@ -165,9 +181,9 @@ def _outcome(evaluation: Evaluation) -> Table:
         grid.add_row("of bound", Text.assemble(_share(summary["share_of_bound"]), (limit, "dim")))
     throughput = f"{_number(summary['request_throughput'])} req/s, {_number(summary['output_throughput'])} tok/s"
     grid.add_row("throughput", throughput)
-    for state in ("completed", "rejected", "failed"):
-        style = "red" if state != "completed" and summary[state] else ""
-        grid.add_row(state, Text.assemble((f"{summary[state]:,}", style), (_reasons(requests, state), "dim")))
+    for key, state in (("completed", "finished"), ("rejected", "rejected"), ("failed", "failed")):
+        style = "red" if state != "finished" and summary[key] else ""
+        grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {_share(summary['mfu'])}, MBU {_share(summary['mbu'])}")
     if summary.get("bubble_share") is not None:
@@ -216,7 +232,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
     """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
 
     def agrees(*keys: str) -> bool:
-        return len({tuple(summary[key] for key in keys) for summary in summaries}) == 1
+        return len({tuple(_alike(summary, key) for key in keys) for summary in summaries}) == 1
 
     only = summaries[0]
     lines = []
@@ -225,14 +241,19 @@ def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
         line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
         lines.append(line.append(f"  {_gpus(only)}" if agrees("gpus") else ""))
     if agrees("timing_source"):
-        source, fitted = _without_loads(str(only["timing_source"]))
+        source, fitted = _without_loads(str(only["timing_source"]), with_run=False)
         lines += [Text(f"timing {source}", style="dim"), *fitted]
     return [*lines, *_extrapolated(*summaries), Text()]
 
 
+def _alike(summary: Summary, key: str) -> Any:
+    """The value by which runs are told apart: of step times not where the load of each run lies beside a fit's."""
+    return _FIT.sub(r"\1 to \2", str(summary[key])) if key == "timing_source" else summary[key]
+
+
 def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
     def differs(key: str) -> bool:
-        return len({summary[key] for summary in summaries}) > 1
+        return len({_alike(summary, key) for summary in summaries}) > 1
 
     names = []
     for summary in summaries:
@@ -249,7 +270,7 @@ def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
             ("gpus", "{} GPUs"),
             ("seed", "seed {}"),
         ):
-            name.append(" " + label.format(summary[key]) if differs(key) else "")
+            name.append(" " + label.format(_alike(summary, key)) if differs(key) else "")
         names.append(name)
     return names
 

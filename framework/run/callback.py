@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import re
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from traceback import format_exception
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.utils import get_class
@@ -45,6 +48,7 @@ class Runs(Callback):
         self._started_ns = 0
         self._refusals: Refusals | None = None
         self._told: set[str] = set()
+        self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and how many runs it has
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         self._start(config, "hydra.run.dir")
@@ -55,6 +59,8 @@ class Runs(Callback):
             self._refusals = Refusals(directory / "refused")
             self._refusals.clear()
             atexit.register(self._tell)  # also when a bug ends the sweep
+            self._unfinished = directory, runs_of(config.hydra.overrides.task)
+            atexit.register(self._tell_what_is_kept)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         if job_return.status != JobStatus.FAILED:
@@ -85,6 +91,7 @@ class Runs(Callback):
         self._exit_if_refused()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        self._unfinished = None
         try:
             self._tell()
             print_comparison(Path(config.hydra.sweep.dir), self._started_ns, config.objective)
@@ -107,6 +114,15 @@ class Runs(Callback):
             if line not in self._told:
                 report_error(f"{line} [{overrides}]" if overrides else line)
             self._told.add(line)
+
+    def _tell_what_is_kept(self) -> None:
+        """Where a sweep ended before its time and some of it is there: how much."""
+        if self._unfinished is None or os.getpid() != self._process:
+            return
+        directory, runs = self._unfinished
+        if kept := len(written_since(directory, self._started_ns)):
+            line = f"the sweep was interrupted: {kept:,} of {runs:,} runs are kept"
+            print(f"{line}; the same command goes on with the others", file=sys.stderr)
 
     def _exit_if_refused(self) -> None:
         if self._told:
@@ -176,33 +192,50 @@ def _is_hydras(entry: Path) -> bool:
 def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
     """Print one table of the runs below directory `sweep`, as far as they were written since `since_ns` (Unix time).
 
-    Of many runs it shows the best by `objective`, the default one where several were swept over.
+    Runs that differ in their seed alone are one row, their mean. Of many rows it shows the best by `objective`, the
+    default one where several were swept over.
     """
     from framework.cli.terminal import results_console
     from framework.report.run_table import comparison_table
+    from framework.report.sweep_groups import in_groups, rows_of
 
     runs = read_runs(sweep, since_ns)
     if not runs:
         return
-    shown, rest = runs, ""
-    if len(runs) > _MOST:
+    rows, rest = rows_of(runs), ""
+    if len(rows) > _MOST:
         key = get_class(objective._target_).key  # type: ignore[attr-defined]
-        shown = sorted(runs, key=lambda run: run[1].get(key) or 0.0, reverse=True)[:_BEST]
-        rest = f"the best {_BEST} of {len(runs):,} runs by {key}; all are in {sweep}"
-    labels, summaries = zip(*shown, strict=True)
+        best = sorted(rows, key=lambda row: row.summary.get(key) or 0.0, reverse=True)[:_BEST]
+        rest = f"the best {_BEST} of {len(rows):,} rows by {key}; all are in {sweep}"
+        rows = in_groups(best)
     console = results_console()
-    console.print(comparison_table(summaries, labels))
+    labels, groups = [row.label for row in rows], [row.group for row in rows]
+    console.print(comparison_table([row.summary for row in rows], labels, groups))
+    if (seeds := max(row.seeds for row in rows)) > 1:
+        most = "" if seeds == min(row.seeds for row in rows) else "up to "
+        console.print(f"each row is the mean over {most}{seeds} seeds", highlight=False)
     if rest:
         console.print(f"{rest}; python -m experiments.table makes tables of them", markup=False, highlight=False)
+
+
+def runs_of(overrides: Sequence[str]) -> int:
+    """How many runs a sweep over these overrides has: the product of the choices of each."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return math.prod(sum(1 for _ in one.sweep_iterator()) for one in parsed if one.is_sweep_override())
+
+
+def written_since(sweep: Path, since_ns: int) -> list[Path]:
+    """The summaries of runs below a directory that were written since then, in the order of the jobs."""
+    files = sorted(sweep.rglob("summary.json"), key=lambda file: _natural(file.parent))
+    return [file for file in files if file.stat().st_mtime_ns >= since_ns]
 
 
 def read_runs(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
     """(label, summary) of each run below `sweep`, in the order of the jobs. Labels name the overrides that differ."""
     found = []
-    for file in sorted(sweep.rglob("summary.json"), key=lambda file: _natural(file.parent)):
-        if file.stat().st_mtime_ns >= since_ns:
-            entries = yaml.safe_load((file.parent / ".hydra" / "overrides.yaml").read_text())
-            found.append(([str(entry) for entry in entries], json.loads(file.read_bytes())))
+    for file in written_since(sweep, since_ns):
+        entries = yaml.safe_load((file.parent / ".hydra" / "overrides.yaml").read_text())
+        found.append(([str(entry) for entry in entries], json.loads(file.read_bytes())))
     shared = set.intersection(*(set(overrides) for overrides, _ in found)) if len(found) > 1 else set()
     traces = {(summary["trace"], summary["trace_source"]) for _, summary in found}
     runs = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -10,10 +12,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from framework.cli.terminal import progress_bar, results_console
+from framework.codes import REASON_LENGTH
 from framework.report.capacity_table import capacity_table
 from framework.report.run_table import run_table
+from framework.result import Result
 from framework.run.job import chosen as chosen_options
 from framework.run.job import perform, sweep_job
+
+_LONG_S = 1.0  # of hooks: what is worth a note
+_RIVALS = ("chunked", "distserve")  # one that mixes both phases on its instances, one that keeps them apart
 
 
 def execute(config: DictConfig) -> float:
@@ -30,5 +37,32 @@ def execute(config: DictConfig) -> float:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
+    if measurement.probes is None and ".py:" not in chosen["policy"]:
+        words = [word for word in HydraConfig.get().overrides.task if not word.startswith("policy=")]
+        console.print(comparison_command(chosen["policy"], words), markup=False, highlight=False, style="dim")
+    _tell_of_hooks(measurement.result)
+    _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
     return measurement.value
+
+
+def _tell_of_hooks(result: Result) -> None:
+    if result.hooks_s > max(_LONG_S, 0.5 * result.replay_s):
+        share = min(1.0, result.hooks_s / result.replay_s)
+        print(f"note: hooks in Python took {share:.0%} of the simulation; docs/policies.md says why", file=sys.stderr)
+
+
+def _tell_of_cuts(result: Result) -> None:
+    cut = int((result.requests["reason"] == REASON_LENGTH).sum())
+    if cut:
+        ends = f"after {result.model.max_context:,} tokens of prompt and output (model.max_context)"
+        print(f"warning: {cut:,} outputs were cut where the context ends, {ends}", file=sys.stderr)
+
+
+def comparison_command(policy: str, words: Sequence[str]) -> str:
+    """The command that puts a run beside others: the same words, but for those that only its policy or cluster has."""
+    shared = [word for word in words if not word.startswith(("policy.", "cluster"))]
+    policies = dict.fromkeys((policy, *_RIVALS))
+    chosen = f"policy={','.join(policies)}"
+    program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
+    return f"beside others: {program} -m {shlex.join([chosen, *shared])}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
-from framework.errors import InputError, require_name
+from framework.errors import InputError, require_name, require_positive
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -17,6 +17,8 @@ from framework.policy.predictor import Predictor
 from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
+from framework.timing.fit_domain import Place
+from framework.timing.measured import placed
 from framework.workload import Load, Workload
 
 _KINDS: tuple[tuple[str, type | None], ...] = (
@@ -39,16 +41,11 @@ def compose(config: DictConfig) -> Experiment:
     """
     if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
-    for name, value in config.output.items():
-        if not isinstance(value, bool):
-            raise InputError(f"output.{name} must be true or false, got {value!r}")
-        if value and config.engine.get("log") == "reduced":
-            raise InputError(
-                f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
-            )
+    _require_outputs(config)
     parts = fitting_parts(config)
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
     workload = _build(config, "trace", Workload)
+    parts["timing"] = placed(parts["timing"], _place(workload, parts))
     return Experiment(
         workload=workload,
         seed=config.seed,
@@ -56,6 +53,13 @@ def compose(config: DictConfig) -> Experiment:
         sample=partial(_sample, config, workload.source),
         **parts,
     )
+
+
+def _place(workload: Workload, parts: Mapping[str, Any]) -> Place:
+    """Where the load of a run lies beside those that step times were fitted to."""
+    cluster = lay_out(parts["policy"], parts["cluster"])
+    instances = cluster.pools[cluster.entrance].instances
+    return Place.of(workload, parts["load"], instances, parts["engine"].prefix_cache)
 
 
 def fitting_parts(config: DictConfig) -> dict[str, Any]:
@@ -110,3 +114,16 @@ def _build(config: DictConfig, name: str, kind: type | None) -> Any:
     if isinstance(part, Policy):
         require_name(f"the name of policy {type(part).__name__}", part.name)
     return part
+
+
+def _require_outputs(config: DictConfig) -> None:
+    for name, value in config.output.items():
+        if name == "series_s":
+            if value is not None:
+                require_positive("output.series_s", value)
+        elif not isinstance(value, bool):
+            raise InputError(f"output.{name} must be true or false, got {value!r}")
+        elif value and name in ("steps", "timeline") and config.engine.get("log") == "reduced":
+            raise InputError(
+                f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
+            )

@@ -16,7 +16,7 @@ from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress
 from framework.run.building import build
 from framework.run.compose import compose
-from framework.run.output import write, write_summary
+from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
@@ -111,7 +111,9 @@ def _measured(
     measurement = objective.measure(experiment, progress)
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
-        write(directory, result, evaluation, steps=config.output.steps, timeline=config.output.timeline)
+        asked = config.output
+        tables = tables_of(result, evaluation, asked.series_s, asked.phases)
+        write(directory, result, evaluation, asked.steps, asked.timeline, tables)
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
     return measurement

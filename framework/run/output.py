@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,16 +13,24 @@ import polars as pl
 
 from framework.cli.files import remove_abandoned, write_whole
 from framework.errors import InputError
+from framework.metrics.phases import phase_table
+from framework.metrics.series import time_series
 from framework.metrics.summary import Evaluation
 from framework.report.perfetto import write_timeline
 from framework.result import Result
 
 
 def write(
-    directory: Path, result: Result, evaluation: Evaluation, steps: bool = False, timeline: bool = False
+    directory: Path,
+    result: Result,
+    evaluation: Evaluation,
+    steps: bool = False,
+    timeline: bool = False,
+    tables: Mapping[str, Callable[[], pl.DataFrame]] | None = None,
 ) -> list[Path]:
     """Write summary.json and requests.parquet, with `steps` steps.parquet, with `timeline` timeline.json.gz.
 
+    `tables` are further ones, by the name of the file; `tables_of` makes some.
     Returns the files. Raises InputError if one cannot be written, or needs a step log that the run did not keep; then
     none of them is left behind, and those of an earlier run in `directory` stay as they were.
     """
@@ -37,7 +45,26 @@ def write(
         writers["steps.parquet"] = lambda file: step_table(result).write_parquet(file)
     if timeline:
         writers["timeline.json.gz"] = lambda file: write_timeline(result, file)
+    for name, made in (tables or {}).items():
+        writers[name] = _table_writer(made)
     return _write_all(directory, writers)
+
+
+def tables_of(
+    result: Result, evaluation: Evaluation, series_s: float | None, phases: bool
+) -> dict[str, Callable[[], pl.DataFrame]]:
+    """The run in windows of `series_s` seconds, and where the time of each request went, if asked for."""
+    tables: dict[str, Callable[[], pl.DataFrame]] = {}
+    if series_s is not None:
+        good = evaluation.requests["good"].to_numpy()
+        tables["series.parquet"] = lambda: time_series(result, good, series_s)
+    if phases:
+        tables["phases.parquet"] = lambda: phase_table(result)
+    return tables
+
+
+def _table_writer(made: Callable[[], pl.DataFrame]) -> Callable[[IO[bytes]], object]:
+    return lambda file: made().write_parquet(file)
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:

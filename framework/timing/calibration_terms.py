@@ -18,6 +18,7 @@ from framework.cli.reading import parsed_json, read_text
 from framework.errors import InputError, require_at_least, require_choice, require_positive
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
+from framework.timing.fit_domain import Domain, Place
 from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
@@ -111,9 +112,9 @@ class Selector:
 class Fit:
     """A calibration, the models it is for, and where it comes from.
 
-    `rows` has the keys of the deployments that it was fitted to, `domain` says what loads those were, for the header of
-    a run, and `note` how it was fitted. `source` and `licence` are those
-    of their measurements. Raises InputError for what is no text.
+    `rows` has the keys of the deployments that it was fitted to, `domain` has the ranges of their loads, None where
+    they are not known, and `note` says how it was fitted. `source` and `licence` are those of their measurements.
+    Raises InputError for what is no text.
     """
 
     calibration: Calibration
@@ -122,11 +123,15 @@ class Fit:
     note: str = ""
     source: str = ""
     licence: str = ""
-    domain: str = ""
+    domain: Domain | None = None
 
     def __post_init__(self) -> None:
-        if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, self.domain, *self.rows)):
-            raise InputError("calibration: rows, domain, note, source and licence must be text")
+        if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, *self.rows)):
+            raise InputError("calibration: rows, note, source and licence must be text")
+
+    def excludes(self, place: Place | None) -> str:
+        """Why the fit does not count for a load at `place`, in words; empty where it does, or nobody knows."""
+        return "" if place is None or self.domain is None else self.domain.excludes(place)
 
 
 def calibration_path(directory: Path, gpu: str, backend: str) -> Path:
@@ -172,16 +177,18 @@ def read_calibrations(path: Path) -> tuple[Fit, ...]:
         raise InputError(f"{path}: no calibrations, which are format {_FORMAT!r} and entries of {names}") from error
 
 
-def find_calibration(directories: Iterable[Path], gpu: str, backend: str, model: Model) -> Fit | None:
+def find_calibration(
+    directories: Iterable[Path], gpu: str, backend: str, model: Model, place: Place | None = None
+) -> Fit | None:
     """The most specific fit for `model` in the first directory that has one; None where there is none.
 
-    Raises InputError for a file that cannot be read.
+    Fits that a load at `place` is too far outside of come last. Raises InputError for a file that cannot be read.
     """
     for directory in directories:
         path = calibration_path(directory, gpu, backend)
         fits = [fit for fit in read_calibrations(path) if fit.selector.fits(model)] if path.is_file() else []
         if fits:
-            return max(fits, key=lambda fit: fit.selector.specificity)
+            return max(fits, key=lambda fit: (not fit.excludes(place), fit.selector.specificity))
     return None
 
 
@@ -201,7 +208,8 @@ def _decoded(entry: Mapping[str, Any]) -> Fit:
     known = dict(entry)
     terms = {name: known.pop(name) for name in _TERMS if name in known}
     chosen = {field.name: known.pop(field.name) for field in fields(Selector) if field.name in known}
-    rows = known.pop("rows", [])
+    rows, domain = known.pop("rows", []), known.pop("domain", None)
     if not isinstance(rows, list):
         raise TypeError("rows are no list")
-    return Fit(Calibration(**terms), Selector(**chosen), tuple(rows), **known)
+    ranges = Domain(**domain) if isinstance(domain, Mapping) else None  # earlier files have a text, or none
+    return Fit(Calibration(**terms), Selector(**chosen), tuple(rows), domain=ranges, **known)

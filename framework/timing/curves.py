@@ -110,7 +110,7 @@ def _rows(values: FloatArray) -> tuple[tuple[float, ...], ...]:
 
 def _check_knots(knots: Iterable[float]) -> None:
     known = np.asarray(tuple(knots), np.float64)
-    if len(known) < 2 or not np.all(np.isfinite(known)) or np.any(known[1:] <= known[:-1]):
+    if len(known) < 2 or not np.isfinite(known).all() or (known[1:] <= known[:-1]).any():
         raise ValueError(f"a table needs at least two increasing knots, got {knots}")
     if known[0] > 1:
         raise ValueError(f"the first knot must be at most 1, got {known[0]}: below it nothing is known")
@@ -120,5 +120,5 @@ def _check_values(knots: tuple[float, ...], values: FloatArray) -> None:
     """Raise ValueError unless `values`, of shape (..., K), fit K knots and can go on beyond the last one."""
     if values.shape[-1] != len(knots):
         raise ValueError(f"{len(knots)} knots but {values.shape[-1]} values")
-    if not np.all(np.isfinite(values)) or values.min() < 0 or np.any(values[..., -1] < values[..., -2]):
+    if not np.isfinite(values).all() or values.min() < 0 or (values[..., -1] < values[..., -2]).any():
         raise ValueError("values must be finite, not negative, and not fall after the last knot")

@@ -41,6 +41,19 @@ def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int
 
 
 @compiled
+def prefill_alone_s(tables: StepTables, k: int, stages: int, cached: int, prompt: int, most: int) -> float:
+    """Seconds to prefill what a prompt lacks beyond `cached` tokens, alone, by table k, in steps of at most `most`
+    tokens, of which it has one of as many micro-batches as there are pipeline stages.
+    """
+    done, time_s = cached, 0.0
+    while done < prompt:
+        chunk = min(-(-most // stages), prompt - done)
+        time_s += base_s(tables, k, stages * chunk, 0, stages) + stages * chunk_s(tables, k, done, chunk)
+        done += chunk
+    return time_s
+
+
+@compiled
 def estimates_s(times: StepTimes, prompt: int, decodes: int, context: int) -> NDArray[np.float64]:
     """Seconds of such a step on each of the instances, shape (M,)."""
     times_s = np.empty(len(times.pools))

@@ -14,6 +14,7 @@ from framework.system.parallelism import Parallelism
 from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
+from framework.timing.fit_domain import Place
 from framework.timing.joint_attention import decode_rows, require_joint
 from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
@@ -21,11 +22,12 @@ from framework.timing.profile_files import Origin
 from framework.timing.roofline import Roofline
 from framework.timing.scale import same_speed, scaled
 from framework.timing.server import Server
-from framework.timing.step_row import StepRow
+from framework.timing.step_row import StepRow, Timing
 from framework.timing.two_batch_overlap import in_two_batches
 
 _Asked = tuple[Model, Gpu, Parallelism]
 _MISSING = ("refuse", "roofline")
+_OUTSIDE_FIT = ("kernels", "keep")
 _ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name of a GPU
 
 
@@ -51,18 +53,26 @@ class Entry:
         """The terms that were fitted, None where nothing was."""
         return None if self.fit is None else self.fit.calibration
 
-    def described(self, calibrated: bool) -> str:
-        """The GPU, the backend and its version, and what was done to the measurement, in words."""
+    def described(self, calibrated: bool, place: Place | None = None, left_out: str = "") -> str:
+        """The GPU, the backend and its version, and what was done to the measurement, in words.
+
+        `place` is where the run's load lies, if it is known, and `left_out` why a fit does not count there.
+        """
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
         link = ", all-reduce by a link model" if self.linked else ""
         link += f", by the datasheet {', '.join(self.parts.estimated)}" if self.parts.estimated else ""
-        fitted = self._fitted() if calibrated else ""
+        fitted = self._fitted(place, left_out) if calibrated else ""
         return f"{self.gpu}{of}, {self.origin.backend} {self.origin.version}{link}{fitted}"
 
-    def _fitted(self) -> str:
+    def _fitted(self, place: Place | None, left_out: str) -> str:
         if self.fit is None:
             return ""
-        to = f" to {self.fit.domain}" if self.fit.domain else ""
+        if left_out:
+            return f", calibration left out: {left_out}, timing.outside_fit=keep counts it"
+        domain = self.fit.domain
+        to = "" if domain is None else f" to {domain}"
+        if domain is not None and place is not None:
+            to += f", this run: {place}: {domain.distance(place) or 'all within'}"
         return f", calibrated{to}" if self.fitted_on == self.gpu else f", calibrated as {self.fitted_on} was{to}"
 
 
@@ -80,6 +90,9 @@ class Measured:
     they are spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as
     two micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `server` is whose
     software runs the steps. `calibrated_as` names another GPU, whose fitted terms count instead of this one's.
+    `outside_fit` is what becomes of fitted terms where the load of a run lies too far outside of those that they were
+    fitted to (framework.timing.fit_domain): "kernels" leaves them out, so that kernels and the terms of the server
+    count, "keep" keeps them. `place` is where that load lies, None where it is not known.
     `missing` is what becomes of a GPU on which nothing was measured and that has no neighbour: "refuse" raises
     InputError, "roofline" gives the times of a plain `Roofline`. `source` names all rows that one object gave out; each
     is read only once. Raises InputError for values that cannot be.
@@ -96,7 +109,9 @@ class Measured:
     experts: ExpertLoad | Mapping[str, Any] | None = None
     calibrated_as: str | None = None
     missing: str = "refuse"
+    outside_fit: str = "kernels"
     server: Server = field(default_factory=Server)
+    place: Place | None = None
     _given: list[str] = field(default_factory=list, init=False, repr=False)
     _rows: list[tuple[_Asked, StepRow]] = field(default_factory=list, init=False, repr=False)
 
@@ -110,6 +125,7 @@ class Measured:
                 raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
         require_joint(self.joint_attention)
         require_choice("timing.missing", self.missing, _MISSING)
+        require_choice("timing.outside_fit", self.outside_fit, _OUTSIDE_FIT)
         require_positive("timing.expert_load", self.expert_load)
         self.experts = expert_load(self.experts)
 
@@ -132,12 +148,18 @@ class Measured:
                 given, row = gpu.name + _ESTIMATED, self._roofline.row(*asked)
             else:
                 entry = self.entry(*asked)
-                given = entry.described(self.calibrated)
-                row = self.under(entry.calibration if self.calibrated else None, entry, model, parallelism)
+                left_out = self._left_out(entry.fit)
+                given = entry.described(self.calibrated, self.place, left_out)
+                counts = self.calibrated and not left_out
+                row = self.under(entry.calibration if counts else None, entry, model, parallelism)
             if given not in self._given:
                 self._given.append(given)
             self._rows.append((asked, row))
         return row
+
+    def _left_out(self, fit: Fit | None) -> str:
+        """Why what was fitted does not count for the load of the run, in words; empty if it does."""
+        return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
 
     def estimates(self, gpu: Gpu) -> bool:
         """Whether `row` takes the datasheet: where that is wanted, and there are no measured times to take."""
@@ -175,13 +197,14 @@ class Measured:
         if measured != gpu.name or not same_speed(found.origin.device, gpu):
             parts = scaled(parts, model, found.origin.device, gpu, gain)
         name = self.calibrated_as or gpu.name
-        fit = find_calibration(places, name, self.backend, model)
+        fit = find_calibration(places, name, self.backend, model, self.place if self.outside_fit != "keep" else None)
         linked = self.link_model and applies(parts, gpu)
         if linked:
             parts = with_link_model(parts, model, gpu)
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
         if self.two_batches:
-            parts = in_two_batches(parts, fit.calibration if fit is not None and self.calibrated else Calibration())
+            counts = fit is not None and self.calibrated and not self._left_out(fit)
+            parts = in_two_batches(parts, fit.calibration if fit is not None and counts else Calibration())
         rows = decode_rows(gpu, model, self.backend, self.joint_attention)
         return Entry(parts, gpu.name, found.origin, fit, name, rows, linked)
 
@@ -233,6 +256,11 @@ class Measured:
             " (needs pip install '.[kernels]' and tables that have it), or"
             " take timing=roofline, which runs anything"
         )
+
+
+def placed(timing: Timing, place: Place) -> Timing:
+    """The same step times for a run whose load lies at `place`; sources that are not fitted have the same for all."""
+    return replace(timing, place=place) if isinstance(timing, Measured) and timing.calibrated else timing
 
 
 def _options(setup: Setup) -> str:

@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from framework.errors import InputError, require_at_least, require_count
+from framework.errors import InputError, require_count
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
+from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 
 _LONGEST = 16384  # tokens from which on a prompt counts as filling the GPU
@@ -22,11 +23,11 @@ _FILLS = 0.8  # share of the slots from which on keys are not split over blocks 
 
 @dataclass(frozen=True)
 class CpuOverhead:
-    """The steps of `gpu_times`, each longer by what the CPU does to prepare it and to read its results.
+    """The steps of `gpu_times`, of any source, with a server whose CPU prepares each and reads its results.
 
     The GPU waits meanwhile. `by_tp` has (seconds of a step, seconds of each decode in it) for each tensor-parallel
-    degree; one that is not named takes those of the largest named one below it. `host` says whose work it is. Raises
-    InputError for seconds below 0 and where tp 1 is not named.
+    degree, as framework.timing.server.Server.host_by_tp. `host` says whose work it is. Raises InputError for seconds
+    below 0 and where tp 1 is not named.
     """
 
     gpu_times: Timing
@@ -34,14 +35,9 @@ class CpuOverhead:
     by_tp: Mapping[int, Sequence[float]]
 
     def __post_init__(self) -> None:
-        for tp, seconds in self.by_tp.items():
-            require_count("timing.by_tp: tp", tp)
-            if len(seconds) != 2:
-                raise InputError(f"timing.by_tp: tp {tp} must have seconds of a step and of a decode, got {seconds}")
-            for value in seconds:
-                require_at_least(f"timing.by_tp: tp {tp}", value, 0)
         if 1 not in self.by_tp:
             raise InputError("timing.by_tp must name tp 1, the least there is")
+        Server(self.host, host_by_tp=self.by_tp)
 
     @property
     def source(self) -> str:
@@ -49,9 +45,8 @@ class CpuOverhead:
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance; raises InputError as `gpu_times` does."""
-        row = self.gpu_times.row(model, gpu, parallelism)
-        step_s, decode_s = self.by_tp[max(tp for tp in self.by_tp if tp <= parallelism.tp)]
-        return replace(row, base_s=row.base_s + step_s, per_sequence_s=row.per_sequence_s + decode_s)
+        work = Server(self.host, host_by_tp=self.by_tp).overheads(model.layers, parallelism)
+        return self.gpu_times.row(model, gpu, parallelism) + work
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,11 +62,9 @@ class StepParts:
 
     def __post_init__(self) -> None:
         for part, row in self.rows.items():
-            for declared in fields(row):
-                value = getattr(row, declared.name)
-                infinite = declared.name.endswith("_s") and value == np.inf
-                if isinstance(value, float) and (infinite or not value >= 0):
-                    raise ValueError(f"{declared.name} of {part} must be finite and not negative, got {value}")
+            for name, value in vars(row).items():
+                if isinstance(value, float) and (not value >= 0 or (value == np.inf and name.endswith("_s"))):
+                    raise ValueError(f"{name} of {part} must be finite and not negative, got {value}")
 
     @property
     def without_bumps(self) -> StepParts:

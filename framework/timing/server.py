@@ -6,7 +6,8 @@ Every term is a piece of work that can be named, in the order of its place:
   way to the client), `token_s` for each prompt token (the tokenizer);
 - the host forms a step: `host_s` (scheduling, inputs, results of sampling, outputs) and `host_sequence_s` for each
   decode. A synchronous server does that between steps, while the GPU waits; an asynchronous one beside the step that
-  runs;
+  runs. `host_by_tp` has both past one GPU, where reaching several processes costs more: that of the largest
+  tensor-parallel degree that is not above the instance's;
 - the host launches a step. Where CUDA graphs hold it that is part of `host_s`; a step of more than `graph_tokens`
   tokens is launched kernel by kernel, `eager_layer_s` a layer, and takes at least as long as that;
 - `step_s` of each step is GPU time that no kernel table has (copies of inputs, sampling, gaps between graphs);
@@ -17,7 +18,8 @@ Every term is a piece of work that can be named, in the order of its place:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -44,6 +46,7 @@ class Server:
     message_s: float = 0.0
     host_s: float = 0.0
     host_sequence_s: float = 0.0
+    host_by_tp: Mapping[int, Sequence[float]] = field(default_factory=dict, hash=False)
     eager_layer_s: float = 0.0
     request_s: float = 0.0
     token_s: float = 0.0
@@ -55,25 +58,42 @@ class Server:
             require_count("server.graph_tokens", self.graph_tokens)
         for term in SERVER_TERMS:
             require_at_least(f"server.{term}", getattr(self, term), 0)
+        for tp, seconds in self.host_by_tp.items():
+            require_count("server.host_by_tp: tp", tp)
+            if len(seconds) != 2:
+                raise InputError(
+                    f"server.host_by_tp: tp {tp} must have seconds of a step and of a decode, got {seconds}"
+                )
+            for value in seconds:
+                require_at_least(f"server.host_by_tp: tp {tp}", value, 0)
 
     def fitted(self, calibration: Calibration | None) -> Server:
         """The server with the terms of a calibration in place of its own; None: as it is."""
         if calibration is None:
             return self
-        return replace(self, **{term: getattr(calibration, term) for term in SERVER_TERMS})
+        return replace(self, host_by_tp={}, **{term: getattr(calibration, term) for term in SERVER_TERMS})
 
     def overheads(self, layers: int, parallelism: Parallelism) -> StepRow:
         """What the server adds to the step times of a model of so many layers on one instance."""
+        host_s, host_sequence_s = self._host(parallelism)
         gpu_s = self.step_s + _COLLECTIVES * layers * self.message_s * math.log2(parallelism.stage_gpus)
-        between_s = gpu_s if self.asynchronous else gpu_s + self.host_s
-        between_sequence_s = 0.0 if self.asynchronous else self.host_sequence_s
+        between_s = gpu_s if self.asynchronous else gpu_s + host_s
+        between_sequence_s = 0.0 if self.asynchronous else host_sequence_s
         return StepRow(
             base_s=between_s,
             per_sequence_s=between_sequence_s,
-            host_s=self.host_s if self.asynchronous else between_s,
-            host_sequence_s=self.host_sequence_s,
+            host_s=host_s if self.asynchronous else between_s,
+            host_sequence_s=host_sequence_s,
             eager_s=layers * self.eager_layer_s,
             graph_tokens=np.inf if self.graph_tokens is None else float(self.graph_tokens),
             request_s=self.request_s,
             intake_token_s=self.token_s,
         )
+
+    def _host(self, parallelism: Parallelism) -> tuple[float, float]:
+        """Seconds of the host for a step and for each decode in it."""
+        named = [tp for tp in self.host_by_tp if tp <= parallelism.tp]
+        if not named:
+            return self.host_s, self.host_sequence_s
+        step_s, sequence_s = self.host_by_tp[max(named)]
+        return step_s, sequence_s

@@ -6,6 +6,7 @@ belongs to: packing, adding, scaling and splitting walk the fields.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Protocol
@@ -86,7 +87,9 @@ class StepRow:
 
     def times(self, factor: float) -> StepRow:
         """The row with every time of a step multiplied by `factor`; times of requests, ratios and limits stay."""
-        scaled = {one.name: _times(getattr(self, one.name), factor) for one in fields(self) if one.metadata["scales"]}
+        if factor == 1.0:
+            return self
+        scaled = {one.name: _times(getattr(self, one.name), factor) for one in _declared() if one.metadata["scales"]}
         return replace(self, **scaled)
 
     def mapped(self, **functions: Callable[[Any], Any]) -> StepRow:
@@ -97,7 +100,7 @@ class StepRow:
     def parts(self) -> Mapping[str, StepRow]:
         """The row split into the parts of a step, by name, in the order in which to show them."""
         members: dict[str, list[str]] = {}
-        for one in fields(self):
+        for one in _declared():
             members.setdefault(one.metadata["part"], []).append(one.name)
         del members[""]
         return {part: StepRow(**{name: getattr(self, name) for name in names}) for part, names in members.items()}
@@ -107,8 +110,13 @@ class StepRow:
 
         Raises ValueError where both rows have `waste`, or both have `decode_limits`.
         """
-        both = {one.name: _sum(one, getattr(self, one.name), getattr(other, one.name)) for one in fields(self)}
-        return StepRow(**both)
+        mine, its = vars(self), vars(other)
+        return StepRow(**{one.name: _sum(one, mine[one.name], its[one.name]) for one in _declared()})
+
+
+@functools.cache
+def _declared() -> tuple[Field[Any], ...]:
+    return fields(StepRow)
 
 
 def _times(value: Any, factor: float) -> Any:

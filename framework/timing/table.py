@@ -92,7 +92,7 @@ def _stacked(rows: tuple[StepRow, ...]) -> StepTables:
             if curve is not None:
                 packed[f"{name}_at"] = append(_axis(curve.knots))
                 packed[f"{name}_stride"] = len(curve.knots) + 1
-                append(_line(curve.knots, curve.values))
+                append(_lines(curve.knots, np.asarray(curve.values)))
         for name in _SURFACES:
             surface: Surface | None = getattr(row, name)
             if surface is not None:
@@ -100,8 +100,7 @@ def _stacked(rows: tuple[StepRow, ...]) -> StepTables:
                 packed[f"{name}_batches"] = len(surface.batches)
                 packed[f"{name}_context_at"] = append(_axis(surface.contexts))
                 packed[f"{name}_stride"] = len(surface.contexts) + 1
-                lines = [_line(surface.contexts, values) for values in surface.values]
-                packed[f"{name}_lines_at"] = append(np.concatenate(lines))
+                packed[f"{name}_lines_at"] = append(_lines(surface.contexts, np.asarray(surface.values)))
     return StepTables(table, np.concatenate(data) if data else np.zeros(0))
 
 
@@ -113,10 +112,18 @@ def _axis(knots: tuple[float, ...]) -> NDArray[np.float64]:
     return np.concatenate([[len(starts)], starts, knots, [np.inf]])
 
 
-def _line(knots: tuple[float, ...], values: tuple[float, ...]) -> NDArray[np.float64]:
-    """Value at each knot and slope of the segment that starts there; the last segment goes on."""
-    slopes = np.diff(values) / np.diff(knots)
-    return np.concatenate([values, [np.nan], slopes, slopes[-1:], [np.nan]])
+def _lines(knots: tuple[float, ...], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Value at each of K knots and slope of the segment that starts there, for each row of `values`, (..., K), in turn.
+
+    The last segment goes on.
+    """
+    count, known = len(knots), np.asarray(knots)
+    lines = np.full((*values.shape[:-1], 2 * count + 2), np.nan)
+    lines[..., :count] = values
+    slopes = lines[..., count + 1 : -1]
+    slopes[..., :-1] = (values[..., 1:] - values[..., :-1]) / (known[1:] - known[:-1])
+    slopes[..., -1] = slopes[..., -2]
+    return lines.ravel()
 
 
 # Branches stay inside the lookups, and the functions that call them are straight lines: numba then drops the reference

@@ -353,11 +353,12 @@ def test_a_request_alone_reaches_what_is_said_of_it(
 
 
 def test_what_the_engine_rejects_is_never_good() -> None:
-    workload, small = Workload(np.zeros(3), np.array([100, 9000, 100]), np.array([10, 10, 9000])), 8192
+    """A prompt longer than the context; an output that is, ends there and is served."""
+    workload, small = Workload(np.zeros(3), np.array([100, 9000, 8100]), np.array([10, 10, 9000])), 8192
     found = bound(workload, mixed(1, GPU), replace(LLAMA, max_context=small), TIMING, EngineConfig(), ANY, OPEN)
-    assert found.alone.tolist() == [True, False, False]
-    assert found.good == 1
-    assert found.attainment == pytest.approx(1 / 3)
+    assert found.alone.tolist() == [True, False, True]
+    assert found.good == 2
+    assert found.attainment == pytest.approx(2 / 3)
     little = bound(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(kv_tokens=64), ANY, OPEN)
     assert (little.good, little.goodput, little.share(0.0)) == (0, 0.0, 1.0)
 

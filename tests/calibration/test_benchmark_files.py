@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from framework.calibration.benchmark_files import read_benchmark
+from framework.calibration.replay import sent_again
 from framework.errors import InputError
 
 # What `vllm bench serve --save-result --save-detailed` writes of three requests, the second of which failed.
@@ -164,3 +165,53 @@ def test_csv_with_tpot_and_without_times(tmp_path):
 def test_bad_csv(tmp_path, text, reason):
     with pytest.raises(InputError, match=f"log.csv.*{reason}"):
         read_benchmark(written(tmp_path, text, "log.csv"))
+
+
+def jsonl(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return path
+
+
+ROW = {"input_tokens": 40, "output_tokens": 3, "ttft_s": 0.5, "e2e_s": 0.7}
+
+
+def test_jsonl_has_the_names_of_a_csv_and_the_blocks_of_prompts(tmp_path: Path) -> None:
+    later, gone = ROW | {"start_s": 9.0, "hash_ids": [1, 3]}, {"error": "gone"}
+    file = jsonl(tmp_path / "own.jsonl", later, gone, ROW | {"start_s": 8.0, "hash_ids": [1, 2]})
+    found = read_benchmark(file)
+    assert found.start_s is not None
+    assert found.start_s.tolist() == [0.0, 1.0]
+    assert found.hash_ids == ((1, 2), (1, 3))  # in the order of sending
+    assert found.failed == 1
+    assert found.tpot_s == pytest.approx([0.1, 0.1])
+    sent = sent_again(found, "recorded").workload
+    assert sent.hash_offsets is not None
+    assert (sent.hash_ids.tolist(), sent.hash_offsets.tolist(), sent.hash_block_tokens) == ([1, 2, 1, 3], [0, 2, 4], 16)
+
+
+def test_blocks_in_a_csv_stand_between_blanks(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("input_tokens,output_tokens,ttft_s,e2e_s,hash_ids\n40,3,0.5,0.7,4 5\n20,1,0.5,0.5,\n")
+    assert read_benchmark(file).hash_ids == ((4, 5), ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([ROW, ROW | {"hash_ids": [1]}], "only 1 of 2 requests have hash_ids"),
+        ([ROW | {"hash_ids": [1.5]}], "line 1: hash_ids must be whole numbers"),
+        ([ROW | {"hash_ids": 7}], "line 1: hash_ids must be whole numbers, one for each block"),
+        ([ROW, {"input_tokens": 3}], "line 2: no output_tokens, ttft_s, e2e_s or tpot_s"),
+        ([ROW | {"ttft_s": 0}], "line 1: ttft_s must be above 0"),
+    ],
+)
+def test_jsonl_that_cannot_be(tmp_path: Path, rows: list[dict[str, Any]], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        read_benchmark(jsonl(tmp_path / "own.jsonl", *rows))
+
+
+def test_a_line_that_is_no_json(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "own.jsonl", ROW)
+    file.write_text(file.read_text() + "{oops\n")
+    with pytest.raises(InputError, match="line 2: is not JSON"):
+        read_benchmark(file)

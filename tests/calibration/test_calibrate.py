@@ -14,7 +14,9 @@ import pytest
 from framework.calibration.apply import apply, calibrations_of
 from framework.calibration.benchmark_files import Benchmark, read_benchmark
 from framework.calibration.command import main
-from framework.calibration.fit import calibrate, calibration_of, observe
+from framework.calibration.fit import calibrate, observe
+from framework.calibration.held_out import held_out, untested
+from framework.calibration.prior import calibration_of, prior
 from framework.calibration.replay import Deployment, Served, load_of, measured, replay, sent_again
 from framework.calibration.tables import figures
 from framework.cli.launch import launch
@@ -24,7 +26,9 @@ from framework.system.cluster import mixed
 from framework.system.parallelism import Parallelism
 from framework.timing.affine import Affine
 from framework.timing.calibration_terms import Calibration, Fit, Selector, read_calibrations, write_calibrations
+from framework.timing.fit_domain import Place
 from framework.timing.measured import Measured
+from framework.timing.server import Server
 from framework.timing.table import Curve, StepRow, Surface, stack, step_s
 from policies.chunked import Chunked
 from tests.helpers.parts import load, made_up, put
@@ -38,8 +42,11 @@ AFFINE = Affine(
     per_context_token_s=4.3e-8,
 )
 SERVER = Deployment(MODEL, mixed(1, GPU), EngineConfig(), calibrations_of(AFFINE), Chunked)
-TRUTH = Calibration(kernel=0.9, step_s=8e-4, request_s=0.02)
-TERMS = ("kernel", "step_s", "sequence_s", "request_s")
+TRUTH = Calibration(kernel=0.9, host_s=8e-4, request_s=0.02)
+TERMS = ("kernel", "host_s", "host_sequence_s", "request_s")
+# A server whose host is slower than its kernels where few sequences decode, and launches larger steps layer by layer.
+QUICK = Server("quick", asynchronous=True, graph_tokens=512, host_s=7e-3, host_sequence_s=8e-6, request_s=5e-3)
+SLOW_HOST = Calibration(kernel=0.9, host_s=9e-3, host_sequence_s=3e-5, request_s=0.03, token_s=4e-6)
 
 
 @pytest.fixture(autouse=True)
@@ -98,18 +105,18 @@ def csv_file(path: Path, benchmark: Benchmark) -> Path:
 
 
 def test_terms_are_recovered_from_two_vllm_files(tmp_path):
-    truth = replace(TRUTH, sequence_s=2e-5)
+    truth = replace(TRUTH, host_sequence_s=2e-5)
     files = [
         vllm_json(tmp_path / f"{rate}.json", served(requests(rate=rate), truth, noise=0.05)) for rate in (1.0, 12.0)
     ]
     fitted = calibrate([observe(read_benchmark(file)) for file in files], SERVER)
     assert fitted.values["kernel"] == pytest.approx(truth.kernel, rel=0.04)
-    assert fitted.values["step_s"] == pytest.approx(truth.step_s, abs=3e-4)
+    assert fitted.values["host_s"] == pytest.approx(truth.host_s, abs=3e-4)
     assert fitted.values["request_s"] == pytest.approx(truth.request_s, rel=0.06)
     for name in TERMS:
         assert abs(fitted.values[name] - getattr(truth, name)) < 3.5 * fitted.errors[name]
     assert np.sqrt(np.mean(fitted.after**2)) < 0.2 * np.sqrt(np.mean(fitted.before**2))
-    assert fitted.idle == ("communication",)
+    assert fitted.idle == ("compute", "communication", "message_s", "eager_layer_s")
     assert fitted.values["communication"] == 1.0
 
 
@@ -127,6 +134,54 @@ def test_terms_are_recovered_from_closed_loops_in_csv_files(tmp_path):
         assert abs(fitted.values[name] - getattr(TRUTH, name)) < 3.5 * fitted.errors[name]
 
 
+def test_the_host_of_an_asynchronous_server_is_recovered_from_open_and_closed_loops():
+    """Decodes wait for its host, which kernels do not tell; prompts, whose kernels are longer, tell the kernels."""
+    engine, timing = EngineConfig(asynchronous=True), calibrations_of(AFFINE, QUICK)
+    server = Deployment(MODEL, mixed(1, GPU), engine, timing, Chunked, QUICK)
+    runs = [requests(rate=2.0), replace(requests(120), start_s=None, concurrency=6)]
+    observed = [observe(served(run, SLOW_HOST, server, noise=0.03)) for run in runs]
+    assert [each.sent.by for each in observed] == ["recorded", "closed"]
+    fitted = calibrate(observed, server)
+    assert fitted.values["host_s"] == pytest.approx(SLOW_HOST.host_s, rel=0.05)
+    assert fitted.values["request_s"] == pytest.approx(SLOW_HOST.request_s, rel=0.25)
+    assert fitted.values["kernel"] == pytest.approx(SLOW_HOST.kernel, rel=0.05)
+    for name in ("kernel", "host_s", "host_sequence_s", "request_s", "token_s"):
+        assert abs(fitted.values[name] - getattr(SLOW_HOST, name)) < 3.5 * fitted.errors[name]
+    assert fitted.values["communication"] == 1.0
+
+
+def test_a_host_between_steps_cannot_be_told_from_them():
+    assert "step_s" not in {term.name for term in prior(Server())}
+    assert {term.name: term.centre for term in prior(QUICK)}["host_s"] == QUICK.host_s
+    kept = calibration_of({"kernel": 0.8}, QUICK)
+    assert (kept.kernel, kept.host_s, kept.request_s, kept.step_s) == (0.8, QUICK.host_s, QUICK.request_s, 0.0)
+
+
+def test_several_runs_are_held_out_in_turn():
+    runs = [replace(served(replace(requests(60), start_s=None, concurrency=c), TRUTH), name=f"{c}") for c in (2, 24)]
+    observed = [observe(run) for run in runs]
+    checks = list(held_out(observed, SERVER))
+    assert [(check.observed.benchmark.name, check.fitted_to) for check in checks] == [
+        ("2", "the other runs"),
+        ("24", "the other runs"),
+    ]
+    for check in checks:
+        assert check.requests.tolist() == list(range(60))
+        assert check.terms.kernel == pytest.approx(TRUTH.kernel, rel=0.06)
+    (single,) = held_out(observed[:1], SERVER)
+    assert (single.requests.tolist(), single.fitted_to) == (list(range(40, 60)), "the rest")
+
+
+def test_loads_that_nothing_was_held_out_of_are_named():
+    places = [Place(1000, 100, in_flight=4), Place(2000, 300, in_flight=64)]
+    tested, never = untested(places)
+    assert tested == "tested on prompts of 1,000 to 2,000 tokens, none cached, outputs of 100 to 300, 4 to 64 in flight"
+    assert never.startswith("never tested: open loops, prompts in the prefix cache, anything beyond")
+    one, never = untested([Place(1000, 100, 0.5, rate_rps=4.0)])
+    assert one.startswith("tested on the end of one run alone, of prompts of 1,000 tokens, 50 % cached")
+    assert never == "never tested: closed loops, anything beyond these ranges"
+
+
 def test_arrivals_that_are_drawn_anew_tell_the_terms_too():
     benchmark = replace(served(requests(300, rate=4.0), TRUTH, noise=0.05), start_s=None, rate=4.0)
     fitted = calibrate([observe(benchmark, seed=3)], SERVER)
@@ -137,10 +192,10 @@ def test_arrivals_that_are_drawn_anew_tell_the_terms_too():
 
 def test_prompts_alone_do_not_tell_what_a_decode_costs():
     fitted = calibrate([observe(served(requests(outputs=(1, 2)), TRUTH, noise=0.05))], SERVER)
-    assert "sequence_s" in fitted.idle
-    assert not fitted.known["step_s"]
+    assert "host_sequence_s" in fitted.idle
+    assert not fitted.known["host_s"]
     assert fitted.values["kernel"] == pytest.approx(TRUTH.kernel, rel=0.08)
-    assert any(line.startswith("step_s: these measurements hardly tell it") for line in fitted.warnings())
+    assert any(line.startswith("host_s: these measurements hardly tell it") for line in fitted.warnings())
 
 
 def test_the_last_third_is_met_by_a_fit_to_the_rest():
@@ -150,7 +205,7 @@ def test_the_last_third_is_met_by_a_fit_to_the_rest():
     last = np.arange(100, 150)
     found, before = (
         figures(replay(observed.sent, SERVER, terms), benchmark.output_tokens, last)
-        for terms in (calibration_of(fitted.values), Calibration())
+        for terms in (calibration_of(fitted.values, Server()), Calibration())
     )
     true = figures(measured(benchmark), benchmark.output_tokens, last)
     for name in ("TTFT ms mean", "TTFT ms P50", "TPOT ms mean", "TPOT ms P50", "E2E ms mean"):
@@ -245,12 +300,15 @@ def test_a_calibration_scales_every_part_of_a_row():
         request_s=0.25,
         length_limit=64.0,
     )
-    calibrated = apply(Calibration(kernel=2.0, step_s=3.0, sequence_s=0.5, request_s=1.0), row)
+    terms = Calibration(kernel=2.0, step_s=3.0, sequence_s=0.5, request_s=1.0)
+    calibrated = apply(terms, row, Server().fitted(terms).overheads(0, Parallelism()))
     plain_s, calibrated_s = (step_s(stack([each]), 0, [4], [8], 3, 30, longest=16) for each in (row, calibrated))
     assert calibrated_s == 2 * plain_s + 3.0 + 3 * 0.5
     assert calibrated.request_s == 1.25
     assert calibrated.length_limit == 64.0
-    assert apply(Calibration(), row) == row
+    assert apply(Calibration(), row, StepRow()) == row
+    slower = apply(Calibration(compute=2.0), row, StepRow())
+    assert (slower.attention, slower.decode) == (curve.times(2.0), row.decode)
 
 
 def test_measured_parts_are_calibrated_as_the_parts_are(tmp_path):
@@ -260,7 +318,7 @@ def test_measured_parts_are_calibrated_as_the_parts_are(tmp_path):
     setup = load("model", "llama3_8b"), load("gpu", "h100"), Parallelism()
     row = calibrations_of(timing)(calibration).row(*setup)
     assert row == timing.entry(*setup).parts.row(calibration)
-    assert row != apply(calibration, timing.row(*setup))  # which cannot tell communication from kernels
+    assert row != apply(calibration, timing.row(*setup), StepRow())  # which cannot tell communication from kernels
 
 
 def own_benchmark(tmp_path: Path, count: int) -> Path:
@@ -277,6 +335,7 @@ def own_benchmark(tmp_path: Path, count: int) -> Path:
 
 def words(file: Path, *more: str) -> list[str]:
     known = ["model=llama3_8b", "gpu=h100", "tp=1", "backend=own", f"timing.profiles={file.parent}/profiles"]
+    known.append("policy=chunked")
     return [str(file), *known, *more]
 
 
@@ -295,15 +354,34 @@ def test_what_is_written_is_what_later_runs_take(tmp_path, capsys):
     assert kept == other
     assert fit.selector == stale.selector
     written = fit.calibration
-    assert written.kernel == pytest.approx(TRUTH.kernel, rel=0.06)
+    setup = load("model", "llama3_8b"), load("gpu", "h100"), Parallelism()
+    timing = Measured(backend="own", profiles=str(own.parent / "profiles"))
+    of = calibrations_of(timing)
+    for chunks, decodes in (([], 1), ([], 40), ([2000], 0), ([500], 10)):  # kernel, compute and host_s are hardly apart
+        found_s, true_s = (
+            step_s(stack([of(terms).row(*setup)]), 0, [0] * len(chunks), chunks, decodes, 800 * decodes)
+            for terms in (written, TRUTH)
+        )
+        assert found_s == pytest.approx(true_s, rel=0.05)
     assert written.request_s == pytest.approx(TRUTH.request_s, rel=0.15)
     sha256 = read_benchmark(own).sha256
     assert fit.rows == (f"bench.json sha256={sha256} requests=119 failed=1",)
     assert "llama3_8b bf16 on h100 tp1, arrivals recorded" in fit.note
-    timing = Measured(backend="own", profiles=str(own.parent / "profiles"))
-    setup = load("model", "llama3_8b"), load("gpu", "h100"), Parallelism()
-    assert timing.row(*setup) == calibrations_of(timing)(written).row(*setup)
+    assert fit.domain is not None
+    assert fit.domain.rate_rps == pytest.approx((6.0, 6.0), rel=0.2)
+    assert timing.row(*setup) == of(written).row(*setup)
     assert timing.row(*setup) != timing.entry(*setup).parts.row(Calibration())
+
+
+def test_two_runs_whose_files_say_nothing_of_their_loads(tmp_path, capsys):
+    own = own_benchmark(tmp_path, 40)
+    files = [csv_file(tmp_path / f"{name}.csv", read_benchmark(own)) for name in ("low", "high")]
+    main([f"{files[0]},concurrency=2", f"{files[1]},concurrency=9", *words(own, "dry=true")[1:]])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "low.csv: 39 requests, closed" in shown
+    assert shown.count("all, fitted to the other runs") == 2
+    assert "2 to 9 in flight" in shown
+    assert "never tested: open loops, prompts in the prefix cache" in shown
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):
@@ -320,6 +398,8 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
         (["load=sideways"], "load must be one of recorded, closed, drawn; got 'sideways'"),
         (["load=closed"], "bench.json: no number of requests in flight; give concurrency=N"),
         (["concurrency=0"], "concurrency must be a whole number"),
+        (["missing.csv,colour=red"], "colour=red: not understood"),
+        (["engine.max_batches=8"], "engine.max_batches: there is no such setting"),
         (["rate=fast"], "rate must be a number of requests/s above 0, or inf; got 'fast'"),
         (["seed=-1"], "seed must be a whole number of at least 0, got '-1'"),
         (["colour=red"], "colour=red: not understood"),

@@ -199,14 +199,14 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureF
     summary = evaluate(small_result(), Slo(ttft_s=1.0, tpot_s=0.1)).summary
     for number in range(count):
         goodput = float((number * 7) % count)
-        directory = job(tmp_path, number, [f"seed={number:03d}"])
+        directory = job(tmp_path, number, [f"policy.chunk={number:03d}"])
         (directory / "summary.json").write_text(json.dumps(summary | {"request_goodput": goodput}))
     print_comparison(tmp_path, 0, OmegaConf.create({"_target_": "framework.objective.goodput.Goodput"}))
     out = capsys.readouterr().out
     if count == 40:
-        assert out.count("seed=") == 40
+        assert out.count("chunk=") == 40
         assert "the best" not in out
     else:
         best = sorted(range(count), key=lambda number: (number * 7) % count, reverse=True)[:20]
-        assert [int(number) for number in re.findall(r"seed=(\d+)", out)] == best
-        assert "the best 20 of 41 runs by request_goodput" in out
+        assert [int(number) for number in re.findall(r"chunk=(\d+)", out)] == best
+        assert "the best 20 of 41 rows by request_goodput" in out

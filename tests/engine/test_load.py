@@ -81,6 +81,17 @@ def test_a_rejected_request_frees_its_client() -> None:
     assert result.requests["arrival_s"].tolist() == [0.0, 0.5, 0.5]
 
 
+def test_an_output_ends_where_the_context_does() -> None:
+    """Of 140 tokens of context a prompt of 138 leaves two, one of 139 one; one of 140 is refused."""
+    prompts = MODEL.max_context - np.array([2, 1, 0, 2])
+    workload = Workload(np.array([0.0, 10.0, 20.0, 30.0]), prompts, np.array([9, 9, 9, 2]))
+    result = run(workload, Open(), StepRow(base_s=0.25))
+    assert result.requests["emitted"].tolist() == [2, 1, 0, 2]
+    assert [result.reasons[k] for k in result.requests["reason"]] == ["length", "length", "context", ""]
+    assert result.requests["end_s"].tolist() == [0.5, 10.25, 20.0, 30.5]
+    assert result.workload.output_tokens.tolist() == [2, 1, 9, 2]
+
+
 @pytest.mark.parametrize("load", [Open(), Closed(2)], ids=lambda load: str(load.name))
 def test_the_way_to_the_scheduler_counts_for_the_client(load: Load) -> None:
     near, far = (run(requests(8), load, StepRow(base_s=0.25, request_s=delay)).requests for delay in (0.0, 0.5))

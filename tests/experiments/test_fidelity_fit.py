@@ -8,20 +8,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from experiments.fidelity import command as fidelity
 from experiments.fidelity import csv_file as fidelity_csv
 from experiments.fidelity import score as fidelity_score
+from experiments.fidelity.beyond import BEYOND, UNFITTED, beyond
 from experiments.fidelity.calibrations import write_fitted
 from experiments.fidelity.csv_file import read_rows
-from experiments.fidelity.fit import TERMS, Surfaces, calibration, choose_clients, fit_all, terms_of
+from experiments.fidelity.fit import (
+    AGGREGATED,
+    DISAGGREGATED,
+    TERMS,
+    Surfaces,
+    calibration,
+    choose_clients,
+    fit_all,
+    terms_of,
+)
 from experiments.fidelity.replay import Replay, Replayed, replay, workload
 from experiments.fidelity.rows import Row
 from experiments.fidelity.server import CANDIDATES, Client, assumed, server, stated, unsupported
 from experiments.fidelity.study import Replays, Study, study
 from framework.errors import InputError
 from framework.timing.calibration_terms import Calibration, read_calibrations
+from framework.timing.fit_domain import Domain
 from tests.experiments.test_fidelity import row
 
 package = pytest.mark.skipif(
@@ -150,13 +162,16 @@ def test_study_of_a_few_rows(tmp_path: Path) -> None:
     one = study(rows, Replays(1))
     assert one.raw.keys() == one.validated.keys() == {r.key for r in rows}
     assert fidelity.own(one).height == 2 * len(rows)
-    (path,) = write_fitted([one], tmp_path)
+    assert write_fitted([one], tmp_path, fewest=len(rows) + 1) == []
+    (path,) = write_fitted([one], tmp_path, fewest=len(rows))
     assert path == tmp_path / "h100" / "vllm" / "calibration.json"
     fits = read_calibrations(path)
     assert {(fit.selector.kind, fit.selector.model, fit.selector.dtype) for fit in fits} == {
         ("dense", "", ""),
         ("", "llama3_70b", "fp8"),
     }
+    low, high = min(r.concurrency for r in rows), max(r.concurrency for r in rows)
+    assert {fit.domain for fit in fits} == {Domain((1024, 1024), (1024, 1024), in_flight=(low, high))}
     assert all(fit.licence and fit.source and set(fit.rows) == {r.key for r in rows} for fit in fits)
 
 
@@ -170,6 +185,34 @@ def test_dense_deployments_are_predicted_within_what_is_claimed() -> None:
     assert found[True]["tpot_s_mape"] <= 6.5
     assert found[False]["ttft_s_mape"] <= 32
     assert found[False]["tpot_s_mape"] <= 13
+
+
+def test_each_half_of_the_loads_is_tried_by_a_fit_to_the_other() -> None:
+    rows = measured(TRUTH, CLIENT)
+    clients = {one.key: CLIENT for one in rows}
+    surfaces = Surfaces.laid([(one, CLIENT) for one in rows], world)
+    found = beyond(rows, clients, surfaces, world)
+    tried = found.filter(pl.col("axis") == "in flight")
+    low, high = (tried.filter(pl.col("tested") == side) for side in ("below", "above"))
+    assert set(low["concurrency"]) == {4, 16}
+    assert set(high["concurrency"]) == {64, 256}
+    assert set(found["predictor"]) == {UNFITTED, BEYOND}
+    for side in (low, high):  # in a smooth world what one half tells holds for the other
+        error = {line["predictor"]: line["tpot_s_mape"] for line in fidelity_score.scores(side).iter_rows(named=True)}
+        assert error[BEYOND] < 0.5 * error[UNFITTED]
+
+
+def test_across_instances_a_request_may_take_longer_on_its_way() -> None:
+    truth = replace(TRUTH, request_s=0.3)
+    rows = measured(truth, CLIENT)
+    clients = {one.key: CLIENT for one in rows}
+    pairs = [(one, CLIENT) for one in rows]
+    found = [
+        calibration(terms_of(rows[0], fit_all(rows, clients, Surfaces.laid(pairs, world, prior)))).request_s
+        for prior in (AGGREGATED, DISAGGREGATED)
+    ]
+    assert found[0] <= 0.1
+    assert found[1] == pytest.approx(0.3, rel=0.15)
 
 
 def test_options() -> None:

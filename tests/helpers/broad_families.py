@@ -99,7 +99,7 @@ def severed(draw: Draw, exact: bool = True) -> Scenario:
 def sharing(draw: Draw) -> Scenario:
     """Prompts of a few families, more than memory can keep, with stores below it and prefixes sent ahead."""
     scenario = scenarios(draw)
-    count, families, block_tokens = draw.integer(8, 20), draw.integer(1, 3), draw.one([1, 2, 4, 8])
+    count, families, block_tokens = draw.integer(14, 24), draw.integer(1, 3), draw.one([1, 2, 4, 8])
     size = block_tokens * draw.one([1, 1, 2])
     prompts, names = draw.integers(20, 60, count), []
     for k, prompt in enumerate(prompts):

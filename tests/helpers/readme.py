@@ -64,8 +64,9 @@ def example_files() -> dict[str, str]:
 
 
 def commands() -> list[str]:
-    """Every line of the shell blocks, once."""
-    return list(dict.fromkeys(line for block in blocks("sh") for line in block.splitlines() if line))
+    """Every line of the shell blocks, once; one that ends in a backslash goes on in the next."""
+    whole = [re.sub(r"\\\n *", "", block) for block in blocks("sh")]
+    return list(dict.fromkeys(line for block in whole for line in block.splitlines() if line))
 
 
 def shown_output(name: str = "run") -> str:

@@ -37,6 +37,16 @@ _STATISTICS: Mapping[str, Callable[[list[float]], float]] = {
 }
 
 
+def _of_messages(run: Run) -> Summary:
+    """Gaps between messages: an accepted draft comes with the token before it, after no time."""
+    if run.scenario.engine.speculation.most == 0:
+        return {}
+    accepted = run.untold.accepted
+    every = sorted(gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s))
+    assert not any(every[:accepted])
+    return _of_values("message_itl", every[accepted:])
+
+
 def _of_values(name: str, values_s: Iterable[float | None], wanted: Iterable[str] = tuple(_STATISTICS)) -> Summary:
     values_ms = [1e3 * value_s for value_s in values_s if value_s is not None]
     return {f"{key}_{name}_ms": _STATISTICS[key](values_ms) if values_ms else None for key in wanted}
@@ -165,7 +175,8 @@ def summary(run: Run) -> Summary:
         "failed": sum(row["state"] == "failed" for row in run.requests),
         "preemptions": sum(row["preemptions"] for row in run.requests),
         "migrations": sum(row["migrations"] for row in run.requests),
-        "goodput_per_gpu": served["request_goodput"] / used["gpus"],
+        **_of_messages(run),
+        "goodput_per_gpu": share(served["request_goodput"], used["gpus_on"]) or 0.0,
         "energy_per_token_j": share(used["energy_j"], outputs),
         "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
         "buckets": _buckets(run, good),

@@ -84,10 +84,11 @@ def hardware(run: Run, works: list[Work]) -> Summary:
     kv_bytes = run.scenario.engine.kv_compression.memory_share * model.kv_bytes_per_token
     moved = kv_bytes * (tokens + sum(work.context_tokens for work in works))
     moved += sum((model.weight_bytes - expert_bytes) * w.steps + expert_bytes * w.expert_reads for w in works)
-    energy_j = cost_usd = 0.0
+    energy_j = cost_usd = on_gpu_s = 0.0
     for instance, (pool, work) in enumerate(zip(pools, works, strict=True)):
         gpus, gpu = pool.parallelism.gpus, pool.gpu
         on_s = duration_s - _off_s(run, instance)
+        on_gpu_s += gpus * on_s
         working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp
         energy_j += gpus * (gpu.idle_w * on_s + (gpu.tdp_w - gpu.idle_w) * working_s)
         cost_usd += gpus * gpu.usd_per_hour * on_s / 3600
@@ -97,6 +98,7 @@ def hardware(run: Run, works: list[Work]) -> Summary:
     held = sum(instance["kv_block_s"] for instance in run.untold.instances)
     return {
         "gpus": sum(pool.parallelism.gpus for pool in pools),
+        "gpus_on": share(on_gpu_s, duration_s) or float(sum(pool.parallelism.gpus for pool in pools)),
         "mfu": share(flops, peak * duration_s) if states_peaks else None,
         "mbu": share(moved, bandwidth * duration_s),
         "kv_utilization": share(held, sum(_total_blocks(run, pool) for pool in pools) * duration_s),

@@ -25,7 +25,7 @@ from framework.system.gpu import Gpu
 from framework.system.model import Experts, Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
-from framework.workload import Closed, Load, Open, Workload
+from framework.workload import Closed, Load, Open, Workload, within_context
 from tests.helpers.compiled_rules import COMPILED_ROUTES
 from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules
@@ -57,6 +57,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         """What cannot be with prefills beside decodes is kept from them; every order needs what it goes by."""
+        object.__setattr__(self, "workload", within_context(self.workload, self.model.max_context))
         modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
         pools = self.cluster.pools
         if "concurrent" in modes:

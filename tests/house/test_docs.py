@@ -51,3 +51,40 @@ def test_the_picture_of_the_rooms_has_their_floors() -> None:
     assert {name for line in names for name in line} >= set(FLOORS)
     for lower, higher in pairwise(names):
         assert max(map(FLOORS.index, lower)) < min(map(FLOORS.index, higher)), (lower, higher)
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+SITE = {path.relative_to(ROOT / "docs").as_posix(): path for path in sorted((ROOT / "docs").rglob("*.md"))}
+_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?!https?:|mailto:)([^)#\s]*)(?:#([\w-]+))?\)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def test_each_page_is_in_the_contents_of_the_site() -> None:
+    contents = set(re.findall(r"^([\w/]+)$", SITE["index.md"].read_text(), re.MULTILINE))
+    assert contents == {name.removesuffix(".md") for name in SITE if name != "index.md"}
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE.values()], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = _CODE.sub("", page.read_text())
+    for place, heading in _LINK.findall(text):
+        target = (page.parent / place).resolve() if place else page
+        assert target.exists(), f"{page.name}: {place}"
+        if heading:
+            assert heading in anchors(target), f"{page.name}: {place}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which the headings of a page are linked to."""
+    titles = re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_versions_of_the_generator_are_pinned() -> None:
+    lines = (ROOT / "requirements-docs.lock").read_text().splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
+    assert {"sphinx", "myst-parser", "furo"} <= {line.partition("==")[0].lower() for line in pinned}

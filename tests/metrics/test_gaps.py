@@ -110,10 +110,10 @@ def assert_matches(gaps: Gaps, log: Log, quantile_error: float) -> None:
     expected = [(np.percentile(own, 99), own.max()) if len(own) else (np.nan, np.nan) for own in log.gaps]
     np.testing.assert_array_equal(np.stack([gaps.request_p99_s, gaps.request_max_s], 1), np.array(expected))
     every = np.concatenate(log.gaps)
-    assert gaps.count == len(every)
-    assert gaps.mean_s == pytest.approx(every.mean(), rel=1e-12)
-    assert gaps.std_s == pytest.approx(every.std(), rel=1e-9)
-    found = [gaps.median_s, gaps.p90_s, gaps.p95_s, gaps.p99_s]
+    assert gaps.tokens.count == len(every)
+    assert gaps.tokens.mean_s == pytest.approx(every.mean(), rel=1e-12)
+    assert gaps.tokens.std_s == pytest.approx(every.std(), rel=1e-9)
+    found = [gaps.tokens.median_s, gaps.tokens.p90_s, gaps.tokens.p95_s, gaps.tokens.p99_s]
     np.testing.assert_allclose(found, np.percentile(every, [50, 90, 95, 99]), rtol=quantile_error, atol=0)
 
 
@@ -171,7 +171,7 @@ def test_request_that_did_not_emit_all_its_tokens_has_no_tail() -> None:
     gaps = recover(log.leaps, log.memberships, longer, log.instances)
     assert np.isnan(gaps.request_p99_s[0])
     assert np.isnan(gaps.request_max_s[0])
-    assert gaps.count == len(np.concatenate(log.gaps))  # its gaps were seen by a client all the same
+    assert gaps.tokens.count == len(np.concatenate(log.gaps))  # its gaps were seen by a client all the same
 
 
 def test_empty_log() -> None:
@@ -179,8 +179,11 @@ def test_empty_log() -> None:
     reducer = GapReducer(*none[2:])
     reducer.add(*none[:2], np.zeros(2, np.int64))
     for gaps in (recover(*none), reducer.finish()):
-        assert gaps.count == 0
-        assert np.isnan([gaps.mean_s, gaps.std_s, gaps.median_s, gaps.p99_s, *gaps.request_p99_s]).all()
+        assert gaps.tokens.count == 0
+        assert gaps.messages == gaps.tokens
+        assert np.isnan(
+            [gaps.tokens.mean_s, gaps.tokens.std_s, gaps.tokens.median_s, gaps.tokens.p99_s, *gaps.request_p99_s]
+        ).all()
 
 
 @pytest.mark.parametrize(("field", "value"), [("last_step", 301), ("first_step", -1), ("request", 3)])
@@ -212,7 +215,7 @@ def test_gaps_may_fall_within_a_leap(increment_s: float) -> None:
     gaps = recover(leaps, np.array([(0, 300, -1.0, 0, 0, 0)], TOKEN_LOG), np.array([301]), 1)
     own = np.diff(np.concatenate([[-1.0], ends_s]))
     assert (gaps.request_p99_s[0], gaps.request_max_s[0]) == (np.percentile(own, 99), own.max())
-    found = [gaps.median_s, gaps.p90_s, gaps.p95_s, gaps.p99_s]
+    found = [gaps.tokens.median_s, gaps.tokens.p90_s, gaps.tokens.p95_s, gaps.tokens.p99_s]
     np.testing.assert_array_equal(found, np.percentile(own, [50, 90, 95, 99]))
 
 

@@ -14,7 +14,7 @@ import pytest
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate, git_revision, request_table, summarize
-from framework.result import Gaps
+from framework.result import Gaps, Spread
 from tests.helpers.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
@@ -27,8 +27,8 @@ KEYS = [
     *("duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput"),
     *("output_throughput", "total_token_throughput"),
     *LATENCY_KEYS,
-    *("offered", "rejected", "failed", "preemptions", "migrations", "slo_attainment", "goodput_per_gpu", "gpus", "mfu"),
-    *("mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
+    *("offered", "rejected", "failed", "preemptions", "migrations", "slo_attainment", "goodput_per_gpu", "gpus"),
+    *("gpus_on", "mfu", "mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
     "usd_per_million_good_tokens",
     *(
         "policy",
@@ -231,7 +231,8 @@ def test_run_without_duration_has_no_rates() -> None:
 
 def test_gaps_reduced_during_the_run_replace_the_step_log() -> None:
     per_request = np.array([0.1, np.nan, np.nan, np.nan, 0.2])
-    gaps = Gaps(per_request, 2 * per_request, 5, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16)
+    tokens = Spread(5, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16)
+    gaps = Gaps(per_request, 2 * per_request, tokens, tokens)
     evaluation = evaluate(reduced_result(gaps), SLO)
     assert evaluation.requests["tbt_p99_s"].to_list() == [0.1, None, None, None, 0.2]
     assert evaluation.requests["tbt_max_s"].to_list() == [0.2, None, None, None, 0.4]

@@ -26,7 +26,7 @@ from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
 SEEN_BEFORE = Path(__file__).with_name("seen_before.json")
-_LONGEST_S = 600.0
+_LONGEST_S = 3600.0
 _RUN = re.compile(r"\((\w+ \d+)\)")
 
 
@@ -46,7 +46,7 @@ def fate(mutant: Mutant, runs: Path, first: str = "") -> str:
                 command, cwd=root, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
             )
         except subprocess.TimeoutExpired:
-            return "hangs"
+            return f"no end within {_LONGEST_S} s"
     if ended.returncode:
         return f"breaks: {ended.stderr.strip().splitlines()[-1][:150]}"
     return ended.stdout.strip().splitlines()[-1]
@@ -77,10 +77,10 @@ def hunted(mutants: Sequence[Mutant], examples: int, jobs: int) -> int:
                 _keep(before)
             lives = found == SURVIVED
             living += lives and not mutant.equivalent
-            told = f"equivalent: {mutant.equivalent}" if lives and mutant.equivalent else found
-            console.print(
-                f"{'LIVES' if lives and not mutant.equivalent else 'seen '}  {mutant.name}: {told}", markup=False
-            )
+            mark, told = ("LIVES", found) if lives else ("seen ", found)
+            if lives and mutant.equivalent:
+                mark, told = "same ", mutant.equivalent
+            console.print(f"{mark}  {mutant.name}: {told}", markup=False)
     return living
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.helpers.families import FAMILIES
 from tests.helpers.scenarios import Scenario
 
 SURVIVED = "survived"
+_LONGEST_S = 30.0  # of processor time in one run; others take less than a second or two
 
 
 def save_runs(file: Path, examples: int) -> None:
@@ -31,11 +33,17 @@ def save_runs(file: Path, examples: int) -> None:
 
 def hunt(file: Path, first: str = "") -> str:
     """When the engines differ, and in what."""
+    signal.signal(signal.SIGVTALRM, _never_ends)
     for number, (name, scenario, reference) in enumerate(itertools.chain(_saved(file, first), _saved(file))):
+        signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST_S)
         found = disagreement(scenario, 0.0, reference)
         if found:
             return f"{number} ({name}): {' '.join(found.split())}"[:160]
     return SURVIVED
+
+
+def _never_ends(signal_number: int, frame: object) -> None:
+    raise TimeoutError(f"no end within {_LONGEST_S} CPU-s")
 
 
 def _saved(file: Path, name: str | None = None) -> Iterator[tuple[str, Scenario, dict[str, Any]]]:

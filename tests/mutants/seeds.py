@@ -264,8 +264,8 @@ MUTANTS = (
     Mutant(
         "a referenced prefix stays evictable",
         "mechanisms/prefix_cache.py",
-        "            inst.evictable_blocks -= s.options.hash_blocks\n            note_use",
-        "            note_use",
+        "        inst.evictable_blocks -= s.options.hash_blocks\n        note_use",
+        "        note_use",
     ),
     Mutant(
         "a prefix is known before it is computed",
@@ -402,6 +402,30 @@ MUTANTS = (
         "landing_s = tokens * dst.unpack_s",
     ),
     Mutant(
+        "what is cached there is copied too",
+        "mechanisms/prefix_transfer.py",
+        "    return kv - s.requests[r].shared_there * s.options.hash_blocks * s.options.block_tokens\n",
+        "    return kv\n",
+    ),
+    Mutant(
+        "a prefix that is referenced there still counts as room",
+        "mechanisms/prefix_transfer.py",
+        "has_room(s, i, blocks + unreferenced_among(s, i, r, run))",
+        "has_room(s, i, blocks)",
+    ),
+    Mutant(
+        "KV that has come enters no cache",
+        "mechanisms/prefix_transfer.py",
+        "    q.shared_there = 0\n    register_prefix(s, i, r, q.prefilled)\n",
+        "    q.shared_there = 0\n",
+    ),
+    Mutant(
+        "a block beyond what is copied is referenced",
+        "mechanisms/prefix_transfer.py",
+        "min(q.hash_count, kv // (s.options.hash_blocks * s.options.block_tokens))",
+        "q.hash_count",
+    ),
+    Mutant(
         "a copy that ends tells the rates of its sender's copies alone",
         "mechanisms/link_sharing.py",
         "        if not s.links[link].changed:\n",
@@ -438,7 +462,10 @@ MUTANTS = (
         "    channel.rate_bytes_s = rate\n    _count_sent(s, c)\n",
     ),
     Mutant(
-        "the second in line overtakes", "transfers.py", "if dst.incoming_head >= 0 or not has_room", "if not has_room"
+        "the second in line overtakes",
+        "transfers.py",
+        "if dst.incoming_head >= 0 or not reserve_for",
+        "if not reserve_for",
     ),
     Mutant(
         "a switch sends all KV again",
@@ -456,8 +483,8 @@ MUTANTS = (
     Mutant(
         "a migration is no reason to wake its target",
         "transfers.py",
-        "    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)\n    wake(s, target)",
-        "    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)",
+        "    release(s, target, r, kv)\n    start_transfers(s, target)\n    wake(s, target)",
+        "    release(s, target, r, kv)\n    start_transfers(s, target)",
     ),
     Mutant(
         "a split keeps its migration",
@@ -597,8 +624,8 @@ MUTANTS = (
     Mutant(
         "a withdrawn reservation comes back before the growth of its target's leap",
         "transfers.py",
-        "    catch_up_one(s, target)\n    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)",
-        "    free(s, target, blocks_of(s, target, kv))\n    start_transfers(s, target)",
+        "    catch_up_one(s, target)\n    release(s, target, r, kv)\n    start_transfers(s, target)",
+        "    release(s, target, r, kv)\n    start_transfers(s, target)",
     ),
     Mutant(
         "a switch sees the room that its target's leap began with",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ import pytest
 from framework.engine.records import INSTANCE, REQUEST
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
-from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetTokenBudget, decision
+from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetRole, SetTokenBudget, decision
 from framework.policy.view import Cluster, Instances, Request, Requests
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.system.parallelism import Parallelism
+from policies.ares import Ares
 from tests.conformance import CLUSTERS, MODEL, REJECTED, SCENARIOS, TIMING, LearnedMean, digest
 
 INSTANCE_COLUMNS = sorted(Instances.__annotations__)
@@ -109,6 +112,33 @@ def test_columns_agree_with_each_other_at_any_time(cluster: str) -> None:
 
     play(watching(look, 0.125), cluster, "small budgets")
     assert min(most.values()) > 0, "nothing ran or waited when it was looked at"
+
+
+@pytest.mark.parametrize("implementation", ["compiled", "reference"])
+def test_residents_are_those_that_decode_and_those_on_their_way(
+    implementation: Literal["compiled", "reference"],
+) -> None:
+    moving = []
+
+    def look(view: Cluster) -> None:
+        decode, destination = view.decode, view.requests.destination
+        ids, positions, stays = view.residents(decode)
+        assert [*ids[stays]] == [r for r in view.decoding_on(decode)[0] if destination[r] < 0]
+        assert np.all(decode.ids[positions[stays]] == view.requests.instance[ids[stays]])
+        assert {*ids[~stays]} == {*np.flatnonzero(destination >= 0)}
+        assert np.all(decode.ids[positions[~stays]] == destination[ids[~stays]])
+        moving.append(np.count_nonzero(~stays))
+
+    class Moving(Ares):
+        def on_tick(self, cluster: Cluster) -> Any:
+            look(cluster)
+            return [Migrate(int(r), int(cluster.decode.ids[-1])) for r in cluster.decoding(int(cluster.decode.ids[0]))]
+
+    chosen = SCENARIOS["small budgets"]
+    engine = replace(chosen.engine, implementation=implementation)
+    policy = Moving(period_s=0.25)
+    check_result(simulate(chosen.workload, CLUSTERS["disaggregated"], MODEL, TIMING, engine, policy, LearnedMean()))
+    assert max(moving) > 1
 
 
 def test_estimates_of_a_request() -> None:
@@ -252,6 +282,16 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "more keys than requests": (Aggregated, "mixed", "prioritize", [1.0, 2.0], "[1.0, 2.0]"),
     "an empty reason": (Aggregated, "mixed", "admit", "", "''"),
     "a number of actions": (Aggregated, "mixed", "on_tick", 3, "3"),
+    "no actions": (Aggregated, "mixed", "on_tick", None, "None; return a list of actions, () for none"),
+    "a word for an action": (
+        Aggregated,
+        "mixed",
+        "on_tick",
+        ["wait"],
+        "'wait', no usable action: it is a str; actions",
+    ),
+    "an action for request 1,000,000": (Aggregated, "mixed", "on_tick", [Migrate(10**6, 0)], "are 0 to"),
+    "a role that there is not": (Aggregated, "mixed", "on_tick", [SetRole(0, "deocde")], "no role 'deocde'; roles are"),  # type: ignore[arg-type]
     "no layout": (Aggregated, "mixed", "layout", None, "None"),
     "a plan without tokens": (Aggregated, "mixed", "batching", Plan(0, "mixed"), "token_budget=0"),
     "a plan of an unknown kind": (Aggregated, "mixed", "batching", Plan(64, "eager"), "eager"),  # type: ignore[arg-type]
@@ -311,8 +351,31 @@ def test_whole_numbers_of_any_type_name_an_instance(answer: Any) -> None:
     assert set(rows["prefill_instance"]) == {1}
 
 
-def test_a_tick_without_actions_may_return_nothing() -> None:
-    assert digest(play(answering(Aggregated, "on_tick", None))) == digest(play(answering(Aggregated, "on_tick", ())))
+def test_a_hook_whose_name_is_misspelt_is_told() -> None:
+    class Misspelt(Aggregated):
+        def prioritise(self, queue: Any, cluster: Cluster) -> float:
+            return 0.0
+
+    with pytest.raises(PolicyError, match="no hook is called prioritise; did you mean prioritize"):
+        play(Misspelt())
+
+
+def test_a_run_knows_how_long_its_hooks_took() -> None:
+    assert play(Aggregated()).hooks_s == 0.0
+    watched = play(watching(lambda view: time.sleep(0.001), 0.25))
+    assert 0.01 < watched.hooks_s < watched.replay_s
+
+
+def test_a_tick_needs_a_period() -> None:
+    class Ticking(Aggregated):
+        def on_tick(self, cluster: Cluster) -> tuple[()]:
+            return ()
+
+    with pytest.raises(PolicyError, match="on_tick needs a period; set tick_s"):
+        play(Ticking())
+    never = Ticking()
+    never.tick_s = None
+    play(never)
 
 
 @pytest.mark.parametrize("tick_s", [0.0, -1.0, float("nan")])

@@ -80,6 +80,35 @@ def test_time_that_was_not_measured_is_marked() -> None:
     assert "extrapolated" not in printed(comparison_table([within, within]))
 
 
+FIT = "calibrated to prompts of 600 to 8,000 tokens, none cached, 4 to 128 in flight"
+RUN = "this run: prompts of {} tokens on average, none cached, 9 in flight an instance: all within"
+
+
+def fitted(tokens: int) -> str:
+    return f"measured (h100, vllm 0.24.0, {FIT}, {RUN.format(tokens)}; server vllm_v1)"
+
+
+def test_a_run_says_to_which_loads_its_times_were_fitted_and_where_it_lies() -> None:
+    result = small_result()
+    object.__setattr__(result, "timing_source", fitted(700))
+    lines = [line.strip() for line in printed(run_table(evaluate(result, SLO), SLO)).splitlines()]
+    at = lines.index("timing measured (h100, vllm 0.24.0, calibrated; server vllm_v1), seed 0")
+    assert " ".join(lines[at + 1 : at + 4]).startswith(f"{FIT} {RUN.format(700)}")
+    left_out = "calibration left out: 97 % of prompt tokens may be cached, where it was fitted to none"
+    object.__setattr__(result, "timing_source", f"measured (h100, vllm 0.24.0, {left_out})")
+    shown = printed(run_table(evaluate(result, SLO), SLO))
+    assert "timing measured (h100, vllm 0.24.0, calibration left out), seed 0" in shown
+    assert left_out in shown
+
+
+def test_runs_of_one_fit_are_not_told_apart_by_where_they_lie() -> None:
+    summary = summarize(small_result(), SLO)
+    runs = [summary | {"timing_source": fitted(tokens)} for tokens in (700, 900)]
+    shown = words(printed(comparison_table(runs)))
+    assert f"timing measured (h100, vllm 0.24.0, calibrated; server vllm_v1) {FIT}" in shown
+    assert "this run" not in shown
+
+
 def test_undefined_values_are_dashes() -> None:
     summary = summarize(small_result(), SLO)
     undefined = {key: None for key in summary if key.endswith("_ms")}
@@ -98,6 +127,15 @@ def test_best_goodput_is_bold_and_marked() -> None:
     best = next(line for line in coloured if "3.00" in line)
     assert "\x1b[1m" in best
     assert not any("\x1b[1m" in line for line in coloured if "2.00" in line)
+
+
+def test_the_best_is_marked_within_its_group_only() -> None:
+    summary = summarize(small_result(), SLO)
+    goodputs = (("a", 1.0), ("b", 3.0), ("a", 7.0), ("b", 2.0), ("a", 9.0))
+    runs = [summary | {"policy": name, "request_goodput": value} for name, value in goodputs]
+    labels = [name for name, _ in goodputs]
+    lines = printed(comparison_table(runs, labels, ["slow", "slow", "fast", "fast", "alone"])).splitlines()
+    assert [words(line)[:8] for line in lines if "▸" in line] == ["▸ b 3.00", "▸ a 7.00"]
 
 
 def test_runs_on_unlike_clusters_are_compared_per_gpu() -> None:

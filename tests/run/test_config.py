@@ -181,7 +181,13 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
-    [(["output.steps=true", "engine.log=reduced"], "engine.log=full"), (["output.timeline=maybe"], "output.timeline")],
+    [
+        (["output.steps=true", "engine.log=reduced"], "engine.log=full"),
+        (["output.timeline=maybe"], "output.timeline"),
+        (["output.series_s=0"], "output.series_s"),
+        (["output.series_s=often"], "output.series_s"),
+        (["output.phases=maybe"], "output.phases"),
+    ],
 )
 def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -118,16 +118,19 @@ def test_a_sweep_outlives_its_workers_and_gives_up_a_job_that_kills_three(
     assert "Traceback" not in finished.stderr
 
 
-def test_an_interrupted_sweep_ends_quietly_with_its_workers(tmp_path: Path) -> None:
-    process = start(tmp_path, "-m", *JOBLIB, "trace=synthetic", "trace.requests=3000000", "seed=range(8)")
-    assert eventually(lambda: list(tmp_path.rglob("overrides.yaml")))
+@pytest.mark.parametrize(("requests", "kept"), [("3000000", 0), ("10,3000000", 4)])
+def test_an_interrupted_sweep_ends_quietly_with_its_workers(tmp_path: Path, requests: str, kept: int) -> None:
+    process = start(tmp_path, "-m", *JOBLIB, "trace=synthetic", f"trace.requests={requests}", "seed=range(4)")
+    assert eventually(lambda: list(tmp_path.rglob("overrides.yaml")) and len(runs_below(tmp_path)) == kept)
     process.send_signal(signal.SIGINT)
     finished = finish(process)
     assert finished.returncode == 130
     assert "Traceback" not in finished.stderr
     assert "error" not in finished.stderr
+    line = "the sweep was interrupted: 4 of 8 runs are kept; the same command goes on with the others"
+    assert finished.stderr.count(line) == (kept > 0)
     assert eventually(lambda: not of_session(process), within_s=30)
-    assert not (tmp_path / "multirun").exists()
+    assert (tmp_path / "multirun").exists() == (kept > 0)
 
 
 @pytest.mark.slow  # as a killed sweep of tests/run/test_kill.py does

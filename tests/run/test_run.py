@@ -174,8 +174,8 @@ def test_a_sweep_ends_in_one_table_and_a_refused_run_does_not_end_it(
     assert len(runs_below(tmp_path)) == 5
     table = finished.stdout
     assert table.count("goodput") == 1
-    for label in ("policy=chunked seed=0", "policy=chunked seed=1", "policy=continuous seed=0"):
-        assert label in table
+    assert len(re.findall(r"policy=\w+", table)) == 2
+    assert "mean over 2 seeds" in table
 
 
 def test_the_configuration_can_be_seen_without_a_run(run: Callable[..., Finished], tmp_path: Path) -> None:

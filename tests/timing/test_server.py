@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.cli.arguments import configured
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import SERVER_TERMS, Calibration
@@ -14,9 +15,10 @@ from framework.timing.curves import Curve
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow
 from framework.timing.table import host_s, stack, step_s
-from tests.helpers.parts import load
 
 ONE = Parallelism()
+_GROUPS = ("timing", "model", "gpu")
+_BOTH = ("vllm_2024", "measured timing.joint_attention=false")
 WORK = Server("s", step_s=1.0, host_s=4.0, host_sequence_s=0.5, eager_layer_s=2.0, graph_tokens=8)
 KERNELS = StepRow(linear=Curve((1.0, 101.0), (2.0, 102.0)))  # one second more than it has tokens
 
@@ -67,9 +69,31 @@ def test_requests_are_read_token_by_token() -> None:
     assert row.graph_tokens == np.inf
 
 
+def test_a_host_works_longer_for_several_gpus() -> None:
+    ray = Server("s", host_s=1.0, host_sequence_s=0.25, host_by_tp={2: [3.0, 0.5], 4: [4.0, 0.75]})
+    rows = [ray.overheads(10, Parallelism(tp)) for tp in (1, 2, 4, 8)]
+    assert [(row.base_s, row.per_sequence_s) for row in rows] == [(1.0, 0.25), (3.0, 0.5), (4.0, 0.75), (4.0, 0.75)]
+    assert ray.fitted(Calibration(host_s=2.0)).overheads(10, Parallelism(4)).base_s == 2.0
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_timing_vllm_2024_is_the_kernels_the_waves_and_the_work_of_that_server(tp: int) -> None:
+    parts = [f"model=llama3_8b gpu=a100 policy=chunked cluster.tp={tp} timing={timing}".split() for timing in _BOTH]
+    (timing, *known), (kernels, *_) = (configured(words, _GROUPS).values() for words in parts)
+    setup = (*known, Parallelism(tp))
+    row, alone = timing.row(*setup), kernels.row(*setup)
+    host_s, decode_s = {1: (1.408e-3, 1.052e-4), 2: (3.653e-3, 1.816e-4), 4: (4.012e-3, 2.480e-4)}[tp]
+    assert (row.base_s, row.per_sequence_s) == (alone.base_s + host_s, alone.per_sequence_s + decode_s)
+    assert (row.linear, row.attention, row.decode) == (alone.linear, alone.attention, alone.decode)
+    assert (row.request_s, row.intake_token_s, row.eager_s) == (0.0, 0.0, 0.0)
+    assert row.waste is not None
+    assert "server vllm_2024), chunks in waves" in timing.source
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"host_by_tp": {2: [1.0]}}, "server.host_by_tp: tp 2 must have seconds of a step and of a decode"),
         ({"asynchronous": 1}, "server.asynchronous must be true or false"),
         ({"graph_tokens": 0}, "server.graph_tokens"),
         ({"host_s": -1.0}, "server.host_s"),
@@ -83,4 +107,5 @@ def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str
 
 @pytest.mark.parametrize("name", ["vllm_v0", "vllm_2024", "vllm_v1", "sglang", "trtllm"])
 def test_servers_that_ship_name_themselves(name: str) -> None:
-    assert load("server", name)["server"]["name"] == name
+    server = configured([f"server={name}", "policy=vllm_v1"], ("server",))["server"]
+    assert (server.name, server.asynchronous) == (name, name not in ("vllm_v0", "vllm_2024"))

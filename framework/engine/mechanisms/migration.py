@@ -5,9 +5,10 @@ from __future__ import annotations
 from framework.codes import COPIED, COPYING, DECODE, DECODING, NOT_MIGRATING
 from framework.compiler.decorators import inner
 from framework.engine.events import wake
-from framework.engine.kv_blocks import available, blocks_of, fits, has_room
+from framework.engine.kv_blocks import available, blocks_of, fits
 from framework.engine.leap import catch_up_one, reserve
 from framework.engine.mechanisms.link_sharing import withdraw_copy
+from framework.engine.mechanisms.prefix_transfer import reserve_for, tokens_to_copy
 from framework.engine.state import State
 from framework.engine.transfers import free_reservation, start_copy
 
@@ -27,17 +28,14 @@ def migrate(s: State, r: int, target: int) -> None:
     catch_up_one(s, q.instance)
     catch_up_one(s, target)
     kv = kv_now(s, r)
-    blocks = blocks_of(s, target, kv)
-    if not fits(s, target, r) or not has_room(s, target, blocks):
+    if not fits(s, target, r) or not reserve_for(s, target, r, kv, kv):
         return
     q.migration = COPYING
     q.destination = target
     q.migrated_kv = kv
-    dst.reserved += 1
     dst.incoming += 1
     dst.incoming_kv_tokens += kv
-    reserve(s, target, blocks)
-    start_copy(s, r, q.instance, target, kv)
+    start_copy(s, r, q.instance, target, tokens_to_copy(s, r, kv))
 
 
 @inner
@@ -76,4 +74,4 @@ def cancel_migration(s: State, r: int) -> None:
         withdraw_copy(s, r)
     q.migration = NOT_MIGRATING
     q.destination = -1
-    free_reservation(s, target, q.migrated_kv)
+    free_reservation(s, target, r, q.migrated_kv)

@@ -57,20 +57,26 @@ def unreferenced_among(s: State, i: int, r: int, run: int) -> int:
 @inner
 def reference_prefix(s: State, i: int, r: int, run: int) -> None:
     """Let r hold those of its first `run` trace blocks, all matched, that are cached on i."""
-    q, inst, sim = s.requests[r], s.instances[i], s.sim
-    refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
+    q = s.requests[r]
     for j in range(run):
         node = find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
-        if node < 0:
-            continue
-        if s.lists[refs_at + node] == 0:
-            _unlink(s, i, node)
-            inst.evictable_blocks -= s.options.hash_blocks
-            note_use(s, i, s.options.hash_blocks, sim.now_s)
-        s.lists[refs_at + node] += 1
-        s.lists[s.options.held_at + q.hash_at + j] = 1 + node
-        q.shared += 1
+        if node >= 0:
+            reference(s, i, node)
+            s.lists[s.options.held_at + q.hash_at + j] = 1 + node
+            q.shared += 1
     q.registered = run
+
+
+@inner
+def reference(s: State, i: int, node: int) -> None:
+    """One request more holds a cached block."""
+    inst = s.instances[i]
+    refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
+    if s.lists[refs_at + node] == 0:
+        _unlink(s, i, node)
+        inst.evictable_blocks -= s.options.hash_blocks
+        note_use(s, i, s.options.hash_blocks, s.sim.now_s)
+    s.lists[refs_at + node] += 1
 
 
 @inner

@@ -6,7 +6,7 @@ import math
 
 from framework.codes import ARRIVAL, PREFILL
 from framework.engine.reference.links import has_ended
-from framework.engine.reference.prefixes import free_kv, matched_prefix
+from framework.engine.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import REJECTED, Instance, Request
 from framework.engine.reference.transfers import start_copy, start_transfers
@@ -113,7 +113,8 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
     s.wake(source)
     d.reserved.remove(r)
     if r.is_partial:
-        r.covered, r.registered = r.prefill_until, 0
-    r.instance = d.id
+        r.covered = r.prefill_until
+    r.instance, r.registered = d.id, len(d.cache.held.get(r.id, []))
+    register_cached(s, d, r, r.prefilled)
     d.joining.append(r)
     s.wake(d)

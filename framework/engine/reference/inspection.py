@@ -119,6 +119,19 @@ class PlainInspection:
         owners = [k for k, there in enumerate(running) for _ in there]
         return _ids([r for there in running for r in there]), np.array(owners, np.int64)
 
+    def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        position = {int(i): k for k, i in enumerate(ids)}
+        decoding, owners = self.decoding_on(ids)
+        here = {int(r): (int(k), True) for r, k in zip(decoding, owners, strict=True)}
+        for r in sorted(self._s.present):
+            target = _destination(self._s.requests[r])
+            if target in position:
+                here[r] = position[target], False
+            elif target >= 0:
+                here.pop(r, None)
+        positions, stays = zip(*here.values(), strict=True) if here else ((), ())
+        return np.array([*here], np.int64), np.array(positions, np.int64), np.array(stays, np.bool_)
+
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         return np.array([self._s.requests[r].migration is not None for r in ids], np.bool_)
 

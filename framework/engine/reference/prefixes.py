@@ -25,6 +25,16 @@ def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[in
     return ids
 
 
+def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
+    """Ids of the leading trace blocks of r, all within its first `kv` tokens, that i has in its cache."""
+    ids: list[int] = []
+    for id in r.hash_ids:
+        if id not in i.cache.references or s.hash_tokens * (len(ids) + 1) > kv:
+            break
+        ids.append(id)
+    return ids
+
+
 def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
     """What is in stores alone comes into the cache."""
     tiers = [next(k for k, store in enumerate(i.stores) if id in store.ids) for id in ids]
@@ -54,11 +64,16 @@ def free_kv(s: Simulation, i: Instance, r: Request) -> None:
     i.cache.free_kv(r.id)
 
 
-def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
-    """Enter into the cache of i, and keep in its stores, the blocks of r that its first `tokens` tokens fill."""
+def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """Enter into the cache of i the blocks of r that its first `tokens` tokens fill, and that are not entered yet."""
     while r.registered < len(r.hash_ids) and (r.registered + 1) * s.hash_tokens <= tokens:
         i.cache.register(r.id, r.hash_ids[r.registered])
         r.registered += 1
+
+
+def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """Enter into the cache of i, and keep in its stores, the blocks of r that its first `tokens` tokens fill."""
+    register_cached(s, i, r, tokens)
     for store in i.stores:
         for id in reversed(r.hash_ids[: r.registered]):
             store.keep(id)

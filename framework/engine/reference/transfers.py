@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framework.codes import DECODE
 from framework.engine.reference.links import begin_copy, withdraw_copy
-from framework.engine.reference.prefixes import free_kv
+from framework.engine.reference.prefixes import cached_run, free_kv
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, Chunk, Instance, Migration, Request
 
@@ -25,9 +25,33 @@ def stop_decoding(s: Simulation, i: Instance, r: Request) -> None:
         s.token_log.append((r.join_step, last, r.token_s[r.joined_with - 1], r.id, i.id, emitted - steps))
 
 
-def blocks_there(s: Simulation, d: Instance, r: Request) -> int:
-    """Blocks that r, on its way to d, has there: split in its prompt, those of the whole prompt."""
-    return s.blocks_of(d, r.prefill_until if r.is_partial else r.kv)
+def kv_there(r: Request) -> int:
+    """Tokens that r, on its way to another instance, has blocks for there: split in its prompt, the whole prompt."""
+    return r.prefill_until if r.is_partial else r.kv
+
+
+def room_there(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> tuple[list[int], int, bool]:
+    """Of KV of r that comes to d: the ids that d has cached of its first `kv` tokens, how many blocks the others of
+    `tokens` tokens need, and whether there is room for these.
+    """
+    ids = cached_run(s, d, r, kv)
+    blocks = s.blocks_of(d, tokens) - len(ids) * d.cache.blocks_per_id
+    return ids, blocks, d.has_room(blocks + d.cache.idle_blocks(ids))
+
+
+def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> bool:
+    """Reserve a seat and blocks for KV of r that comes to d, and reference what is cached there; False: no room."""
+    ids, blocks, has_room = room_there(s, d, r, tokens, kv)
+    if has_room:
+        d.cache.reference(r.id, ids)
+        d.cache.take(r.id, blocks)
+        d.reserved.append(r)
+    return has_room
+
+
+def lacking(s: Simulation, d: Instance, r: Request, kv: int) -> int:
+    """Of so many tokens of r those that it does not reference on d."""
+    return kv - s.hash_tokens * len(d.cache.held.get(r.id, []))
 
 
 def asks_where_to_decode(s: Simulation, i: Instance) -> bool:
@@ -46,13 +70,10 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
         d = s.ask_route_decode(r)
         if isinstance(d, str):
             continue
-        blocks = s.blocks_of(d, r.prefill_until)
-        if d is not i and not d.incoming and d.has_room(blocks):
+        if d is not i and not d.incoming and reserve(s, d, r, r.prefill_until, r.prefill_until):
             assert i.step is not None
-            d.cache.take(r.id, blocks)
-            d.reserved.append(r)
             r.source, r.destination, r.sent_ahead = i, d, True
-            start_copy(s, r, i, d, r.prefill_until, i.step.end_s)
+            start_copy(s, r, i, d, lacking(s, d, r, r.prefill_until), i.step.end_s)
 
 
 def call_back(s: Simulation, r: Request) -> None:
@@ -69,12 +90,10 @@ def call_back(s: Simulation, r: Request) -> None:
 
 def start_transfers(s: Simulation, d: Instance) -> None:
     """Start the copies of those waiting for d that now find room, in order."""
-    while d.incoming and d.has_room(blocks_there(s, d, d.incoming[0])):
+    while d.incoming and reserve(s, d, d.incoming[0], kv_there(d.incoming[0]), d.incoming[0].kv):
         r = d.incoming.pop(0)
         assert r.source is not None
-        d.cache.take(r.id, blocks_there(s, d, r))
-        d.reserved.append(r)
-        start_copy(s, r, r.source, d, r.kv)
+        start_copy(s, r, r.source, d, lacking(s, d, r, r.kv))
 
 
 def start_copy(
@@ -95,12 +114,10 @@ def migrate(s: Simulation, r: Request, d: Instance) -> None:
     source = next((i for i in s.instances if r in i.running), None)
     if source is None or source is d or r.migration is not None or not d.role & DECODE:
         return
-    if not s.fits(d, r) or not d.has_room(s.blocks_of(d, r.kv)):
+    if not s.fits(d, r) or not reserve(s, d, r, r.kv, r.kv):
         return
-    d.cache.take(r.id, s.blocks_of(d, r.kv))
-    d.reserved.append(r)
     r.migration = Migration(d, r.kv)
-    start_copy(s, r, source, d, r.kv)
+    start_copy(s, r, source, d, lacking(s, d, r, r.kv))
 
 
 def cancel_migration(s: Simulation, r: Request) -> None:

@@ -1,0 +1,61 @@
+"""What a calibration is worth where it was not fitted: requests that are held out, and the loads that none are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.calibration.fit import Observed, calibrate
+from framework.calibration.prior import calibration_of
+from framework.calibration.replay import Deployment
+from framework.timing.calibration_terms import Calibration
+from framework.timing.fit_domain import Domain, Place
+from framework.workload import Closed, Open
+
+_SHARE = 1 / 3  # of a single run
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Requests of a run, by index, and terms that were fitted without them, to what `fitted_to` says."""
+
+    observed: Observed
+    requests: NDArray[np.int64]
+    terms: Calibration
+    fitted_to: str
+
+
+def held_out(observed: Sequence[Observed], deployment: Deployment) -> Iterator[HeldOut]:
+    """Each of several runs, held out as a whole; of a single one its last third."""
+    for each in observed:
+        others = [other for other in observed if other is not each]
+        count = len(each.benchmark)
+        if others:
+            fitted, first, to = calibrate(others, deployment), 0, "the other runs"
+        else:
+            fitted, first, to = calibrate([each], deployment, until=1 - _SHARE), round((1 - _SHARE) * count), "the rest"
+        yield HeldOut(each, np.arange(first, count), calibration_of(fitted.values, deployment.server), to)
+
+
+def place_of(observed: Observed, deployment: Deployment) -> Place:
+    """Where the load of a run lies: a client that kept a number of requests in flight counts by that."""
+    concurrency = observed.benchmark.concurrency
+    load = Open() if concurrency is None else Closed(concurrency)
+    cluster, cached = deployment.cluster, deployment.engine.prefix_cache
+    return Place.of(observed.sent.workload, load, cluster.pools[cluster.entrance].instances, cached)
+
+
+def untested(places: Sequence[Place]) -> tuple[str, ...]:
+    """In words, for which loads nothing was held out: what a fit says of them was never tested."""
+    domain = Domain.around(places)
+    lacking = [
+        *(["closed loops"] if domain.in_flight is None else []),
+        *(["open loops"] if domain.rate_rps is None else []),
+        *(["prompts in the prefix cache"] if domain.cached_share[1] == 0 else []),
+    ]
+    tested = f"tested on {domain}" if len(places) > 1 else f"tested on the end of one run alone, of {domain}"
+    other = f"never tested: {', '.join([*lacking, 'anything beyond these ranges'])}"
+    return tested, other

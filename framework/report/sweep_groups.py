@@ -1,0 +1,57 @@
+"""The runs of a sweep as rows of one table: means over seeds, and groups of runs that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+Summary = Mapping[str, Any]
+_OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share for one to be better than another
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One row: what tells it from the others, its figures, and `group`: rows of one can be compared with each other.
+
+    `seeds` is the number of runs whose mean its figures are.
+    """
+
+    label: str
+    summary: Summary
+    group: tuple[str, ...]
+    seeds: int = 1
+
+
+def rows_of(runs: Sequence[tuple[str, Summary]]) -> list[SweepRow]:
+    """The rows of (label, summary) pairs, groups together, otherwise in their order. Labels are `key=value` words."""
+    alike: dict[tuple[str, ...], list[Summary]] = {}
+    for label, summary in runs:
+        words = tuple(word for word in label.split() if not word.startswith("seed="))
+        alike.setdefault(words, []).append(summary)
+    rows = []
+    for words, summaries in alike.items():
+        group = tuple(word for word in words if word.startswith(_OF_A_GROUP) or word == "(twin)")
+        label = " ".join(words) or str(summaries[0]["policy"])
+        rows.append(SweepRow(label, mean_of(summaries), group, len(summaries)))
+    return in_groups(rows)
+
+
+def in_groups(rows: Sequence[SweepRow]) -> list[SweepRow]:
+    """The same, those of one group together, otherwise in their order."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    return sorted(rows, key=lambda row: groups.index(row.group))
+
+
+def mean_of(summaries: Sequence[Summary]) -> Summary:
+    """The mean of each number, null where it is so in all; whatever else is the first one's."""
+    if len(summaries) == 1:
+        return summaries[0]
+    found = dict(summaries[0])
+    for name in found:
+        values = [summary.get(name) for summary in summaries]
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if numbers:
+            found[name] = fmean(numbers)
+    return found

@@ -1,0 +1,182 @@
+"""The loads that a calibration was fitted to, and where another load lies beside them.
+
+A fit holds where its measurements were, and some way beyond: fitted to the less, or the more, loaded half of the closed
+loops of `make fidelity`, or to the shorter or the longer prompts, it met the other half better than with nothing fitted
+(docs/trust.md). It does not hold for another kind of work. Closed loops in which nothing was cached said less than
+nothing of open loops whose prompts were cached but for a block, for almost no prompt tokens are computed there. So what
+counts is what requests are like, not how many there are: step times that depended on that would make a search for the
+largest load compare two servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from framework.errors import InputError, require_at_least
+from framework.workload import Closed, Load, Workload, rate_rps
+
+Range = tuple[float, float]
+_SHARE_BEYOND = 0.5  # of prompt tokens in the cache, beyond what a fit saw, from which on it does not count
+_FACTOR_BEYOND = 8.0  # times the longest, or the shortest, prompts of a fit: as far as it was tried
+_WITHIN = 1.05  # what a mean may be off a range and still lie in it
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the requests of a run are like, as it is known before the run.
+
+    `prompt_tokens` and `output_tokens` are means, and `cached_share` is the share of all prompt tokens that a prefix
+    cache without bounds would hold. Of an instance: `in_flight` requests that clients keep up, or `rate_rps` arrivals a
+    second; the other one is None.
+    """
+
+    prompt_tokens: float
+    output_tokens: float
+    cached_share: float = 0.0
+    in_flight: float | None = None
+    rate_rps: float | None = None
+
+    @classmethod
+    def of(cls, workload: Workload, load: Load, instances: int, prefix_cache: bool) -> Place:
+        """Of a workload on so many instances that take prompts."""
+        closed = load.concurrency / instances if isinstance(load, Closed) else None
+        return cls(
+            prompt_tokens=float(workload.input_tokens.mean()),
+            output_tokens=float(workload.output_tokens.mean()),
+            cached_share=cached_share(workload) if prefix_cache else 0.0,
+            in_flight=closed,
+            rate_rps=None if closed is not None else rate_rps(workload) / instances,
+        )
+
+    def __str__(self) -> str:
+        amount = f"{self.in_flight:.3g} in flight" if self.in_flight is not None else f"{self.rate_rps:.3g} requests/s"
+        return (
+            f"prompts of {self.prompt_tokens:,.0f} tokens on average, {_share(self.cached_share)} cached, outputs of"
+            f" {self.output_tokens:,.0f}, {amount} an instance"
+        )
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The least and the most of what the requests of a fit were like, as in `Place`; None: it saw no such load.
+
+    Raises InputError for what is no range.
+    """
+
+    prompt_tokens: Range
+    output_tokens: Range
+    cached_share: Range = (0.0, 0.0)
+    in_flight: Range | None = None
+    rate_rps: Range | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            found = getattr(self, one.name)
+            if found is None and one.name in ("in_flight", "rate_rps"):
+                continue
+            if not isinstance(found, list | tuple) or len(found) != 2:
+                raise InputError(f"calibration: domain: {one.name} must be the least and the most, got {found!r}")
+            for value in found:
+                require_at_least(f"calibration: domain: {one.name}", value, 0)
+            object.__setattr__(self, one.name, (float(found[0]), float(found[1])))
+
+    @classmethod
+    def around(cls, places: Iterable[Place]) -> Domain:
+        """The domain that holds these places, of which there must be one."""
+        known = list(places)
+        return cls._of({one.name: [getattr(place, one.name) for place in known] for one in fields(cls)})
+
+    def __or__(self, other: Domain) -> Domain:
+        """The domain that holds both."""
+        return self._of(
+            {one.name: [*(getattr(self, one.name) or ()), *(getattr(other, one.name) or ())] for one in fields(self)}
+        )
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Sequence[float | None]]) -> Domain:
+        ranges: dict[str, Any] = {name: _range(of) for name, of in values.items()}
+        return cls(**ranges)
+
+    def excludes(self, place: Place) -> str:
+        """Why a fit to these loads does not count at that place, in words; empty if it does."""
+        beyond = place.cached_share - self.cached_share[1]
+        if beyond > _SHARE_BEYOND:
+            most = _share(self.cached_share[1])
+            return f"{_share(place.cached_share)} of prompt tokens may be cached, where it was fitted to {most}"
+        factor, words = _factor(place.prompt_tokens, self.prompt_tokens)
+        return f"prompts are {factor:.2g} times {words} than any it was fitted to" if factor > _FACTOR_BEYOND else ""
+
+    def distance(self, place: Place) -> str:
+        """How far that place lies outside, in words; empty if it does not."""
+        found = []
+        for name, of in (("prompts", "prompt_tokens"), ("outputs", "output_tokens")):
+            factor, words = _factor(getattr(place, of), getattr(self, of))
+            found += [f"{name} {factor:.2g} times {words}"] if factor > _WITHIN else []
+        low, high = self.cached_share
+        away = max(place.cached_share - high, low - place.cached_share)
+        found += [f"{_share(away)} {'more' if place.cached_share > high else 'less'} cached"] if away > 0.01 else []
+        return ", ".join(found + self._load(place))
+
+    def _load(self, place: Place) -> list[str]:
+        for name, loop in (("in_flight", "closed"), ("rate_rps", "open")):
+            amount, known = getattr(place, name), getattr(self, name)
+            if amount is not None and known is None:
+                return [f"no {loop} loop fitted"]
+            if amount is not None:
+                factor = max(amount / known[1] if known[1] else 1.0, known[0] / amount if amount else 1.0)
+                return [f"load {factor:.2g} times {'larger' if amount > known[1] else 'smaller'}"] * (factor > _WITHIN)
+        return []
+
+    def __str__(self) -> str:
+        parts = [
+            f"prompts of {_span(self.prompt_tokens)} tokens",
+            f"{_shares(self.cached_share)} cached",
+            f"outputs of {_span(self.output_tokens)}",
+        ]
+        if self.in_flight is not None:
+            parts.append(f"{_span(self.in_flight)} in flight")
+        if self.rate_rps is not None:
+            parts.append(f"{_span(self.rate_rps)} requests/s an instance")
+        return ", ".join(parts)
+
+
+def cached_share(workload: Workload) -> float:
+    """The share of prompt tokens whose blocks an earlier request of the trace has had."""
+    if not workload.has_prefixes or workload.hash_offsets is None:
+        return 0.0
+    _, where = np.unique(workload.hash_ids, return_index=True)
+    seen = np.ones(len(workload.hash_ids), bool)
+    seen[where] = False
+    before = np.concatenate([[0], np.cumsum(seen)])
+    hits = before[workload.hash_offsets[1:]] - before[workload.hash_offsets[:-1]]
+    tokens = np.minimum(hits * workload.hash_block_tokens, workload.input_tokens - 1)
+    return float(tokens.sum() / workload.input_tokens.sum())
+
+
+def _range(values: Iterable[float | None]) -> Range | None:
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if known else None
+
+
+def _factor(value: float, known: Range) -> tuple[float, str]:
+    """How many times beyond a range a value lies, and to which side."""
+    above, below = value / max(known[1], 1.0), known[0] / max(value, 1.0)
+    return (above, "longer") if above >= below else (below, "shorter")
+
+
+def _span(known: Range) -> str:
+    low, high = (f"{value:,.0f}" if value >= 10 else f"{value:.2g}" for value in known)
+    return low if low == high else f"{low} to {high}"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %" if share else "none"
+
+
+def _shares(known: Range) -> str:
+    low, high = known
+    return _share(high) if low == high else f"{100 * low:.0f} to {100 * high:.0f} %"

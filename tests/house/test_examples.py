@@ -1,0 +1,64 @@
+"""The files of examples/ run, in this process and as they stand."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import servelab
+from framework.cli.outside import class_of
+from tests.conftest import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of one's own, no recording at hand: what these runs leave behind lies there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACES_OFFLINE", "1")
+    monkeypatch.delenv("TRACES_DIR", raising=False)
+
+
+def test_each_file_is_tried_here() -> None:
+    files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
+    assert files == {"least_work.py", "running_mean.py", "compare.py", "first_look.ipynb"}
+
+
+def test_the_policy_turns_away_what_would_wait() -> None:
+    kind = class_of(EXAMPLES / "least_work.py", "LeastWork")
+    patient, hasty = (servelab.run(kind(patience_s=limit), "azure_conv", rate=200, limit=300) for limit in (1e9, 0.5))
+    assert patient.summary["completed"] == 300
+    assert 0 < hasty.summary["rejected"] < 300
+    assert set(hasty.requests["reason"].drop_nulls()) == {"too busy"}
+
+
+def test_the_predictor_learns() -> None:
+    kind = class_of(EXAMPLES / "running_mean.py", "RunningMean")
+    predictor = kind(prior_tokens=100.0)
+    for tokens in (200, 300):
+        predictor.observe(0, tokens)
+    assert predictor.predict(None, pl.Series([0, 150, 900]).to_numpy())[0].tolist() == [200.0, 50.0, 1.0]
+
+
+def test_the_script_ends_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "compare.py"))
+    printed = capsys.readouterr().out
+    assert "request_goodput" in printed
+    assert "shape: (5, 5)" in printed
+
+
+def test_the_cells_of_the_notebook_run_one_after_another() -> None:
+    notebook = json.loads((EXAMPLES / "first_look.ipynb").read_text())
+    known: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            exec(compile("".join(cell["source"]), "first_look.ipynb", "exec"), known)
+    assert known["rates"].height == 3
+    assert known["run"].summary["completed"] == 500

@@ -1,0 +1,116 @@
+"""Tables of the user's own as traces: which column is what, what is kept, what is left out, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from framework.errors import InputError
+from traces import formats
+from traces.columns import read_columns
+from traces.load import load
+
+NAMES = {"arrival_s": "time", "input_tokens": "prompt", "output_tokens": "answer"}
+ROWS: list[dict[str, Any]] = [
+    {"time": 12.5, "prompt": 100, "answer": 3, "priority": 1, "user": "a"},
+    {"time": 10.0, "prompt": 20, "answer": 1, "priority": 0, "user": "b"},
+]
+
+
+def written(tmp_path: Path, name: str, text: str | bytes) -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def table(tmp_path: Path, kind: str) -> Path:
+    path = tmp_path / f"log.{kind}"
+    frame = pl.DataFrame(ROWS)
+    if kind == "csv":
+        frame.write_csv(path)
+    elif kind == "parquet":
+        frame.write_parquet(path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_columns_are_those_that_were_named(kind: str, tmp_path: Path) -> None:
+    trace = read_columns(table(tmp_path, kind), NAMES)
+    assert trace.frame.rows() == [(0.0, 20, 1, 0), (2.5, 100, 3, 1)]
+    assert trace.frame.columns == ["arrival_s", "input_tokens", "output_tokens", "priority"]
+    assert trace.notes[-1] == "columns left out: user"
+    assert len(trace.sha256) == 64
+    workload = load(path=str(table(tmp_path, kind)), columns=NAMES, rate=1.0)
+    assert workload.source == "real"
+
+
+def test_objects_are_reached_into(tmp_path: Path) -> None:
+    row = {"at": 3, "usage": {"in": 7, "out": 2}}
+    names = {"arrival_s": "at", "input_tokens": "usage.in", "output_tokens": "usage.out"}
+    assert read_columns(written(tmp_path, "a.jsonl", json.dumps(row)), names).frame.rows() == [(0.0, 7, 2)]
+
+
+@pytest.mark.parametrize(
+    ("key", "times"),
+    [
+        ("arrival_ms", ("1500", "4000")),
+        ("arrival_ns", ("1700000000000000000", "1700000002500000000")),
+        ("arrival_s", ("2026-01-31 23:59:59.5", "2026-02-01 00:00:02.0")),
+        ("arrival_s", ("2026-01-31T23:59:59.500Z", "2026-02-01T00:00:02Z")),
+        ("arrival_s", ("2026-01-31T23:59:59.500+01:00", "2026-02-01T00:00:02+01:00")),
+    ],
+)
+def test_arrivals_have_the_unit_that_is_named(key: str, times: tuple[str, str], tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", f"t,p,a\n{times[0]},10,2\n{times[1]},20,3\n")
+    trace = read_columns(path, {key: "t", "input_tokens": "p", "output_tokens": "a"})
+    assert trace.arrival_s.tolist() == [0.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "words"),
+    [
+        ("time,prompt,answer\n1,2,3\n", {"arrival_s": "time", "input_tokens": "prompt"}, "needs output_tokens"),
+        (
+            "time,prompt,answer\n1,2,3\n",
+            {"input_tokens": "prompt", "output_tokens": "answer"},
+            "needs one of arr",
+        ),
+        ("time,prompt,answer\n1,2,3\n", NAMES | {"colour": "x"}, "'colour' is not known"),
+        ("time,prompt,answer\n1,2,3\n", NAMES | {"input_tokens": "promt"}, "no column promt; it has time, prompt"),
+        ("time,prompt,answer\n1,2,3\n2,0,3\n", NAMES, "line 3: input_tokens is 0, must be at least 1"),
+        ("time,prompt,answer\n1,2,3\nx,2,3\n", NAMES, "line 3: time is missing or not a number"),
+        ("time,prompt,answer\n", NAMES, "no rows"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(text: str, names: Mapping[str, str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        read_columns(written(tmp_path, "a.csv", text), names)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_in_no_format_is_told_how_it_could_be_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "start_time,prompt_len,Completion Tokens\n1,2,3\n")
+    with pytest.raises(InputError) as caught:
+        formats.read(path)
+    said = "trace.columns='{arrival_s: start_time, input_tokens: prompt_len, output_tokens: Completion Tokens}'"
+    assert said in str(caught.value)
+
+
+def test_a_file_of_another_format_is_told_which(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,1\n")
+    with pytest.raises(InputError, match=r"the file looks like trace\.format=vidur"):
+        formats.read(path, "azure")
+
+
+def test_columns_and_a_format_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="exclude each other"):
+        load(path=str(table(tmp_path, "csv")), columns=NAMES, format="azure")
+    with pytest.raises(InputError, match=r"need trace\.path=FILE"):
+        load(name="azure_conv", columns=NAMES)
