@@ -11,6 +11,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from framework.errors import InputError, is_number, shown
@@ -20,6 +21,7 @@ _WORDS: Mapping[Any, str] = {
     int: "a whole number",
     float: "a finite number",
     str: "a name",
+    Path: "a path",
     type(None): "null",
 }
 _MANY: tuple[Any, ...] = (list, tuple, Sequence)
@@ -58,6 +60,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return is_number(value)
     if hint is str:
         return isinstance(value, str) and value.isprintable() and value.strip() != ""
+    if hint is Path:  # of a file, whose name may hold anything
+        return isinstance(value, str | Path)
     return _fits_container(value, hint if origin is None else origin, get_args(hint))
 
 

@@ -22,7 +22,7 @@ from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
 from framework.timing.profile_files import read_profile, shipped_directory
 from framework.workload import Workload
-from tests.hostile.damage import Damaged, damaged_bytes, damaged_csv, damaged_json
+from tests.hostile.damage import Damaged, damaged_bytes, damaged_csv, damaged_json, given
 from tests.hostile.outcomes import NonsenseError
 from traces.frame import to_workload
 from traces.load import from_file
@@ -70,17 +70,17 @@ class Case:
         return f"{self.reader}: {self.damage.name}"
 
 
-def cases() -> list[Case]:
-    """All cases, reader by reader."""
-    return [Case(name, damage) for name, reader in READERS.items() for damage in reader.damages()]
+def cases(reader: str) -> list[Case]:
+    """All cases of a reader."""
+    return [Case(reader, damage) for damage in READERS[reader].damages()]
 
 
-def some(every: Sequence[Case], each: int, seed: int = 0) -> list[Case]:
+def some(each: int, seed: int = 0) -> list[Case]:
     """At most `each` cases of each reader, drawn."""
     rng = random.Random(seed)
     found: list[Case] = []
     for name in READERS:
-        own = [case for case in every if case.reader == name]
+        own = cases(name)
         found += rng.sample(own, min(each, len(own)))
     return found
 
@@ -187,8 +187,12 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[Damaged]:
     first, second, *rest = rows
     before, after = (b"".join(json.dumps(row).encode() + b"\n" for row in part) for part in ([first], rest))
     for damage in damaged_json(second):
-        yield Damaged(damage.name, before + damage.content + b"\n" + after)
+        yield Damaged(damage.name, partial(_between, before, damage, after))
     yield from damaged_bytes(before + json.dumps(second).encode() + b"\n" + after, seed=1)
+
+
+def _between(before: bytes, damage: Damaged, after: bytes) -> bytes:
+    return before + damage.content + b"\n" + after
 
 
 def _document(document: Any, entries: int = 2) -> Iterator[Damaged]:
@@ -207,10 +211,10 @@ def _text(text: str) -> Iterator[Damaged]:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for name, before in zip("bcdefghi", "abcdefgh", strict=True):
         bomb += f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n"
-    yield Damaged("aliases", (bomb + text).encode())
-    yield Damaged("an alias of itself", b"a: &a [*a]\n" + text.encode())
-    yield Damaged("a tag", b"a: !!python/object/apply:os.getcwd []\n" + text.encode())
-    yield Damaged("deep", b"a: " + b"[" * 20_000 + b"]" * 20_000)
+    yield given("aliases", (bomb + text).encode())
+    yield given("an alias of itself", b"a: &a [*a]\n" + text.encode())
+    yield given("a tag", b"a: !!python/object/apply:os.getcwd []\n" + text.encode())
+    yield given("deep", b"a: " + b"[" * 20_000 + b"]" * 20_000)
     for line_number, line in enumerate(text.splitlines()):
         key, colon, _ = line.partition(": ")
         if colon:
@@ -228,7 +232,7 @@ def _text(text: str) -> Iterator[Damaged]:
             ):
                 lines = text.splitlines()
                 lines[line_number] = f"{key}: {hostile}"
-                yield Damaged(f"{key.strip()}: {hostile}", "\n".join(lines).encode())
+                yield given(f"{key.strip()}: {hostile}", "\n".join(lines).encode())
 
 
 def _small_twin() -> Any:
@@ -248,8 +252,12 @@ def _profile() -> Any:
 
 def _packed(document: Any) -> Iterator[Damaged]:
     for damage in damaged_json(document, entries=1):
-        yield Damaged(damage.name, gzip.compress(damage.content, compresslevel=1, mtime=0))
+        yield Damaged(damage.name, partial(_gzip, damage))
     yield from damaged_bytes(gzip.compress(json.dumps(document).encode(), mtime=0), seed=5)
+
+
+def _gzip(damage: Damaged) -> bytes:
+    return gzip.compress(damage.content, compresslevel=1, mtime=0)
 
 
 def _calibrations() -> Any:
@@ -265,7 +273,7 @@ def _servegen() -> Iterator[Damaged]:
     yield from _document(dataset)
     deep = "{1: " * 300 + "1" + "}" * 300
     for name, text in {"deep": deep, "call": "__import__('os').getcwd()", "long": "{1: " + "9" * 5001 + "}"}.items():
-        yield Damaged(f"a law as {name}", json.dumps({"0": {"input_tokens": text, "output_tokens": text}}).encode())
+        yield given(f"a law as {name}", json.dumps({"0": {"input_tokens": text, "output_tokens": text}}).encode())
 
 
 def _servegen_dataset(path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_policy_named_so_is_refused() -> None:
         name = HOSTILE
 
     config = configured("policy=chunked")
-    config.policy = {"_target_": "tests.hostile.test_terminal.odd"}
+    config.policy = {"_target_": f"{__name__}.odd"}
     globals()["odd"] = Odd
     with pytest.raises(InputError, match="must be a name"):
         _build(config, "policy", Aggregated)
