@@ -417,7 +417,8 @@ def watched(counts: Counter[str]) -> Iterator[None]:
         plain = getattr(owner, name)
 
         def probed(*arguments: Any, **named: Any) -> Any:
-            counts.update(probe(*arguments, **named))
+            for event in probe(*arguments, **named):  # not `update`, which takes longer over so few
+                counts[event] += 1
             return plain(*arguments, **named)
 
         before.append((owner, name, plain))

@@ -15,7 +15,7 @@ from framework.run.store import Record
 Label = tuple[Any, ...]  # the values of an axis' keys
 Place = tuple[Label, Label]  # row, column
 _PROVENANCE = ("version", "gpus", "load", "trace_source", "trace_sha256", "timing_source", "git_revision")
-_THIS_RUN = re.compile(r", this run: [^);]*(?=[);])")
+_OF_ONE_SAMPLE = re.compile(r", this run: [^);]*|(?<=calibration left out): [^);]*")  # how far its load lies
 _DIFFERENT_RUNS = ("trace_source", "timing_source")  # of which a mean would mean nothing
 _TOLD = 6  # keys, and values, that an error lists
 ABSENT = "–"  # a key that a run does not have
@@ -73,7 +73,7 @@ def _names_its_trace(record: Record) -> bool:
 
 def timing_of(record: Record) -> str:
     """Where a run's step times came from, without where its own load lies, which differs from sample to sample."""
-    return _THIS_RUN.sub("", str(record.summary.get("timing_source")))
+    return _OF_ONE_SAMPLE.sub("", str(record.summary.get("timing_source")))
 
 
 def label(record: Record, keys: Iterable[str]) -> Label:

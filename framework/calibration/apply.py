@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from framework.system.gpu import Gpu
 from framework.system.model import Model
@@ -23,10 +23,16 @@ class Calibrated:
     rows: Rows
     calibration: Calibration
     source: str
+    _known: list[tuple[tuple[Model, Gpu, Parallelism], StepRow]] = field(default_factory=list, repr=False)
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance. Raises InputError where the source has none."""
-        return self.rows(self.calibration, model, gpu, parallelism)
+        asked = (model, gpu, parallelism)
+        row = next((row for known, row in self._known if known == asked), None)
+        if row is None:
+            row = self.rows(self.calibration, *asked)
+            self._known.append((asked, row))
+        return row
 
 
 def calibrations_of(timing: Timing, server: Server | None = None) -> Callable[[Calibration], Timing]:

@@ -89,8 +89,8 @@ class StepRow:
         """The row with every time of a step multiplied by `factor`; times of requests, ratios and limits stay."""
         if factor == 1.0:
             return self
-        scaled = {one.name: _times(getattr(self, one.name), factor) for one in _declared() if one.metadata["scales"]}
-        return replace(self, **scaled)
+        mine = vars(self)
+        return StepRow(**{**mine, **{name: _times(mine[name], factor) for name in _scaling() if mine[name]}})
 
     def mapped(self, **functions: Callable[[Any], Any]) -> StepRow:
         """The row with each named field replaced by what its function makes of it; absent curves stay absent."""
@@ -119,9 +119,12 @@ def _declared() -> tuple[Field[Any], ...]:
     return fields(StepRow)
 
 
+@functools.cache
+def _scaling() -> tuple[str, ...]:
+    return tuple(one.name for one in _declared() if one.metadata["scales"])
+
+
 def _times(value: Any, factor: float) -> Any:
-    if value is None:
-        return None
     return value.times(factor) if isinstance(value, Curve | Surface) else factor * value
 
 

@@ -369,6 +369,30 @@ def test_twins_and_recordings_have_no_common_mean() -> None:
     assert "trace_source" in refusal([record(trace="mooncake", source="real"), record(trace="mooncake", seed=1)])
 
 
+@pytest.mark.parametrize(
+    ("fits", "shared"),
+    [
+        (
+            (
+                ", calibrated to prompts of 100, this run: {} above",
+                ", calibrated to prompts of 100, this run: {} below",
+            ),
+            True,
+        ),
+        (
+            (", calibration left out: {} times longer, x counts it", ", calibration left out: {} times, x counts it"),
+            True,
+        ),
+        ((", calibrated to prompts of 100, this run: {} above", ", calibration left out: {} times longer"), False),
+    ],
+)
+def test_samples_share_their_step_times_wherever_their_loads_lie(fits: tuple[str, str], shared: bool) -> None:
+    records = [
+        record(seed=seed, timing_source=f"measured (h100{fit.format(seed)}); b (a100)") for seed, fit in enumerate(fits)
+    ]
+    assert rows(table(records))[0]["mean"] == "8.5" if shared else "timing_source" in refusal(records)
+
+
 def test_runs_of_other_versions_are_told_apart_or_refused() -> None:
     """A record of 0.1 names no version, and its classes otherwise."""
     records = [record(), record(request_goodput=9.0, git_revision="def", versions={"servelab": "0.2.0"})]

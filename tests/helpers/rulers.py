@@ -250,7 +250,7 @@ def instance_columns(i: Instance) -> dict[str, int]:
         "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.reserved),
         "swapped": len(i.swapped),
         "free_blocks": i.cache.free,
-        "evictable_blocks": i.cache.available - i.cache.free,
+        "evictable_blocks": i.cache.evictable,
         "token_budget": i.token_budget,
         "changing": int(i.draining_role != i.next_role),
     }

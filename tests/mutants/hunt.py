@@ -1,7 +1,7 @@
-"""Random runs of both engines until they differ: `python -m tests.mutants.hunt FILE [RUN]`, in a copy that has a bug.
+"""Random runs of both engines until they differ: `python -m tests.mutants.hunt FILE MOST [RUN]`, in a copy with a bug.
 
-FILE holds runs and what the plain engine makes of each, as `save_runs` writes them; RUN names the one to begin with,
-as "clocked 7". Prints one line: how many agreed before one did not, or `survived`.
+FILE holds runs and what the plain engine makes of each, as `save_runs` writes them, of which the first MOST are tried;
+RUN names the one to begin with, as "clocked 7". Prints one line: how many agreed before one did not, or `survived`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def save_runs(file: Path, examples: int) -> None:
             pickle.dump((f"{family} {seed}", scenario, expected(scenario)), handle)
 
 
-def hunt(file: Path, first: str = "") -> str:
+def hunt(file: Path, most: int, first: str = "") -> str:
     """When the engines differ, and in what."""
     signal.signal(signal.SIGVTALRM, _never_ends)
-    for number, (name, scenario, reference) in enumerate(itertools.chain(_saved(file, first), _saved(file))):
+    for number, (name, scenario, reference) in enumerate(
+        itertools.chain(_saved(file, first), itertools.islice(_saved(file), most))
+    ):
         signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST_S)
         found = disagreement(scenario, 0.0, reference)
         if found:
@@ -59,4 +61,4 @@ def _saved(file: Path, name: str | None = None) -> Iterator[tuple[str, Scenario,
 
 
 if __name__ == "__main__":
-    print(hunt(Path(sys.argv[1]), *sys.argv[2:]))
+    print(hunt(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
