@@ -202,7 +202,8 @@ def _not_instantiated(error: InstantiationException) -> str | None:
     if isinstance(cause, ImportError):
         target, missing = str(error).split("'")[1], cause.__cause__
         is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
-        if is_misnamed or missing is None:
+        is_no_name = missing is None and str(error).startswith("Error locating")
+        if is_misnamed or is_no_name:
             return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); mend _target_"
         return None
     if cause is None or isinstance(cause, OmegaConfBaseException):

@@ -15,12 +15,12 @@ from framework.codes import BAD_INSTANCE, BAD_ROLE, OFF, OUT_OF_BLOCKS, ROLES
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
-from framework.engine.quiet import require_tick
 from framework.engine.state import ACTION, Memory
 from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
+from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
 _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

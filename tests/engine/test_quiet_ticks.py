@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.quiet import MOST_QUIET_TICKS
 from framework.engine.reference.loop import first_tick
 from framework.errors import InputError
 from framework.policy import Action, SetTokenBudget
 from framework.policy.base import Policy
+from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.policy.view import Cluster, Request
 from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSharing
 from framework.workload import Workload
 from tests.conformance import CLUSTERS, MODEL, ROOMY, TIMING
 
@@ -31,7 +32,7 @@ class Ticking(Policy):
         self.seen_s: list[float] = []
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
-        return request.id % len(cluster.instances)
+        return request.id % 2
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         self.seen_s.append(cluster.now_s)
@@ -45,10 +46,12 @@ def requests(*arrival_s: float) -> Workload:
     return Workload(np.array(arrival_s), np.full(count, 100), np.full(count, 20), name="gaps")
 
 
-def played(engine: str, workload: Workload, policy: Ticking) -> dict[str, list[float]]:
+def played(
+    engine: str, workload: Workload, policy: Ticking, cluster: ClusterSpec = CLUSTERS["mixed"]
+) -> dict[str, list[float]]:
     """What became of the requests."""
     config = replace(ROOMY, implementation=engine)  # type: ignore[arg-type]
-    rows = simulate(workload, CLUSTERS["mixed"], MODEL, TIMING, config, policy).requests
+    rows = simulate(workload, cluster, MODEL, TIMING, config, policy).requests
     return {
         name: rows[name].tolist() for name in ("arrival_s", "start_s", "first_token_s", "end_s", "prefill_instance")
     }
@@ -67,6 +70,22 @@ def test_both_engines_skip_the_same_ticks(gaps: tuple[float, ...], acts: bool) -
     assert seen[0] == seen[1]
     assert results[0] == results[1]
     assert len(seen[0]) < (MOST_QUIET_TICKS + 200) * len(gaps)
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fifo"])
+def test_both_engines_skip_ticks_before_the_end_of_a_copy(sharing: LinkSharing) -> None:
+    cluster = CLUSTERS["disaggregated"]
+    slow = replace(cluster, link=replace(cluster.link, bandwidth_bytes_s=1e3, sharing=sharing))
+    seen, results = [], []
+    for engine in ENGINES:
+        policy = Ticking()
+        workload = requests(0.0, 0.1, 2e4)
+        results.append(played(engine, workload, policy, slow))
+        seen.append(policy.seen_s)
+    assert seen[0] == seen[1]
+    assert results[0] == results[1]
+    assert max(results[0]["end_s"]) > 3e4
+    assert np.diff(seen[0]).max() > 1e3
 
 
 def test_a_tick_that_is_not_skipped_is_where_it_would_have_been() -> None:

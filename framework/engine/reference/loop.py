@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable
 
 from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
-from framework.engine.quiet import MOST_QUIET_TICKS
 from framework.engine.reference.arrivals import arrive, finish_copy
 from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import take_turn
-from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.simulation import FAR_OFF, Simulation
 from framework.engine.reference.state import FAILED, PENDING
 from framework.engine.reference.step_end import finish_prefill_step, finish_step
 from framework.engine.reference.transfers import migrate, stop_decoding
+from framework.policy.ticks import MOST_QUIET_TICKS
 
 _EVENTS_BETWEEN_REPORTS = 10_000
 
@@ -33,7 +33,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         if kind == TICK and skips_ticks(s, time_s, id):
             continue
         s.outstanding -= kind not in (TICK, ROLE_CHANGE)
-        s.arrivals_due -= kind == ARRIVAL
+        s.far_off -= kind in FAR_OFF
         advance(s, time_s)
         if kind == SCHEDULE:
             take_turn(s, s.instances[id])
@@ -104,12 +104,12 @@ def process(s: Simulation, kind: int, id: int) -> None:
 
 
 def skips_ticks(s: Simulation, time_s: float, number: int) -> bool:
-    """Count a tick, or skip it and those up to the next arrival where nothing but that can happen, and for long."""
+    """Count a tick, or skip it and those up to the next arrival or end of a copy, where nothing else can follow."""
     assert s.hooks.tick_s is not None
     while s.heap and s.heap[0][3] in s.withdrawn:
         heapq.heappop(s.heap)
     next_s, kind, _, _ = s.heap[0]
-    if kind != ARRIVAL or s.outstanding > s.arrivals_due:
+    if kind not in FAR_OFF or s.outstanding > s.far_off:
         s.quiet_ticks = 0
     elif s.quiet_ticks < MOST_QUIET_TICKS:
         s.quiet_ticks += 1

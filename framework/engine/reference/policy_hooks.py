@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BUDGET
-from framework.engine.quiet import require_tick
 from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.engine.reference.state import Instance, Request
@@ -20,6 +19,7 @@ from framework.errors import InputError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
 _NUMBERS_OF_RULES = 16
