@@ -75,7 +75,7 @@ def test_both_engines_skip_the_same_ticks(gaps: tuple[float, ...], acts: bool) -
 @pytest.mark.parametrize("sharing", ["fair", "fifo"])
 def test_both_engines_skip_ticks_before_the_end_of_a_copy(sharing: LinkSharing) -> None:
     cluster = CLUSTERS["disaggregated"]
-    slow = replace(cluster, link=replace(cluster.link, bandwidth_bytes_s=1e3, sharing=sharing))
+    slow = replace(cluster, link=replace(cluster.link, bandwidth_bytes_s=10.0, sharing=sharing))
     seen, results = [], []
     for engine in ENGINES:
         policy = Ticking()
