@@ -11,12 +11,13 @@ from __future__ import annotations
     PREFILLED,
     JOINING,
     DECODING,
+    PAUSED,
     SWAPPED,
     HANDING_OVER,
     FINISHED,
     REJECTED,
     FAILED,
-) = range(12)
+) = range(13)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT = range(7)

@@ -30,6 +30,7 @@ from framework.engine.reference import (
     loop,
     prefixes,
     roles,
+    running_list,
     scheduling,
     step_end,
     transfers,
@@ -41,7 +42,8 @@ from tests.helpers.differences import run_reference
 from tests.helpers.families import BROAD
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, duration, forming, kv, links, loop, prefixes, roles, scheduling, step_end, transfers),
+    *(arrivals, cache, duration, forming, kv, links, loop, prefixes, roles, running_list, scheduling, step_end),
+    transfers,
 )
 Names = Iterator[str]
 
@@ -154,6 +156,10 @@ def _take_role(s: Simulation, i: Instance) -> Names:
 def _admit(s: Simulation, i: Instance, covered: int) -> Names:
     r = min(i.waiting)[2]
     ids = prefixes.matched_prefix(s, i, r)
+    if not kv.can_admit(s, i):
+        yield "admitted for its first chunk alone"
+    if i.present_watermark < i.watermark and i.cache.available - s.blocks_of(i, covered) < i.watermark:
+        yield "admitted below the watermark"
     present = [id in i.cache.references for id in ids]
     if any(present):
         yield "admitted with a cached prefix"
@@ -367,6 +373,46 @@ def _take_turn(s: Simulation, i: Instance) -> Names:
         yield "several schedule at one time"
 
 
+def _pause_others(s: Simulation, i: Instance, decodes: list[Request]) -> Names:
+    for r in i.running:
+        if r not in decodes:
+            yield "decode that waits for tokens"
+
+
+def _take_blocks(self: running_list.InOrder, r: Request, blocks: int) -> Names:
+    if blocks > self.i.cache.available and r in self.i.prefilling and kv.victim(self.s, self.i) in self.i.running:
+        yield "decode preempted for a chunk"
+
+
+def _take_back(self: running_list.InOrder, r: Request) -> Names:
+    if r in self.decodes or any(chunk[0] is r for chunk in self.chunks):
+        yield "tokens given to another are taken back"
+
+
+def _first_chunk(s: Simulation, i: Instance, r: Request, cached: int, spent: int, chunks: list[Any]) -> Names:
+    left = forming.tokens_left(i, i.token_budget // i.spec.ranks, spent, i.coming_rank, chunks)
+    if not s.options.engine.chunked_prefill and 0 < left < r.goal - cached:
+        yield "prompt longer than what is left of the budget"
+    yield from _cut(s, left, r.goal - cached)
+
+
+def _longest_chunk(s: Simulation, r: Request) -> Names:
+    yield from _cut(s, 1 << 40, r.prefill_until - r.prefilled)
+
+
+def _cut(s: Simulation, left: int, wanted: int) -> Names:
+    longest = s.options.engine.longest_chunk
+    if longest is not None and longest < min(left, wanted):
+        yield "chunk as long as one may be"
+
+
+def _end_in_order(s: Simulation, i: Instance, step: Any) -> Names:
+    ending = [r for r, _, _ in step.chunks if r.prefilled == r.prefill_until and r.emitted + 1 == r.output_tokens]
+    for r in step.decodes:
+        if r.emitted == r.output_tokens and any(other.admission < r.admission for other in ending):
+            yield "prefill ended before a decode"
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -403,6 +449,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "tick": _tick,
     "take_turn": _take_turn,
     "prepare_next": _prepare_next,
+    "pause_others": _pause_others,
+    "first_chunk": _first_chunk,
+    "longest_chunk": _longest_chunk,
+    "end_in_order": _end_in_order,
     "form_batch": _always("static batch"),
     "fail_rest": _always("run that stalls"),
 }
@@ -430,6 +480,8 @@ def watched(counts: Counter[str]) -> Iterator[None]:
             assert owners, f"the plain engine has no {name}"
             for owner in owners:
                 watch(owner, name, probe)
+        watch(running_list.InOrder, "take_blocks", _take_blocks)
+        watch(running_list.InOrder, "take_back", _take_back)
         watch(cache.Cache, "take", _take)
         watch(cache.BlockCache, "take", _take_copy)
         watch(cache.BlockCache, "register", _register_copy)

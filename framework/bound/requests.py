@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -145,7 +144,7 @@ def make_pools(setting: Setting) -> list[Pool]:
     """The pools of the cluster, in order. Raises InputError where the model does not fit a pool."""
     workload, model, engine = setting.workload, setting.model, setting.engine
     kv_blocks = [setting.kv_blocks(pool) for pool in setting.cluster.pools]
-    holds = [setting.peak_blocks <= blocks - math.floor(engine.watermark * blocks) for blocks in kv_blocks]
+    holds = [setting.peak_blocks <= engine.largest_request(blocks) for blocks in kv_blocks]
     can = np.any(holds, axis=0) & (workload.input_tokens + workload.output_tokens <= model.max_context)
     prompts, totals = workload.input_tokens[can], (workload.input_tokens + workload.output_tokens)[can]
     many = workload.output_tokens[can] > 1
@@ -173,6 +172,8 @@ def make_pools(setting: Setting) -> list[Pool]:
         whole = batching not in ("decode_first", "unified", "concurrent")
         if ranks > 1 and not whole:  # where one rank has decodes beyond its share, others have all of theirs
             budget += batch
+        if not engine.chunked_prefill and not whole:  # a prompt may be longer than the budget
+            budget = max(budget, stages * extent.kv_tokens)
         if (setting.caches or stages > 1) and whole:
             # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
             # have one that is longer.

@@ -35,6 +35,7 @@ from framework.timing.table import Timing, stack
 from framework.workload import Load, Workload
 
 _LOG_ROWS = 1 << 17
+_UNBOUNDED = 1 << 40  # tokens
 _TREES = ROLE_CHANGE + 1  # one for each kind of event that an instance has
 
 
@@ -109,8 +110,14 @@ def _set_options(
     options["max_context"] = model.max_context
     options["block_tokens"] = engine.block_tokens
     options["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
+    options["least_urgent"] = engine.victim == "least_urgent"
     options["asynchronous"] = engine.asynchronous
     options["admission_wait_steps"] = engine.admission_wait_steps
+    options["by_admission"] = engine.step_order == "admission"
+    options["longest_chunk"] = _UNBOUNDED if engine.longest_chunk is None else engine.longest_chunk
+    options["unchunked"] = not engine.chunked_prefill
+    options["room_for_chunk"] = engine.admission_room == "chunk"
+    options["spares_idle"] = not engine.idle_watermark
     options["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
     options["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
     options["weight_bytes"] = model.weight_bytes
@@ -150,6 +157,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:
         options[name] = space.reserve(2 * size + 1)
     for name in ("heap_at", "turns_at", "finished_at", "output_at"):
         options[name] = space.reserve(count)
+    if options["by_admission"][0]:
+        options["aside_at"] = space.reserve(int(options["most_running"][0]))
 
 
 def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: NDArray[np.int64]) -> None:

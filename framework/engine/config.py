@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,12 +31,18 @@ __all__ = [
 
 Preemption = Literal["recompute", "swap"]
 PrefixUnit = Literal["trace", "engine"]
+Victim = Literal["latest", "least_urgent"]
+StepOrder = Literal["decodes_first", "admission"]
+AdmissionRoom = Literal["prompt", "chunk"]
 FirstToken = Literal["prefill", "decode"]
 Log = Literal["full", "reduced"]
 Implementation = Literal["compiled", "reference"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
 PREFIX_UNITS: tuple[str, ...] = ("trace", "engine")
+VICTIMS: tuple[str, ...] = ("latest", "least_urgent")
+STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
+ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
 IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
@@ -46,11 +53,16 @@ class EngineConfig:
     """How instances form steps and hold KV.
 
     `token_budget`: tokens of one step; `max_batch`: sequences on an instance at once; `block_tokens`: tokens of a KV
-    block; `preemption`: what happens to a victim's KV; `prefix_cache`: keep and share the KV of equal prefixes;
+    block; `preemption`: what happens to a victim's KV; `victim`: who was admitted last, or would be the last of a
+    queue; `prefix_cache`: keep and share the KV of equal prefixes;
     `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
     (above `prefix_stores`, which keep whole ones, always the former);
-    `watermark`: fraction of blocks that admissions leave free; `kv_fraction`: fraction of GPU memory for weights and KV
-    together; `kv_tokens`: KV tokens of an instance, instead of those that fit; `batching`: what goes first in a step;
+    `watermark`: fraction of blocks that admissions leave free; `idle_watermark`: also where nothing runs;
+    `kv_fraction`: fraction of GPU memory for weights and KV together; `kv_tokens`: KV tokens of an instance, instead of
+    those that fit; `batching`: what goes first in a step; `step_order`: of those that run, in a unified step;
+    `longest_chunk`: tokens of a prompt in one step at most, None: as many as the budget has; `chunked_prefill`: a
+    prompt is admitted with what is left of the budget, or else only where that is enough for the whole of it;
+    `admission_room`: unified steps admit a prompt where there are blocks for all of it, or for its first chunk;
     `asynchronous`: a step is formed while the one before it runs, from what was known when that one started;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
     `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
@@ -67,12 +79,18 @@ class EngineConfig:
     max_batch: int = 256
     block_tokens: int = 16
     preemption: Preemption = "recompute"
+    victim: Victim = "latest"
     prefix_cache: bool = False
     prefix_unit: PrefixUnit = "trace"
     watermark: float = 0.01
+    idle_watermark: bool = True
     kv_fraction: float = 0.9
     kv_tokens: int | None = None
     batching: Batching = "decode_first"
+    step_order: StepOrder = "decodes_first"
+    longest_chunk: int | None = None
+    chunked_prefill: bool = True
+    admission_room: AdmissionRoom = "prompt"
     asynchronous: bool = False
     admission_wait_steps: int = 0
     first_token: FirstToken = "prefill"
@@ -91,11 +109,14 @@ class EngineConfig:
         for name, most in (("token_budget", 10**9), ("max_batch", 10**6), ("block_tokens", 10**6)):
             require_count(f"engine.{name}", getattr(self, name), most)
         require_whole("engine.admission_wait_steps", self.admission_wait_steps)
-        for name in ("kv_tokens", "layerwise_tokens"):
+        for name in ("kv_tokens", "layerwise_tokens", "longest_chunk"):
             if getattr(self, name) is not None:
                 require_count(f"engine.{name}", getattr(self, name))
         require_choice("engine.preemption", self.preemption, PREEMPTIONS)
         require_choice("engine.batching", self.batching, BATCHINGS)
+        require_choice("engine.victim", self.victim, VICTIMS)
+        require_choice("engine.step_order", self.step_order, STEP_ORDERS)
+        require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
         require_choice("engine.first_token", self.first_token, FIRST_TOKENS)
         require_choice("engine.log", self.log, LOGS)
         require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
@@ -108,7 +129,7 @@ class EngineConfig:
         require_at_least("engine.watermark", self.watermark, 0)
         if self.watermark >= 1:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
-        for name in ("prefix_cache", "asynchronous"):
+        for name in ("prefix_cache", "asynchronous", "idle_watermark", "chunked_prefill"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
@@ -121,6 +142,10 @@ class EngineConfig:
     def shares_blocks(self) -> bool:
         """Whether prefixes are shared in KV blocks, from their allocation on."""
         return self.prefix_cache and self.prefix_unit == "engine" and not self.prefix_stores.tiers
+
+    def largest_request(self, blocks: int) -> int:
+        """Blocks that one request may have on an instance of so many, where it reserves none."""
+        return blocks - math.floor(self.watermark * blocks) if self.idle_watermark else blocks
 
 
 @dataclass(frozen=True)
@@ -171,6 +196,8 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
         raise InputError(
             "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
         )
+    if not engine.chunked_prefill and any(pool.chunk_schedule is not None for pool in pools):
+        raise InputError("a chunk schedule needs engine.chunked_prefill=true")
     if any(pool.has_ranks and pool.parallelism.pp > 1 for pool in pools):
         raise InputError(
             "pipeline stages and ranks with requests of their own do not go together;"

@@ -46,7 +46,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         increment_s *= slowdown
     first_s += inst.swap_bytes / inst.host_bytes_s
     if unlikely(s.options.speculates):
-        first_s += slowdown * (step.depth * draft_s(s, i))
+        first_s += slowdown * (step.depth * draft_s(s, i, decodes, step.context - decodes * (1 + step.depth)))
     if unlikely(inst.load_s > 0.0):
         first_s = with_loads_s(s, i, first_s)
     return first_s, increment_s, straight
@@ -74,7 +74,7 @@ def _longest_context(s: State, i: int) -> int:
     inst = s.instances[i]
     ahead = inst.decode_steps + 1 + s.step[i].depth
     longest = 0
-    for j in range(inst.running):
+    for j in range(inst.running - inst.paused):
         longest = max(longest, s.requests[s.lists[inst.running_at + j]].offset + ahead)
     return longest
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODING
+from framework.codes import DECODING, PAUSED
 from framework.compiler.decorators import compiled
 from framework.engine.attach import attach_at, words_of
 from framework.engine.mechanisms.prefix_cache import matched_blocks
@@ -67,7 +67,8 @@ class MemoryInspection:
         return _generated_tokens(self.requests, self.instances, ids)
 
     def kv_tokens(self, ids: Integers) -> Integers:
-        return self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
+        counted = self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
+        return np.where(self.requests["state"][ids] == PAUSED, self.requests["kv"][ids], counted)
 
     def cached_tokens(self, ids: Integers, r: int) -> Integers:
         return _cached_tokens(self._words, ids, r)

@@ -15,6 +15,7 @@ from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.migration import cancel_migration
+from framework.engine.mechanisms.pausing import resume
 from framework.engine.mechanisms.sm_sharing import streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import append, queue_pop
@@ -44,6 +45,7 @@ def drop_all(s: State, i: int) -> None:
     catch_up_one(s, i)
     if s.instances[i].busy and s.step[i].decodes > 0 and s.step[i].grown > s.step[i].done:
         free(s, i, blocks_of_next_step(s, i))  # of the step under way
+    resume(s, i)
     for j in range(s.options.instances):  # first, so that room that comes free does not start their copies
         _drop_incoming(s, i, j)
     _drop_copies(s, i)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.compiler.decorators import inner
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.state import State
 
 
@@ -24,14 +24,23 @@ def fits(s: State, i: int, r: int) -> bool:
     """Whether r's peak KV could ever be admitted to i, and is not more than i reserves."""
     inst = s.instances[i]
     peak = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
-    largest = inst.reserve_blocks if inst.reserve_blocks > 0 else inst.total_blocks - inst.watermark
-    return blocks_for(s, peak) <= largest
+    largest = inst.total_blocks if s.options.spares_idle else inst.total_blocks - inst.watermark
+    return blocks_for(s, peak) <= (inst.reserve_blocks if inst.reserve_blocks > 0 else largest)
 
 
 @inner
 def available(s: State, i: int) -> int:
     """Blocks that can be taken: free ones, and those of cached prefixes that nobody references."""
     return s.instances[i].free_blocks + s.instances[i].evictable_blocks
+
+
+@inner
+def watermark_of(s: State, i: int) -> int:
+    """Blocks that whoever comes to i leaves available."""
+    inst = s.instances[i]
+    if unlikely(s.options.spares_idle) and inst.running + inst.prefilling == 0:
+        return 0
+    return inst.watermark
 
 
 @inner
@@ -66,4 +75,4 @@ def seats(s: State, i: int) -> int:
 def has_room(s: State, i: int, blocks: int) -> bool:
     """Whether KV of `blocks` blocks and its request may come to i."""
     inst = s.instances[i]
-    return seats(s, i) < inst.max_batch and available(s, i) - blocks >= inst.watermark
+    return seats(s, i) < inst.max_batch and available(s, i) - blocks >= watermark_of(s, i)

@@ -40,7 +40,7 @@ def free_kv(s: State, i: int, r: int) -> None:
     """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
     if unlikely(s.options.shares_early) and q.caches:  # what it has generated too; nobody can have asked for it before
-        register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv)
+        register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
     add_kv_tokens(s, i, -q.kv, sim.now_s)
     free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)
     if q.shared > 0:
@@ -51,3 +51,4 @@ def free_kv(s: State, i: int, r: int) -> None:
     q.shared = 0
     q.registered = 0
     q.caches = False
+    q.accepted = 0

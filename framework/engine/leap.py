@@ -68,7 +68,7 @@ def growth(s: State, i: int, from_step: int, steps: int) -> int:
     if inst.reserve_blocks > 0:
         return 0
     rounds = steps // block
-    count = rounds * inst.running
+    count = rounds * (inst.running - inst.paused)
     phase = from_step % block
     for _ in range(steps - rounds * block):
         count += s.lists[inst.growth_at + phase]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from framework.codes import FAILED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
-from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats
+from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats, watermark_of
 from framework.engine.kv_cache import allocate, free_kv
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.speculation import kv_of_next_step
-from framework.engine.queues import append
+from framework.engine.queues import append, is_before
 from framework.engine.requests import end_request, queue_again, remove_prefilling, remove_running, start_decoding
 from framework.engine.state import State
 from framework.policy.hooks import ROUTE_PREFILL
@@ -18,8 +18,10 @@ from framework.policy.hooks import ROUTE_PREFILL
 
 @inner
 def preemption_victim(s: State, i: int) -> int:
-    """The running or prefilling request of i that was admitted last."""
+    """The running or prefilling request of i that was admitted last, or is the least urgent."""
     inst = s.instances[i]
+    if unlikely(s.options.least_urgent):
+        return _least_urgent(s, i)
     chosen, latest = -1, -1
     for j in range(inst.running):
         r = s.lists[inst.running_at + j]
@@ -29,6 +31,22 @@ def preemption_victim(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:
             chosen, latest = r, s.requests[r].admission
+    return chosen
+
+
+@inner
+def _least_urgent(s: State, i: int) -> int:
+    """The running or prefilling request of i that would be the last of a queue."""
+    inst = s.instances[i]
+    chosen = -1
+    for j in range(inst.running):
+        r = s.lists[inst.running_at + j]
+        if chosen < 0 or is_before(s, chosen, r):
+            chosen = r
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        if chosen < 0 or is_before(s, chosen, r):
+            chosen = r
     return chosen
 
 
@@ -87,7 +105,7 @@ def swap_in(s: State, i: int) -> None:
         r = inst.swapped_head
         q = s.requests[r]
         blocks = blocks_of(s, i, kv_of_next_step(s, i, r, q.kv))  # those of its next tokens too
-        if seats(s, i) >= inst.max_batch or available(s, i) - blocks < inst.watermark:
+        if seats(s, i) >= inst.max_batch or available(s, i) - blocks < watermark_of(s, i):
             break
         inst.swapped_head = q.next
         inst.swapped -= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framework.codes import PREFILLING, UNIFIED
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, seats
+from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, seats, watermark_of
 from framework.engine.kv_cache import allocate
 from framework.engine.mechanisms.data_parallel import (
     choose_rank,
@@ -40,18 +40,18 @@ def form_chunks(s: State, i: int, budget: int) -> int:
     while j < inst.prefilling:
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, left)))
+        chunk = max(0, min(q.prefill_until - q.prefilled, largest_chunk(s, i, q.prefilled, left)))
         if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        _note_chunk(s, i, j, chunk)
+        note_chunk(s, i, j, chunk)
         left -= chunk
         j += 1
     while left > 0:
-        chunk = _admit_head(s, i, left, False, False)
+        chunk = admit_head(s, i, left, False, False)
         if chunk == 0:
             break
         left -= chunk
-    return max(0, budget) - max(0, left)
+    return budget - left
 
 
 @inner
@@ -63,16 +63,16 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
     while j < inst.prefilling:
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, left_on(s, i, q.rank))))
+        chunk = max(0, min(q.prefill_until - q.prefilled, largest_chunk(s, i, q.prefilled, left_on(s, i, q.rank))))
         if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        _note_chunk(s, i, j, chunk)
+        note_chunk(s, i, j, chunk)
         spend(s, i, q.rank, chunk)
         tokens += chunk
         j += 1
     while True:
         rank = choose_rank(s, i)
-        chunk = _admit_head(s, i, left_on(s, i, rank), False, False)
+        chunk = admit_head(s, i, left_on(s, i, rank), False, False)
         if chunk == 0:
             break
         spend(s, i, rank, chunk)
@@ -86,19 +86,20 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
     inst = s.instances[i]
     begin_step(s, i)
     most = share(s, i, budget)
+    s.step[i].decode_tokens = inst.token_budget - budget
     tokens, load, j = 0, 0, 0
     while j < inst.prefilling:
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        chunk = max(0, min(q.prefill_until - q.prefilled, _largest_chunk(s, i, q.prefilled, most - load)))
+        chunk = max(0, min(q.prefill_until - q.prefilled, largest_chunk(s, i, q.prefilled, most - load)))
         if chunk > 0 and not _extend(s, i, r, q.prefilled + chunk):
             break
-        _note_chunk(s, i, j, chunk)
+        note_chunk(s, i, j, chunk)
         tokens += chunk
         load = load_after(s, i, load, chunk)
         j += 1
     while load < most:
-        chunk = _admit_head(s, i, most - load, False, False)
+        chunk = admit_head(s, i, most - load, False, False)
         if chunk == 0:
             break
         tokens += chunk
@@ -107,17 +108,18 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
 
 
 @inner
-def _largest_chunk(s: State, i: int, done: int, left: int) -> int:
+def largest_chunk(s: State, i: int, done: int, left: int) -> int:
     """Tokens that a request with `done` prefilled may add, by the schedule, where its step's budget has `left`."""
     inst = s.instances[i]
+    most = min(left, s.options.longest_chunk)
     if inst.chunk_stages == 0:
-        return left
+        return most
     stage = min(done // inst.stage_tokens, inst.chunk_stages - 1)
     size = s.lists[inst.chunk_sizes_at + stage]
     if unlikely(inst.stages > 0):
-        decodes = inst.running * (1 + s.step[i].depth)
-        return min(left, share(s, i, size - decodes) - (share(s, i, inst.token_budget - decodes) - left))
-    return min(left, size - (inst.token_budget // max(1, inst.ranks) - left))
+        decodes = s.step[i].decode_tokens
+        return min(most, share(s, i, size - decodes) - (share(s, i, inst.token_budget - decodes) - left))
+    return min(most, size - (inst.token_budget // max(1, inst.ranks) - left))
 
 
 @inner
@@ -139,7 +141,7 @@ def _extend(s: State, i: int, r: int, tokens: int) -> bool:
 
 
 @inner
-def _note_chunk(s: State, i: int, j: int, chunk: int) -> None:
+def note_chunk(s: State, i: int, j: int, chunk: int) -> None:
     """The step that is being formed computes so many tokens of number j of i's prefilling order."""
     inst = s.instances[i]
     r = s.lists[inst.prefilling_at + j]
@@ -159,12 +161,12 @@ def form_whole_prompts(s: State, i: int, budget: int) -> int:
         q = s.requests[r]
         if not _extend(s, i, r, q.prefill_until):
             break
-        _note_chunk(s, i, j, q.prefill_until - q.prefilled)
+        note_chunk(s, i, j, q.prefill_until - q.prefilled)
         tokens += q.prefill_until - q.prefilled
         load = load_after(s, i, load, q.prefill_until - q.prefilled)
         j += 1
     while True:
-        chunk = _admit_head(s, i, share(s, i, budget) - load, True, load == 0)
+        chunk = admit_head(s, i, share(s, i, budget) - load, True, load == 0)
         if chunk == 0:
             break
         tokens += chunk
@@ -177,7 +179,7 @@ def form_batch(s: State, i: int, budget: int) -> int:
     """Whole prompts of the batch in order, within the budget or one; the batch is made here if there is none."""
     inst = s.instances[i]
     if inst.prefilling == 0:
-        while _admit_head(s, i, 0, True, True) > 0:
+        while admit_head(s, i, 0, True, True) > 0:
             pass
     begin_step(s, i)
     most = share(s, i, budget)
@@ -190,7 +192,7 @@ def form_batch(s: State, i: int, budget: int) -> int:
             full, chunk = True, 0
         elif not _extend(s, i, r, q.prefill_until):
             break
-        _note_chunk(s, i, j, chunk)
+        note_chunk(s, i, j, chunk)
         tokens += chunk
         load = load_after(s, i, load, chunk)
         j += 1
@@ -198,7 +200,7 @@ def form_batch(s: State, i: int, budget: int) -> int:
 
 
 @inner
-def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
+def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     """Admit the first of i's queue if seats, blocks and budget allow; the tokens of its chunk, 0 if not admitted."""
     inst, sim = s.instances[i], s.sim
     r = inst.waiting_root
@@ -212,16 +214,22 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     tokens = q.prefill_until - cached
     if whole and tokens > budget and not first:
         return 0
-    chunk = tokens if whole else min(tokens, _largest_chunk(s, i, cached, budget))
+    chunk = tokens if whole else min(tokens, largest_chunk(s, i, cached, budget))
+    if unlikely(s.options.unchunked) and not whole:
+        chunk = _unbroken(s, i, tokens, budget)
     if chunk <= 0:
         return 0
+    kv = cached + chunk if inst.mode == UNIFIED else q.prefill_until
     shared = cached_among(s, i, r, run) * s.options.hash_blocks
     left = available(s, i) - inst.late_blocks - unreferenced_among(s, i, r, run)
-    if left - blocks_of(s, i, q.prefill_until) + shared < inst.watermark:
+    needed = q.prefill_until
+    if unlikely(s.options.room_for_chunk) and inst.running + inst.prefilling > 0:
+        needed = kv
+    if left - blocks_of(s, i, needed) + shared < watermark_of(s, i):
         return 0
     queue_pop(s, i)
     reference_prefix(s, i, r, run)
-    q.kv = cached + chunk if inst.mode == UNIFIED else q.prefill_until
+    q.kv = kv
     allocate(s, i, blocks_of(s, i, q.kv) - shared)
     if unlikely(s.options.tiers > 0):
         load_prefix(s, i, r)
@@ -231,7 +239,7 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     q.prefilled = cached
     q.caches = True
     s.lists[inst.prefilling_at + inst.prefilling] = r
-    _note_chunk(s, i, inst.prefilling, chunk)
+    note_chunk(s, i, inst.prefilling, chunk)
     inst.prefilling += 1
     if unlikely(inst.ranks > 0):
         put_on_rank(s, i, r)
@@ -245,3 +253,15 @@ def _admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
         q.prefill_instance = i
         q.cached_tokens = cached
     return int(chunk)
+
+
+@inner
+def _unbroken(s: State, i: int, tokens: int, left: int) -> int:
+    """The first chunk of a prompt that lacks so many tokens, where `left` are left of its budget; 0: not in this step.
+
+    It is cut for the longest chunk alone, and may exceed a budget of which nothing is spent.
+    """
+    inst = s.instances[i]
+    chunk = min(tokens, s.options.longest_chunk)
+    whole = share(s, i, inst.token_budget // max(1, inst.ranks))
+    return chunk if chunk <= left or 0 < left == whole else 0

@@ -10,7 +10,8 @@ from framework.engine.state import State
 
 
 @inner
-def _before(s: State, a: int, b: int) -> bool:
+def is_before(s: State, a: int, b: int) -> bool:
+    """Whether request a comes before b in a queue."""
     x, y = s.requests[a], s.requests[b]
     return x.key < y.key or (x.key == y.key and x.queue_number < y.queue_number)
 
@@ -22,7 +23,7 @@ def _meld(s: State, a: int, b: int) -> int:
         return b
     if b < 0:
         return a
-    if _before(s, b, a):
+    if is_before(s, b, a):
         a, b = b, a
     s.requests[b].next = s.requests[a].child
     s.requests[a].child = b

@@ -55,6 +55,7 @@ REQUEST = record(
     ("split", "i8"),  # token before which it is routed again, 0: none, or it has been passed
     ("kv", "i8"),  # KV tokens held; while it prefills, those that it has blocks for (while it decodes: see `offset`)
     ("offset", "i8"),  # while it decodes: its KV tokens are offset + decode_steps of its instance
+    ("accepted", "i8"),  # drafts that its last decode step accepted, where it decodes
     ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
     ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
     # Its prefix.
@@ -68,6 +69,7 @@ REQUEST = record(
     ("fetched_to", "i4"),  # block behind the last one
     # What results tell of it; NaN or -1 where it has not happened.
     ("unstamped", "b1"),  # 1: its first token is stamped at the end of its next decode step
+    ("waits", "b1"),  # 1: it decodes, and the step that is being formed has no tokens left for it
     ("previous_token_s", "f8"),  # time of the last token before its present stay on an instance
     ("prefill_instance", "i4"),  # where it was first admitted
     ("decode_instance", "i4"),  # where it last began to decode
@@ -114,10 +116,12 @@ INSTANCE = record(
     ("switching", "b1"),  # 1: a running request's migration is due to switch
     ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step
     ("preempted", "b1"),  # 1: the step that is being formed preempted
+    ("disordered", "b1"),  # 1: its running order may not be that of admission
     # Who is there, counted in requests.
     ("queued", "i8"),  # waiting for their prefill, in the queue and in the inbox
     ("prefilling", "i8"),  # in the prefilling order
     ("running", "i8"),  # decoding
+    ("paused", "i8"),  # of these, the last ones, which the present step has no tokens for
     ("joining", "i8"),  # with KV here, joining at the next boundary
     ("reserved", "i8"),  # seats held for transfers and migrations on their way here
     ("swapped", "i8"),  # swapped out

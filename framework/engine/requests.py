@@ -40,25 +40,35 @@ def start_prefilling(s: State, i: int, r: int) -> None:
 @inner
 def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     """Append r to the running order of i; its KV (kv tokens) is there already."""
-    step = s.step[i]
     q, inst = s.requests[r], s.instances[i]
-    q.state = DECODING
     q.instance = i
     q.decode_instance = i
+    s.lists[inst.running_at + inst.running] = r
+    if unlikely(s.options.by_admission) and inst.running > 0:
+        inst.disordered |= s.requests[s.lists[inst.running_at + inst.running - 1]].admission > q.admission
+    take_part(s, i, inst.running, kv)
+    inst.running += 1
+    load_changed(s, i)
+    inst.decode_kv += kv
+
+
+@inner
+def take_part(s: State, i: int, j: int, kv: int) -> None:
+    """Number j of i's running order, which has `kv` KV tokens, decodes from the next step of i on."""
+    step, inst = s.step[i], s.instances[i]
+    r = s.lists[inst.running_at + j]
+    q = s.requests[r]
+    q.state = DECODING
     q.offset = kv - inst.decode_steps
     q.join_step = inst.decode_steps
     finish = inst.decode_steps + s.lists[s.options.output_at + r] - q.emitted
     if unlikely(q.split > 0):
         finish = min(finish, inst.decode_steps + q.split - q.input_tokens - q.emitted)
-    s.lists[inst.running_at + inst.running] = r
-    s.lists[inst.finish_at + inst.running] = finish
+    s.lists[inst.finish_at + j] = finish
     if inst.reserve_blocks == 0:
         s.lists[inst.growth_at + _phase(s, q.offset)] += 1
     if unlikely(inst.ranks > 0):
         count_decode(s, i, r, 1)
-    inst.running += 1
-    load_changed(s, i)
-    inst.decode_kv += kv
     step.next_finish = min(step.next_finish, finish)
     if q.unstamped:
         inst.unstamped += 1
@@ -67,6 +77,13 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
 @inner
 def stop_decoding(s: State, i: int, r: int) -> None:
     """At a boundary: write down what r decoded here and take it out of i's counts, but not out of the list."""
+    sit_out(s, i, r)
+    s.instances[i].decode_kv -= s.requests[r].kv
+
+
+@inner
+def sit_out(s: State, i: int, r: int) -> None:
+    """At a boundary: r decodes no more, or not in the next steps of i; write down what it decoded here."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim
     q.kv = q.offset + inst.decode_steps
     if inst.decode_steps > q.join_step:
@@ -85,7 +102,6 @@ def stop_decoding(s: State, i: int, r: int) -> None:
         s.lists[inst.growth_at + _phase(s, q.offset)] -= 1
     if unlikely(inst.ranks > 0):
         count_decode(s, i, r, -1)
-    inst.decode_kv -= q.kv
     if q.unstamped:
         inst.unstamped -= 1
 
@@ -149,6 +165,22 @@ def finish_decodes(s: State, i: int) -> None:
             s.lists[inst.finish_at + kept] = finish
             step.next_finish = min(step.next_finish, finish)
             kept += 1
+
+
+@inner
+def finish_decodes_before(s: State, i: int, admission: int) -> None:
+    """The same of those alone that have emitted all their tokens and were admitted before that number."""
+    inst = s.instances[i]
+    j = 0
+    while j < inst.running:
+        r = s.lists[inst.running_at + j]
+        q = s.requests[r]
+        emitted = q.offset + inst.decode_steps - q.input_tokens + 1
+        if q.admission < admission and emitted == s.lists[s.options.output_at + r]:
+            remove_running(s, i, r)
+            end_with_kv(s, i, r)
+        else:
+            j += 1
 
 
 @inner
@@ -218,12 +250,13 @@ def _count_waiting(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_again(s: State, i: int, r: int) -> None:
-    """Let r, preempted, wait at i before all others."""
+    """Let r, preempted, wait at i before all others, or at its old place among them."""
     q = s.requests[r]
     q.instance = i
     q.state = WAITING
-    q.key = -np.inf
-    q.queue_number = -s.sim.preemptions
+    if not unlikely(s.options.least_urgent):
+        q.key = -np.inf
+        q.queue_number = -s.sim.preemptions
     _count_waiting(s, i, r)
     queue_push(s, i, r)
     wake(s, i)

@@ -24,6 +24,7 @@ from framework.engine.mechanisms.asynchronous import prepare_next
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.roles import proceed
+from framework.engine.mechanisms.running_list import form_in_order
 from framework.engine.mechanisms.sm_sharing import start_prefill_step, streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth
 from framework.engine.preemption import preempt, preemption_victim, swap_in
@@ -56,7 +57,9 @@ def schedule(s: State, i: int) -> None:
         prefill_tokens = form_whole_prompts(s, i, inst.token_budget)
     elif inst.mode == STATIC and inst.prefilling > 0:
         prefill_tokens = form_batch(s, i, inst.token_budget)
-    if prefill_tokens == 0:
+    if unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside:
+        decodes, prefill_tokens = form_in_order(s, i)
+    elif prefill_tokens == 0:
         decodes = _form_decodes(s, i)
         if unlikely(beside):
             _form_stream(s, i)

@@ -34,6 +34,11 @@ STEP = record(
     ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
     ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
+    # While it is being formed.
+    ("decode_tokens", "i8"),  # tokens of its decodes so far
+    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
+    ("next_decode", "i8"),  # where the running order has been gone through ...
+    ("next_prefill", "i8"),  # ... and the prefilling order
 )
 
 # The prefill step that runs beside an instance's decodes, if one does.
@@ -66,6 +71,7 @@ OPTIONS = record(
     ("heap_at", "i8"),  # heap of copies under way
     ("turns_at", "i8"),  # heap of later turns whose arrival is known
     ("finished_at", "i8"),  # requests that have finished, in the order of their ends
+    ("aside_at", "i8"),  # decodes put aside while an instance's running order is put in another
     ("output_at", "i8"),  # true output lengths, tokens: never in a view
     ("leaping_at", "i8"),  # instances whose present leap spans several steps
     # The front end.
@@ -83,6 +89,7 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
+    ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
     ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
     ("hash_at", "i8"),  # names of the blocks of all requests that can be shared
@@ -95,6 +102,11 @@ OPTIONS = record(
     # Steps.
     ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
     ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
+    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission, 0: decodes first
+    ("longest_chunk", "i8"),  # tokens of a prompt in one step, at most
+    ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
+    ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
+    ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.duration import step_duration
 from framework.engine.leap import advance, begin_leap, end_leap, steps_until_decision
+from framework.engine.mechanisms.pausing import paused_kv
 from framework.engine.mechanisms.pipeline_parallel import count_bubbles
 from framework.engine.mechanisms.sm_sharing import count_busy, streaming
 from framework.engine.state import State
@@ -13,7 +14,8 @@ from framework.timing.table import StepTables, extrapolation
 
 @inner
 def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
-    """Start the step that has been formed: `decodes` running requests (all or none) and the chunks that are noted.
+    """Start the step that has been formed: `decodes` running requests, all that are not paused or none, and the chunks
+    that are noted.
 
     If nothing but decoding is going on, its leap goes on to the first decision.
     """
@@ -23,7 +25,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     step.decodes = decodes
     step.prefill_tokens = prefill_tokens
     step.widest_tokens = prefill_tokens
-    step.context = inst.decode_kv + decodes * (1 + step.depth) if decodes > 0 else 0
+    step.context = inst.decode_kv - paused_kv(s, i) + decodes * (1 + step.depth) if decodes > 0 else 0
     step.start_s = s.sim.now_s
     step.first_s, step.increment_s, straight = step_duration(s, i, decodes, prefill_tokens)
     steps = 1
@@ -47,7 +49,7 @@ def _may_leap(s: State, i: int) -> bool:
 @inner
 def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
     inst = s.instances[i]
-    for j in range(inst.running):
+    for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
         if q.unstamped:
             q.unstamped = False

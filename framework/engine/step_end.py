@@ -15,12 +15,19 @@ from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.asynchronous import note_late
 from framework.engine.mechanisms.data_parallel import count_prefill
+from framework.engine.mechanisms.pausing import resume
 from framework.engine.mechanisms.prefix_cache import register_prefix
 from framework.engine.mechanisms.prefix_tiers import keep_prefix
 from framework.engine.mechanisms.sm_sharing import complete_prefill_step
 from framework.engine.mechanisms.speculation import emit_accepted
 from framework.engine.queues import load_changed
-from framework.engine.requests import end_request, end_with_kv, finish_decodes, start_decoding
+from framework.engine.requests import (
+    end_request,
+    end_with_kv,
+    finish_decodes,
+    finish_decodes_before,
+    start_decoding,
+)
 from framework.engine.state import State
 from framework.engine.step import complete_step
 from framework.engine.transfers import call_back, join, send, start_transfers
@@ -36,10 +43,13 @@ def finish_step(s: State, i: int) -> None:
     inst.frees_memory = False
     if unlikely(s.options.speculates):
         emit_accepted(s, i)
+    resume(s, i)
     free_blocks, taken_seats = available(s, i), seats(s, i)
     if prefilled:
         inst.changed = True
         _add_chunks(s, i)
+        if unlikely(s.options.by_admission):
+            _end_in_order(s, i)
     if s.step[i].decodes > 0 and inst.decode_steps >= s.step[i].next_finish:
         inst.changed = True
         finish_decodes(s, i)
@@ -85,6 +95,35 @@ def _add_chunks(s: State, i: int) -> None:
 
 
 @inner
+def _end_in_order(s: State, i: int) -> None:
+    """End requests of which this step's chunk gave the last token, in chunk order, and before each of them the decodes
+    that were admitted before it and end too.
+    """
+    inst = s.instances[i]
+    kept = 0
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        q = s.requests[r]
+        computed = q.prefilled == q.prefill_until and q.split != q.prefill_until
+        if computed and q.emitted + 1 == s.lists[s.options.output_at + r]:
+            finish_decodes_before(s, i, q.admission)
+            inst.prefilling -= 1
+            _end_prefill(s, i, r, False)
+        else:
+            s.lists[inst.prefilling_at + kept] = r
+            kept += 1
+
+
+@inner
+def _end_prefill(s: State, i: int, r: int, beside: bool) -> None:
+    """r, taken out of i's prefilling order, has all of its prompt computed."""
+    if unlikely(s.instances[i].ranks > 0):
+        count_prefill(s, i, r, -1)
+    _emit_from_prefill(s, r)
+    _decode_somewhere(s, i, r, beside)
+
+
+@inner
 def _complete_prefills(s: State, i: int, beside: bool) -> None:
     """Requests whose prompt is computed emit a token, in chunk order, and decode here or elsewhere; of those that are
     split here the rest is prefilled elsewhere.
@@ -100,10 +139,7 @@ def _complete_prefills(s: State, i: int, beside: bool) -> None:
             leaves = _prefill_elsewhere(s, i, r)
         elif leaves:
             inst.prefilling -= 1
-            if unlikely(inst.ranks > 0):
-                count_prefill(s, i, r, -1)
-            _emit_from_prefill(s, r)
-            _decode_somewhere(s, i, r, beside)
+            _end_prefill(s, i, r, beside)
         if not leaves:
             s.lists[inst.prefilling_at + kept] = r
             kept += 1

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from framework.engine.config import EngineConfig
+from framework.engine.mechanisms.speculation import Speculation
 from framework.engine.reference import links, loop
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Channel, Copy
@@ -187,6 +188,36 @@ def test_migrations_and_their_tails_share_the_receiver() -> None:
     assert (result.instances["transferred_bytes"] / TOKEN_BYTES).tolist() == [14, 0, 14]
 
 
+class MigratingTwo(Policy):
+    """Requests 1 and 2 of instance 0 begin to move to instance 1 at 2.5 s."""
+
+    tick_s = 2.5
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        return 0
+
+    def on_tick(self, cluster: Cluster) -> list[Migrate]:
+        return [Migrate(1, 1), Migrate(2, 1)] if cluster.now_s < 3 else []
+
+
+def test_a_decode_that_waits_for_tokens_is_copied_meanwhile() -> None:
+    """A step has 3 tokens, a decode takes 2 with its draft, so that the third of three decodes waits.
+
+    At 2.5 s it has 1 token, which has come at 4.5 s; the second one has 2, which have come at 5.5 s, over a link of 1
+    token/s. The third moves at 5 s, and emits its last 7 tokens from 6 s on. The second moves at 6 s with 6 tokens:
+    four more take until 10 s, and two are left to decode.
+    """
+    cluster = tuple(
+        PoolSpec(f"p{k}", "mixed", 1, server("gpu", 2000), link_bytes_s=1.0 * TOKEN_BYTES) for k in range(2)
+    )
+    drafts = Speculation(depth=1, draft_cost=0.0)
+    engine = replace(ENGINE, token_budget=3, batching="unified", step_order="admission", speculation=drafts)
+    workload = Workload(np.zeros(3), np.ones(3, int), np.full(3, 8))
+    result = played(workload, ClusterSpec(cluster, LinkSpec(1.0)), MigratingTwo, engine)
+    assert result.requests["migrations"].tolist() == [0, 1, 1]
+    assert result.requests["end_s"].tolist() == pytest.approx([8, 12, 12], abs=NEAR)
+
+
 def test_a_fabric_needs_copies_that_share_it() -> None:
     gpu = server("gpu", 2000)
     with pytest.raises(InputError, match=r"choose cluster\.link_sharing=fair"):
@@ -270,7 +301,7 @@ def test_copies_are_sent_whole_and_links_are_used(exact: bool, monkeypatch: pyte
         ledger = Ledger()
         with monkeypatch.context() as patch:
             watch(ledger, patch)
-            scenario = drawn(list(BROAD)[number % len(BROAD)] if exact else "scenarios", 700 + number, exact)
+            scenario = drawn(list(BROAD)[number % len(BROAD)] if exact else "scenarios", 1100 + number, exact)
             loop.run(scenario.simulation(RuledHooks(Ruler(scenario.rules))))
         for copy in ledger.ended:
             fastest = max(scenario.cluster.link_bytes_s)

@@ -96,3 +96,20 @@ def test_accepted_drafts_lengthen_their_rank() -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(InputError, match="rank_choice must be one of even, kv, requests, round_robin"):
         PoolSpec("all", "mixed", 1, GPU, rank_choice="least")  # type: ignore[arg-type]
+
+
+def test_decodes_that_waited_on_another_rank_give_way_in_their_order() -> None:
+    """Ranks a, c, e | b, d, f, each of 3 tokens a step, of which a decode takes 2 with its draft; 18 blocks.
+
+    e and f wait while two decode on their ranks. b ends at 2 s, so that f decodes and e does not. At 3 s f, which was
+    admitted behind e, finds 3 + 3 + 3 + 2 + 1 tokens and the 6 of this step there: it gives way itself. e does for d at
+    4 s. Both start again at 6 s.
+    """
+    rows: Rows = [(1, 6), (1, 2), (1, 6), (1, 6), (1, 6), (1, 6)]
+    drafts = Speculation(depth=1, draft_cost=0.0)
+    options: dict[str, Any] = {"batching": "unified", "step_order": "admission", "speculation": drafts, "kv_tokens": 18}
+    one = scenario(rows, StepRow(base_s=1.0), budget=6, rank_choice="round_robin", **options)
+    assert times(one)[1] == [1, 2]
+    assert times(one)[4:] == [[1, 7, 8, 9, 10, 11], [1, 3, 7, 8, 9, 10]]
+    kv_token_s = 6 + 6 + 8 + (3 + 3 + 3 + 1) + 12 + 15 + 5 + 5 + 7 + 9 + 5
+    assert run_engine(one)[0].instances["kv_token_s"].tolist() == [kv_token_s]

@@ -48,6 +48,9 @@ EVENTS = (
     *("tick between two steps", "several schedule at one time", "hit what another has generated"),
     *("hit what it has generated itself", "hit a block that is yet to be computed", "block evicted"),
     *("known block enters beside another", "one of several blocks of a name evicted"),
+    *("decode that waits for tokens", "decode preempted for a chunk", "tokens given to another are taken back"),
+    *("admitted for its first chunk alone", "admitted below the watermark", "chunk as long as one may be"),
+    *("prompt longer than what is left of the budget", "prefill ended before a decode"),
 )
 
 

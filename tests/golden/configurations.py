@@ -161,6 +161,24 @@ _MECHANISMS = {
     "recompute": Golden(_TIGHT, positive=("preemptions",)),
     "swap": Golden(_TIGHT + "engine.preemption=swap", positive=("preemptions",), unlike="recompute"),
     "preempted_decodes": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.preemption=swap", positive=("preemptions",)),
+    "one_list": Golden(
+        _CACHED + "engine.kv_tokens=4096 trace.arrivals.rate=16 engine.longest_chunk=96 engine.admission_room=chunk "
+        "engine.watermark=0.0625 engine.victim=least_urgent policy.order=shortest_prompt",
+        positive=("preemptions", "cache_hit_rate"),
+        unlike="two_lists",
+    ),
+    "two_lists": Golden(
+        _CACHED + "engine.kv_tokens=4096 trace.arrivals.rate=16 engine.longest_chunk=96 engine.admission_room=chunk "
+        "engine.watermark=0.0625 engine.step_order=decodes_first engine.idle_watermark=true "
+        "policy.order=shortest_prompt",
+        positive=("preemptions", "cache_hit_rate"),
+    ),
+    "whole_prompts": Golden(
+        _CACHED + "engine.chunked_prefill=false engine.token_budget=512 engine.speculation.depth=2 "
+        "+engine.speculation.acceptance=0.75",
+        positive=("cache_hit_rate", "accepted_per_step"),
+        unlike="prefix_cache",
+    ),
     "asynchronous": Golden(_CACHED.replace("server=none", "server=vllm_v1"), unlike="prefix_cache"),
     "prefix_cache": Golden(_CACHED, positive=("cache_hit_rate",)),
     "prefix_trace_blocks": Golden(

@@ -57,7 +57,7 @@ def crowded(draw: Draw) -> Scenario:
         )
         for number, pool in enumerate(scenario.cluster.pools)
     ]
-    return replace(
+    crowd = replace(
         scenario,
         workload=replace(
             without_prefixes(workload),
@@ -68,6 +68,41 @@ def crowded(draw: Draw) -> Scenario:
         cluster=with_pools(scenario, pools),
         rules=replace(scenario.rules, batching=draw.one(["", "", "mode"])),
     )
+    return _in_line(Draw(scenario.seed, len(workload), 10), crowd)
+
+
+def _in_line(draw: Draw, scenario: Scenario) -> Scenario:
+    """In some of these long prompts go on, a few tokens a step, before others that decode or prefill behind them."""
+    if draw.chance(0.4):
+        return scenario
+    count, longest = draw.integer(24, 32), draw.one([2, 30])  # tokens of an output
+    prompts = [draw.one([draw.integer(1, 8), draw.integer(9, 24)]) for _ in range(count)]
+    outputs = [1 if prompt > 8 and draw.chance(0.7) else draw.integer(1, longest) for prompt in prompts]
+    arrival_s = draw.dyadic(8, 40, -8) * np.cumsum([draw.one([0, 0, 1, 2]) for _ in range(count)])
+    urgency = np.arange(count) // draw.integer(3, 6)  # of those that come later
+    workload = Workload(arrival_s, np.array(prompts), np.array(outputs), priority=urgency)
+    engine = replace(
+        scenario.engine,
+        block_tokens=draw.one([1, 2, 4]),
+        kv_tokens=draw.one([40, 48]),
+        max_batch=draw.integer(5, 8),
+        token_budget=draw.one([10, 20, 64]),
+        step_order="admission",
+        preemption=draw.one(["recompute", "recompute", "recompute", "swap"]),
+        victim=draw.one(["latest", "least_urgent", "least_urgent", "least_urgent"]),
+        longest_chunk=draw.integer(1, 6),
+        admission_room=draw.one(["prompt", "chunk", "chunk"]),
+        admission_wait_steps=0,
+        speculation=Speculation() if draw.chance(0.7) else scenario.engine.speculation,
+    )
+    pools = [
+        replace(pool, chunk_schedule=None, reserve_tokens=None, role=role)
+        for pool, role in zip(scenario.cluster.pools, ALONE, strict=False)
+    ]
+    rules = replace(
+        scenario.rules, batching="", roles=0, prioritize=draw.one(["hash", "priority"]), split_at="", admit=""
+    )
+    return replace(scenario, workload=workload, engine=engine, cluster=with_pools(scenario, pools), rules=rules)
 
 
 def severed(draw: Draw, exact: bool = True) -> Scenario:

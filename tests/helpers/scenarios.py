@@ -70,6 +70,8 @@ class Scenario:
             pools = tuple(replace(pool, batching=_in_one_stream(pool.batching)) for pool in pools)
             object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
             object.__setattr__(self, "engine", replace(self.engine, batching=_in_one_stream(self.engine.batching)))
+        if any(pool.chunk_schedule is not None for pool in pools):
+            object.__setattr__(self, "engine", replace(self.engine, chunked_prefill=True))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
         object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order))
 
@@ -415,7 +417,21 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     link = replace(link, **_sharings_of_links(Draw(seed, ruled.seed)))
     engine, timing = _served(Draw(seed, len(workload), 7), exact, engine, timing)
     engine, timing = _tiled(Draw(seed, len(workload), 8), engine, timing)
+    engine = _listed(Draw(seed, len(workload), 9), engine)
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
+
+
+def _listed(draw: Draw, engine: EngineConfig) -> EngineConfig:
+    """In which order unified steps are formed, how much of a prompt they take, and what its admission asks for."""
+    return replace(
+        engine,
+        step_order=draw.one(["decodes_first", "admission"]),
+        longest_chunk=draw.one([None, None, draw.integer(1, 24)]),
+        chunked_prefill=draw.chance(0.85),
+        admission_room=draw.one(["prompt", "prompt", "chunk"]),
+        idle_watermark=draw.chance(0.7),
+        victim=draw.one(["latest", "latest", "least_urgent"]),
+    )
 
 
 def _tiled(draw: Draw, engine: EngineConfig, timing: RowTiming) -> tuple[EngineConfig, RowTiming]:

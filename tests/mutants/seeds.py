@@ -32,7 +32,7 @@ class Mutant:
         return text.replace(self.before, self.after)
 
 
-_ROOM = "available(s, i) - blocks < inst.watermark"
+_ROOM = "available(s, i) - blocks < watermark_of(s, i)"
 MUTANTS = (
     # --- preemption, swapping ---
     Mutant("swap-in ignores the watermark", "preemption.py", _ROOM, "available(s, i) - blocks < 0"),
@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "room for KV ignores the watermark",
         "kv_blocks.py",
-        "available(s, i) - blocks >= inst.watermark",
+        "available(s, i) - blocks >= watermark_of(s, i)",
         "available(s, i) - blocks >= 0",
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = (
         "step_s + load_s",
     ),
     # --- prefills ---
-    Mutant("admission ignores the watermark", "prefill.py", "+ shared < inst.watermark", "+ shared < 0"),
+    Mutant("admission ignores the watermark", "prefill.py", "+ shared < watermark_of(s, i)", "+ shared < 0"),
     Mutant(
         "a head is admitted while others are swapped out",
         "prefill.py",
@@ -371,8 +371,8 @@ MUTANTS = (
     Mutant(
         "the schedule of chunks forgets the step's decodes",
         "prefill.py",
-        "return min(left, size - (inst.token_budget // max(1, inst.ranks) - left))",
-        "return min(left, size)",
+        "return min(most, size - (inst.token_budget // max(1, inst.ranks) - left))",
+        "return min(most, size)",
     ),
     Mutant("a static batch may exceed its budget", "prefill.py", "load > 0 and load + chunk > most", "load > most"),
     Mutant(
@@ -580,7 +580,63 @@ MUTANTS = (
         "if tokens * best_s > best_tokens * time_s:",
         "if tokens * best_s >= best_tokens * time_s:",
     ),
-    Mutant("drafting is free", "duration.py", "first_s += slowdown * (step.depth * draft_s(s, i))", "first_s += 0.0"),
+    Mutant(
+        "drafting is free",
+        "duration.py",
+        "first_s += slowdown * (step.depth * draft_s(s, i, decodes, step.context - decodes * (1 + step.depth)))",
+        "first_s += 0.0",
+    ),
+    # --- steps in order of admission ---
+    Mutant(
+        "decodes never wait for tokens",
+        "mechanisms/running_list.py",
+        "            if _left_of_all(s, i, s.requests[r].rank) <= 0:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "decodes that waited stay behind those that did not",
+        "mechanisms/pausing.py",
+        "            inst.disordered |= aside > 0\n",
+        "",
+    ),
+    Mutant(
+        "the tokens of a victim that had its turn are lost",
+        "mechanisms/running_list.py",
+        "        _count_decode(s, i, r, -1)\n",
+        "",
+    ),
+    Mutant(
+        "decodes give way before prefills",
+        "mechanisms/running_list.py",
+        "if b < 0 or (a >= 0 and not _decode_is_next(s, i, a, b)):",
+        "if b < 0 or a >= 0:",
+    ),
+    Mutant(
+        "decodes that wait are read",
+        "step.py",
+        "inst.decode_kv - paused_kv(s, i) + decodes",
+        "inst.decode_kv + decodes",
+    ),
+    Mutant(
+        "prefills that end free their blocks before all decodes",
+        "step_end.py",
+        "            finish_decodes_before(s, i, q.admission)\n",
+        "",
+    ),
+    Mutant("chunks have no longest one", "prefill.py", "most = min(left, s.options.longest_chunk)", "most = left"),
+    Mutant(
+        "a watermark is spared where prompts are computed",
+        "kv_blocks.py",
+        "s.options.spares_idle) and inst.running + inst.prefilling == 0",
+        "s.options.spares_idle) and inst.running == 0",
+    ),
+    Mutant(
+        "whoever gave way waits behind others of its urgency",
+        "requests.py",
+        "    if not unlikely(s.options.least_urgent):\n        q.key",
+        "    q.queue_number = s.sim.queue_number + s.sim.preemptions\n"
+        "    if not unlikely(s.options.least_urgent):\n        q.key",
+    ),
     # --- step times, order of events ---
     Mutant(
         "the longest context is that of the step before",

@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.oracle.comparison import TOLERANCE_S, VARIABLE, compared, interpreter, oracle
-from tests.oracle.drawing import drawn
-
-_REGIMES = ("prefixes", "bursts", "memory", "seats", "budget", "sessions")
+from tests.oracle.drawing import REGIMES, drawn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 ours, theirs = verdict.preemptions
                 print(f"{seed} ({', '.join(run.regimes)}): {verdict.where}; preemptions {ours} here, {theirs} there")
-    for name in ("all", *_REGIMES, "none of these"):
+    for name in ("all", *REGIMES, "none of these"):
         print(f"{name}: {equal[name]:,} of {runs[name]:,} runs equal")
     print(
         f"{tokens:,} tokens, {preemptions:,} preemptions; equal runs within {worst_s:.1e} s (bound {TOLERANCE_S:.0e})"

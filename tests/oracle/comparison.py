@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from framework.engine.config import EngineConfig, Implementation
+from framework.engine.mechanisms.speculation import Speculation
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate
@@ -20,7 +21,7 @@ from policies.vllm_v1 import VllmV1
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
-from tests.oracle.drawing import Run
+from tests.oracle.drawing import ACCEPTANCE, Run
 
 TOLERANCE_S = 1e-8
 VARIABLE = "VLLM_PYTHON"  # names the interpreter of an environment that has vLLM
@@ -70,7 +71,15 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
         kv_fraction=1.0,
         prefix_cache=run.prefix_cache,
         prefix_unit="engine",
-        watermark=run.watermark,
+        victim="least_urgent" if run.priorities else "latest",
+        step_order="admission",
+        longest_chunk=run.long_prefill_tokens or None,
+        chunked_prefill=run.chunked,
+        admission_room="prompt" if run.reserve_whole_prompt else "chunk",
+        watermark=_watermark(run),
+        idle_watermark=False,
+        asynchronous=run.asynchronous,
+        speculation=Speculation(run.drafts, ACCEPTANCE, draft_cost=0.0) if run.drafts else Speculation(),
         implementation=implementation,
     )
     model = replace(MODEL, max_context=200_000)
@@ -79,6 +88,12 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
     result = simulate(run.workload(), cluster, model, run.times, engine, policy)
     check_result(result)
     return result
+
+
+def _watermark(run: Run) -> float:
+    """The share of our blocks that keeps as many free as theirs, of which there is one more, the null block."""
+    kept = int(run.watermark * (run.blocks + 1))
+    return (kept + 0.5) / run.blocks if kept else 0.0
 
 
 @dataclass(frozen=True)

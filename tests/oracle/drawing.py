@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from framework.engine.reference.options import Drafts
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from tests.helpers.drawing import Draw
 
 BLOCK_TOKENS = 16
+ACCEPTANCE = 0.625
+REGIMES = (
+    *("prefixes", "bursts", "memory", "seats", "budget", "sessions"),
+    *("crowd", "long prompts", "first chunk", "watermark", "whole prompts", "priorities"),
+    *("asynchronous", "drafts"),
+)
 _TIMES = Affine(2.0**-7, 2.0**-16, 2.0**-31, 2.0**-16, 2.0**-24)
 
 
@@ -36,17 +43,26 @@ class Run:
     token_budget: int = 2048
     max_batch: int = 256
     prefix_cache: bool = True
+    chunked: bool = True
     watermark: float = 0.0
     reserve_whole_prompt: bool = True
     long_prefill_tokens: int = 0  # 0: no limit
     priorities: bool = False
+    asynchronous: bool = False
+    drafts: int = 0  # tokens drafted for each decode
     block_tokens: int = BLOCK_TOKENS
     times: Affine = _TIMES
     regimes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As `tests.oracle.vllm_scheduler` reads it."""
-        return {**vars(self), "requests": [vars(r) for r in self.requests], "times": vars(self.times)}
+        lists = {"requests": [vars(r) for r in self.requests], "right": self._right(), "times": vars(self.times)}
+        return {**vars(self), **lists}
+
+    def _right(self) -> list[list[bool]]:
+        """Of each request, whether the draft of each of its tokens is right."""
+        draws = Drafts(ACCEPTANCE if self.drafts else 0.0)
+        return [[draws.right(k, token) for token in range(len(r.output))] for k, r in enumerate(self.requests)]
 
     def workload(self) -> Workload:
         """The same for the simulator: blocks of prompts named by all tokens up to their ends."""
@@ -84,16 +100,19 @@ class _Tokens:
         return tuple(range(self._next - count, self._next))
 
 
-def drawn(seed: int, *, prefixes: bool | None = None, priorities: bool = False) -> Run:
-    """The run of a seed. `prefixes`: whether prompts share any, None: drawn too."""
+def drawn(seed: int) -> Run:
+    """The run of a seed."""
+    return _with_settings(Draw(seed, 1), _usual(seed))
+
+
+def _usual(seed: int) -> Run:
+    """A workload on a server with the settings that it has by itself, but for seats and budget."""
     draw = Draw(seed)
     odds = {"prefixes": 0.7, "bursts": 0.5, "memory": 0.5, "seats": 0.3, "budget": 0.4, "sessions": 0.4}
     on = {name: draw.chance(share) for name, share in odds.items()}
-    if prefixes is not None:
-        on["prefixes"] = prefixes
     on["sessions"] &= on["prefixes"]
     tokens = _Tokens(draw)
-    requests = _first_turns(draw, tokens, on["prefixes"], on["bursts"], priorities)
+    requests = _first_turns(draw, tokens, on["prefixes"], on["bursts"])
     if on["sessions"]:
         requests = _with_turns(draw, tokens, requests)
     longest = max(len(r.prompt) + len(r.output) for r in requests)
@@ -103,12 +122,46 @@ def drawn(seed: int, *, prefixes: bool | None = None, priorities: bool = False) 
         token_budget=draw.one((64, 128, 200, 512)) if on["budget"] else 2048,
         max_batch=draw.integer(1, 8) if on["seats"] else 64,
         prefix_cache=on["prefixes"],
-        priorities=priorities,
         regimes=tuple(name for name in on if on[name]),
     )
 
 
-def _first_turns(draw: Draw, tokens: _Tokens, shares: bool, bursts: bool, priorities: bool) -> list[Request]:
+def _with_settings(draw: Draw, run: Run) -> Run:
+    """The same with some of the settings that a server may be given."""
+    odds = {"crowd": 0.2, "long prompts": 0.25, "first chunk": 0.25, "watermark": 0.25, "whole prompts": 0.15}
+    odds |= {"priorities": 0.35, "asynchronous": 0.4, "drafts": 0.5}
+    on = {name: draw.chance(share) for name, share in odds.items()}
+    # Blocks that come free and drafts that are rejected count otherwise there; vLLM cuts drafts to the budget.
+    roomy = "memory" not in run.regimes
+    on["drafts"] &= roomy and "budget" not in run.regimes
+    on["asynchronous"] &= roomy
+    for name in ("asynchronous", "crowd", "long prompts", "whole prompts"):
+        on[name] &= not on["drafts"]
+    budget = run.token_budget
+    if on["crowd"]:  # more may decode than a step has tokens for
+        budget = draw.one((3, 8, 17, 32))
+    if on["whole prompts"]:
+        budget = max(len(r.prompt) + len(r.output) for r in run.requests) + draw.integer(0, 300)
+    on["crowd"] &= not on["whole prompts"]
+    requests = run.requests
+    if on["priorities"]:
+        requests = tuple(replace(r, priority=draw.integer(0, 3)) for r in requests)
+    return replace(
+        run,
+        requests=requests,
+        priorities=on["priorities"],
+        asynchronous=on["asynchronous"],
+        drafts=draw.integer(1, 4) if on["drafts"] else 0,
+        token_budget=budget,
+        chunked=not on["whole prompts"],
+        long_prefill_tokens=draw.one((5, 16, 40, 100, 250)) if on["long prompts"] else 0,
+        reserve_whole_prompt=not on["first chunk"],
+        watermark=draw.one((0.01, 0.05, 0.1, 0.2)) if on["watermark"] else 0.0,
+        regimes=(*run.regimes, *(name for name in on if on[name])),
+    )
+
+
+def _first_turns(draw: Draw, tokens: _Tokens, shares: bool, bursts: bool) -> list[Request]:
     requests, now_s = [], 0.0
     gap_s = draw.one((2.0**-7, 2.0**-6, 2.0**-5, 2.0**-4))
     for _ in range(draw.integer(8, 40)):
@@ -121,7 +174,7 @@ def _first_turns(draw: Draw, tokens: _Tokens, shares: bool, bursts: bool, priori
         if not prompt or draw.chance(0.7):
             prompt += tokens.fresh(draw.one((1, 7, 16, 33, 100, 300, 700)))
         output = tokens.fresh(draw.one((1, 2, 5, 17, 40, 90)))
-        requests.append(Request(now_s, prompt, output, priority=draw.integer(0, 3) if priorities else 0))
+        requests.append(Request(now_s, prompt, output))
     return requests
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.oracle.comparison import VARIABLE, Oracle, compared, interpreter, oracle
-from tests.oracle.drawing import drawn
+from tests.oracle.drawing import REGIMES, drawn
 
 RUNS = 300
 _BLOCK = 25  # runs of one test
@@ -35,6 +35,6 @@ def test_every_token_comes_at_the_same_time(vllm: Oracle, first: int) -> None:
 def test_drawn_workloads_reach_each_regime() -> None:
     """Of 300 drawn runs a tenth at least has each regime, and some have none."""
     found = [drawn(seed).regimes for seed in range(RUNS)]
-    for regime in ("prefixes", "bursts", "memory", "seats", "budget", "sessions"):
+    for regime in REGIMES:
         assert sum(regime in regimes for regimes in found) >= RUNS // 10, regime
     assert any(not regimes for regimes in found)

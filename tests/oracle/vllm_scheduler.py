@@ -22,9 +22,10 @@ from vllm.config import CacheConfig, DeviceConfig, ModelConfig, ParallelConfig, 
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -60,9 +61,10 @@ def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
     """vLLM's scheduler with the settings of a run, and one block more, which vLLM keeps as its null block."""
     settings = SchedulerConfig(
         max_num_seqs=run["max_batch"],
-        max_num_batched_tokens=run["token_budget"],
-        max_model_len=_LONGEST,
-        enable_chunked_prefill=True,
+        max_num_batched_tokens=max(run["token_budget"], run["max_batch"]),
+        max_num_scheduled_tokens=run["token_budget"],
+        max_model_len=max(len(r["prompt"]) + len(r["output"]) for r in run["requests"]),
+        enable_chunked_prefill=run["chunked"],
         is_encoder_decoder=False,
         async_scheduling=False,
         watermark=run["watermark"],
@@ -85,7 +87,8 @@ def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
     blocks = KVCacheConfig(
         num_blocks=run["blocks"] + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
     )
-    return Scheduler(
+    kind = AsyncScheduler if run["asynchronous"] else Scheduler
+    return kind(
         vllm_config=config,
         kv_cache_config=blocks,
         structured_output_manager=StructuredOutputManager(config),
@@ -105,7 +108,11 @@ class Replay:
         self.due = [(r["arrival_s"], k) for k, r in enumerate(run["requests"]) if r["previous"] < 0]
         self.next_turn = {r["previous"]: k for k, r in enumerate(run["requests"]) if r["previous"] >= 0}
         self.present: dict[str, Request] = {}
+        self.added: list[int] = []
         self.decoding: set[str] = set()
+        self.promised = [0] * len(run["requests"])  # tokens of each request, those of steps under way included
+        self.under_way: list[tuple[float, Any, list[str], list[list[int]]]] = []
+        self.busy_until_s = 0.0
         self.tokens: list[list[float]] = [[] for _ in run["requests"]]
         self.preemptions = [0] * len(run["requests"])
         self.steps: list[tuple[float, list[tuple[int, int, int]]]] = []  # start; request, tokens before, tokens in it
@@ -113,13 +120,21 @@ class Replay:
 
     def play(self) -> dict[str, Any]:
         """Until all requests have ended, or nothing can be scheduled any more."""
+        ahead = 2 if self.run["asynchronous"] else 1  # batches under way, the one that is being formed included
         while self.due or self.present:
             if not self.present:
                 self.now_s = max(self.now_s, min(self.due)[0])
+                self.under_way.clear()
             self._add_arrivals()
             output = self.scheduler.schedule()
-            if output.num_scheduled_tokens:
-                self._step(output)
+            for name in output.preempted_req_ids or ():
+                self.preemptions[int(name)] += 1
+                self.promised[int(name)] = len(self.tokens[int(name)])
+                self.decoding.discard(name)  # it prefills again, also what it generated
+            if output.num_scheduled_tokens or any(names for _, _, names, _ in self.under_way):
+                self.under_way.append(self._start(output))
+                if len(self.under_way) == ahead:
+                    self._end(*self.under_way.pop(0))
             elif output.preempted_req_ids:
                 continue
             elif self.due:
@@ -137,45 +152,61 @@ class Replay:
     def _add_arrivals(self) -> None:
         for entry in sorted(due for due in self.due if due[0] <= self.now_s):
             self.due.remove(entry)
-            arrival_s, k = entry
+            k = entry[1]
             r = self.run["requests"][k]
             request = Request(
                 request_id=str(k),
                 prompt_token_ids=r["prompt"],
                 sampling_params=SamplingParams(max_tokens=len(r["output"]), ignore_eos=True),
                 pooling_params=None,
-                arrival_time=arrival_s,
+                arrival_time=float(len(self.added)),  # the front end takes in one after the other
                 block_hasher=self.hasher,
                 priority=r["priority"],
             )
             self.present[str(k)] = request
+            self.added.append(k)
             self.scheduler.add_request(request)
 
-    def _step(self, output: Any) -> None:
-        """A step of what has been scheduled; its tokens are emitted at its end."""
-        for name in output.preempted_req_ids or ():
-            self.preemptions[int(name)] += 1
-            self.decoding.discard(name)  # it prefills again, also what it generated
+    def _start(self, output: Any) -> tuple[float, Any, list[str], list[list[int]]]:
+        """Of a step of what has been scheduled: its end, and the tokens that it will have given to each request."""
         times, counts = self.run["times"], output.num_scheduled_tokens
-        duration_s, decodes, context, chunk_tokens, chunks_s = times["base_s"], 0, 0, 0, 0.0
+        decode_tokens, context, chunk_tokens, chunks_s = 0, 0, 0, 0.0
         sampled, held = [], []
         for name, tokens in counts.items():
             request = self.present[name]
             before = request.num_computed_tokens - tokens
             held.append((int(name), before, tokens))
-            emits = before + tokens >= request.num_prompt_tokens + request.num_output_tokens
-            sampled.append([self.run["requests"][int(name)]["output"][request.num_output_tokens]] if emits else [])
             if name in self.decoding:
-                decodes += 1
+                decode_tokens += tokens
                 context += before + tokens
             else:
                 chunk_tokens += tokens
                 chunks_s += times["prefill_quadratic_s"] * ((before + tokens) ** 2 - before**2)
-        duration_s += times["per_prefill_token_s"] * chunk_tokens + times["per_sequence_s"] * decodes
-        duration_s += chunks_s + times["per_context_token_s"] * context
-        self.steps.append((self.now_s, held))
-        self.now_s += duration_s
-        names = list(counts)
+            sampled.append([] if request.is_prefill_chunk else self._emitted(int(name), tokens))
+            if sampled[-1]:
+                self.decoding.add(name)
+        start_s = max(self.now_s, self.busy_until_s)
+        self.busy_until_s = start_s
+        if counts:
+            duration_s = times["base_s"] + times["per_prefill_token_s"] * chunk_tokens
+            duration_s += times["per_sequence_s"] * decode_tokens
+            duration_s += chunks_s + times["per_context_token_s"] * context
+            self.busy_until_s += duration_s
+            self.steps.append((start_s, held))
+        return self.busy_until_s, output, list(counts), sampled
+
+    def _emitted(self, k: int, tokens: int) -> list[int]:
+        """The tokens that a step gives request k: one, and of the drafts in it those before the first wrong one."""
+        first, r = self.promised[k], self.run["requests"][k]
+        drafts = tokens - 1 if str(k) in self.decoding else 0
+        last = first
+        while last < first + drafts and last + 1 < len(r["output"]) and self.run["right"][k][last]:
+            last += 1
+        self.promised[k] = last + 1
+        return list(r["output"][first : last + 1])
+
+    def _end(self, end_s: float, output: Any, names: list[str], sampled: list[list[int]]) -> None:
+        self.now_s = max(self.now_s, end_s)
         self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
@@ -189,11 +220,13 @@ class Replay:
         )
         for name, emitted in zip(names, sampled, strict=True):
             if emitted:
-                self._emit(name)
+                self._emit(name, len(emitted))
+        drafting = [name for name, emitted in zip(names, sampled, strict=True) if emitted and name in self.present]
+        if self.run["drafts"] and drafting:
+            self.scheduler.update_draft_token_ids(DraftTokenIds(drafting, [[0] * self.run["drafts"]] * len(drafting)))
 
-    def _emit(self, name: str) -> None:
-        self.tokens[int(name)].append(self.now_s)
-        self.decoding.add(name)
+    def _emit(self, name: str, count: int) -> None:
+        self.tokens[int(name)] += [self.now_s] * count
         if self.present[name].is_finished():
             del self.present[name]
             self.decoding.discard(name)

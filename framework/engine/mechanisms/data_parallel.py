@@ -85,6 +85,14 @@ def share_budget(s: State, i: int) -> None:
 
 
 @inner
+def open_budget(s: State, i: int) -> None:
+    """Begin a step: each rank has its share of i's token budget, of which nothing is spent."""
+    inst = s.instances[i]
+    for k in range(inst.ranks):
+        s.lists[inst.ranks_at + k * RANK_WORDS + LEFT] = inst.token_budget // inst.ranks
+
+
+@inner
 def left_on(s: State, i: int, rank: int) -> int:
     """Tokens of the step being formed that a rank's budget still has."""
     return s.lists[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT]
@@ -131,7 +139,7 @@ def _note_largest(s: State, i: int) -> None:
     inst = s.instances[i]
     for k in range(inst.ranks):
         s.lists[inst.ranks_at + k * RANK_WORDS + LARGEST] = -_NEVER
-    for j in range(inst.running):
+    for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
         at = inst.ranks_at + q.rank * RANK_WORDS
         s.lists[at + LARGEST] = max(s.lists[at + LARGEST], q.offset)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from framework.codes import COPIED, COPYING, DECODE, DECODING, NOT_MIGRATING
-from framework.compiler.decorators import inner
+from framework.codes import COPIED, COPYING, DECODE, DECODING, NOT_MIGRATING, PAUSED
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
 from framework.engine.kv_blocks import available, blocks_of, fits
 from framework.engine.leap import catch_up_one, reserve
@@ -16,14 +16,22 @@ from framework.engine.transfers import free_reservation, start_copy
 @inner
 def kv_now(s: State, r: int) -> int:
     """KV tokens of a decoding request."""
-    return s.requests[r].offset + s.instances[s.requests[r].instance].decode_steps
+    q = s.requests[r]
+    if unlikely(q.state == PAUSED):
+        return q.kv
+    return q.offset + s.instances[q.instance].decode_steps
 
 
 @inner
 def migrate(s: State, r: int, target: int) -> None:
     """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
     q, dst = s.requests[r], s.instances[target]
-    if q.state != DECODING or q.migration != NOT_MIGRATING or q.instance == target or dst.role & DECODE == 0:
+    if (
+        (q.state != DECODING and q.state != PAUSED)
+        or q.migration != NOT_MIGRATING
+        or q.instance == target
+        or dst.role & DECODE == 0
+    ):
         return
     catch_up_one(s, q.instance)
     catch_up_one(s, target)

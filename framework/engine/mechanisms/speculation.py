@@ -96,28 +96,29 @@ def accepted_drafts(s: State, r: int, first: int, depth: int) -> int:
 
 
 @inner
-def draft_s(s: State, i: int) -> float:
-    """Seconds to draft one token for each of i's decodes."""
-    cost_s: float = s.options.draft_cost * _verify_s(s, i, 0)
+def draft_s(s: State, i: int, decodes: int, kv: int) -> float:
+    """Seconds to draft one token for each of so many of i's decodes, which have `kv` KV tokens together."""
+    cost_s: float = s.options.draft_cost * _verify_s(s, i, decodes, kv, 0)
     return cost_s
 
 
 @inner
-def _verify_s(s: State, i: int, depth: int) -> float:
-    """Seconds of a step of i's decodes that passes `depth` drafts of each through the model, KV read once."""
-    inst = s.instances[i]
+def _verify_s(s: State, i: int, decodes: int, kv: int, depth: int) -> float:
+    """Seconds of a step of so many decodes that passes `depth` drafts of each through the model, KV read once."""
+    pool = s.instances[i].pool
     tables = StepTables(s.timing_rows, s.timing_data)
-    tokens = inst.running * (1 + depth)
-    value_s, _, _ = decode_s(tables, inst.pool, inst.running, inst.decode_kv + tokens)
-    return base_s(tables, inst.pool, 0, tokens, tokens) + value_s
+    tokens = decodes * (1 + depth)
+    value_s, _, _ = decode_s(tables, pool, decodes, kv + tokens)
+    return base_s(tables, pool, 0, tokens, tokens) + value_s
 
 
 @inner
 def decode_step_s(s: State, i: int, depth: int) -> float:
     """Seconds of a step of i's decodes, contexts taken as even, with `depth` drafts for each."""
-    time_s = _verify_s(s, i, depth)
+    inst = s.instances[i]
+    time_s = _verify_s(s, i, inst.running, inst.decode_kv, depth)
     if depth > 0:
-        time_s += depth * draft_s(s, i)
+        time_s += depth * draft_s(s, i, inst.running, inst.decode_kv)
     return time_s
 
 
@@ -126,15 +127,16 @@ def choose_depth(s: State, i: int) -> int:
     """Drafts for each decode of i's next step; where that is adaptive, so many as give most tokens a second."""
     if not s.options.adaptive_depth:
         return s.options.depth
-    if s.instances[i].running == 0:
+    inst = s.instances[i]
+    if inst.running == 0:
         return 0
-    best, best_tokens, best_s = 0, 1.0, _verify_s(s, i, 0)
+    best, best_tokens, best_s = 0, 1.0, _verify_s(s, i, inst.running, inst.decode_kv, 0)
     all_right, tokens = 1.0, 1.0
-    drafting_s = draft_s(s, i)
+    drafting_s = draft_s(s, i, inst.running, inst.decode_kv)
     for depth in range(1, s.options.depth + 1):
         all_right *= s.options.acceptance
         tokens += all_right
-        time_s = _verify_s(s, i, depth) + depth * drafting_s
+        time_s = _verify_s(s, i, inst.running, inst.decode_kv, depth) + depth * drafting_s
         if tokens * best_s > best_tokens * time_s:
             best, best_tokens, best_s = depth, tokens, time_s
     return best
@@ -160,11 +162,16 @@ def blocks_of_next_step(s: State, i: int) -> int:
 def _blocks_with_drafts(s: State, i: int) -> int:
     inst = s.instances[i]
     blocks = 0
-    for j in range(inst.running):
-        r = s.lists[inst.running_at + j]
-        kv = s.requests[r].offset + inst.decode_steps
-        blocks += blocks_of(s, i, kv_of_next_step(s, i, r, kv)) - blocks_of(s, i, kv)
+    for j in range(inst.running - inst.paused):
+        blocks += growth_of(s, i, s.lists[inst.running_at + j])
     return blocks
+
+
+@inner
+def growth_of(s: State, i: int, r: int) -> int:
+    """New blocks that r, which decodes on i, needs for its next step."""
+    kv = s.requests[r].offset + s.instances[i].decode_steps
+    return blocks_of(s, i, kv_of_next_step(s, i, r, kv)) - blocks_of(s, i, kv)
 
 
 # --- after it ---------------------------------------------------------------------------------------------------------
@@ -178,7 +185,7 @@ def emit_accepted(s: State, i: int) -> None:
         return
     emitted = unused = 0
     step.next_finish = _NEVER
-    for j in range(inst.running):
+    for j in range(inst.running - inst.paused):
         r = s.lists[inst.running_at + j]
         q = s.requests[r]
         kv = q.offset + inst.decode_steps
@@ -187,6 +194,7 @@ def emit_accepted(s: State, i: int) -> None:
         accepted = min(accepted_drafts(s, r, first, step.depth), most)
         unused += blocks_of(s, i, kv_of_next_step(s, i, r, kv - 1)) - blocks_of(s, i, kv + accepted)
         q.offset += accepted
+        q.accepted = accepted
         if unlikely(inst.ranks > 0):
             lengthen(s, i, r, accepted)
         s.lists[inst.finish_at + j] -= accepted

@@ -77,6 +77,7 @@ def enqueue(s: Simulation, r: Request, i: Instance) -> None:
     r.instance = i.id
     key = float(s.hooks.prioritize(s, r)) if "prioritize" in s.hooks.overrides else 0.0
     s.queue_number += 1
+    r.key, r.queue_number = key, s.queue_number
     i.queue_of_arrivals(s.options.asynchronous).append((key, s.queue_number, r))
     s.wake(i)
 

@@ -15,22 +15,22 @@ def choose_depth(s: Simulation, i: Instance) -> int:
     best, best_tokens, best_s = 0, 0.0, 1.0
     for depth in range(drafts.depth + 1 if i.running else 1):
         tokens = sum(drafts.acceptance**k for k in range(depth + 1))
-        time_s = verify_s(s, i, depth) + depth * draft_s(s, i) if i.running else 0.0
+        time_s = verify_s(s, i, i.running, depth) + depth * draft_s(s, i, i.running) if i.running else 0.0
         if depth == 0 or tokens * best_s > best_tokens * time_s:
             best, best_tokens, best_s = depth, tokens, time_s
     return best
 
 
-def verify_s(s: Simulation, i: Instance, depth: int) -> float:
-    """A step of all that i decodes, contexts taken as even, drafting not counted."""
-    pool, tokens = i.spec.pool, len(i.running) * (1 + depth)
-    context = sum(r.input_tokens + r.emitted + depth for r in i.running)
-    return s.timing.base_s(pool, 0, tokens, tokens) + s.timing.decode_s(pool, len(i.running), context)
+def verify_s(s: Simulation, i: Instance, decodes: list[Request], depth: int) -> float:
+    """A step of these decodes of i, contexts taken as even, drafting not counted."""
+    pool, tokens = i.spec.pool, len(decodes) * (1 + depth)
+    context = sum(r.input_tokens + r.emitted + depth for r in decodes)
+    return s.timing.base_s(pool, 0, tokens, tokens) + s.timing.decode_s(pool, len(decodes), context)
 
 
-def draft_s(s: Simulation, i: Instance) -> float:
-    """Seconds to draft one token for each of i's decodes."""
-    return s.options.drafts.cost * verify_s(s, i, 0)
+def draft_s(s: Simulation, i: Instance, decodes: list[Request]) -> float:
+    """Seconds to draft one token for each of these decodes of i."""
+    return s.options.drafts.cost * verify_s(s, i, decodes, 0)
 
 
 def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> None:
@@ -57,7 +57,7 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         duration += contention_s(s, i, i.prefill_step, context)
     duration = slowdown * duration + i.swap_bytes / i.spec.host_bytes_s
     if depth > 0:
-        duration += slowdown * (depth * draft_s(s, i))
+        duration += slowdown * (depth * draft_s(s, i, decodes))
     duration = with_loads_s(s, i, duration)
     if i.prefill_step is None:
         i.counted_s = s.now_s

@@ -15,7 +15,7 @@ Form = tuple[list[Request], list[Chunk]]  # the decodes and the chunks of a step
 
 
 def form_step(s: Simulation, i: Instance) -> Form:
-    """The decodes and chunks of i's next step; beside a prefill step it has decodes alone."""
+    """The decodes and chunks of i's next step, decodes first; beside a prefill step it has decodes alone."""
     return _FORMS["decode_only" if i.prefill_step else i.mode](s, i)
 
 
@@ -48,7 +48,7 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
     chunks: list[Chunk] = []
     for r in list(i.prefilling):
         size = min(budget, i.chunk_size(r.prefilled))
-        tokens = min(r.prefill_until - r.prefilled, tokens_left(i, size, spent[r.rank], r.rank, chunks))
+        tokens = min(longest_chunk(s, r), tokens_left(i, size, spent[r.rank], r.rank, chunks))
         if r in i.prefilling and tokens > 0:
             if not cover(s, i, r, r.prefilled + tokens):
                 preempted = True
@@ -56,19 +56,42 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
             share_chunk(s, i, r, r.prefilled + tokens)
             chunks.append((r, r.prefilled, tokens))
             spent[r.rank] += tokens
-    preempted = preempted or i.chunk_preempted
-    while not preempted and not i.swapped and can_admit(s, i):
-        r = min(i.waiting)[2]
+    if not preempted and not i.chunk_preempted:
+        admit_by_chunks(s, i, spent, chunks)
+    return chunks
+
+
+def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[Chunk]) -> None:
+    """New requests, each with its first chunk, which joins the others of the step; `spent` of the budgets."""
+    while i.waiting and not i.swapped:
+        r, rank = min(i.waiting)[2], i.coming_rank
         cached = s.hash_tokens * len(matched_prefix(s, i, r))
-        rank = i.coming_rank
-        tokens = min(r.goal - cached, tokens_left(i, min(budget, i.chunk_size(cached)), spent[rank], rank, chunks))
-        if tokens <= 0:
+        tokens = first_chunk(s, i, r, cached, spent[rank], chunks)
+        covered = cached + tokens if i.mode == "unified" else r.goal
+        beside = bool(i.running or i.prefilling)
+        room = covered if beside and s.options.engine.admission_room == "chunk" else None
+        if tokens <= 0 or not can_admit(s, i, room):
             break
-        admit(s, i, cached + tokens if i.mode == "unified" else r.goal)
+        admit(s, i, covered)
         share_chunk(s, i, r, cached + tokens)
         chunks.append((r, cached, tokens))
         spent[rank] += tokens
-    return chunks
+
+
+def first_chunk(s: Simulation, i: Instance, r: Request, cached: int, spent: int, chunks: list[Chunk]) -> int:
+    """Tokens of the first chunk of r, which comes next; 0 or less: there is no room for it."""
+    budget, rank = i.token_budget // i.spec.ranks, i.coming_rank
+    wanted = min(r.goal - cached, s.options.engine.longest_chunk or r.goal)
+    if s.options.engine.chunked_prefill:
+        return min(wanted, tokens_left(i, min(budget, i.chunk_size(cached)), spent, rank, chunks))
+    left = tokens_left(i, budget, spent, rank, chunks)
+    return wanted if wanted <= left or 0 < left == math.ceil(budget / i.spec.stages) else 0
+
+
+def longest_chunk(s: Simulation, r: Request) -> int:
+    """Tokens that r, whose prefill is under way, may have in a step."""
+    left = r.prefill_until - r.prefilled
+    return left if s.options.engine.longest_chunk is None else min(left, s.options.engine.longest_chunk)
 
 
 def tokens_left(i: Instance, size: int, spent: int, rank: int, chunks: list[Chunk]) -> int:

@@ -169,7 +169,8 @@ class PlainInspection:
         if not i.running:
             return 0.0
         depth = choose_depth(self._s, i)
-        return verify_s(self._s, i, depth) + (depth * draft_s(self._s, i) if depth else 0.0)
+        drafting_s = depth * draft_s(self._s, i, i.running) if depth else 0.0
+        return verify_s(self._s, i, i.running, depth) + drafting_s
 
     def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
         options, instance = self._s.options, self._s.instances[i]

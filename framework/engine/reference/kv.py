@@ -12,16 +12,18 @@ from framework.engine.reference.state import FAILED, Instance, Request
 from framework.engine.reference.transfers import cancel_migration, start_decoding, stop_decoding
 
 
-def can_admit(s: Simulation, i: Instance) -> bool:
-    """Whether the head of the queue finds a seat and blocks, the budget of the step apart."""
+def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
+    """Whether the head of the queue finds a seat, and blocks for so many tokens, None: for all that it has to compute;
+    the budget of the step apart.
+    """
     if not i.waiting or i.seats + i.late_seats >= i.max_batch:
         return False
     if i.running and i.totals["decode_steps"] < i.admission_opens:
         return False
     r = min(i.waiting)[2]
     ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
-    fresh = s.blocks_of(i, r.goal) - len(ids) * i.cache.blocks_per_id
-    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh >= i.watermark
+    fresh = s.blocks_of(i, r.goal if tokens is None else tokens) - len(ids) * i.cache.blocks_per_id
+    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh >= i.present_watermark
 
 
 def admit(s: Simulation, i: Instance, covered: int) -> None:
@@ -64,11 +66,18 @@ def make_room(s: Simulation, i: Instance) -> bool:
     preempted = False
     i.depth = choose_depth(s, i)
     while sum(growth(s, i, r) for r in i.running) > i.cache.available:
-        preempt(s, i, max(i.running + i.prefilling, key=lambda r: r.admission))
+        preempt(s, i, victim(s, i))
         preempted = True
     for r in i.running:
         i.cache.take(r.id, growth(s, i, r))
     return preempted
+
+
+def victim(s: Simulation, i: Instance) -> Request:
+    """Who gives way: the last to be admitted, or who would be the last of a queue."""
+    if s.options.engine.victim == "least_urgent":
+        return max(i.running + i.prefilling, key=lambda r: (r.key, r.queue_number))
+    return max(i.running + i.prefilling, key=lambda r: r.admission)
 
 
 def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
@@ -90,6 +99,8 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.swapped.append(r)
         return
     entry = (-math.inf, -s.preemptions, r)
+    if s.options.engine.victim == "least_urgent":
+        entry = (r.key, r.queue_number, r)
     if waits_here or i.role & PREFILL:
         i.waiting.append(entry)
         return

@@ -59,8 +59,8 @@ def share_chunk(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
 def free_kv(s: Simulation, i: Instance, r: Request) -> None:
     """The KV of r leaves i; what it has generated stays in the cache where blocks are shared from allocation on."""
     if s.shares_early and r.caches:
-        register_prefix(s, i, r, r.kv)
-    r.caches = False
+        register_prefix(s, i, r, r.kv - r.accepted)
+    r.caches, r.accepted = False, 0
     i.cache.free_kv(r.id)
 
 

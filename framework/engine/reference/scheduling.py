@@ -7,6 +7,7 @@ import math
 from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import form_step, form_stream
 from framework.engine.reference.roles import follow_plan, proceed
+from framework.engine.reference.running_list import form_in_order
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Instance
 from framework.engine.reference.transfers import send_ahead, start_decoding, start_transfers, switch_over
@@ -47,7 +48,8 @@ def schedule(s: Simulation, i: Instance) -> None:
     preempted = s.preemptions
     i.chunk_preempted = False
     i.swap_bytes = 0.0
-    decodes, chunks = form_step(s, i)
+    in_order = i.mode == "unified" and s.options.engine.step_order == "admission" and i.prefill_step is None
+    decodes, chunks = form_in_order(s, i) if in_order else form_step(s, i)
     if not i.waiting:
         i.admission_opens = -1
     if decodes or chunks:
@@ -105,4 +107,5 @@ def renew_keys(s: Simulation, i: Instance) -> None:
     i.waiting.sort()
     for k, (key, number, r) in enumerate(i.waiting):
         if key > -math.inf:
-            i.waiting[k] = (s.hooks.prioritize(s, r), number, r)
+            r.key = s.hooks.prioritize(s, r)
+            i.waiting[k] = (r.key, number, r)

@@ -147,6 +147,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         max_batch=pool.max_batch or engine.max_batch,
         mode=pool.batching or engine.batching,
         reserve_blocks=_reserve_blocks(engine, pool, blocks),
+        spares_idle=not engine.idle_watermark,
         chunk_sizes=schedule.sizes if schedule else (),
         stage_tokens=schedule.stage_tokens if schedule else 1,
         ranks=pool.parallelism.dp if pool.has_ranks else 1,

@@ -70,6 +70,8 @@ class Request:
     state: int = PENDING
     reason: str = ""
     instance: int = -1  # where it waits, prefills, decodes, or holds KV
+    key: float = 0.0  # by which it waits, or has waited last but for preemptions
+    queue_number: int = 0
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
     prefill_until: int = 0
     prefilled: int = 0
@@ -101,7 +103,9 @@ class Request:
     preemptions: int = 0
     migrations: int = 0
     token_s: list[float] = field(default_factory=list)
-    join_step: int = 0  # decode steps of its instance when it began to decode there
+    accepted: int = 0  # drafts, by its last decode step
+    paused: bool = False  # it decodes, and the step under way has no tokens for it
+    join_step: int = 0  # decode steps of its instance when it began to decode there, or to go on
     joined_with: int = 0  # tokens that it had emitted then
 
     @property
@@ -234,8 +238,14 @@ class Instance:
 
     @property
     def largest_kv(self) -> int:
-        reserved = self.spec.reserve_blocks
-        return self.cache.total - self.watermark if reserved is None else reserved
+        reserved, kept = self.spec.reserve_blocks, 0 if self.spec.spares_idle else self.watermark
+        return self.cache.total - kept if reserved is None else reserved
+
+    @property
+    def present_watermark(self) -> int:
+        """Blocks that whoever comes leaves available."""
+        spared = self.spec.spares_idle and not self.running and not self.prefilling
+        return 0 if spared else self.watermark
 
     @property
     def may_prefill(self) -> bool:
@@ -310,4 +320,4 @@ class Instance:
 
     def has_room(self, blocks: int) -> bool:
         """A seat and `blocks` blocks above the watermark."""
-        return self.seats < self.max_batch and self.cache.available - blocks >= self.watermark
+        return self.seats < self.max_batch and self.cache.available - blocks >= self.present_watermark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framework.engine.reference.prefixes import free_kv, register_prefix
 from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import FAILED, FINISHED, REJECTED, Instance, Request, Step
+from framework.engine.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
 from framework.engine.reference.transfers import (
     asks_where_to_decode,
     call_back,
@@ -27,13 +27,14 @@ def finish_step(s: Simulation, i: Instance) -> None:
             r.first_token_s = r.token_s[0] = s.now_s
         r.decoded = True
         i.totals["decode_tokens"] += emit_accepted(s, i, r, step.depth)
+    resume(i)
     free_blocks, taken_seats = i.cache.available, i.seats
     for r, _, tokens in step.chunks:
         r.prefilled += tokens
         register_prefix(s, i, r, r.prefilled)
         i.changed = True
-    frees_memory = False
-    for r in step.decodes:
+    frees_memory = s.options.engine.step_order == "admission" and end_in_order(s, i, step)
+    for r in [r for r in step.decodes if r.state == PENDING]:
         if r.emitted == r.output_tokens:
             stop_decoding(s, i, r)
             frees_memory = finish_request(s, i, r)
@@ -45,7 +46,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
         if r in i.leaving:
             frees_memory = i.changed = True
             decode_elsewhere(s, i, r)
-    for r, _, _ in step.chunks:
+    for r in [r for r, _, _ in step.chunks if r.state == PENDING]:
         if r.prefilled == r.prefill_until == r.split:
             frees_memory = prefill_elsewhere(s, i, r) or frees_memory
         elif r.prefilled == r.prefill_until:
@@ -58,6 +59,30 @@ def finish_step(s: Simulation, i: Instance) -> None:
         start_transfers(s, i)
     i.between = True
     s.await_turn(i)
+
+
+def resume(i: Instance) -> None:
+    """Those that the step had no tokens for go on from here."""
+    for r in [r for r in i.running if r.paused]:
+        r.paused, r.join_step, r.joined_with = False, int(i.totals["decode_steps"]), r.emitted
+
+
+def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
+    """End those whose chunk gave the last token, each behind the decodes that end and were admitted before it.
+
+    True: there is one.
+    """
+    found = False
+    for r, _, _ in step.chunks:
+        if r.prefilled == r.prefill_until != r.split and r.emitted + 1 == r.output_tokens:
+            for other in step.decodes:
+                if other.state == PENDING and other.emitted == other.output_tokens and other.admission < r.admission:
+                    stop_decoding(s, i, other)
+                    finish_request(s, i, other)
+            i.prefilling.remove(r)
+            complete_prefill(s, i, r)
+            found = True
+    return found
 
 
 def finish_prefill_step(s: Simulation, i: Instance) -> None:
@@ -119,6 +144,7 @@ def emit_accepted(s: Simulation, i: Instance, r: Request, depth: int) -> int:
         emit(s, r)
     i.cache.take(r.id, s.blocks_of(i, r.kv) - taken)
     i.totals["accepted_tokens"] += count - 1
+    r.accepted = count - 1
     return count
 
 

@@ -17,8 +17,13 @@ def start_decoding(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def stop_decoding(s: Simulation, i: Instance, r: Request) -> None:
-    """Take r out of the running order of i and write down the decode steps that gave it its tokens there."""
+    """Take r out of the running order of i."""
     i.running.remove(r)
+    note_tokens(s, i, r)
+
+
+def note_tokens(s: Simulation, i: Instance, r: Request) -> None:
+    """Write down the decode steps that gave r its tokens on i since it began or went on to decode there."""
     last = int(i.totals["decode_steps"])
     steps, emitted = last - r.join_step, r.emitted - r.joined_with
     if steps > 0:
