@@ -16,10 +16,11 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import ACTION, Memory
-from framework.errors import InputError, InvariantError, PolicyError, note_hook, require_positive
+from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
+from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
 _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -68,7 +69,7 @@ class Binding:
         indexed = isinstance(rule, Decision) and rule.index == "least_queued"
         options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
         if policy.tick_s is not None:
-            require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
+            require_tick(policy.name, policy.tick_s)
             options["tick_s"] = policy.tick_s if overrides(policy, "on_tick") else 0.0
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
