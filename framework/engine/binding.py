@@ -60,6 +60,10 @@ class Binding:
         """Why requests were turned away, by the numbers that the engine keeps."""
         return tuple(self._answers.reasons)
 
+    def let_go(self) -> None:
+        """Forget the hooks, which know this object: with them, the memory of the run would wait for the collector."""
+        self._kept_alive.clear()
+
     def _set_options(self) -> None:
         policy, options = self._policy, self.memory.options
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
@@ -96,7 +100,7 @@ class Binding:
     def _callback(self, gives_key: bool, function: Callable[[int], Any]) -> int:
         callback = (_KEY_CALLBACK if gives_key else _DECISION_CALLBACK)(function)
         self._kept_alive.append(callback)
-        address = ctypes.cast(callback, ctypes.c_void_p).value
+        address = ctypes.c_void_p.from_buffer(callback).value  # `ctypes.cast` would make a cycle of references
         assert address is not None
         return address
 
