@@ -38,16 +38,17 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
 def memory_bytes(
     model: Model, instances: NDArray[np.void], kv_share: float = 1.0, copies: Floats | float = 1.0
 ) -> Floats:
-    """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
+    """Bytes that each instance must move, shape (M,): weights, KV that decodes read, KV written.
 
-    Of the model's KV bytes memory holds `kv_share`. Of weights outside the experts each instance reads `copies`, (M,):
-    every data-parallel group has its own. Of experts, those that the tokens of a step choose, evenly and at random.
+    Weights are read once a step, in a pipeline once for each of its micro-batches. Of those outside the experts each
+    instance reads `copies`, (M,): every data-parallel group has its own; of experts, those that the tokens choose,
+    evenly and at random. Of the model's KV bytes memory holds `kv_share`.
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     kv_tokens = instances["context_tokens"] + tokens
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
     others = copies * (model.weight_bytes - expert_bytes)
-    weights = others * instances["steps"] + expert_bytes * instances["expert_reads"]
+    weights = others * instances["weight_passes"] + expert_bytes * instances["expert_reads"]
     moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
     return moved
 

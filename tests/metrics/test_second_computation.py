@@ -53,7 +53,10 @@ _NOTED = {  # by the names of requests.parquet
     **{name: name for name in ("preemptions", "migrations")},
     "predicted_output_tokens": "predicted_tokens",
 }
-_COUNTERS = ("off_s", "kv_block_s", "bubble_s", "prefill_square", "extrapolated_s", "extrapolation")
+_COUNTERS = (
+    *("off_s", "kv_block_s", "bubble_s", "prefill_square", "extrapolated_s", "extrapolation"),
+    *("weight_passes", "expert_reads"),
+)
 
 
 @dataclass(frozen=True)

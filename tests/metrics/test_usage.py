@@ -37,7 +37,7 @@ def test_decode_attends_to_its_context() -> None:
 
 def test_bandwidth_bound_decoding_uses_all_of_it() -> None:
     """Llama-3-8B on an H100 decodes at most 209 tokens/s at batch 1."""
-    second = records(INSTANCE_FIELDS, [{"steps": 209, "decode_tokens": 209}])
+    second = records(INSTANCE_FIELDS, [{"weight_passes": 209, "decode_tokens": 209}])
     assert memory_bytes(MODEL, second)[0] / 3.35e12 == pytest.approx(1.0, abs=0.01)
 
 
@@ -49,7 +49,7 @@ def test_kv_is_read_once_per_context_token_and_written_once() -> None:
 def test_each_data_parallel_group_reads_its_copy_of_what_is_outside_the_experts() -> None:
     model = replace(TINY, experts=Experts(count=8, per_token=2, intermediate=4))
     experts = model.expert_parameters * 2
-    steps = records(INSTANCE_FIELDS, [{"steps": 3, "expert_reads": 1.5}] * 2)
+    steps = records(INSTANCE_FIELDS, [{"weight_passes": 3, "expert_reads": 1.5}] * 2)
     one, two = memory_bytes(model, steps, copies=np.array([1.0, 2.0]))
     assert one == 3 * (model.weight_bytes - experts) + 1.5 * experts
     assert two - one == 3 * (model.weight_bytes - experts)
