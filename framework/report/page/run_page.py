@@ -100,6 +100,8 @@ def _limited(name: str, value_ms: float | None, limit_s: float | None, kept: pl.
 
 
 def _why(diagnosis: Diagnosis) -> str:
+    if not diagnosis.lost:
+        return f"<p>Nothing was lost: all {diagnosis.offered:,} requests kept the SLO.</p>"
     if not diagnosis.findings:
         kept = diagnosis.offered - diagnosis.lost
         return (
