@@ -19,6 +19,7 @@ from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
+from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 _ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,8 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
     one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
     request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
-    TPOT. `good`: finished and all limits kept.
+    TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `session_id` and `turn` are there where the
+    trace has them.
     """
     return _request_table(result, slo, gaps_of(result))
 
@@ -79,6 +81,7 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
         "arrival_s": arrival_s,
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
+        **_of_the_trace(workload),
         "state": pl.Series(STATES).gather(requests["state"]),
         "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
         "prefill_instance": _null_below_zero(requests["prefill_instance"]),
@@ -100,6 +103,20 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
         "good": judged.good,
     }
     return pl.DataFrame([pl.Series(name, values, nan_to_null=True) for name, values in columns.items()])
+
+
+def _of_the_trace(workload: Workload) -> dict[str, Any]:
+    """Class, priority, session and turn of each request, as far as the trace has them."""
+    columns: dict[str, Any] = {}
+    if workload.slo_class is not None:
+        columns["slo_class"] = pl.Series(workload.slo_class, dtype=pl.String)
+    if workload.priority is not None:
+        columns["priority"] = workload.priority
+    if workload.session_id is not None:
+        columns["session_id"] = _null_below_zero(workload.session_id)
+        if workload.turn is not None:
+            columns["turn"] = pl.Series(workload.turn).set(columns["session_id"].is_null(), None)
+    return columns
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, Any]:

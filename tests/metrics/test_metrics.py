@@ -106,6 +106,22 @@ def test_request_table_has_these_columns_in_this_order() -> None:
     ]
 
 
+def test_the_table_has_what_the_trace_says_of_classes_and_sessions() -> None:
+    result = small_result()
+    said: dict[str, Any] = {
+        "slo_class": ("chat", "batch", "chat", "chat", "batch"),
+        "priority": np.array([0, 2, 0, 1, 0]),
+        "session_id": np.array([7, -1, 7, 8, -1]),
+        "turn": np.array([0, 0, 1, 0, 0]),
+    }
+    table = request_table(replace(result, workload=replace(result.workload, **said)), SLO)
+    assert table.columns[4:8] == list(said)
+    assert table["slo_class"].to_list() == ["chat", "batch", "chat", "chat", "batch"]
+    assert table["priority"].to_list() == [0, 2, 0, 1, 0]
+    assert table["session_id"].to_list() == [7, NONE, 7, 8, NONE]
+    assert table["turn"].to_list() == [0, NONE, 1, 0, NONE]
+
+
 def test_summary_has_these_keys_in_this_order() -> None:
     assert list(summarize(small_result(), SLO)) == KEYS
 
