@@ -61,6 +61,7 @@ METRICS: Mapping[str, str] = {
     "cost_usd": "USD: price of the GPUs for the duration",
     "usd_per_million_good_tokens": "USD for each million output tokens of requests that kept their SLOs",
     "buckets": "figures by length of the prompt",
+    "classes": "figures by class of requests, where the trace has classes",
     "capacity": "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
     "capacity_per_gpu": "requests/s: capacity for each GPU",
     "capacity_low": "requests/s: the highest rate that was seen to be sustained",

@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.paper_scores import gaps_of
+from framework.metrics.parts import by_class, named_ms, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
@@ -64,7 +65,8 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
     speculation `accepted_per_step` are drafts accepted / decodes of all steps (a step emits one token more), and
     `speculation_acceptance` drafts accepted / drafts; with pipeline stages `bubble_share` is the share of the time in
     steps that stages wait. Energy is per output token of completed requests, money per
-    million output tokens of good ones. None where undefined.
+    million output tokens of good ones. `classes` has the figures of each class of requests, where the trace has classes
+    (`framework.metrics.parts.figures`). None where undefined.
     """
     return evaluate(result, slo).summary
 
@@ -136,21 +138,21 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "completed": completed,
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,
-        "request_throughput": _rate(completed, duration_s),
-        "request_goodput": _rate(good, duration_s),
-        "output_throughput": _rate(output_tokens, duration_s),
-        "total_token_throughput": _rate(input_tokens + output_tokens, duration_s),
-        **_statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
-        **_statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
+        "request_throughput": rate(completed, duration_s),
+        "request_goodput": rate(good, duration_s),
+        "output_throughput": rate(output_tokens, duration_s),
+        "total_token_throughput": rate(input_tokens + output_tokens, duration_s),
+        **statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
+        **statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
         **_gap_statistics_ms("itl", gaps.tokens),
-        **_statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
+        **statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
         "offered": offered,
         "rejected": int((state == STATES.index("rejected")).sum()),
         "failed": int((state == STATES.index("failed")).sum()),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "slo_attainment": good / offered,
-        "goodput_per_gpu": _rate(good, duration_s) / gpus_on if gpus_on else 0.0,
+        "goodput_per_gpu": rate(good, duration_s) / gpus_on if gpus_on else 0.0,
         "gpus": gpus,
         "gpus_on": gpus_on,
         "mfu": used["mfu"],
@@ -165,6 +167,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "cost_usd": used["cost_usd"],
         "energy_per_token_j": _per(used["energy_j"], output_tokens),
         "usd_per_million_good_tokens": _per(used["cost_usd"], good_tokens / 1e6),
+        **({"classes": by_class(requests, duration_s)} if "slo_class" in requests.columns else {}),
         **_provenance(result),
     }
 
@@ -212,25 +215,9 @@ def _duration_s(result: Result) -> float:
     return float(np.nanmax(ends_s) - np.nanmin(requests["arrival_s"]))
 
 
-def _statistics_ms(name: str, values_s: Floats) -> dict[str, float | None]:
-    values_ms = values_s[~np.isnan(values_s)] * 1e3
-    if len(values_ms) == 0:
-        return _statistics(name, [np.nan] * 6)
-    centre = [values_ms.mean(), np.median(values_ms), values_ms.std()]
-    return _statistics(name, [*centre, *np.percentile(values_ms, [90, 95, 99])])
-
-
 def _gap_statistics_ms(name: str, gaps: Spread) -> dict[str, float | None]:
     values_s = (gaps.mean_s, gaps.median_s, gaps.std_s, gaps.p90_s, gaps.p95_s, gaps.p99_s)
-    return _statistics(name, [value_s * 1e3 for value_s in values_s])
-
-
-def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:
-    statistics = ("mean", "median", "std", "p90", "p95", "p99")
-    return {
-        f"{statistic}_{name}_ms": None if np.isnan(value) else float(value)
-        for statistic, value in zip(statistics, values_ms, strict=True)
-    }
+    return named_ms(name, [value_s * 1e3 for value_s in values_s])
 
 
 def _cache_hit_rate(result: Result) -> float | None:
@@ -241,10 +228,6 @@ def _cache_hit_rate(result: Result) -> float | None:
 
 def _per(total: float | None, count: float) -> float | None:
     return total / count if total is not None and count > 0 else None
-
-
-def _rate(count: float, duration_s: float) -> float:
-    return count / duration_s if duration_s > 0 else 0.0
 
 
 def _null_below_zero(values: NDArray[Any]) -> pl.Series:

@@ -59,7 +59,7 @@ def gaps_s(token_s: list[float]) -> list[float]:
 
 def limit_s(slo: Slo, name: str, slo_class: str | None) -> float:
     """Of a request of that class; inf: none."""
-    own = slo.classes.get(slo_class, {}) if slo_class is not None else {}
+    own = (slo.classes or {}).get(slo_class, {}) if slo_class is not None else {}
     limit = own[name] if name in own else getattr(slo, name)
     return math.inf if limit is None else float(limit)
 
@@ -111,6 +111,24 @@ def _served(rows: Sequence[Row], good: list[Row], duration_s: float) -> Summary:
     }
     rates = {name: amount / duration_s if duration_s > 0 else 0.0 for name, amount in amounts.items()}
     return {"completed": len(completed), "offered": len(rows), "slo_attainment": share(len(good), len(rows)), **rates}
+
+
+def _classes(run: Run, good: list[Row]) -> Summary:
+    """Figures of each class; nothing where the trace has none."""
+    if run.scenario.workload.slo_class is None:
+        return {}
+    found: Summary = {}
+    for name in run.scenario.workload.slo_class:
+        rows = [row for row, own in zip(run.requests, run.scenario.workload.slo_class, strict=True) if own == name]
+        completed = [row for row in rows if row["state"] == "finished"]
+        found[name] = {
+            **_served(rows, [row for row in good if row["slo_class"] == name], run.duration_s),
+            "out_of_memory": sum(row["reason"] == "kv" for row in rows),
+            **_of_values("ttft", [row["ttft_s"] for row in completed]),
+            **_of_values("tpot", [row["tpot_s"] for row in completed]),
+            **_of_values("e2el", [row["e2e_s"] for row in completed]),
+        }
+    return {"classes": found}
 
 
 def _buckets(run: Run, good: list[Row]) -> list[Summary]:
@@ -180,6 +198,7 @@ def summary(run: Run) -> Summary:
         "energy_per_token_j": share(used["energy_j"], outputs),
         "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
         "buckets": _buckets(run, good),
+        **_classes(run, good),
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,

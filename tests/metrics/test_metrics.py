@@ -167,6 +167,19 @@ def test_summary(key: str, value: float) -> None:
     assert summarize(small_result(), SLO)[key] == pytest.approx(value, rel=1e-12)
 
 
+def test_each_class_has_its_figures() -> None:
+    result = small_result()
+    result = replace(result, workload=replace(result.workload, slo_class=("chat", "batch", "chat", "batch", "chat")))
+    summary = summarize(result, SLO)
+    assert list(summary["classes"]) == ["batch", "chat"]
+    batch, chat = summary["classes"].values()
+    assert (batch["offered"], batch["completed"], batch["out_of_memory"]) == (2, 1, 1)
+    assert (chat["offered"], chat["completed"], chat["slo_attainment"]) == (3, 2, 1 / 3)
+    assert chat["request_goodput"] == batch["request_goodput"] == 1 / 2.5
+    assert (batch["mean_tpot_ms"], chat["mean_tpot_ms"], chat["p90_tpot_ms"]) == (NONE, 375.0, pytest.approx(475.0))
+    assert set(LATENCY_KEYS) - set(chat) == {key for key in LATENCY_KEYS if "itl" in key}
+
+
 def test_provenance() -> None:
     summary = summarize(small_result(seed=7), SLO)
     assert summary["policy"] == "distserve"

@@ -128,6 +128,14 @@ def test_a_run_that_lost_nothing_says_so() -> None:
     assert "No cause" not in text
 
 
+def test_classes_of_requests_have_rows_of_their_own() -> None:
+    result = small_result()
+    workload = replace(result.workload, slo_class=("chat", "batch", "chat", "batch", "chat"))
+    text = " ".join(Page(page_of(replace(result, workload=workload))).text.split())
+    assert "Classes of requests" in text
+    assert "Classes of requests" not in Page(page_of()).text
+
+
 def test_what_others_wrote_stays_text() -> None:
     result = small_result(policy=_HOSTILE, reasons=("", "context", _HOSTILE))
     workload = replace(result.workload, name=_HOSTILE, slo_class=(_HOSTILE, "a", "a", "a", _HOSTILE))
