@@ -24,6 +24,8 @@ _NAMES = {
     "slo_attainment": ("SLO attainment", "%"),
     "cache_hit_rate": ("cache hits", "%"),
     "kv_utilization": ("KV in use", "%"),
+    "out_of_memory_rate": ("out of memory", "%"),
+    "preempted_rate": ("preempted", "%"),
     "mfu": ("MFU", "%"),
     "mbu": ("MBU", "%"),
     "duration": ("duration", "s"),
@@ -32,12 +34,15 @@ _NAMES = {
     "energy_per_token_j": ("energy per token", "J"),
     "usd_per_million_good_tokens": ("cost per million good tokens", "USD"),
 }
-_LATENCY = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el)_ms")
-_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TBT", "e2el": "E2E"}
+_LATENCY = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el|queue)_ms")
+_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TBT", "e2el": "E2E", "queue": "queue delay"}
 _HIGHER = re.compile(
     r"(.*goodput|.*throughput|capacity)(_per_gpu)?|slo_attainment|cache_hit_rate|share_of_bound|mfu|mbu"
 )
-_LOWER = re.compile(r".*_ms|rejected|failed|preemptions|energy(_per_token)?_j|cost_usd|usd_per_million_good_tokens")
+_LOWER = re.compile(
+    r".*_ms|rejected|failed|preemptions|out_of_memory_rate|preempted_rate|energy(_per_token)?_j|cost_usd"
+    r"|usd_per_million_good_tokens"
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ _LATENCIES = {
     "itl": "gap between two output tokens of a request (TBT), over all gaps",
     "message_itl": "the same as a client sees it to whom the tokens that a drafted step accepts come in one message",
     "e2el": "time from arrival to last token (E2E), of completed requests",
+    "queue": "queue delay: time from arrival to the first step of the prefill, of completed requests",
 }
 
 METRICS: Mapping[str, str] = {
@@ -42,6 +43,8 @@ METRICS: Mapping[str, str] = {
     "failed": "requests that could not be completed",
     "preemptions": "how often a request lost its KV and was computed again, or was swapped out",
     "migrations": "how often a decoding request moved to another instance",
+    "out_of_memory_rate": "share of the offered requests that were not served because KV memory was lacking",
+    "preempted_rate": "share of the offered requests that were preempted at least once",
     "total_input_tokens": "prompt tokens of completed requests",
     "total_output_tokens": "output tokens of completed requests",
     "gpus": "GPUs of the cluster",

@@ -17,21 +17,20 @@ STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 def figures(own: pl.DataFrame, duration_s: float, statistics: Sequence[str] = STATISTICS) -> dict[str, Any]:
     """Of some rows of a request table (`framework.metrics.summary.request_table`), with these of STATISTICS.
 
-    Rates are over the run's `duration_s`, so that those of all parts of a run add up. `out_of_memory`: requests not
-    served because KV memory was lacking. None where undefined.
+    Rates are over the run's `duration_s`, so that those of all parts of a run add up. None where undefined.
     """
     completed = own.filter(pl.col("state") == "finished")
     good, output_tokens = int(own["good"].sum()), int(completed["output_tokens"].sum())
     latencies = {
         key: value
-        for name, column in (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("e2el", "e2e_s"))
+        for name, column in (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("e2el", "e2e_s"), ("queue", "queue_s"))
         for key, value in statistics_ms(name, completed[column].to_numpy()).items()
         if key.partition("_")[0] in statistics
     }
     return {
         "offered": len(own),
         "completed": len(completed),
-        "out_of_memory": int((own["reason"] == REASONS[REASON_KV]).sum()),
+        "out_of_memory": out_of_memory(own),
         "slo_attainment": good / len(own) if len(own) else None,
         "request_throughput": rate(len(completed), duration_s),
         "request_goodput": rate(good, duration_s),
@@ -39,6 +38,11 @@ def figures(own: pl.DataFrame, duration_s: float, statistics: Sequence[str] = ST
         "total_token_throughput": rate(int(completed["input_tokens"].sum()) + output_tokens, duration_s),
         **latencies,
     }
+
+
+def out_of_memory(requests: pl.DataFrame) -> int:
+    """Requests that were not served because KV memory was lacking."""
+    return int((requests["reason"] == REASONS[REASON_KV]).sum())
 
 
 def by_class(requests: pl.DataFrame, duration_s: float) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.paper_scores import gaps_of
-from framework.metrics.parts import by_class, named_ms, rate, statistics_ms
+from framework.metrics.parts import by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
@@ -60,13 +60,14 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
 
     Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
     runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
-    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill, with
-    stores below GPU memory also by tier (`framework.metrics.usage.loaded`). With
-    speculation `accepted_per_step` are drafts accepted / decodes of all steps (a step emits one token more), and
-    `speculation_acceptance` drafts accepted / drafts; with pipeline stages `bubble_share` is the share of the time in
-    steps that stages wait. Energy is per output token of completed requests, money per
-    million output tokens of good ones. `classes` has the figures of each class of requests, where the trace has classes
-    (`framework.metrics.parts.figures`). None where undefined.
+    offered. `queue` is the time from arrival to the first step of the prefill; of the offered requests
+    `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were preempted. `cache_hit_rate`
+    prompt tokens found in a cache / prompt tokens of requests that began their prefill, with stores below GPU memory
+    also by tier (`framework.metrics.usage.loaded`). With speculation `accepted_per_step` are drafts accepted / decodes
+    of all steps (a step emits one token more), and `speculation_acceptance` drafts accepted / drafts; with pipeline
+    stages `bubble_share` is the share of the time in steps that stages wait. Energy is per output token of completed
+    requests, money per million output tokens of good ones. `classes` has the figures of each class of requests, where
+    the trace has classes (`framework.metrics.parts.figures`). None where undefined.
     """
     return evaluate(result, slo).summary
 
@@ -146,11 +147,14 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         **statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
         **_gap_statistics_ms("itl", gaps.tokens),
         **statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
+        **statistics_ms("queue", requests["queue_s"].to_numpy()[finished]),
         "offered": offered,
         "rejected": int((state == STATES.index("rejected")).sum()),
         "failed": int((state == STATES.index("failed")).sum()),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
+        "out_of_memory_rate": out_of_memory(requests) / offered,
+        "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
         "slo_attainment": good / offered,
         "goodput_per_gpu": rate(good, duration_s) / gpus_on if gpus_on else 0.0,
         "gpus": gpus,

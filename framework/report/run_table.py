@@ -20,7 +20,7 @@ from framework.metrics.summary import Evaluation
 from framework.report.numbers import NONE, number, percent
 
 Summary = Mapping[str, Any]
-_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
+_LATENCIES = {"queue": "queue", "TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
 _WARNING = "bold black on yellow"
 # What a source says of a fit: to which loads, and where the run lies beside them; or why it does not count.
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")

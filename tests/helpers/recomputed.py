@@ -127,6 +127,7 @@ def _classes(run: Run, good: list[Row]) -> Summary:
             **_of_values("ttft", [row["ttft_s"] for row in completed]),
             **_of_values("tpot", [row["tpot_s"] for row in completed]),
             **_of_values("e2el", [row["e2e_s"] for row in completed]),
+            **_of_values("queue", [row["queue_s"] for row in completed]),
         }
     return {"classes": found}
 
@@ -146,6 +147,7 @@ def _buckets(run: Run, good: list[Row]) -> list[Summary]:
                 **_of_values("ttft", [row["ttft_s"] for row in completed], wanted),
                 **_of_values("tpot", [row["tpot_s"] for row in completed], wanted),
                 **_of_values("e2el", [row["e2e_s"] for row in completed], wanted),
+                **_of_values("queue", [row["queue_s"] for row in completed], wanted),
             }
         )
     return found
@@ -186,6 +188,9 @@ def summary(run: Run) -> Summary:
         **_of_values("tpot", [row["tpot_s"] for row in run.finished]),
         **_of_values("itl", [gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s)]),
         **_of_values("e2el", [row["e2e_s"] for row in run.finished]),
+        **_of_values("queue", [row["queue_s"] for row in run.finished]),
+        "out_of_memory_rate": share(sum(row["reason"] == "kv" for row in run.requests), len(run.requests)),
+        "preempted_rate": share(sum(row["preemptions"] > 0 for row in run.requests), len(run.requests)),
         "duration": run.duration_s,
         "total_input_tokens": sum(row["input_tokens"] for row in run.finished),
         "total_output_tokens": outputs,

@@ -20,14 +20,15 @@ from tests.helpers.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
 LATENCY_KEYS = [
     f"{statistic}_{name}_ms"
-    for name in ("ttft", "tpot", "itl", "e2el")
+    for name in ("ttft", "tpot", "itl", "e2el", "queue")
     for statistic in ("mean", "median", "std", "p90", "p95", "p99")
 ]
 KEYS = [
     *("duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput"),
     *("output_throughput", "total_token_throughput"),
     *LATENCY_KEYS,
-    *("offered", "rejected", "failed", "preemptions", "migrations", "slo_attainment", "goodput_per_gpu", "gpus"),
+    *("offered", "rejected", "failed", "preemptions", "migrations"),
+    *("out_of_memory_rate", "preempted_rate", "slo_attainment", "goodput_per_gpu", "gpus"),
     *("gpus_on", "mfu", "mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
     "usd_per_million_good_tokens",
     *(
@@ -135,6 +136,10 @@ def test_summary_has_these_keys_in_this_order() -> None:
         ("rejected", 1),
         ("failed", 1),
         ("preemptions", 2),
+        ("out_of_memory_rate", 2 / 5),
+        ("preempted_rate", 1 / 5),
+        ("mean_queue_ms", 500.0),
+        ("std_queue_ms", 0.0),
         ("migrations", 1),
         ("total_input_tokens", 350),
         ("total_output_tokens", 8),

@@ -302,6 +302,11 @@ def unlike_summary(found: Summary, again: Summary, from_histogram: bool = False)
     compared = {key: value for key, value in found.items() if key not in _NOT_RECOMPUTED}
     wrong = [f"{key}: only one computation has it" for key in sorted(compared.keys() ^ again.keys())]
     for key in compared.keys() & again.keys():
+        if key == "classes":
+            for name in sorted(found[key].keys() | again[key].keys()):
+                unlike = unlike_summary(found[key].get(name, {}), again[key].get(name, {}))
+                wrong += [f"{name}: {line}" for line in unlike]
+            continue
         near, nothing = _NEAR, _NOTHING
         if key.startswith("std_"):  # of values as large as their mean
             nothing = _NEAR * (found[key.replace("std", "mean")] or 0.0) * (100 if from_histogram else 1)

@@ -34,6 +34,7 @@ def test_run_table_tells_the_whole_run() -> None:
     for part in (
         "distserve on mooncake TWIN, not the real trace 5 requests, 2.50 s, 3 GPUs",
         "timing affine, seed 0",
+        "queue ms 500 500 500",
         "TTFT s 1.00 1.00 1.00 1.00 80.0 %",
         "TPOT ms 375 475 498 250 40.0 %",
         "TBT ms 500 500 500",
