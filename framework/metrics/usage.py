@@ -146,13 +146,17 @@ def loaded(result: Result) -> dict[str, float | None]:
 
 
 def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
-    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
+    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch,
+    mfu, mbu.
 
     `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
     """
+    work = flops(result.model, result.instances)
+    moved = memory_bytes(result.model, result.instances, result.engine.kv_compression.memory_share)
     rows = []
     for index, pool in enumerate(result.cluster.pools):
-        own = result.instances[result.instances["pool"] == index]
+        is_own = result.instances["pool"] == index
+        own, gpu_s = result.instances[is_own], pool.gpus * duration_s
         busy_s = float(own["busy_s"].sum())
         rows.append(
             {
@@ -163,9 +167,11 @@ def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
                 "utilization": _share(busy_s, pool.instances * duration_s),
                 "kv_utilization": _share(own["kv_block_s"].sum(), own["total_blocks"].sum() * duration_s),
                 "mean_batch": _share(own["batch_s"].sum(), busy_s),
+                "mfu": _share(work[is_own].sum(), gpu_s * _peak_flops(pool, result.model)),
+                "mbu": _share(moved[is_own].sum(), gpu_s * pool.gpu.bandwidth_bytes_s),
             }
         )
-    numbers = ("utilization", "kv_utilization", "mean_batch")
+    numbers = ("utilization", "kv_utilization", "mean_batch", "mfu", "mbu")
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from framework.diagnosis.findings import Diagnosis, diagnose
+from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.catalogue import METRICS
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number, percent
@@ -35,7 +36,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
         Chapter("latency", "Latency", latency),
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
-        Chapter("pools", "Pools", _pools(evaluation.pools)),
+        Chapter("pools", "Pools", _pools(measurement)),
         Chapter("classes", "Classes of requests", _classes(summary["classes"]) if "classes" in summary else None),
         Chapter("worst", "Worst requests", worst, _WORST_FIRST),
         Chapter("figures", "All figures", _figures(summary)),
@@ -120,13 +121,26 @@ def _why(diagnosis: Diagnosis) -> str:
     return "".join(told)
 
 
-def _pools(pools: pl.DataFrame) -> str:
+def _pools(measurement: Measurement) -> str:
+    evaluation = measurement.evaluation
     rows = [
         [row["pool"], row["role"], row["instances"], row["gpus"], percent(row["utilization"]),
-         percent(row["kv_utilization"]), row["mean_batch"]]
-        for row in pools.iter_rows(named=True)
+         percent(row["kv_utilization"]), row["mean_batch"], limit.word, limit.evidence]
+        for row, limit in zip(
+            evaluation.pools.iter_rows(named=True), pool_limits(measurement.result, evaluation), strict=True
+        )
     ]  # fmt: skip
-    columns = ["pool", "role", "instances", "GPUs", "time in steps", "KV memory in use", "mean decode batch"]
+    columns = [
+        "pool",
+        "role",
+        "instances",
+        "GPUs",
+        "time in steps",
+        "KV memory in use",
+        "mean decode batch",
+        "bound by",
+        "because",
+    ]
     return Sheet(columns, rows).html()
 
 
