@@ -23,6 +23,7 @@ _NAMES = {
     "total_token_throughput": ("token throughput", "tok/s"),
     "slo_attainment": ("SLO attainment", "%"),
     "cache_hit_rate": ("cache hits", "%"),
+    "mean_prefill_batch_tokens": ("mean prefill batch", "tokens"),
     "kv_utilization": ("KV in use", "%"),
     "out_of_memory_rate": ("out of memory", "%"),
     "preempted_rate": ("preempted", "%"),

@@ -52,6 +52,7 @@ METRICS: Mapping[str, str] = {
     "mfu": "share of the peak FLOP/s that the model's own arithmetic used",
     "mbu": "share of the peak memory bandwidth that weights and KV used",
     "kv_utilization": "share of the KV memory in use, over time",
+    "mean_prefill_batch_tokens": "prompt tokens in a step that computes any, on average; needs engine.log=full",
     "cache_hit_rate": "share of the prompt tokens found in a prefix cache",
     "cache_hit_rate_gpu": "share of the prompt tokens found in GPU memory",
     "cache_hit_rate_TIER": "share of the prompt tokens found in that prefix store",

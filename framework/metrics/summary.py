@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
-from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, usage
+from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, prefill_batch_tokens, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
 from framework.workload import Workload
@@ -162,6 +162,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "mfu": used["mfu"],
         "mbu": used["mbu"],
         "kv_utilization": used["kv_utilization"],
+        "mean_prefill_batch_tokens": prefill_batch_tokens(result),
         "cache_hit_rate": _cache_hit_rate(result),
         **loaded(result),
         **drafted(result),

@@ -117,6 +117,14 @@ def bubbles(result: Result) -> dict[str, float | None]:
     return {"bubble_share": _share(result.instances["bubble_s"].sum(), stage_s)}
 
 
+def prefill_batch_tokens(result: Result) -> float | None:
+    """Prompt tokens in a step that computes any, on average; None where there is none, and where the step log was
+    reduced.
+    """
+    steps = result.step_log[result.step_log["prefill_tokens"] > 0]
+    return _share((steps["prefill_tokens"].astype(np.int64) * steps["steps"]).sum(), steps["steps"].sum())
+
+
 def drafted(result: Result) -> dict[str, float]:
     """Drafts accepted: `accepted_per_step` by a decode, `speculation_acceptance` of all; nothing if none were made."""
     accepted, drafts = (int(result.instances[name].sum()) for name in ("accepted_tokens", "drafted_tokens"))

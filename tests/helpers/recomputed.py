@@ -172,6 +172,12 @@ def _of_caches(run: Run) -> Summary:
     return found
 
 
+def _prefill_batch(run: Run) -> float | None:
+    """Prompt tokens a step, of the steps that have some."""
+    sizes = [row["prefill_tokens"] for row in run.steps for _ in range(row["steps"]) if row["prefill_tokens"]]
+    return statistics.fmean(sizes) if sizes else None
+
+
 def summary(run: Run) -> Summary:
     """All keys that a run's figures and its configuration give."""
     good = [row for row, (_, _, is_good) in zip(run.requests, verdicts(run), strict=True) if is_good]
@@ -202,6 +208,7 @@ def summary(run: Run) -> Summary:
         "goodput_per_gpu": share(served["request_goodput"], used["gpus_on"]) or 0.0,
         "energy_per_token_j": share(used["energy_j"], outputs),
         "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
+        "mean_prefill_batch_tokens": _prefill_batch(run),
         "buckets": _buckets(run, good),
         **_classes(run, good),
         "trace": workload.name,

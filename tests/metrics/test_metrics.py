@@ -29,7 +29,8 @@ KEYS = [
     *LATENCY_KEYS,
     *("offered", "rejected", "failed", "preemptions", "migrations"),
     *("out_of_memory_rate", "preempted_rate", "slo_attainment", "goodput_per_gpu", "gpus"),
-    *("gpus_on", "mfu", "mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
+    *("gpus_on", "mfu", "mbu", "kv_utilization"),
+    *("mean_prefill_batch_tokens", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
     "usd_per_million_good_tokens",
     *(
         "policy",
@@ -162,6 +163,7 @@ def test_summary_has_these_keys_in_this_order() -> None:
         ("p90_e2el_ms", 2300.0),
         ("cache_hit_rate", 64 / 400),
         ("kv_utilization", 0.3),
+        ("mean_prefill_batch_tokens", 400 / 3),
         ("energy_j", (250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)),
         ("cost_usd", 3 * 3.0 * 2.5 / 3600),
         ("energy_per_token_j", ((250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)) / 8),
@@ -271,6 +273,7 @@ def test_gaps_reduced_during_the_run_replace_the_step_log() -> None:
     assert evaluation.requests["tbt_p99_s"].to_list() == [0.1, None, None, None, 0.2]
     assert evaluation.requests["tbt_max_s"].to_list() == [0.2, None, None, None, 0.4]
     assert evaluation.summary["p90_itl_ms"] == pytest.approx(140.0)
+    assert evaluation.summary["mean_prefill_batch_tokens"] is None
 
 
 def test_attainment_counts_all_that_were_offered() -> None:
