@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 1e24  # of any quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
-MOST_COUNTED = 10**12  # of what is counted
+MOST_COUNTED = 10**15  # of what is counted
 MOST_S = 1e9  # seconds, thirty years
 _LONGEST = 80  # characters of a value that is shown
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import require_positive
+from framework.errors import require_at_least, require_count, require_positive, require_share
 from framework.policy import Action, Disaggregated
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import Role
@@ -44,6 +44,11 @@ class Arrow(Disaggregated):
     ) -> None:
         require_positive("policy.ttft_s", ttft_s)
         require_positive("policy.tpot_s", tpot_s)
+        require_positive("policy.period_s", period_s)
+        for name, value in (("grow", grow), ("donor", donor), ("emergency", emergency), ("cooldown_s", cooldown_s)):
+            require_at_least(f"policy.{name}", value, 0)
+        require_share("policy.fill", fill)
+        require_count("policy.passes", passes)
         self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
         self.grow, self.donor, self.emergency = grow, donor, emergency
         self.fill, self.passes, self.cooldown_s = fill, passes, cooldown_s

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from framework.engine.config import Batching
-from framework.errors import InputError, require_count
+from framework.errors import InputError, require_count, shown
 from framework.policy import Aggregated
 from framework.policy.rules import PREFILL_RULES, rule, set_order
 from framework.system.cluster import ChunkSchedule, ClusterSpec
@@ -74,6 +74,6 @@ class Chunked(Aggregated):
 
 def _stages(chunks: Mapping[str, int]) -> Stages:
     names = set(Stages.__dataclass_fields__)
-    if set(chunks) != names:
-        raise InputError(f"policy.chunks must have high, low, stages and prompt_tokens, got {', '.join(chunks)}")
+    if not isinstance(chunks, Mapping) or set(chunks) != names:
+        raise InputError(f"policy.chunks must have high, low, stages and prompt_tokens, got {shown(chunks)}")
     return Stages(**chunks)

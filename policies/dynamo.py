@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
+from framework.errors import require_at_least, require_positive, require_whole
 from framework.policy import Action, Disaggregated
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Request
@@ -141,6 +142,10 @@ class Dynamo(Disaggregated):
         interval_s: float = 30.0,
         planning: dict[str, Any] | None = None,
     ) -> None:
+        require_at_least("policy.overlap_weight", overlap_weight, 0)
+        require_whole("policy.local_tokens", local_tokens)
+        require_whole("policy.queue", queue)
+        require_positive("policy.interval_s", interval_s)
         self.overlap_weight, self.local_tokens, self.queue = overlap_weight, local_tokens, queue
         self.plan = rule("policy.planner", planner, PLANNERS)
         self.changes_roles = planner != "none"

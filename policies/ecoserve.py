@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.config import Batching
-from framework.errors import require_count, require_positive
+from framework.errors import require_positive, require_whole
 from framework.policy import Action, Aggregated, Plan, SetTokenBudget
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Request
@@ -75,8 +75,8 @@ class EcoServe(Aggregated):
     ) -> None:
         require_positive("policy.ttft_s", ttft_s)
         require_positive("policy.tpot_s", tpot_s)
-        if macro != 0:
-            require_count("policy.macro", macro)
+        require_whole("policy.macro", macro)
+        require_positive("policy.period_s", period_s)
         self.ttft_s, self.tpot_s, self.macro, self.tick_s = ttft_s, tpot_s, macro, period_s
         self.slack = rule("policy.slack", slack, SLACKS)
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests

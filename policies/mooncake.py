@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.errors import require_choice, require_count, require_positive
+from framework.errors import require_choice, require_count, require_positive, require_whole
 from framework.policy import Disaggregated
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Floats, Integers, Request
@@ -218,6 +218,7 @@ class Mooncake(Disaggregated):
             if limit is not None:
                 require_positive(f"policy.{name}", limit)
         require_count("policy.chunk_tokens", chunk_tokens)
+        require_whole("policy.seed", seed)
         require_choice("policy.routing", routing, ROUTING)
         self.routing, self.admission = routing, admission
         self.expected_tbt_s = rule("policy.admission", admission, EXPECTED_TBT)

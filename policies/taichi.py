@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import require_count, require_positive
+from framework.errors import require_count, require_positive, require_share, require_whole
 from framework.policy import Action, Disaggregated, Migrate
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import ClusterSpec
@@ -44,6 +44,10 @@ class TaiChi(Disaggregated):
         require_count("policy.decode_chunk", decode_chunk)
         require_positive("policy.ttft_s", ttft_s)
         require_positive("policy.tpot_s", tpot_s)
+        require_positive("policy.period_s", period_s)
+        require_whole("policy.short_tokens", short_tokens)
+        require_share("policy.full", full)
+        require_positive("policy.near", near)
         self.chunks = {"prefill": prefill_chunk, "decode": decode_chunk}
         self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
         self.short_tokens, self.full, self.near = short_tokens, full, near

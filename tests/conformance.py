@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
@@ -39,6 +40,7 @@ from framework.policy.hooks import HOOK_NAMES
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster, Request
 from framework.result import Result
+from framework.run.building import build
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
@@ -342,6 +344,26 @@ class PolicyConformance:
             else:
                 with pytest.raises(InputError) as refusal:
                     self.play(SCENARIOS["roomy"], cluster)
+                assert len(str(refusal.value).splitlines()) == 1, f"not one line: {refusal.value}"
+
+    def test_numeric_settings_refuse_what_is_no_number(self) -> None:
+        """Null, texts, lists and numbers that are none: one line, whichever numeric argument gets them."""
+        kind = type(self.new_policy())
+        if self.policy_name is None:  # there is no YAML whose settings could be wrong
+            return
+        config = configuration(self.policy_name, self.config_dir)
+        own = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+        for name, was in own.policy.items():
+            if isinstance(was, bool) or not isinstance(was, int | float):
+                continue
+            may_be_null = "None" in str(inspect.signature(kind).parameters[str(name)].annotation)
+            for value in (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True):
+                if value is None and may_be_null:
+                    continue
+                wrong = DictConfig(own.copy())
+                OmegaConf.update(wrong, f"policy.{name}", value, merge=False)
+                with pytest.raises(InputError) as refusal:
+                    build(wrong, "policy")
                 assert len(str(refusal.value).splitlines()) == 1, f"not one line: {refusal.value}"
 
     @each_scenario

@@ -15,10 +15,10 @@ from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
 
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from traces import formats
 from traces.frame import Trace
-from traces.warn import warn_once
 
 DOWNLOAD_S = 5.0  # all of a download that a run waits for
 CHUNK_BYTES = 1 << 16

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError
-from traces.settings import check_at_least, check_positive
+from traces.settings import check_at_least, check_positive, check_rate
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,9 @@ class ChangingRate:
     peak_s: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive("arrivals: rate", self.rate)
+        for name, rate in (("rate", self.rate), ("end_rate", self.end_rate)):
+            if rate is not None:
+                check_rate(f"arrivals: {name}", rate)
         check_at_least("arrivals: swing", self.swing)
         if self.swing >= 1:
             raise InputError(f"arrivals: swing is {self.swing:g}, must be below 1")
@@ -39,7 +41,6 @@ class ChangingRate:
         check_at_least("arrivals: peak_s", self.peak_s)
         check_at_least("arrivals: ramp_s", self.ramp_s)
         if self.end_rate is not None:
-            check_positive("arrivals: end_rate", self.end_rate)
             check_positive("arrivals: ramp_s, with an end_rate,", self.ramp_s)
 
     @property

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from framework.errors import InputError
+from framework.cli.reading import parsed_json
+from framework.errors import MOST_S, InputError, shown
 from traces.frame import Trace, from_rows
 from traces.rows import MAX_TOKENS, read_bytes
 
@@ -37,7 +38,9 @@ def read_vllm(path: Path, block_tokens: int = 0) -> Trace:
     counts = {name: len(values) for name, values in lists.items() if values is not None}
     if len(set(counts.values())) > 1:
         raise InputError(f"{path}: {', '.join(f'{name} has {count}' for name, count in counts.items())} entries")
-    errors = result.get("errors") or [""] * counts["input_lens"]
+    errors = result.get("errors") or []
+    if not isinstance(errors, list):
+        raise InputError(f"{path}: errors is {shown(errors)}, must be a list")
     sent, failed = [], 0
     for k, row in enumerate(zip(*lists.values(), strict=True)):
         where = f"{path}, request {k + 1}"
@@ -132,8 +135,8 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _parsed(path: Path, text: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        row = parsed_json(text)
+    except ValueError as error:
         raise InputError(f"{where}: not JSON ({str(error).splitlines()[0]})") from None
     if not isinstance(row, dict):
         raise InputError(f"{where}: not a JSON object")
@@ -168,6 +171,9 @@ def _trace(path: Path, sent: list[_Sent], ticks_per_s: float, note: str) -> Trac
     if not sent:
         raise InputError(f"{path}: no request has finished" + (f" ({note})" if note else ""))
     first = min(one.at for one in sent)
+    late_s = (max(one.at for one in sent) - first) / ticks_per_s
+    if late_s > MOST_S:
+        raise InputError(f"{path}: the last request was sent {late_s:g} s after the first, at most {MOST_S:g} can be")
     columns: dict[str, Any] = {
         "arrival_s": np.array([(one.at - first) / ticks_per_s for one in sent]),
         "input_tokens": np.array([one.input_tokens for one in sent], np.int64),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,14 @@ from pathlib import Path
 import polars as pl
 from polars.exceptions import PolarsError
 
-from framework.errors import InputError
+from framework.cli.reading import parquet_of
+from framework.errors import MOST_S, InputError, shown
+from traces.column_values import is_lost, meant, numbers, times, values
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, seconds
-from traces.rows import Check, Table, length, number, read_bytes
-from traces.settings import check_whole
+from traces.rows import Check, Table, csv_texts, json_rows, length, number, read_bytes, warn_of_twice
+from traces.settings import MOST_REQUESTS, check_whole
 
 TICKS_PER_S = {"arrival_s": 1.0, "arrival_ms": 1e3, "arrival_us": 1e6, "arrival_ns": 1e9}
-_DATES = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z")
-_NUMBERS = ("session_id", "turn", "think_s", "priority")
 _PARQUET = b"PAR1"
 _MANY = 12  # columns that a message lists
 # What columns of logs are often called, for the advice that a message gives.
@@ -48,31 +49,51 @@ def read_columns(path: Path, columns: Mapping[str, str], block_tokens: int | Non
     wanted = _checked(columns)
     if block_tokens is not None:
         check_whole("trace.block_tokens", block_tokens)
-    table = _table(path)
+    table = _table(path, tuple(wanted.values()))
     kept = [name for name in OPTIONAL if name in table.frame.columns and (name != "hash_ids" or block_tokens)]
     wanted = {name: name for name in kept} | wanted
-    arrival = next(name for name in TICKS_PER_S if name in wanted)
     found = {name: _column(path, table.frame, name, place) for name, place in wanted.items()}
-    times, is_date = _times(found[arrival])
-    floats = {name: _numbers(found[name]) for name in (*REQUIRED, *_NUMBERS) if name in found}
-    frame = pl.DataFrame({**floats, arrival: times})
-    meant = "a date and time" if is_date else "a number"
-    bad_time: Check = (pl.col(arrival).is_null(), f"{wanted[arrival]} is missing or not {meant}")
-    checks = [bad_time, *number(arrival, 0), *length("input_tokens"), *length("output_tokens")]
-    Table(path, frame, table.line_of, table.unit).refuse(checks)
-    start = float(frame[arrival].min() or 0.0)  # type: ignore[arg-type]
-    rows = frame.with_columns(seconds(frame[arrival] - start, 1.0 if is_date else TICKS_PER_S[arrival]))
-    rows = rows.with_columns(
-        *(pl.col(name).cast(dtype) for name, dtype in {**REQUIRED, **OPTIONAL}.items() if name in rows.columns),
-        *(found[name].cast(OPTIONAL[name]).alias(name) for name in ("slo_class", "hash_ids") if name in found),
-    )
-    if "hash_ids" in rows.columns:
-        _check_hashes(Table(path, rows, table.line_of, table.unit), block_tokens)
+    rows = replace(table, frame=_rows(table, found, wanted))
+    if "hash_ids" in found:
+        _check_hashes(rows, block_tokens)
     with path.open("rb") as content:
         sha256 = hashlib.file_digest(content, "sha256").hexdigest()
-    trace = replace(from_rows(rows, path.stem, "real", block_tokens or 0), sha256=sha256)
+    trace = replace(from_rows(rows.frame, path.stem, "real", block_tokens or 0), sha256=sha256)
     left = [name for name in table.frame.columns if name not in {place.split(".")[0] for place in wanted.values()}]
     return trace.with_frame(trace.frame, f"columns left out: {', '.join(left)}") if left else trace
+
+
+def _rows(table: Table, found: Mapping[str, pl.Series], places: Mapping[str, str]) -> pl.DataFrame:
+    """The columns as those of `traces.frame`. Raises InputError for the first row that holds what none of them can."""
+    arrival = next(name for name in TICKS_PER_S if name in found)
+    ticks, is_date = times(found[arrival])
+    ticks_per_s = 1.0 if is_date else TICKS_PER_S[arrival]
+    optional = {name: values(name, column) for name, column in found.items() if name in OPTIONAL}
+    tokens = {name: numbers(found[name]) for name in ("input_tokens", "output_tokens")}
+    frame = pl.DataFrame({**tokens, **optional, arrival: ticks})
+    at, since = pl.col(arrival), pl.col(arrival) - pl.col(arrival).min()
+    checks: list[Check] = [
+        (
+            at.is_null(),
+            f"{_verbatim(places[arrival])} is missing or not {'a date and time' if is_date else 'a number'}",
+        ),
+        *number(arrival, -math.inf if is_date else 0),
+        (since > MOST_S * ticks_per_s, f"{arrival} is more than {MOST_S:g} s after the first"),
+        *(check for name in tokens for check in length(name)),
+    ]
+    for name, column in optional.items():
+        is_bad = pl.lit(is_lost(found[name], column).alias(name))
+        checks.append((is_bad, f"{_verbatim(places[name])} is not {meant(name)}"))
+    replace(table, frame=frame).refuse(checks)
+    start = float(frame[arrival].min() or 0.0)  # type: ignore[arg-type]
+    return frame.with_columns(
+        seconds(frame[arrival] - start, ticks_per_s), *(pl.col(name).cast(REQUIRED[name]) for name in tokens)
+    )
+
+
+def _verbatim(place: str) -> str:
+    """The name of a column as a part of a reason, where braces stand for values."""
+    return place.replace("{", "{{").replace("}", "}}")
 
 
 def _check_hashes(table: Table, block_tokens: int | None) -> None:
@@ -111,11 +132,13 @@ def _checked(columns: Mapping[str, str]) -> dict[str, str]:
     known = (*TICKS_PER_S, *REQUIRED, *OPTIONAL)
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns.values()):
         raise InputError(
-            f"trace.columns is {columns!r}, must name columns, as {{arrival_s: time, input_tokens: prompt}}"
+            f"trace.columns is {shown(columns)}, must name columns, as {{arrival_s: time, input_tokens: prompt}}"
         )
     for key in columns:
         if key not in known:
-            raise InputError(f"trace.columns: {key!r} is not known; the columns are {', '.join(dict.fromkeys(known))}")
+            raise InputError(
+                f"trace.columns: {shown(key)} is not known; the columns are {', '.join(dict.fromkeys(known))}"
+            )
     if len([key for key in columns if key in TICKS_PER_S]) != 1:
         raise InputError(f"trace.columns needs one of {', '.join(TICKS_PER_S)}")
     for key in ("input_tokens", "output_tokens"):
@@ -124,22 +147,24 @@ def _checked(columns: Mapping[str, str]) -> dict[str, str]:
     return dict(columns)
 
 
-def _table(path: Path) -> Table:
+def _table(path: Path, wanted: Sequence[str]) -> Table:
     """The rows of a file as they are; texts where it has no types of its own."""
     data = read_bytes(path)
-    start, unit = 1, "line"
-    try:
-        if data.startswith(_PARQUET):
-            frame, unit = pl.read_parquet(io.BytesIO(data)), "row"
-        elif data.lstrip().startswith(b"{"):
-            frame = pl.read_ndjson(io.BytesIO(data), infer_schema_length=None)
-        else:
-            frame, start = pl.read_csv(io.BytesIO(data), infer_schema=False).rename(str.strip), 2
-    except (PolarsError, OSError, ValueError) as error:
-        raise InputError(f"{path}: no CSV, Parquet or JSONL file ({str(error).splitlines()[0][:120]})") from None
-    if frame.is_empty():
+    if data.startswith(_PARQUET):
+        try:
+            table = Table(path, parquet_of(data, MOST_REQUESTS), lambda row: row + 1, "row")
+        except (PolarsError, OSError, ValueError) as error:
+            reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+            raise InputError(f"{path}: not a usable Parquet file ({reason})") from None
+    elif data.lstrip().startswith(b"{"):
+        table = json_rows(path, data)
+        for place in wanted:
+            warn_of_twice(path, data, place.rpartition(".")[2])
+    else:
+        table = csv_texts(path, data, wanted)
+    if table.frame.is_empty():
         raise InputError(f"{path}: the trace file has no rows")
-    return Table(path, frame, lambda row: row + start, unit)
+    return table
 
 
 def _column(path: Path, frame: pl.DataFrame, name: str, place: str) -> pl.Series:
@@ -154,34 +179,6 @@ def _column(path: Path, frame: pl.DataFrame, name: str, place: str) -> pl.Series
     if column is None:
         raise InputError(f"{path}: trace.columns: no column {place}; it has {_few(frame.columns)}")
     return column.alias(name)
-
-
-def _times(column: pl.Series) -> tuple[pl.Series, bool]:
-    """Numbers of ticks, or seconds since 1970 of dates and times; and whether it has dates.
-
-    Whole numbers count from the least of them: those of nanoseconds since 1970 are too large for a float.
-    """
-    if column.dtype.is_temporal():
-        return (column.cast(pl.Datetime("ns")).dt.timestamp("ns") / 1e9).alias(column.name), True
-    whole = column.str.strip_chars().cast(pl.Int64, strict=False) if column.dtype == pl.String else column
-    if whole.dtype.is_integer() and whole.null_count() == 0:
-        return (whole - whole.min()).cast(pl.Float64), False
-    if column.dtype == pl.String:
-        ticks = column.str.strip_chars().cast(pl.Float64, strict=False)
-        if ticks.null_count() < len(ticks):
-            return ticks, False
-        for form in _DATES:
-            dates = column.str.strip_chars().str.replace(r"Z$", "+00:00").str.to_datetime(form, strict=False)
-            if dates.null_count() < len(dates):
-                return (dates.dt.timestamp("us") / 1e6).alias(column.name), True
-    return _numbers(column), False
-
-
-def _numbers(column: pl.Series) -> pl.Series:
-    texts = column.str.strip_chars() if column.dtype == pl.String else column
-    if column.dtype.is_numeric() or column.dtype == pl.String:
-        return texts.cast(pl.Float64, strict=False)
-    return pl.Series(column.name, [None] * len(column), pl.Float64)
 
 
 def _few(names: Sequence[str]) -> str:

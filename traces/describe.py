@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from framework.cli.launch import USER_ERROR, report_error
 from framework.errors import InputError
 from traces.fit import fit_twin, read_trace
 from traces.frame import Trace
@@ -103,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 shown = compare(trace, _twin_of(trace, options.twin), options.seed)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        report_error(str(error))
+        return USER_ERROR
     Console().print(shown)
     return 0
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from framework.cli.safe_text import one_line
 from framework.errors import InputError
 from traces import catalogue
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         path = catalogue.find(chosen.name) or catalogue.download(chosen.name, chosen.timeout)
     except InputError as error:
-        print(error, file=sys.stderr)
+        print(one_line(str(error)), file=sys.stderr)
         return 2
     print(path)
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.cli.launch import USER_ERROR, report_error
 from framework.errors import InputError
 from traces import servegen
 from traces.arrivals import fit_arrivals
@@ -152,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = Path(options.out or f"{twin.name}{SUFFIX}")
         twin.save(out)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        report_error(str(error))
+        return USER_ERROR
     chosen = f" --format {options.format}" if options.format else ""
     print(f"{out}: twin of {len(trace)} requests, {out.stat().st_size / 1000:.0f} kB")
     print(f"compare: python -m traces.describe {options.trace}{chosen} --twin {out}")

@@ -17,6 +17,7 @@ from polars.exceptions import PolarsError
 
 from framework.cli.files import read_once, write_whole
 from framework.cli.reading import parquet_of, parsed_json, require_regular
+from framework.cli.terminal import warn_once
 from framework.errors import InputError, shown
 from traces.client_logs import read_aiperf, read_openai, read_vllm, recognised
 from traces.columns import advice, column_names
@@ -24,7 +25,6 @@ from traces.doubts import doubted_chain, doubted_clock
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import MAX_TOKENS, Check, Table, length, number, read_bytes, read_csv, read_jsonl
 from traces.settings import MOST_REQUESTS, check_whole
-from traces.warn import warn_once
 
 METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
 PARQUET_MAGIC = b"PAR1"

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from framework.cli.safe_text import printable
 from framework.errors import InputError
 from framework.workload import Workload
 
@@ -48,6 +49,8 @@ class Trace:
 
     def __post_init__(self) -> None:
         """Refuse a frame that lacks a column, has one of another type, or an unknown source."""
+        object.__setattr__(self, "name", printable(self.name))  # of a file, perhaps
+        object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
         if self.source not in SOURCES:
             raise InputError(f"trace {self.name}: source is {self.source!r}, must be one of {', '.join(SOURCES)}")
         schema = self.frame.schema

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from framework.errors import InputError
+from framework.errors import InputError, shown
 from traces.changing_rate import ChangingRate
 from traces.settings import check_at_least, check_positive
 
@@ -38,8 +38,8 @@ class Law:
     weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if self.law not in LAWS:
-            raise InputError(f"law {self.law!r} is not known; the laws are {', '.join(LAWS)}")
+        if not isinstance(self.law, str) or self.law not in LAWS:
+            raise InputError(f"law {shown(self.law)} is not known; the laws are {', '.join(LAWS)}")
         for name in NEEDS[self.law]:
             if getattr(self, name) is None:
                 raise InputError(f"law {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
@@ -90,8 +90,8 @@ class Arrivals:
     peak_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.law not in ("poisson", "gamma", "fixed"):
-            raise InputError(f"arrivals: law {self.law!r} is not known; the laws are poisson, gamma, fixed")
+        if not isinstance(self.law, str) or self.law not in ("poisson", "gamma", "fixed"):
+            raise InputError(f"arrivals: law {shown(self.law)} is not known; the laws are poisson, gamma, fixed")
         check_positive("arrivals: cv", self.cv)
         self._changing()
 

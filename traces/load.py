@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.errors import InputError
+from framework.errors import InputError, shown
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
 from traces.columns import read_columns
 from traces.frame import Trace, to_workload
-from traces.settings import check_positive, check_whole
+from traces.settings import MOST_REQUESTS, check_flag, check_positive, check_whole
 
 TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
 
@@ -40,8 +40,8 @@ class Transforms:
     rate_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.poisson, bool):
-            raise InputError(f"trace.poisson is {self.poisson!r}, must be true or false")
+        check_flag("trace.poisson", self.poisson)
+        check_whole("trace.tile", self.tile, 1, MOST_REQUESTS)
         check_positive("trace.rate_scale", self.rate_scale)
         if self.limit is not None:
             check_whole("trace.limit", self.limit)
@@ -79,7 +79,7 @@ class Transforms:
 
 def load(
     name: str | None = None,
-    path: str | None = None,
+    path: str | Path | None = None,
     format: str | None = None,
     block_tokens: int | None = None,
     columns: Mapping[str, str] | None = None,
@@ -96,9 +96,13 @@ def load(
     transform = Transforms(**steps)
     check_whole("trace.seed", seed, 0)
     if requests is not None:
-        check_whole("trace.requests", requests)
+        check_whole("trace.requests", requests, 1, MOST_REQUESTS)
     length = transform.limit if requests is None and not transform.resizes else requests
     sampled = False
+    if path is not None and (not isinstance(path, str | Path) or not str(path).strip()):
+        raise InputError(f"trace.path must name a file, got {shown(path)}")
+    if format is not None and not isinstance(format, str):
+        raise InputError(f"trace.format must be a name, got {shown(format)}")
     if path is not None and format == TWIN:
         from traces.twin import sample_twin
 
@@ -108,7 +112,7 @@ def load(
             raise InputError("trace.format and trace.columns exclude each other; set one of them")
         trace = read_columns(Path(str(path)).expanduser(), columns, block_tokens)
     elif path is not None:
-        trace = from_file(path, format, block_tokens)
+        trace = from_file(str(path), format, block_tokens)
     elif name is not None:
         if (format, block_tokens, columns) != (None, None, None):
             given = "trace.format, trace.block_tokens and trace.columns"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from framework.cli.reading import parsed_json, read_file
+from framework.cli.terminal import warn_once
 from framework.errors import InputError, is_number
-from traces.warn import warn_once
 
 MAX_TOKENS = 10**9
 Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
@@ -91,7 +92,18 @@ def read_jsonl(path: Path, schema: Mapping[str, pl.DataType], required: Sequence
 
 def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> Table:
     """A CSV file with a header line; `numbers` become floats (null where they are not), `texts` stay strings."""
-    data = read_bytes(path)
+    wanted = (*texts, *numbers)
+    table = csv_texts(path, read_bytes(path), wanted)
+    if lost := [column for column in wanted if column not in table.frame.columns]:
+        raise InputError(f"{path}: no column {', '.join(lost)}; the header is {_few(table.frame.columns)}")
+    if table.frame.is_empty():
+        raise InputError(f"{path}: the trace file has a header and no rows")
+    floats = [pl.col(column).str.strip_chars().cast(pl.Float64, strict=False) for column in numbers]
+    return replace(table, frame=table.frame.select(*texts, *floats))
+
+
+def csv_texts(path: Path, data: bytes, wanted: Sequence[str]) -> Table:
+    """All columns of a CSV as texts. Raises InputError where one of those that are wanted stands twice."""
     try:
         raw = pl.read_csv(_plain(data), infer_schema=False)
         if raw.select(pl.all_horizontal(pl.all().is_null()).any()).item():  # blank lines: rows of nulls to polars
@@ -100,15 +112,18 @@ def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> T
         raw = raw.rename(str.strip)
     except (PolarsError, OSError, UnicodeDecodeError) as error:
         raise InputError(_csv_fault(path, data, str(error))) from None
-    wanted = (*texts, *numbers)
-    if lost := [column for column in wanted if column not in raw.columns]:
-        raise InputError(f"{path}: no column {', '.join(lost)}; the header is {_few(raw.columns)}")
     if twice := [column for column in wanted if f"{column}_duplicated_0" in raw.columns]:
         raise InputError(f"{path}: column {twice[0]} stands twice in the header")
-    if raw.is_empty():
-        raise InputError(f"{path}: the trace file has a header and no rows")
-    floats = [pl.col(column).str.strip_chars().cast(pl.Float64, strict=False) for column in numbers]
-    return Table(path, raw.select(*texts, *floats), lambda row: _nth(_filled_records(data), row + 1))
+    return Table(path, raw, lambda row: _nth(_filled_records(data), row + 1))
+
+
+def json_rows(path: Path, data: bytes) -> Table:
+    """All keys of a file of JSON lines, each of the type that polars finds in it."""
+    try:
+        frame = pl.read_ndjson(io.BytesIO(data), infer_schema_length=None)
+    except (PolarsError, OSError, ValueError, pl.exceptions.PanicException):
+        raise InputError(_json_fault(path, data, {})) from None
+    return Table(path, frame, lambda row: _nth(_filled_lines(data), row))
 
 
 def _plain(data: bytes) -> bytes:

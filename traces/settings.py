@@ -7,6 +7,7 @@ from numbers import Integral
 from framework.errors import MOST_COUNTED, InputError, is_number, shown
 
 MOST_REQUESTS = 10**8
+MOST_RPS = 1e6  # requests/s: more than a cluster of any size is sent
 
 
 def check_whole(label: str, value: object, least: int = 1, most: int = MOST_COUNTED) -> None:
@@ -29,6 +30,13 @@ def check_at_least(label: str, value: object, least: float = 0.0) -> None:
     if not is_number(value) or not value >= least:  # type: ignore[operator]
         raise InputError(f"{label} is {shown(value)}, must be a finite number of at least {least:g}")
     _check_at_most(label, value)
+
+
+def check_rate(label: str, value: object) -> None:
+    """Raise InputError unless `value` is a number of requests per second that a cluster can be sent."""
+    check_positive(label, value)
+    if value > MOST_RPS:  # type: ignore[operator]
+        raise InputError(f"{label} is {shown(value)} requests/s, must be at most {MOST_RPS:g}")
 
 
 def check_flag(label: str, value: object) -> None:

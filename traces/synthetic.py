@@ -15,7 +15,8 @@ from framework.workload import Workload
 from traces.frame import Trace, list_column, to_workload
 from traces.laws import Arrivals, Law
 from traces.load import Transforms
-from traces.settings import check_at_least, check_positive, check_whole
+from traces.rows import MAX_TOKENS
+from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_whole
 
 Ints = NDArray[np.int64]
 
@@ -77,7 +78,7 @@ def load(
 
 def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:
     """`requests` requests that have nothing to do with each other."""
-    check_whole("trace.requests", requests)
+    check_whole("trace.requests", requests, 1, MOST_REQUESTS)
     rng = np.random.default_rng([seed, 10])
     frame = pl.DataFrame(
         {
@@ -135,7 +136,10 @@ def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
 
 
 def _tokens(law: Law, count: int, rng: np.random.Generator) -> Ints:
-    return np.maximum(1, np.rint(law.sample(count, rng))).astype(np.int64)
+    drawn = np.maximum(1, np.rint(law.sample(count, rng)))
+    if drawn.max() > MAX_TOKENS:
+        raise InputError(f"law {law.law} draws {drawn.max():g} tokens, more than any request can have; set its high")
+    return drawn.astype(np.int64)
 
 
 def _enough_sessions(requests: int, turns: Law, rng: np.random.Generator) -> Ints:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from traces.frame import OPTIONAL, REQUIRED, Trace
-from traces.settings import check_at_least, check_positive, check_whole
+from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_rate, check_whole
 
 
 def period_s(trace: Trace) -> float:
@@ -74,7 +74,7 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
 
 def set_rate(trace: Trace, requests_per_s: float) -> Trace:
     """Stretch arrival times to a mean rate over the whole trace, so that burstiness keeps its shape."""
-    check_positive("trace.rate", requests_per_s)
+    check_rate("trace.rate", requests_per_s)
     if math.isinf(rate_rps(trace)):
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no rate that could be stretched")
     return scale_rate(trace, requests_per_s / rate_rps(trace))
@@ -131,6 +131,8 @@ def tile(trace: Trace, copies: int) -> Trace:
     check_whole("trace.tile", copies)
     if copies == 1:
         return trace
+    if copies * len(trace) > MOST_REQUESTS:
+        raise InputError(f"trace.tile makes {copies * len(trace):,} requests, at most {MOST_REQUESTS:,} can be played")
     period = period_s(trace)
     steps = {"arrival_s": period, "hash_ids": _names(trace, "hash_ids"), "session_id": _names(trace, "session_id")}
     parts = [_shifted(trace.frame, {column: index * step for column, step in steps.items()}) for index in range(copies)]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from framework.cli.safe_text import printable
 from framework.errors import InputError
 from framework.run.store import Record
 
@@ -46,7 +47,12 @@ class Selection:
 
 
 def value_of(record: Record, key: str) -> Any:
-    """A run's option of a config group, else its setting, else what its summary says of where it comes from."""
+    """A run's option of a config group, else its setting, else what its summary says of where it comes from.
+
+    Of the group `trace` it is the trace that was played, where settings name another than the option does.
+    """
+    if key == "trace" and _names_its_trace(record):
+        return record.summary.get("trace")
     for source in (record.choices, record.config):
         if key in source:
             return _hashable(source[key])
@@ -57,6 +63,12 @@ def value_of(record: Record, key: str) -> Any:
     if key in _PROVENANCE:
         return record.summary.get(key)
     return record.key if key == "key" else ABSENT
+
+
+def _names_its_trace(record: Record) -> bool:
+    """Whether settings chose the trace, by its file or by its name."""
+    option, name = record.choices.get("trace"), record.config.get("trace.name")
+    return record.config.get("trace.path") is not None or (name is not None and name != option)
 
 
 def timing_of(record: Record) -> str:
@@ -75,7 +87,7 @@ def shown(value: Any) -> str:
         return f"[{','.join(shown(inner) for inner in value)}]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    return f"{value:.10g}" if isinstance(value, float) else printable(str(value))
 
 
 def nearest(word: str, known: Collection[str]) -> str:

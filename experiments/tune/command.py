@@ -190,7 +190,7 @@ def _unusual(own: Mapping[str, str], base: Configuration) -> list[str]:
 
 
 def _seed(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise InputError(f"seed must be a whole number of at least 0, got {text!r}")
     return int(text)
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from framework.calibration.benchmark_rows import is_jsonl, requests_of
 from framework.calibration.benchmark_values import ServedRequest, count, number, positive
 from framework.cli.reading import parsed_json, read_file
+from framework.cli.safe_text import printable
 from framework.errors import InputError, shown
 
 Floats = NDArray[np.float64]
@@ -172,7 +173,7 @@ def _benchmark(path: Path, sha256: str, served: Sequence[ServedRequest], failed:
     tpot_s = np.full(len(served), np.nan)
     np.divide(gaps_s, output_tokens - 1, out=tpot_s, where=(output_tokens > 1) & (gaps_s > 0))
     return Benchmark(
-        name=path.name,
+        name=printable(path.name),
         sha256=sha256,
         input_tokens=np.asarray([request.input_tokens for request in served], np.int64)[order],
         output_tokens=output_tokens,

@@ -91,6 +91,7 @@ def is_config_dir(word: str) -> bool:
 
 
 _LARGEST = 10**9
+_MOST_DIGITS = 18
 
 
 def split_arguments(
@@ -124,7 +125,7 @@ def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, 
 def whole(name: str, text: str, largest: int = _LARGEST) -> int:
     """A whole number from 1 to `largest`, underscores and commas allowed; InputError for anything else."""
     digits = text.replace("_", "").replace(",", "")
-    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= largest:
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS or not 1 <= int(digits) <= largest:
         raise InputError(f"{name} must be a whole number from 1 to {largest:,}, got {text!r}")
     return int(digits)
 

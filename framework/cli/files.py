@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from framework.errors import InputError
+
+_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")  # by `write_whole`, and by number of process
+_ABANDONED_S = 3600.0
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -20,12 +26,25 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.tmp")  # many machines may write to one directory
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(path.parent)
         temporary.write_bytes(content)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         _remove(temporary)
+        if not isinstance(error, OSError):
+            raise
         reason = error.strerror or str(error)
         raise InputError(f"{path}: cannot be written ({reason}); choose another directory") from error
+
+
+@functools.cache
+def remove_abandoned(directory: Path) -> None:
+    """Remove temporary files that writers left who were killed an hour ago or earlier; once in a process."""
+    with suppress(OSError):
+        for file in directory.glob(".*.tmp"):
+            with suppress(OSError):
+                if _TEMPORARY.fullmatch(file.name) and time.time() - file.lstat().st_mtime > _ABANDONED_S:
+                    file.unlink(missing_ok=True)
 
 
 def require_writable(directory: Path) -> None:
@@ -63,7 +82,7 @@ def read_once(keep: int) -> Callable[[Callable[Concatenate[Path, P], T]], Callab
     """Decorate a function of a path (and of other values, hashable): it is called again only for what has changed.
 
     The `keep` results that were asked for last are kept. All callers share them, so they must not be altered. A file
-    is the same while its inode, size and time of change are; a folder, while all that is in it is.
+    is the same while its inode, size and time of change are; a folder, while all that is directly in it is.
     """
 
     def decorate(read: Callable[Concatenate[Path, P], T]) -> Callable[Concatenate[Path, P], T]:
@@ -85,7 +104,11 @@ def _state(path: Path) -> Hashable:
     """What changes when a file is written to or replaced; None where there is none."""
     try:
         status = path.stat()
-        within = tuple((entry.name, _state(entry)) for entry in sorted(path.iterdir())) if path.is_dir() else ()
-    except OSError:
+        within = sorted((entry.name, _stamp(entry.stat())) for entry in os.scandir(path)) if path.is_dir() else ()
+    except (OSError, ValueError):  # a name that no file can have
         return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, within
+    return _stamp(status), tuple(within)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

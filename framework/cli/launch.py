@@ -6,6 +6,7 @@ Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FUL
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -31,6 +33,7 @@ BROKEN_PIPE = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 _INTERRUPTED_AGAIN_S = 0.05
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _SWEEP = ("-m", "--multirun")
 _RARELY = (100_000, 20, 100)  # most of what a command allocates stays: looking through it often is a tenth of its time
 
@@ -69,6 +72,8 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
     gc.set_threshold(*_RARELY)
     sys.excepthook = _report_bug
+    if not _has_streams():
+        return USER_ERROR
     try:
         with composing_once():
             code = main()
@@ -86,7 +91,33 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
             raise
         report_error(line)
         return USER_ERROR
+    finally:
+        _drop_unwritable_output()
     return code or 0
+
+
+def _has_streams() -> bool:
+    """Whether there is an output to write results to. A closed one would be the next file that is opened."""
+    closed = [number for number, stream in enumerate((sys.stdout, sys.stderr), 1) if stream is None]
+    for number in closed:
+        empty = os.open(os.devnull, os.O_WRONLY)
+        if empty != number:
+            os.dup2(empty, number)
+            os.close(empty)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        report_error("stdout is closed; send it to a file, or to /dev/null")
+    return 1 not in closed
+
+
+def _drop_unwritable_output() -> None:
+    """Let nothing be written any more to an output that takes nothing: Python would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -115,8 +146,10 @@ def _repeat_lost_interrupts() -> None:
 
 def report_error(line: str) -> None:
     """Print `line` to stderr as the one line about a mistake."""
-    sys.stdout.flush()
-    print(f"error: {one_line(line)}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):  # there is nowhere left to say it
+        print(f"error: {one_line(line)}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> str | None:
@@ -131,6 +164,8 @@ def _explained(error: BaseException) -> str | None:
             return _one_line(link)
         if line := hook_noted(link):
             return line.splitlines()[0]
+        if isinstance(link, OSError) and link.errno in _FULL:
+            return f"{link.filename or 'the output'}: cannot be written ({link.strerror}); make room, or choose another"
     if isinstance(error, MissingConfigException):
         return _unknown_choice(error)
     if isinstance(error, InstantiationException):
@@ -165,9 +200,12 @@ def _not_instantiated(error: InstantiationException) -> str | None:
     if isinstance(cause, TypeError) and _innermost_package(cause.__traceback__) == "hydra":
         return f"{where}: {_one_line(cause)}; see the class's own arguments"
     if isinstance(cause, ImportError):
-        target, missing = _one_line(error).split("'")[1], cause.__cause__
+        target, missing = str(error).split("'")[1], cause.__cause__
         is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
-        return f"{where}: there is no {target} ({missing}); mend _target_" if is_misnamed else None
+        is_no_name = missing is None and str(error).startswith("Error locating")
+        if is_misnamed or is_no_name:
+            return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); mend _target_"
+        return None
     if cause is None or isinstance(cause, OmegaConfBaseException):
         return f"{where}: {_one_line(cause or error)}"
     return None

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from framework.cli.typed_settings import require_types
 from framework.compiler.sources import import_closure, source_hash
 from framework.compiler.user_cache import user_directory, write_whole
 from framework.errors import InputError
@@ -83,7 +84,9 @@ def make(file: str, name: str, source: str, **settings: Any) -> Any:
 
     `source`: a hash of the file, by which settings tell runs of its states apart.
     """
-    return class_of(Path(file), name)(**settings)
+    kind = class_of(Path(file), name)
+    require_types(name, kind, settings)
+    return kind(**settings)
 
 
 def class_of(file: Path, name: str) -> type:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from framework.cli.safe_text import one_line
 
 _FILE_COLUMNS = 160  # of a table that goes into a file or a pipe; $COLUMNS says otherwise
 
@@ -35,3 +38,10 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
             progress.update(task, completed=done, total=total)
 
         yield report
+
+
+@functools.cache
+def warn_once(line: str) -> None:
+    """Print a line on stderr, in the colour of warnings; once in a process: the runs of a sweep have much in common."""
+    text = one_line(line)
+    Console(stderr=True).print(text, style="bold yellow", soft_wrap=True, markup=False, highlight=False)

@@ -16,7 +16,8 @@ _NAME = "servelab"
 def user_directory(name: str) -> Path | None:
     """The folder `name` of the user's cache, made if it is missing; None where nothing can be written.
 
-    Under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory.
+    Under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory. What
+    is in it is unpickled, that is executed: wherever it comes from, nobody else owns it or may write there.
     """
     environment = os.environ
     return _writable(environment.get("NUMBA_CACHE_DIR"), environment.get("XDG_CACHE_HOME"), name)
@@ -25,7 +26,7 @@ def user_directory(name: str) -> Path | None:
 @functools.cache
 def _writable(numba_directory: str | None, user_directory: str | None, name: str) -> Path | None:
     own = Path(numba_directory or user_directory or "~/.cache").expanduser() / _NAME / name
-    if _is_writable(own):
+    if _is_writable(own) and _is_own(own.parent) and _is_own(own):
         return own.absolute()
     shared = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
     return shared / name if _is_private(shared) and _is_writable(shared / name) else None
@@ -35,6 +36,19 @@ def _is_writable(directory: Path) -> bool:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_own(directory: Path) -> bool:
+    """Whether it is this user's and nobody else can write there; what a group could is taken from it first."""
+    try:
+        status = directory.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o002:
+            return False
+        if status.st_mode & 0o020:
+            directory.chmod(stat.S_IMODE(status.st_mode) & ~0o020)
     except OSError:
         return False
     return True

@@ -16,10 +16,11 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import ACTION, Memory
-from framework.errors import InputError, InvariantError, PolicyError, note_hook, require_positive
+from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
+from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
 _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -59,6 +60,10 @@ class Binding:
         """Why requests were turned away, by the numbers that the engine keeps."""
         return tuple(self._answers.reasons)
 
+    def let_go(self) -> None:
+        """Forget the hooks, which know this object: with them, the memory of the run would wait for the collector."""
+        self._kept_alive.clear()
+
     def _set_options(self) -> None:
         policy, options = self._policy, self.memory.options
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
@@ -68,7 +73,7 @@ class Binding:
         indexed = isinstance(rule, Decision) and rule.index == "least_queued"
         options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
         if policy.tick_s is not None:
-            require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
+            require_tick(policy.name, policy.tick_s)
             options["tick_s"] = policy.tick_s if overrides(policy, "on_tick") else 0.0
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
@@ -95,7 +100,7 @@ class Binding:
     def _callback(self, gives_key: bool, function: Callable[[int], Any]) -> int:
         callback = (_KEY_CALLBACK if gives_key else _DECISION_CALLBACK)(function)
         self._kept_alive.append(callback)
-        address = ctypes.cast(callback, ctypes.c_void_p).value
+        address = ctypes.c_void_p.from_buffer(callback).value  # `ctypes.cast` would make a cycle of references
         assert address is not None
         return address
 

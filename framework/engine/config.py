@@ -106,8 +106,8 @@ class EngineConfig:
     sharing: Sharing = field(default_factory=Sharing)
 
     def __post_init__(self) -> None:
-        for name in ("token_budget", "max_batch", "block_tokens"):
-            require_count(f"engine.{name}", getattr(self, name))
+        for name, most in (("token_budget", 10**9), ("max_batch", 10**6), ("block_tokens", 10**6)):
+            require_count(f"engine.{name}", getattr(self, name), most)
         require_whole("engine.admission_wait_steps", self.admission_wait_steps)
         for name in ("kv_tokens", "layerwise_tokens", "longest_chunk"):
             if getattr(self, name) is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
@@ -10,6 +12,7 @@ from framework.engine.leap import end_leap_early
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import first_due, load_changed, time_of
 from framework.engine.state import State
+from framework.policy.ticks import MOST_QUIET_TICKS
 
 
 @inner
@@ -41,7 +44,10 @@ def next_event(s: State) -> int:
     if event >= 0 and s.options.tick_s > 0.0:
         tick_s = sim.next_tick * s.options.tick_s
         if tick_s < time_s or (tick_s == time_s and kind >= ARRIVAL):
-            time_s, kind, event = tick_s, TICK, sim.next_tick
+            if not _skips_ticks(s, kind, time_s):
+                time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
+        elif kind != SCHEDULE:
+            sim.quiet_ticks = 0
     if event >= 0:
         if time_s > sim.now_s:
             sim.scheduled = -1
@@ -49,6 +55,37 @@ def next_event(s: State) -> int:
         sim.kind = kind
         sim.id = event
     return event
+
+
+@inner
+def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
+    """Count the tick that is due before the event of that kind and time, or skip it and all before that event.
+
+    False: a tick comes first. True: the event does.
+    """
+    sim = s.sim
+    steps_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
+    if (kind != ARRIVAL and kind != COPY_END) or sim.woken > 0 or steps_s < np.inf:
+        sim.quiet_ticks = 0
+    elif sim.quiet_ticks < MOST_QUIET_TICKS:
+        sim.quiet_ticks += 1
+    else:
+        sim.next_tick = _first_tick(time_s, s.options.tick_s)
+        if kind == COPY_END or sim.next_tick * s.options.tick_s > time_s:
+            sim.quiet_ticks = 0
+            return True
+    return False
+
+
+@inner
+def _first_tick(time_s: float, tick_s: float) -> int:
+    """The number of the first tick that is not before `time_s`."""
+    number = max(math.ceil(time_s / tick_s), 1)
+    while number > 1 and (number - 1) * tick_s >= time_s:
+        number -= 1
+    while number * tick_s < time_s:
+        number += 1
+    return number
 
 
 @inner

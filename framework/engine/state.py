@@ -175,6 +175,7 @@ SIM = record(
     ("next_session", "i8"),  # first request that no client has taken up yet; in an open load the number of requests
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
+    ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
     ("change_s", "f8"),  # the earliest time at which a change of role takes effect, inf: none is known
     ("changing", "i8"),  # whose that is
     ("role_changes", "i8"),  # how often any instance's role has changed

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError
+from framework.errors import InputError, shown
 from framework.policy.base import Policy, decode_least_kv, decode_round_robin, prefill_least_queued, prefill_round_robin
 from framework.policy.view import Cluster
 from framework.system.cluster import ClusterSpec
@@ -57,8 +57,8 @@ ORDERS: dict[str, Keys | None] = {
 
 def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
     """The rule of that name. Raises InputError, listing the names, if there is none."""
-    if name not in rules:
-        raise InputError(f"{parameter} must be one of {', '.join(rules)}; got {name!r}")
+    if not isinstance(name, str) or name not in rules:
+        raise InputError(f"{parameter} must be one of {', '.join(rules)}; got {shown(name)}")
     return rules[name]
 
 

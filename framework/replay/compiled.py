@@ -45,7 +45,10 @@ class CompiledEngine:
         memory = self._memory
         binding = Binding(policy, cluster, memory)
         begin_s = perf_counter()
-        log = self._replayed(binding, progress)
+        try:
+            log = self._replayed(binding, progress)
+        finally:
+            binding.let_go()
         replay_s = perf_counter() - begin_s
         _end_off_time(memory)
         return Replayed(

@@ -15,6 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from framework.cli.safe_text import printable
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.report.numbers import NONE, number, percent
@@ -62,7 +63,7 @@ def comparison_table(
     by what tells it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs at
     capacity by that. A narrow terminal gets fewer columns.
     """
-    named = [Text(label) for label in labels] if labels else _distinguishing(summaries)
+    named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
     return _Comparison(summaries, named, groups or [0] * len(summaries))
 
 

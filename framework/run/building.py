@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from framework.cli.typed_settings import require_types
 from framework.errors import InputError
 
 _OWN = ("framework", "policies", "predictors", "traces")  # packages of which a setting may name anything
@@ -25,24 +26,51 @@ def build(config: DictConfig, name: str) -> Any:
     Raises InputError for what the part refuses, and for anything else Hydra's errors, which say where it stands.
     """
     try:
-        return _made(OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True))
+        return _made(OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True), name)
     except InputError:
         raise
     except Exception:  # Hydra finds it too, and names the setting
+        _require_types_outside(config, name)
         return instantiate(config[name], _convert_="all")
 
 
-def _made(settings: Any) -> Any:
+def _require_types_outside(config: DictConfig, name: str) -> None:
+    """Check the settings of a class of another package, as far as they are no parts themselves; leave errors to Hydra.
+
+    Raises InputError.
+    """
+    try:
+        settings = OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True)
+        if not isinstance(settings, dict) or any(key in settings for key in _LEFT_TO_HYDRA):
+            return
+        kind = get_object(str(settings[_TARGET]))
+    except Exception:
+        return
+    plain = {str(key): one for key, one in settings.items() if not (isinstance(one, dict) and _TARGET in one)}
+    require_types(name, kind, {key: one for key, one in plain.items() if key not in (_TARGET, _CONVERT)})
+
+
+def _made(settings: Any, where: str) -> Any:
     if isinstance(settings, list):
-        return [_made(one) for one in settings]
+        return [_made(one, f"{where}[{index}]") for index, one in enumerate(settings)]
     if not isinstance(settings, dict):
         return settings
     if _TARGET not in settings:
-        return {key: _made(value) for key, value in settings.items()}
+        return {key: _made(value, f"{where}.{key}") for key, value in settings.items()}
     if any(key in settings for key in _LEFT_TO_HYDRA) or settings.get(_CONVERT, "all") != "all":
         raise _NotPlainError
     kind = _own_class(settings[_TARGET])
-    return kind(**{key: _made(value) for key, value in settings.items() if key not in (_TARGET, _CONVERT)})
+    own = (_TARGET, _CONVERT)
+    values = {key: _made(value, f"{where}.{key}") for key, value in settings.items() if key not in own}
+    try:
+        made = kind(**values)
+    except InputError:
+        raise
+    except Exception:  # nearly always of a value that is of another type
+        require_types(where, kind, values)
+        raise
+    require_types(where, kind, values)
+    return made
 
 
 def _own_class(target: Any) -> Any:

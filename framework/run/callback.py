@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
@@ -69,7 +70,8 @@ class Runs(Callback):
         line = explain(error)
         if output is not None and (line is None or hook_noted(error)):
             place = Path(output, "traceback.txt")
-            place.write_text(masked("".join(format_exception(error))))
+            with suppress(OSError):  # a full disk does not hide what went wrong
+                place.write_text(masked("".join(format_exception(error))))
             line = line if line is None or self._refusals is not None else f"{line}; see {place}"
         if line is None:
             return

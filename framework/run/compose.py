@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
-from framework.errors import InputError, require_positive
+from framework.errors import InputError, require_name, require_positive
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -111,6 +111,8 @@ def _build(config: DictConfig, name: str, kind: type | None) -> Any:
     part = build(config, name)
     if kind is not None and not isinstance(part, kind):
         raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}")
+    if isinstance(part, Policy):
+        require_name(f"the name of policy {type(part).__name__}", part.name)
     return part
 
 

@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.files import write_whole
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress
@@ -22,6 +23,7 @@ from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
+_LONGEST_SLO_S = 600.0
 _NOT_OF_THE_RUN = ("hydra", "output", "report", "store", "force")  # where results go changes none of them
 
 
@@ -95,7 +97,12 @@ def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
     objective = build(config, "objective")
     if not isinstance(objective, Objective):
         raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
-    return objective, compose(config)
+    experiment = compose(config)
+    for name in ("ttft_s", "tpot_s"):
+        limit = getattr(experiment.slo, name)
+        if limit is not None and limit > _LONGEST_SLO_S:
+            warn_once(f"WARNING: slo.{name} is {limit:g} s; is it meant in milliseconds? Nearly every request keeps it")
+    return objective, experiment
 
 
 def _measured(

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
-from framework.cli.files import write_whole
+from framework.cli.files import remove_abandoned, write_whole
 from framework.errors import InputError
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
@@ -104,6 +104,7 @@ def _write_all(directory: Path, writers: dict[str, Callable[[IO[bytes]], object]
     temporary = {directory / name: directory / f".{name}.{os.getpid()}.tmp" for name in writers}
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(directory)
         for target, unfinished in temporary.items():
             with open(unfinished, "wb") as file:
                 writers[target.name](file)
@@ -111,8 +112,8 @@ def _write_all(directory: Path, writers: dict[str, Callable[[IO[bytes]], object]
             os.replace(unfinished, target)
     except BaseException as error:
         _remove(list(temporary.values()), made)
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
+        if isinstance(error, (OSError, pl.exceptions.PolarsError)):  # polars wraps what the disk says
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise InputError(f"{directory}: results cannot be written ({reason}); choose another directory") from error
         raise
     return list(temporary)

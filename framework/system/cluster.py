@@ -31,6 +31,9 @@ LINK_SHARINGS: tuple[str, ...] = ("fair", "fifo")
 RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin")
 
 
+MOST_INSTANCES, MOST_GPUS = 100_000, 10_000
+
+
 @dataclass(frozen=True)
 class ChunkSchedule:
     """Tokens that a step may hold for a chunk to be added, `sizes`, by the stage of the chunk's own prompt.
@@ -76,7 +79,7 @@ class PoolSpec:
         if not isinstance(self.gpu, Gpu):
             raise InputError(f"pool {self.name}: gpu must be one of conf/gpu, got {self.gpu!r}")
         require_choice(f"pool {self.name}: role", self.role, ROLES)
-        require_count(f"pool {self.name}: instances", self.instances)
+        require_count(f"pool {self.name}: instances", self.instances, MOST_INSTANCES)
         if not isinstance(self.parallelism, Parallelism):
             raise InputError(f"pool {self.name}: parallelism must be a Parallelism, got {self.parallelism!r}")
         for option in ("token_budget", "max_batch", "reserve_tokens"):
@@ -192,7 +195,7 @@ def mixed(
     `rank_choice` is as in `PoolSpec`. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the
     other options of links are those of `LinkSpec`.
     """
-    require_count("cluster.instances", instances)
+    require_count("cluster.instances", instances, MOST_INSTANCES)
     parallelism = _parallelism("", tp, pp, ep, dp)
     pools = (PoolSpec("mixed", "mixed", instances, gpu, parallelism), *_spare(spare, gpu, parallelism))
     link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
@@ -229,8 +232,8 @@ def disaggregated(
     Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, and `rank_choice`, are as
     for `mixed`.
     """
-    require_count("cluster.prefill", prefill)
-    require_count("cluster.decode", decode)
+    require_count("cluster.prefill", prefill, MOST_INSTANCES)
+    require_count("cluster.decode", decode, MOST_INSTANCES)
     prefilling = _parallelism(
         "prefill_", _own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp)
     )
@@ -251,7 +254,7 @@ def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolS
 
 
 def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
-    require_whole("cluster.spare", instances)
+    require_whole("cluster.spare", instances, MOST_INSTANCES)
     return (PoolSpec("spare", "off", instances, gpu, parallelism),) if instances else ()
 
 
@@ -261,7 +264,7 @@ def _own(size: int | None, shared: int) -> int:
 
 def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
     for name, value in {"tp": tp, "pp": pp, "ep": ep, "dp": dp}.items():
-        require_count(f"cluster.{pool}{name}", value)
+        require_count(f"cluster.{pool}{name}", value, MOST_GPUS)
     return Parallelism(tp, pp, ep, dp)
 
 

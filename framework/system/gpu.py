@@ -9,6 +9,7 @@ from framework.errors import (
     InputError,
     require_at_least,
     require_count,
+    require_name,
     require_positive,
     require_share,
 )
@@ -77,6 +78,7 @@ class Gpu:
     tensor_gain: float = 1.0
 
     def __post_init__(self) -> None:
+        require_name("gpu.name", self.name)
         for name in ("memory_bytes", "bandwidth_bytes_s", "link_bytes_s", "pcie_bytes_s", "nic_bytes_s", "tdp_w"):
             require_positive(f"gpu.{name}", getattr(self, name))
         for name in ("idle_w", "usd_per_hour"):

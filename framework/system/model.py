@@ -8,6 +8,8 @@ from framework.errors import (
     InputError,
     require_choice,
     require_count,
+    require_flag,
+    require_name,
     require_whole,
 )
 from framework.system.gpu import DTYPE_BYTES, Gpu
@@ -96,6 +98,9 @@ class Model:
     norm_across_heads: bool = False
 
     def __post_init__(self) -> None:
+        require_name("model.name", self.name)
+        require_flag("model.tied_embeddings", self.tied_embeddings)
+        require_flag("model.norm_across_heads", self.norm_across_heads)
         for name in (
             *("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_context"),
             "mlp_matrices",

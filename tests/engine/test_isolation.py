@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -55,6 +57,22 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             digests.append(pool.submit(run, overrides, tmp_path_factory.mktemp(f"alone{number}")).result())
     assert len(set(digests)) == len(RUNS)
     return digests
+
+
+@pytest.mark.parametrize("overrides", RUNS, ids=lambda overrides: overrides[0])
+def test_nothing_of_a_run_waits_for_the_collector(overrides: Sequence[str]) -> None:
+    """Else a process that makes many runs holds the memory of them all."""
+    one = experiment(overrides)
+    gc.collect()
+    gc.disable()
+    try:
+        result = one.run()
+        policy, left = weakref.ref(one.policy), weakref.ref(result)
+        del one, result
+        assert left() is None
+        assert policy() is None
+    finally:
+        gc.enable()
 
 
 def test_one_after_another(alone: list[str], tmp_path: Path) -> None:

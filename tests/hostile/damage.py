@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 # JSON values, as text, that a reader does not expect somewhere.
@@ -79,52 +80,61 @@ _MARK = "\u0001here\u0001"
 
 @dataclass(frozen=True)
 class Damaged:
-    """A file as a damage leaves it."""
+    """A file as a damage leaves it, which is made when it is asked for: there are thousands, of which few are drawn."""
 
     name: str
-    content: bytes
+    make: Callable[[], bytes]
+
+    @property
+    def content(self) -> bytes:
+        return self.make()
+
+
+def given(name: str, content: bytes) -> Damaged:
+    """A file that is made already."""
+    return Damaged(name, lambda: content)
 
 
 def damaged_bytes(content: bytes, seed: int, drawn: int = 8) -> Iterator[Damaged]:
     """Truncated, overwritten, packed, encoded otherwise; `drawn` of them at random."""
     rng = random.Random(seed)
-    yield Damaged("empty", b"")
-    yield Damaged("blank", b" \n\n\t\n")
-    yield Damaged("byte order mark alone", b"\xef\xbb\xbf")
-    yield Damaged("byte order mark", b"\xef\xbb\xbf" + content)
-    yield Damaged("nulls", bytes(4096))
-    yield Damaged("random bytes", rng.randbytes(4096))
-    yield Damaged("carriage returns", content.replace(b"\n", b"\r\n"))
-    yield Damaged("carriage returns alone", content.replace(b"\n", b"\r"))
-    yield Damaged("blank lines", content.replace(b"\n", b"\n\n"))
-    yield Damaged("another null", content + b"\x00")
-    yield Damaged("one line of 2 MB", b"x" * 2_000_000)
-    yield Damaged("brackets", b"[" * 1_000_000)
-    yield Damaged("braces", b'{"a":' * 200_000)
-    yield Damaged("twice", content + content)
+    yield given("empty", b"")
+    yield given("blank", b" \n\n\t\n")
+    yield given("byte order mark alone", b"\xef\xbb\xbf")
+    yield given("byte order mark", b"\xef\xbb\xbf" + content)
+    yield given("nulls", bytes(4096))
+    yield given("random bytes", rng.randbytes(4096))
+    yield given("carriage returns", content.replace(b"\n", b"\r\n"))
+    yield given("carriage returns alone", content.replace(b"\n", b"\r"))
+    yield given("blank lines", content.replace(b"\n", b"\n\n"))
+    yield given("another null", content + b"\x00")
+    yield given("one line of 2 MB", b"x" * 2_000_000)
+    yield given("brackets", b"[" * 1_000_000)
+    yield given("braces", b'{"a":' * 200_000)
+    yield given("twice", content + content)
     text = content.decode("utf-8", "replace")
-    yield Damaged("utf-16", text.encode("utf-16"))
-    yield Damaged("latin-1", ("é" + text).encode("latin-1", "replace"))
+    yield given("utf-16", text.encode("utf-16"))
+    yield given("latin-1", ("é" + text).encode("latin-1", "replace"))
     packed = gzip.compress(content, mtime=0)
-    yield Damaged("gzip", packed)
-    yield Damaged("gzip twice", gzip.compress(packed, mtime=0))
-    yield Damaged("gzip cut", packed[: len(packed) // 2])
-    yield Damaged("gzip head", packed[:12])
-    yield Damaged("gzip and more", packed + b"more")
-    yield Damaged("gzip, wrong sum", packed[:-8] + bytes(8))
-    yield Damaged("gzip of nothing", gzip.compress(b"", mtime=0))
-    yield Damaged("zstd head", b"\x28\xb5\x2f\xfd")
-    yield Damaged("zstd of rubbish", b"\x28\xb5\x2f\xfd" + rng.randbytes(300))
-    yield Damaged("parquet of rubbish", b"PAR1" + rng.randbytes(300) + b"PAR1")
+    yield given("gzip", packed)
+    yield given("gzip twice", gzip.compress(packed, mtime=0))
+    yield given("gzip cut", packed[: len(packed) // 2])
+    yield given("gzip head", packed[:12])
+    yield given("gzip and more", packed + b"more")
+    yield given("gzip, wrong sum", packed[:-8] + bytes(8))
+    yield given("gzip of nothing", gzip.compress(b"", mtime=0))
+    yield given("zstd head", b"\x28\xb5\x2f\xfd")
+    yield given("zstd of rubbish", b"\x28\xb5\x2f\xfd" + rng.randbytes(300))
+    yield given("parquet of rubbish", b"PAR1" + rng.randbytes(300) + b"PAR1")
     for number in range(drawn):
         cut = rng.randrange(1, max(2, len(content)))
-        yield Damaged(f"cut {number}", content[:cut])
+        yield given(f"cut {number}", content[:cut])
         changed = bytearray(content)
         for _ in range(rng.choice((1, 1, 3, 20))):
             changed[rng.randrange(len(changed))] = rng.randrange(256)
-        yield Damaged(f"overwritten {number}", bytes(changed))
+        yield given(f"overwritten {number}", bytes(changed))
         at = rng.randrange(len(content))
-        yield Damaged(f"inserted {number}", content[:at] + rng.randbytes(rng.choice((1, 4, 64))) + content[at:])
+        yield given(f"inserted {number}", content[:at] + rng.randbytes(rng.choice((1, 4, 64))) + content[at:])
 
 
 def gzip_bomb(megabytes: int = 300) -> bytes:
@@ -138,15 +148,11 @@ def damaged_json(document: Any, entries: int = 2) -> Iterator[Damaged]:
     for path in _paths(document, entries):
         where = ".".join(map(str, path)) or "all"
         for name, text in HOSTILE_JSON.items():
-            marked = json.dumps(_replaced(document, path, _MARK))
-            yield Damaged(f"{where}: {name}", marked.replace(json.dumps(_MARK), text).encode())
+            yield Damaged(f"{where}: {name}", partial(_with, document, path, text))
         if path:
-            yield Damaged(f"{where}: left out", json.dumps(_without(document, path)).encode())
+            yield Damaged(f"{where}: left out", partial(_left_out, document, path))
         if path and isinstance(path[-1], str):
-            parent = _at(document, path[:-1])
-            twice = json.dumps(parent)[:-1] + f", {json.dumps(path[-1])}: null}}"
-            marked = json.dumps(_replaced(document, path[:-1], _MARK))
-            yield Damaged(f"{where}: given twice", marked.replace(json.dumps(_MARK), twice).encode())
+            yield Damaged(f"{where}: given twice", partial(_given_twice, document, path))
 
 
 def damaged_csv(text: str) -> Iterator[Damaged]:
@@ -157,22 +163,22 @@ def damaged_csv(text: str) -> Iterator[Damaged]:
     for column in range(len(names)):
         for name, value in HOSTILE_CELLS.items():
             changed = ",".join([*cells[:column], value, *cells[column + 1 :]])
-            yield Damaged(f"{names[column]}: {name}", _lines(header, rows[0], changed, *rows[2:]))
+            yield given(f"{names[column]}: {name}", _lines(header, rows[0], changed, *rows[2:]))
             if name in ("empty", "long", "open quote", "quoted newline", "null byte", "escape"):
                 other = ",".join([*names[:column], value, *names[column + 1 :]])
-                yield Damaged(f"header {names[column]}: {name}", _lines(other, *rows))
+                yield given(f"header {names[column]}: {name}", _lines(other, *rows))
         fewer = [",".join(_but(line.split(","), column)) for line in (header, *rows)]
-        yield Damaged(f"{names[column]}: no such column", _lines(*fewer))
+        yield given(f"{names[column]}: no such column", _lines(*fewer))
         twice = [f"{line},{line.split(',')[column]}" for line in (header, *rows)]
-        yield Damaged(f"{names[column]}: twice", _lines(*twice))
-        yield Damaged(f"{names[column]}: one cell fewer", _lines(header, ",".join(_but(cells, column)), *rows))
-    yield Damaged("one cell more", _lines(header, rows[0] + ",1", *rows[1:]))
-    yield Damaged("header alone", _lines(header))
-    yield Damaged("no header", _lines(*rows))
-    yield Damaged("header twice", _lines(header, header, *rows))
-    yield Damaged("other separator", text.replace(",", ";").encode())
-    yield Damaged("spaces", text.replace(",", " , ").encode())
-    yield Damaged("10,000 columns", _lines(",".join(f"c{k}" for k in range(10_000)), *rows))
+        yield given(f"{names[column]}: twice", _lines(*twice))
+        yield given(f"{names[column]}: one cell fewer", _lines(header, ",".join(_but(cells, column)), *rows))
+    yield given("one cell more", _lines(header, rows[0] + ",1", *rows[1:]))
+    yield given("header alone", _lines(header))
+    yield given("no header", _lines(*rows))
+    yield given("header twice", _lines(header, header, *rows))
+    yield given("other separator", text.replace(",", ";").encode())
+    yield given("spaces", text.replace(",", " , ").encode())
+    yield given("10,000 columns", _lines(",".join(f"c{k}" for k in range(10_000)), *rows))
 
 
 def _lines(*lines: str) -> bytes:
@@ -181,6 +187,22 @@ def _lines(*lines: str) -> bytes:
 
 def _but(cells: Sequence[str], column: int) -> list[str]:
     return [*cells[:column], *cells[column + 1 :]]
+
+
+def _with(document: Any, path: Sequence[Any], text: str) -> bytes:
+    """The document as JSON, with this text where that value was."""
+    marked = json.dumps(_replaced(document, tuple(path), _MARK))
+    return marked.replace(json.dumps(_MARK), text).encode()
+
+
+def _left_out(document: Any, path: Sequence[Any]) -> bytes:
+    return json.dumps(_without(document, tuple(path))).encode()
+
+
+def _given_twice(document: Any, path: Sequence[Any]) -> bytes:
+    *before, key = path
+    parent = _at(document, tuple(before))
+    return _with(document, before, json.dumps(parent)[:-1] + f", {json.dumps(key)}: null}}")
 
 
 def _paths(document: Any, entries: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -22,10 +22,10 @@ from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
 from framework.timing.profile_files import read_profile, shipped_directory
 from framework.workload import Workload
-from tests.hostile.damage import Damaged, damaged_bytes, damaged_csv, damaged_json
+from tests.hostile.damage import Damaged, damaged_bytes, damaged_csv, damaged_json, given
 from tests.hostile.outcomes import NonsenseError
 from traces.frame import to_workload
-from traces.load import from_file
+from traces.load import from_file, load
 from traces.twin import Twin
 
 _LONGEST_S = 1e10  # three centuries
@@ -70,17 +70,17 @@ class Case:
         return f"{self.reader}: {self.damage.name}"
 
 
-def cases() -> list[Case]:
-    """All cases, reader by reader."""
-    return [Case(name, damage) for name, reader in READERS.items() for damage in reader.damages()]
+def cases(reader: str) -> list[Case]:
+    """All cases of a reader."""
+    return [Case(reader, damage) for damage in READERS[reader].damages()]
 
 
-def some(every: Sequence[Case], each: int, seed: int = 0) -> list[Case]:
+def some(each: int, seed: int = 0) -> list[Case]:
     """At most `each` cases of each reader, drawn."""
     rng = random.Random(seed)
     found: list[Case] = []
     for name in READERS:
-        own = [case for case in every if case.reader == name]
+        own = cases(name)
         found += rng.sample(own, min(each, len(own)))
     return found
 
@@ -100,6 +100,10 @@ def sane(workload: Workload) -> None:
 
 def _trace(path: Path, format_name: str | None = None) -> None:
     sane(to_workload(from_file(str(path), format_name)))
+
+
+def _columns(path: Path, **columns: str) -> None:
+    sane(load(path=str(path), columns=columns, block_tokens=512 if "hash_ids" in columns else None))
 
 
 def _twin(path: Path) -> None:
@@ -154,8 +158,34 @@ _BENCHMARK = {
     "errors": ["", "", ""],
     "start_times": [5.0, 6.0, 7.0],
 }
+_BENCHMARK_ROWS = [
+    {"input_tokens": 10 + k, "output_tokens": 3, "ttft_s": 0.1, "tpot_s": 0.02, "start_s": 0.5 * k, "hash_ids": [0, k]}
+    for k in range(4)
+]
 _BENCHMARK_CSV = "input_tokens,output_tokens,ttft_s,e2e_s,start_s,error\n" + "".join(
     f"{10 + k},{3 + k},0.1,{0.2 + k},{k},\n" for k in range(4)
+)
+_AIPERF = [
+    {
+        "metadata": {
+            "request_start_ns": 10**18 + k * 10**9,
+            "request_end_ns": 10**18 + k * 10**9 + 5 * 10**8,
+            "benchmark_phase": "profiling",
+            "conversation_id": "a",
+            "was_cancelled": False,
+        },
+        "metrics": {"input_sequence_length": {"value": 10 + k}, "output_sequence_length": {"value": 5}},
+        "error": None,
+    }
+    for k in range(4)
+]
+_OPENAI = [
+    {"response": {"body": {"created": 1_700_000_000 + k, "usage": {"prompt_tokens": 9, "completion_tokens": 4}}}}
+    for k in range(4)
+]
+_NESTED = [{"at": f"2024-05-0{k + 1}T10:00:00Z", "usage": {"in": 9 + k, "out": 4}, "turn": 0} for k in range(4)]
+_OWN = "time,prompt,answer,session_id,turn,think_s,priority,hash_ids,slo_class\n" + "".join(
+    f"{500 * k},{100 + k},{7 + k},1,{k},0.5,0,,a\n" for k in range(4)
 )
 _RECORD = {
     "key": "0123456789abcdef",
@@ -187,8 +217,12 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[Damaged]:
     first, second, *rest = rows
     before, after = (b"".join(json.dumps(row).encode() + b"\n" for row in part) for part in ([first], rest))
     for damage in damaged_json(second):
-        yield Damaged(damage.name, before + damage.content + b"\n" + after)
+        yield Damaged(damage.name, partial(_between, before, damage, after))
     yield from damaged_bytes(before + json.dumps(second).encode() + b"\n" + after, seed=1)
+
+
+def _between(before: bytes, damage: Damaged, after: bytes) -> bytes:
+    return before + damage.content + b"\n" + after
 
 
 def _document(document: Any, entries: int = 2) -> Iterator[Damaged]:
@@ -207,10 +241,10 @@ def _text(text: str) -> Iterator[Damaged]:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for name, before in zip("bcdefghi", "abcdefgh", strict=True):
         bomb += f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n"
-    yield Damaged("aliases", (bomb + text).encode())
-    yield Damaged("an alias of itself", b"a: &a [*a]\n" + text.encode())
-    yield Damaged("a tag", b"a: !!python/object/apply:os.getcwd []\n" + text.encode())
-    yield Damaged("deep", b"a: " + b"[" * 20_000 + b"]" * 20_000)
+    yield given("aliases", (bomb + text).encode())
+    yield given("an alias of itself", b"a: &a [*a]\n" + text.encode())
+    yield given("a tag", b"a: !!python/object/apply:os.getcwd []\n" + text.encode())
+    yield given("deep", b"a: " + b"[" * 20_000 + b"]" * 20_000)
     for line_number, line in enumerate(text.splitlines()):
         key, colon, _ = line.partition(": ")
         if colon:
@@ -228,7 +262,7 @@ def _text(text: str) -> Iterator[Damaged]:
             ):
                 lines = text.splitlines()
                 lines[line_number] = f"{key}: {hostile}"
-                yield Damaged(f"{key.strip()}: {hostile}", "\n".join(lines).encode())
+                yield given(f"{key.strip()}: {hostile}", "\n".join(lines).encode())
 
 
 def _small_twin() -> Any:
@@ -248,8 +282,12 @@ def _profile() -> Any:
 
 def _packed(document: Any) -> Iterator[Damaged]:
     for damage in damaged_json(document, entries=1):
-        yield Damaged(damage.name, gzip.compress(damage.content, compresslevel=1, mtime=0))
+        yield Damaged(damage.name, partial(_gzip, damage))
     yield from damaged_bytes(gzip.compress(json.dumps(document).encode(), mtime=0), seed=5)
+
+
+def _gzip(damage: Damaged) -> bytes:
+    return gzip.compress(damage.content, compresslevel=1, mtime=0)
 
 
 def _calibrations() -> Any:
@@ -265,7 +303,7 @@ def _servegen() -> Iterator[Damaged]:
     yield from _document(dataset)
     deep = "{1: " * 300 + "1" + "}" * 300
     for name, text in {"deep": deep, "call": "__import__('os').getcwd()", "long": "{1: " + "9" * 5001 + "}"}.items():
-        yield Damaged(f"a law as {name}", json.dumps({"0": {"input_tokens": text, "output_tokens": text}}).encode())
+        yield given(f"a law as {name}", json.dumps({"0": {"input_tokens": text, "output_tokens": text}}).encode())
 
 
 def _servegen_dataset(path: Path) -> None:
@@ -285,6 +323,31 @@ READERS: Mapping[str, Reader] = {
     "azure": Reader("trace.csv", _trace, partial(_table, _AZURE)),
     "burstgpt": Reader("trace.csv", _trace, partial(_table, _BURSTGPT)),
     "vidur": Reader("trace.csv", partial(_trace, format_name="vidur"), partial(_table, _VIDUR)),
+    "vllm": Reader("trace.json", partial(_trace, format_name="vllm"), partial(_document, _BENCHMARK)),
+    "aiperf": Reader("trace.jsonl", partial(_trace, format_name="aiperf"), partial(_lines, _AIPERF)),
+    "openai": Reader("trace.jsonl", partial(_trace, format_name="openai"), partial(_lines, _OPENAI)),
+    "columns of a table": Reader(
+        "trace.csv",
+        partial(_columns, arrival_ms="time", input_tokens="prompt", output_tokens="answer"),
+        partial(_table, _OWN),
+    ),
+    "columns of lines": Reader(
+        "trace.jsonl",
+        partial(_columns, arrival_s="at", input_tokens="usage.in", output_tokens="usage.out"),
+        partial(_lines, _NESTED),
+    ),
+    "hashes of lines": Reader(
+        "trace.jsonl",
+        partial(
+            _columns,
+            arrival_ms="timestamp",
+            input_tokens="input_length",
+            output_tokens="output_length",
+            hash_ids="hash_ids",
+        ),
+        partial(_lines, _MOONCAKE),
+    ),
+    "unknown lines": Reader("trace.jsonl", _trace, partial(_lines, _NESTED)),
     "servegen laws": Reader("clients/chunk-0-dataset.json", _servegen_dataset, _servegen),
     "servegen windows": Reader(
         "clients/chunk-0-trace.csv",
@@ -295,6 +358,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "twin": Reader("twin.json", _twin, lambda: _document(_small_twin(), entries=1)),
     "benchmark": Reader("result.json", read_benchmark, partial(_document, _BENCHMARK)),
+    "benchmark lines": Reader("result.jsonl", read_benchmark, partial(_lines, _BENCHMARK_ROWS)),
     "benchmark csv": Reader("result.csv", read_benchmark, partial(_table, _BENCHMARK_CSV)),
     "store": Reader("records/0123456789abcdef.json", _store, partial(_document, _RECORD)),
     "kernels": Reader("kernels.csv", lambda path: load_csv(path, _GPU), partial(_table, _KERNELS)),

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 from framework.cli.reading import MOST_BYTES, read_file, read_text
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from tests.hostile.damage import gzip_bomb
 from tests.hostile.outcomes import REFUSED, SUCCESS, Outcome, outcome_of
@@ -23,7 +24,6 @@ from tests.hostile.readers import READERS, Case, cases, some
 from traces import formats
 from traces.frame import to_workload
 from traces.load import from_file
-from traces.warn import warn_once
 
 _QUICK = 16  # cases of each reader
 
@@ -46,7 +46,7 @@ def went_wrong(chosen: Sequence[Case], folder: Path) -> list[str]:
 
 
 def test_some_hostile_files(tmp_path: Path) -> None:
-    chosen = some(cases(), _QUICK)
+    chosen = some(_QUICK)
     assert len(chosen) >= 250
     assert went_wrong(chosen, tmp_path) == []
 
@@ -54,7 +54,7 @@ def test_some_hostile_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_all_hostile_files(reader: str, tmp_path: Path) -> None:
-    chosen = [case for case in cases() if case.reader == reader]
+    chosen = cases(reader)
     assert len(chosen) >= 100
     assert went_wrong(chosen, tmp_path) == []
 
@@ -79,7 +79,7 @@ def told(capsys: pytest.CaptureFixture[str], path: Path, format_name: str | None
 
 @pytest.mark.parametrize("name", ["mooncake", "azure", "burstgpt", "vidur", "benchmark", "benchmark csv", "kernels"])
 def test_packed_files_are_read_as_if_they_were_not(name: str, tmp_path: Path) -> None:
-    plain = next(case.damage.content for case in cases() if case.reader == name and case.damage.name == "twice")
+    plain = next(case.damage.content for case in cases(name) if case.damage.name == "twice")
     plain = plain[: len(plain) // 2]
     READERS[name].play(tmp_path / "plain", plain)
     READERS[name].play(tmp_path / "gzip", gzip.compress(plain))

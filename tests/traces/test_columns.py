@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,82 @@ def test_columns_and_a_format_exclude_each_other(tmp_path: Path) -> None:
         load(path=str(table(tmp_path, "csv")), columns=NAMES, format="azure")
     with pytest.raises(InputError, match=r"need trace\.path=FILE"):
         load(name="azure_conv", columns=NAMES)
+
+
+def test_lines_are_counted_as_they_stand(tmp_path: Path) -> None:
+    text = 'time,prompt,answer,"a\nb"\n1,2,3,x\n\n2,3,4,"y\n\nz"\n3,0,4,x\n'
+    with pytest.raises(InputError, match="line 8: input_tokens is 0"):
+        read_columns(written(tmp_path, "a.csv", text), NAMES)
+    rows = '{"time": 1, "prompt": 2, "answer": 3}\n\n{"time": 1, "prompt": 2, "answer": 0}\n'
+    with pytest.raises(InputError, match="line 3: output_tokens is 0"):
+        read_columns(written(tmp_path, "a.jsonl", rows), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("session_id", "1e30", None),
+        ("turn", "1.5", "turn is not a whole number"),
+        ("turn", "inf", "turn is not a whole number"),
+        ("think_s", "nan", "think_s is not a finite number"),
+        ("priority", "high", "priority is not a whole number"),
+        ("turn", "  ", None),
+    ],
+)
+def test_what_is_lost_in_a_column_is_told(name: str, value: str, words: str | None, tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", f"time,prompt,answer,{name}\n1,2,3,0\n2,3,4,{value}\n")
+    if words is None:
+        assert len(read_columns(path, NAMES)) == 2
+    else:
+        with pytest.raises(InputError, match=f"line 3: {words}"):
+            read_columns(path, NAMES)
+
+
+def test_sessions_may_have_names(tmp_path: Path) -> None:
+    text = "time,prompt,answer,user\n1,2,3,b-7\n2,3,4,a-1\n3,3,4,b-7\n4,3,4,\n"
+    trace = read_columns(written(tmp_path, "a.csv", text), NAMES | {"session_id": "user"})
+    first, second, third, fourth = trace.frame["session_id"].to_list()
+    assert first == third != second
+    assert fourth is None
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_times_too_far_apart_are_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
+    frame = pl.DataFrame({"time": ["0001-01-01", "9999-12-31"], "prompt": [1, 2], "answer": [3, 4]})
+    if kind == "parquet":
+        frame.with_columns(pl.col("time").str.to_date()).write_parquet(path)
+    else:
+        dated = frame.with_columns(pl.col("time") + " 00:00:00.0")
+        dated.write_csv(path) if kind == "csv" else dated.write_ndjson(path)
+    with pytest.raises(InputError, match=r"more than 1e.* s after the first"):
+        read_columns(path, NAMES)
+    whole = pl.DataFrame({"time": [-(2**63), 2**63 - 1], "prompt": [1, 2], "answer": [3, 4]})
+    whole.write_parquet(path)
+    with pytest.raises(InputError, match="row 1: arrival_ns is -9"):
+        read_columns(path, {"arrival_ns": "time", "input_tokens": "prompt", "output_tokens": "answer"})
+
+
+def test_names_of_columns_may_hold_anything(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "a,{0},{prompt:x}\n3,x,2\n")
+    with pytest.raises(InputError, match=r"line 2: \{0\} is missing or not a number"):
+        read_columns(path, {"arrival_s": "{0}", "input_tokens": "{prompt:x}", "output_tokens": "a"})
+
+
+def test_a_column_that_stands_twice_is_refused_or_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="prompt stands twice"):
+        read_columns(written(tmp_path, "a.csv", "time,prompt,answer,prompt\n1,2,3,4\n"), NAMES)
+    row = '{"time": 1, "prompt": 2, "answer": 3, "prompt": 5}\n'
+    read_columns(written(tmp_path, "twice.jsonl", row), NAMES)
+    assert "prompt stands twice" in capsys.readouterr().err
+
+
+def test_a_damaged_parquet_is_refused(tmp_path: Path) -> None:
+    damaged = bytearray(table(tmp_path, "parquet").read_bytes())
+    path = tmp_path / "damaged.parquet"
+    for at in range(4, len(damaged) - 8, 97):
+        damaged[at] ^= 0xFF
+        path.write_bytes(damaged)
+        with suppress(InputError):
+            read_columns(path, NAMES)
+        damaged[at] ^= 0xFF

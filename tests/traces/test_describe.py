@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from framework.cli.terminal import warn_once
 from traces import describe, fit
 from traces.statistics import clock_tick, dispersion, ideal_hit_ratio, lru_hit_ratio, rank_correlation
 from traces.twin import load_twin, sample_twin
-from traces.warn import warn_once
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from traces import catalogue, fetch, formats
 from traces.frame import Trace, list_column, to_workload
 from traces.load import load
-from traces.warn import warn_once
 
 MOONCAKE = (
     '{"timestamp": 0, "input_length": 1025, "output_length": 5, "hash_ids": [0, 1, 2]}\n'

@@ -19,9 +19,10 @@ from framework.engine.kv_blocks import add_kv_tokens, blocks_of
 from framework.engine.kv_cache import free
 from framework.engine.mechanisms.data_parallel import lengthen
 from framework.engine.state import State
-from framework.errors import InputError, require_at_least, require_count, require_share, require_whole
+from framework.errors import InputError, require_at_least, require_count, require_number, require_whole
 from framework.timing.table import StepTables, base_s, decode_s
 
+_DEEPEST = 1_000  # tokens
 Depth = int | Literal["adaptive"]
 
 
@@ -45,10 +46,9 @@ class Speculation:
             if self.depth != "adaptive":
                 raise InputError(f"engine.speculation.depth must be a whole number or adaptive, got {self.depth!r}")
         else:
-            require_whole("engine.speculation.depth", self.depth)
-        if self.acceptance != 0:
-            require_share("engine.speculation.acceptance", self.acceptance)
-        require_count("engine.speculation.max_depth", self.max_depth)
+            require_whole("engine.speculation.depth", self.depth, _DEEPEST)
+        require_number("engine.speculation.acceptance", self.acceptance, 0, 1)
+        require_count("engine.speculation.max_depth", self.max_depth, _DEEPEST)
         if self.draft_cost is not None:
             require_at_least("engine.speculation.draft_cost", self.draft_cost, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 
 from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
@@ -10,10 +11,11 @@ from framework.engine.reference.arrivals import arrive, finish_copy
 from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import take_turn
-from framework.engine.reference.simulation import Simulation
+from framework.engine.reference.simulation import FAR_OFF, Simulation
 from framework.engine.reference.state import FAILED, PENDING
 from framework.engine.reference.step_end import finish_prefill_step, finish_step
 from framework.engine.reference.transfers import migrate, stop_decoding
+from framework.policy.ticks import MOST_QUIET_TICKS
 
 _EVENTS_BETWEEN_REPORTS = 10_000
 
@@ -28,12 +30,17 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         time_s, kind, id, serial = heapq.heappop(s.heap)
         if serial in s.withdrawn:
             continue
+        if kind == TICK and skips_ticks(s, time_s, id):
+            continue
         s.outstanding -= kind not in (TICK, ROLE_CHANGE)
+        s.far_off -= kind in FAR_OFF
         advance(s, time_s)
         if kind == SCHEDULE:
             take_turn(s, s.instances[id])
             share_links(s)
             continue
+        if kind != TICK:
+            s.quiet_ticks = 0
         s.order.append((time_s, kind, id))
         process(s, kind, id)
         share_links(s)
@@ -94,6 +101,34 @@ def process(s: Simulation, kind: int, id: int) -> None:
         s.wake(s.instances[id])
     else:
         tick(s, id)
+
+
+def skips_ticks(s: Simulation, time_s: float, number: int) -> bool:
+    """Count a tick, or skip it and those up to the next arrival or end of a copy, where nothing else can follow."""
+    assert s.hooks.tick_s is not None
+    while s.heap and s.heap[0][3] in s.withdrawn:
+        heapq.heappop(s.heap)
+    next_s, kind, _, _ = s.heap[0]
+    if kind not in FAR_OFF or s.outstanding > s.far_off:
+        s.quiet_ticks = 0
+    elif s.quiet_ticks < MOST_QUIET_TICKS:
+        s.quiet_ticks += 1
+    else:
+        later = first_tick(next_s, s.hooks.tick_s)
+        if later > number:
+            s.push(later * s.hooks.tick_s, TICK, later)
+            return True
+    return False
+
+
+def first_tick(time_s: float, tick_s: float) -> int:
+    """The number of the first tick that is not before `time_s`."""
+    number = max(math.ceil(time_s / tick_s), 1)
+    while number > 1 and (number - 1) * tick_s >= time_s:
+        number -= 1
+    while number * tick_s < time_s:
+        number += 1
+    return number
 
 
 def tick(s: Simulation, number: int) -> None:

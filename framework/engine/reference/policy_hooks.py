@@ -15,10 +15,11 @@ from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BU
 from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.engine.reference.state import Instance, Request
-from framework.errors import InputError, PolicyError, note_hook, require_positive
+from framework.errors import InputError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
 _NUMBERS_OF_RULES = 16
@@ -30,7 +31,7 @@ class PolicyHooks(Hooks):
 
     def __init__(self, policy: Policy, cluster: Cluster, inspection: PlainInspection) -> None:
         if policy.tick_s is not None:
-            require_positive(f"policy {policy.name}: tick_s", policy.tick_s)
+            require_tick(policy.name, policy.tick_s)
         self.policy = policy.name
         self.overrides = frozenset(hook.name for hook in HOOKS if overrides(policy, hook.name))
         self.tick_s = policy.tick_s if "on_tick" in self.overrides else None

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.engine.reference.cache import BlockCache, Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
 from framework.engine.reference.state import FINISHED, Channel, Instance, Link, Request
@@ -15,6 +15,7 @@ from framework.errors import PolicyError
 from framework.workload import Workload, block_names
 
 ROLE_NAMES = {role: name for name, role in ROLES.items()}
+FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
 
 
 class Hooks:
@@ -96,6 +97,8 @@ class Simulation:
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
+        self.far_off = 0  # of these, arrivals and ends of copies
+        self.quiet_ticks = 0  # ticks in a row with nothing between them, and nothing to follow but what is far off
         self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free_s = 0.0
@@ -129,6 +132,7 @@ class Simulation:
         """Announce an event; its serial number."""
         self.pushed += 1
         self.outstanding += kind not in (TICK, ROLE_CHANGE)
+        self.far_off += kind in FAR_OFF
         heapq.heappush(self.heap, (time_s, kind, id, self.pushed))
         return self.pushed
 
@@ -136,6 +140,7 @@ class Simulation:
         """Let the end of a copy not come about."""
         self.withdrawn.add(serial)
         self.outstanding -= 1
+        self.far_off -= 1
 
     def wake(self, i: Instance) -> None:
         """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""

@@ -127,10 +127,10 @@ def read_text(path: Path) -> pl.DataFrame:
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0] if str(error) else "damaged"
         raise InputError(f"{path}: is no CSV with a header and rows ({reason})") from None
-    if twice := [name for name in rows.columns if f"{name}_duplicated_0" in rows.schema]:
-        raise InputError(f"{path}: column {twice[0]} stands twice in the header")
     if rows.width > _MOST_COLUMNS:
         raise InputError(f"{path}: has {rows.width:,} columns, a table of kernel times has at most {_MOST_COLUMNS}")
+    if twice := [name for name in rows.columns if f"{name}_duplicated_0" in rows.schema]:
+        raise InputError(f"{path}: column {twice[0]} stands twice in the header")
     stripped = pl.all().str.strip_chars()
     rows = rows.select(pl.when(stripped != "").then(stripped).name.keep()).with_row_index("row", offset=2)
     rows = rows.filter(~pl.all_horizontal(pl.exclude("row").is_null())).with_columns(pl.col("row").cast(pl.Int64))

@@ -1,0 +1,13 @@
+"""When ticks come: at which periods, and how many in a row that nothing can come of. Both engines keep to it."""
+
+from __future__ import annotations
+
+from framework.errors import MOST_S, require_number
+
+LEAST_TICK_S = 1e-5
+MOST_QUIET_TICKS = 1000  # in a row that are asked though nothing can follow but an arrival or the end of a copy
+
+
+def require_tick(policy: str, tick_s: float) -> None:
+    """Raise InputError unless ticks come at a period that a run can end with."""
+    require_number(f"policy {policy}: tick_s", tick_s, LEAST_TICK_S, MOST_S)
