@@ -122,6 +122,14 @@ def bubbles(result: Result) -> dict[str, float | None]:
     return {"bubble_share": _share(result.instances["bubble_s"].sum(), stage_s)}
 
 
+def prefill_batch_tokens(result: Result) -> float | None:
+    """Prompt tokens in a step that computes any, on average; None where there is none, and where the step log was
+    reduced.
+    """
+    steps = result.step_log[result.step_log["prefill_tokens"] > 0]
+    return _share((steps["prefill_tokens"].astype(np.int64) * steps["steps"]).sum(), steps["steps"].sum())
+
+
 def drafted(result: Result) -> dict[str, float]:
     """Drafts accepted: `accepted_per_step` by a decode, `speculation_acceptance` of all; nothing if none were made."""
     accepted, drafts = (int(result.instances[name].sum()) for name in ("accepted_tokens", "drafted_tokens"))
@@ -151,13 +159,18 @@ def loaded(result: Result) -> dict[str, float | None]:
 
 
 def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
-    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
+    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch,
+    mfu, mbu.
 
     `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
     """
+    work = flops(result.model, result.instances)
+    groups = _of_instances(result, lambda pool: pool.parallelism.dp)
+    moved = memory_bytes(result.model, result.instances, result.engine.kv_compression.memory_share, groups)
     rows = []
     for index, pool in enumerate(result.cluster.pools):
-        own = result.instances[result.instances["pool"] == index]
+        is_own = result.instances["pool"] == index
+        own, gpu_s = result.instances[is_own], pool.gpus * duration_s
         busy_s = float(own["busy_s"].sum())
         rows.append(
             {
@@ -168,9 +181,11 @@ def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
                 "utilization": _share(busy_s, pool.instances * duration_s),
                 "kv_utilization": _share(own["kv_block_s"].sum(), own["total_blocks"].sum() * duration_s),
                 "mean_batch": _share(own["batch_s"].sum(), busy_s),
+                "mfu": _share(work[is_own].sum(), gpu_s * _peak_flops(pool, result.model)),
+                "mbu": _share(moved[is_own].sum(), gpu_s * pool.gpu.bandwidth_bytes_s),
             }
         )
-    numbers = ("utilization", "kv_utilization", "mean_batch")
+    numbers = ("utilization", "kv_utilization", "mean_batch", "mfu", "mbu")
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
 
 

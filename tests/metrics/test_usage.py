@@ -69,8 +69,13 @@ def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
 
 
 def test_pool_table() -> None:
-    rows = pool_table(small_result(), 2.5).rows()
+    result = small_result()
+    table = pool_table(result, 2.5)
+    rows = table.drop("mfu", "mbu").rows()
     assert rows == [("prefill", "prefill", 1, 1, 0.6, 0.2, 0.0), ("decode", "decode", 1, 2, 0.5, 0.4, 1.2)]
+    gpu_s = np.array([1, 2]) * 2.5
+    assert table["mfu"].to_list() == pytest.approx((flops(MODEL, result.instances) / (gpu_s * 989e12)).tolist())
+    assert table["mbu"].to_list() == pytest.approx((memory_bytes(MODEL, result.instances) / (gpu_s * 3.35e12)).tolist())
 
 
 def test_shares_are_of_all_gpus() -> None:
