@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import polars as pl
 from rich import box
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
@@ -110,7 +110,7 @@ def _figure(summaries: Sequence[Summary]) -> tuple[str, str]:
     return ("goodput_per_gpu", "goodput\n/s/GPU") if several_sizes else ("request_goodput", "goodput\nreq/s")
 
 
-def _headline(summary: Summary) -> list[Text]:
+def _headline(summary: Summary) -> list[RenderableType]:
     first = Text.assemble(
         (str(summary["policy"]), "bold"), " on ", (str(summary["trace"]), "bold"), " ", _source(summary)
     )
@@ -124,17 +124,17 @@ def _headline(summary: Summary) -> list[Text]:
     return [first, second, *fitted, *_extrapolated(summary)]
 
 
-def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[Text]]:
+def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:
     """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so.
 
     Those lines also say where the run's own load lies, unless `with_run` is false.
     """
-    lines = []
+    lines: list[RenderableType] = []
     for found in (_FIT.search(source), _LEFT_OUT.search(source)):
         if found is not None:
             parts = [f"{found[1].removeprefix(', ')}{' to ' if found.re is _FIT else ': '}{found[2]}"]
             parts += [found[3]] if with_run and found.re is _FIT and found[3] else []
-            lines += [Text(line, style="dim") for part in parts for line in textwrap.wrap(part, _WIDE)]
+            lines += [Constrain(Text(part, style="dim"), _WIDE) for part in parts]
     return _LEFT_OUT.sub(r"\1", _FIT.sub(r"\1", source)), lines
 
 
@@ -246,14 +246,14 @@ def _reasons(requests: pl.DataFrame, state: str) -> str:
     return f" ({', '.join(f'{reason} {count:,}' for reason, count in ordered)})" if ordered else ""
 
 
-def _common_lines(summaries: Sequence[Summary]) -> list[Text]:
+def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
 
     def agrees(*keys: str) -> bool:
         return len({tuple(_alike(summary, key) for key in keys) for summary in summaries}) == 1
 
     only = summaries[0]
-    lines = []
+    lines: list[RenderableType] = []
     if agrees("trace", "trace_source"):
         line = Text.assemble((str(only["trace"]), "bold"), " ", _source(only))
         line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")

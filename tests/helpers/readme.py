@@ -42,7 +42,7 @@ SHOWN = {
     "show": "python -m framework.report.show_step model=llama3_70b gpu=h100 tp=4 decode=64x4096",
 }
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_WIDTH = 92
+_WIDTH = 97
 _FILE = re.compile(r"`([\w./]+\.(?:py|yaml))`")
 
 
