@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
-from framework.errors import InputError, require_name, require_positive
+from framework.errors import InputError, is_number, require_name, require_positive, shown
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -121,9 +121,20 @@ def _require_outputs(config: DictConfig) -> None:
         if name == "series_s":
             if value is not None:
                 require_positive("output.series_s", value)
+        elif name == "window_s":
+            if value is not None:
+                _require_window(value, config.output.timeline)
         elif not isinstance(value, bool):
             raise InputError(f"output.{name} must be true or false, got {value!r}")
         elif value and name in ("steps", "timeline") and config.engine.get("log") == "reduced":
             raise InputError(
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )
+
+
+def _require_window(value: Any, timeline: Any) -> None:
+    bounds = list(value) if OmegaConf.is_list(value) else []
+    if len(bounds) != 2 or not all(is_number(bound) for bound in bounds) or not 0 <= bounds[0] < bounds[1]:
+        raise InputError(f"output.window_s must be two rising numbers of seconds, as [100,160]; got {shown(value)}")
+    if timeline is False:
+        raise InputError("output.window_s bounds the timeline, which is not asked for; add output.timeline=true")

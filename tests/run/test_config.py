@@ -187,6 +187,23 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
         (["output.series_s=0"], "output.series_s"),
         (["output.series_s=often"], "output.series_s"),
         (["output.phases=maybe"], "output.phases"),
+        *(
+            (["output.timeline=true", f"output.window_s={window}"], "output.window_s must be two rising numbers")
+            for window in (
+                "5",
+                "[]",
+                "[5]",
+                "[5,5]",
+                "[5,1]",
+                "[-1,5]",
+                "[1,2,3]",
+                "[1,inf]",
+                "[a,b]",
+                "true",
+                "{a: 1}",
+            )
+        ),
+        (["output.window_s=[1,5]"], "add output.timeline=true"),
     ],
 )
 def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], words: str) -> None:
