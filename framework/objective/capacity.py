@@ -53,7 +53,7 @@ class Capacity(Objective):
         require_share("objective.attainment", self.attainment)
         require_positive("objective.tolerance", self.tolerance)
         require_count("objective.most_requests", self.most_requests)
-        require_whole("objective.replicates", self.replicates)
+        require_whole("objective.replicates", self.replicates, 1_000)
         require_positive("objective.resample_s", self.resample_s)
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")

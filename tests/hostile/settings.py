@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     "minus": -1,
     "fraction": 0.5,
     "1e30": 1e30,
+    "1e-30": 1e-30,
     "many": 10**9,
     "63 bits": 2**63,
     "true": True,
