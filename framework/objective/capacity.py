@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from framework.errors import InputError, require_count, require_positive, require_share, require_whole
+from framework.errors import InputError, require_at_least, require_count, require_positive, require_share, require_whole
 from framework.metrics.slo import judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
@@ -51,7 +51,7 @@ class Capacity(Objective):
 
     def __post_init__(self) -> None:
         require_share("objective.attainment", self.attainment)
-        require_positive("objective.tolerance", self.tolerance)
+        require_at_least("objective.tolerance", self.tolerance, 1e-6)
         require_count("objective.most_requests", self.most_requests)
         require_whole("objective.replicates", self.replicates, 1_000)
         require_positive("objective.resample_s", self.resample_s)

@@ -127,7 +127,7 @@ def some(every: Sequence[Case], count: int, seed: int = 0) -> list[Case]:
 
 def is_nonsense(key: str, was: Any, value: str) -> bool:
     """Whether a leaf that held `was` must not be accepted with that value."""
-    if key.endswith(("_target_", "_convert_")):
+    if key.endswith(("_target_", "_convert_")) or (key.endswith("gpu.neighbour") and value == "null"):
         return False
     if isinstance(was, bool):
         return value in NO_FLAG
