@@ -85,10 +85,10 @@ def _is_number(value: Any) -> bool:
 def run(policy: str | Policy = "ares", trace: str | Path | Workload = "mooncake", **settings: Any) -> Run:
     """Replay a trace through a policy: `run("chunked", "azure_conv", rate=60, cluster__instances=4)`.
 
-    `policy` is a name of conf/policy or a policy of one's own. `trace` is a name of conf/trace, a file or a workload.
-    `settings` are those of `run.py`, with `__` for the dots of a key; `rate` and `limit` are those of the trace. A
-    policy object gets a cluster of mixed instances or, where it is a `Disaggregated`, of prefill and decode instances,
-    unless `cluster` says otherwise. Raises InputError, one line, for whatever cannot be.
+    `policy` is a name of conf/policy, FILE.py:CLASS or a policy object of one's own. `trace` is a name of conf/trace, a
+    file or a workload. `settings` are those of `run.py`, with `__` for the dots of a key; `rate` and `limit` are those
+    of the trace. A policy object gets a cluster of mixed instances or, where it is a `Disaggregated`, of prefill and
+    decode instances, unless `cluster` says otherwise. Raises InputError, one line, for whatever cannot be.
     """
     experiment = experiment_of(policy, trace, settings)
     return Run(experiment.run(), experiment.slo)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra import compose as compose_config
 
-from framework.cli.arguments import name_files
+from framework.cli.arguments import name_files, with_config_dirs
 from framework.cli.composition import composing
 from framework.cli.launch import explain
 from framework.errors import InputError
@@ -36,7 +36,7 @@ def experiment_of(policy: str | Policy, trace: str | Path | Workload, settings: 
     ]
     try:
         with composing(CONF):
-            composed = compose(compose_config("config", overrides=name_files(words)))
+            composed = compose(compose_config("config", overrides=name_files(with_config_dirs(_with_files(words)))))
     except Exception as error:
         line = explain(error)
         if line is None:
@@ -47,6 +47,15 @@ def experiment_of(policy: str | Policy, trace: str | Path | Workload, settings: 
     if isinstance(trace, Workload):
         composed = composed.on(trace)
     return composed
+
+
+def _with_files(words: list[str]) -> list[str]:
+    """The words with a YAML for each class of a file, `policy=FILE.py:CLASS`, as the command line has it."""
+    if not any(".py:" in one for one in words):
+        return words
+    from framework.cli.outside import with_files  # reads sources: most runs have none
+
+    return with_files(words)
 
 
 def _policy_words(policy: str | Policy, settings: Mapping[str, Any]) -> list[str]:

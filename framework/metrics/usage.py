@@ -35,16 +35,19 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     return work
 
 
-def memory_bytes(model: Model, instances: NDArray[np.void], kv_share: float = 1.0) -> Floats:
+def memory_bytes(
+    model: Model, instances: NDArray[np.void], kv_share: float = 1.0, copies: Floats | float = 1.0
+) -> Floats:
     """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
 
-    Of the model's KV bytes memory holds `kv_share`.
-    Of experts, those that the tokens of a step choose, evenly and at random.
+    Of the model's KV bytes memory holds `kv_share`. Of weights outside the experts each instance reads `copies`, (M,):
+    every data-parallel group has its own. Of experts, those that the tokens of a step choose, evenly and at random.
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     kv_tokens = instances["context_tokens"] + tokens
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
-    weights = (model.weight_bytes - expert_bytes) * instances["steps"] + expert_bytes * instances["expert_reads"]
+    others = copies * (model.weight_bytes - expert_bytes)
+    weights = others * instances["steps"] + expert_bytes * instances["expert_reads"]
     moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
     return moved
 
@@ -64,7 +67,8 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     how much of it holds tokens.
     """
     model, instances = result.model, result.instances
-    moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share)
+    groups = _of_instances(result, lambda pool: pool.parallelism.dp)
+    moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share, groups)
     gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
     peak_flops = _of_instances(result, lambda pool: pool.parallelism.gpus * _peak_flops(pool, model))
     peak_bytes_s = _of_instances(result, lambda pool: pool.parallelism.gpus * pool.gpu.bandwidth_bytes_s)

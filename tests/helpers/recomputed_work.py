@@ -83,10 +83,11 @@ def hardware(run: Run, works: list[Work]) -> Summary:
     expert_bytes = model.expert_parameters * model.dtype_bytes
     kv_bytes = run.scenario.engine.kv_compression.memory_share * model.kv_bytes_per_token
     moved = kv_bytes * (tokens + sum(work.context_tokens for work in works))
-    moved += sum((model.weight_bytes - expert_bytes) * w.steps + expert_bytes * w.expert_reads for w in works)
     energy_j = cost_usd = on_gpu_s = 0.0
     for instance, (pool, work) in enumerate(zip(pools, works, strict=True)):
         gpus, gpu = pool.parallelism.gpus, pool.gpu
+        moved += pool.parallelism.dp * (model.weight_bytes - expert_bytes) * work.steps
+        moved += expert_bytes * work.expert_reads
         on_s = duration_s - _off_s(run, instance)
         on_gpu_s += gpus * on_s
         working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp

@@ -88,3 +88,12 @@ def test_versions_of_the_generator_are_pinned() -> None:
     pinned = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pinned)
     assert {"sphinx", "myst-parser", "furo"} <= {line.partition("==")[0].lower() for line in pinned}
+
+
+def test_the_figures_of_trust_in_the_readme_are_those_of_their_page() -> None:
+    readme, trust = (ROOT / "README.md").read_text(), (ROOT / "docs" / "trust.md").read_text()
+    ttft, tpot = re.search(r"cross-validated: TTFT off by ([\d.]+) %, TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]
+    assert re.search(rf"^\| dense, aggregated \| 970 \|[^|]*\| \*\*{ttft} / {tpot}\*\* \|", trust, re.MULTILINE)
+    ttft, tpot = re.search(r"median TTFT off by ([\d.]+) %, mean TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]
+    row = rf"^\| fitted to closed loops alone \| \*\*{ttft}\*\* .*\*\*{tpot}\*\* "
+    assert re.search(row, trust, re.MULTILINE)

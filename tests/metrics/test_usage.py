@@ -46,6 +46,15 @@ def test_kv_is_read_once_per_context_token_and_written_once() -> None:
     assert memory_bytes(MODEL, steps)[0] == 35 * 2 * 32 * 8 * 128 * 2
 
 
+def test_each_data_parallel_group_reads_its_copy_of_what_is_outside_the_experts() -> None:
+    model = replace(TINY, experts=Experts(count=8, per_token=2, intermediate=4))
+    experts = model.expert_parameters * 2
+    steps = records(INSTANCE_FIELDS, [{"steps": 3, "expert_reads": 1.5}] * 2)
+    one, two = memory_bytes(model, steps, copies=np.array([1.0, 2.0]))
+    assert one == 3 * (model.weight_bytes - experts) + 1.5 * experts
+    assert two - one == 3 * (model.weight_bytes - experts)
+
+
 def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
     """Steps of one token, one after another: each reads per_token of the experts of every layer, and all else."""
     model = replace(TINY, experts=Experts(count=8, per_token=2, intermediate=4))

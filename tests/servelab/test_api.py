@@ -29,6 +29,19 @@ class FirstPair(servelab.Disaggregated):
     """The first of each pool."""
 
 
+IN_A_FILE = """
+from servelab import Aggregated
+
+
+class Chosen(Aggregated):
+    def __init__(self, instance: int = 0) -> None:
+        self.instance = instance
+
+    def route_prefill(self, request, cluster):
+        return self.instance
+"""
+
+
 @pytest.fixture(scope="module")
 def chunked() -> servelab.Run:
     return servelab.run("chunked", **SMALL)
@@ -50,6 +63,16 @@ def test_it_is_the_run_that_the_command_line_describes(chunked: servelab.Run, tm
     assert outcome.record is not None
     same = {key: value for key, value in chunked.summary.items() if key not in ("versions", "git_revision")}
     assert same.items() <= outcome.record.summary.items()
+
+
+def test_a_class_of_a_file_and_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(IN_A_FILE)
+    one = servelab.run(f"{tmp_path / 'mine.py'}:Chosen", policy__instance=2, **SMALL)
+    assert one.requests["prefill_instance"].unique().to_list() == [2]
+    assert one.summary["policy"] == "Chosen"
+    with pytest.raises(servelab.InputError, match=r"mine\.py: has no class Chosn; it has Chosen"):
+        servelab.run(f"{tmp_path / 'mine.py'}:Chosn", **SMALL)
 
 
 def test_a_policy_of_ones_own(chunked: servelab.Run) -> None:
