@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.table.metrics import Metric
+from experiments.table.metrics import Metric, figure_of
 from experiments.table.replicates import sampling
 from experiments.table.select import Label, Place, Selection, nearest, shown, value_of
 from framework.errors import InputError
@@ -151,7 +151,7 @@ def _cells(
 
 
 def _values(runs: Mapping[Any, Record], metric: Metric) -> dict[Any, float]:
-    found = ((replicate, record.summary.get(metric.key)) for replicate, record in runs.items())
+    found = ((replicate, figure_of(record.summary, metric.key)) for replicate, record in runs.items())
     return {replicate: math.nan if value is None else float(value) for replicate, value in found}
 
 

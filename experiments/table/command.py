@@ -7,7 +7,8 @@
 store=DIR (default results)
 rows=, columns=: what tells them apart (default policy and trace): config groups and keys of the configuration, several
     joined by commas; columns=metric has no columns but the metrics
-metric=: keys of summary.json, joined by commas (default request_goodput)
+metric=: keys of summary.json, joined by commas (default request_goodput); p99_ttft_ms@batch is that of one class of
+    requests
 baseline=: the row, or column, whose paired differences are tested, as in baseline=chunked
 replicate=: the key in which the runs of a cell differ (default seed)
 format=terminal, markdown, latex or csv; out=FILE, written whole, whose name may say the format (.md .tex .csv .txt)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from experiments.table.select import nearest
 from framework.errors import InputError
@@ -22,7 +23,10 @@ _NAMES = {
     "total_token_throughput": ("token throughput", "tok/s"),
     "slo_attainment": ("SLO attainment", "%"),
     "cache_hit_rate": ("cache hits", "%"),
+    "mean_prefill_batch_tokens": ("mean prefill batch", "tokens"),
     "kv_utilization": ("KV in use", "%"),
+    "out_of_memory_rate": ("out of memory", "%"),
+    "preempted_rate": ("preempted", "%"),
     "mfu": ("MFU", "%"),
     "mbu": ("MBU", "%"),
     "duration": ("duration", "s"),
@@ -31,12 +35,15 @@ _NAMES = {
     "energy_per_token_j": ("energy per token", "J"),
     "usd_per_million_good_tokens": ("cost per million good tokens", "USD"),
 }
-_LATENCY = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el)_ms")
-_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TBT", "e2el": "E2E"}
+_LATENCY = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el|queue)_ms")
+_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TBT", "e2el": "E2E", "queue": "queue delay"}
 _HIGHER = re.compile(
     r"(.*goodput|.*throughput|capacity)(_per_gpu)?|slo_attainment|cache_hit_rate|share_of_bound|mfu|mbu"
 )
-_LOWER = re.compile(r".*_ms|rejected|failed|preemptions|energy(_per_token)?_j|cost_usd|usd_per_million_good_tokens")
+_LOWER = re.compile(
+    r".*_ms|rejected|failed|preemptions|out_of_memory_rate|preempted_rate|energy(_per_token)?_j|cost_usd"
+    r"|usd_per_million_good_tokens"
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Metric:
 
     @property
     def is_latency(self) -> bool:
-        return _LATENCY.fullmatch(self.key) is not None
+        return _LATENCY.fullmatch(self.key.partition("@")[0]) is not None
 
     def in_seconds(self) -> Metric:
         """The same latency, shown in seconds."""
@@ -63,7 +70,11 @@ class Metric:
 
 
 def metric(key: str) -> Metric:
-    """What is known of a key from its name."""
+    """What is known of a key from its name; KEY@CLASS is the figure of one class of requests."""
+    key_of_all, is_of_class, slo_class = key.partition("@")
+    if is_of_class:
+        found = metric(key_of_all)
+        return replace(found, key=key, name=f"{found.name} of {slo_class}")
     better = 1 if _HIGHER.fullmatch(key) else -1 if _LOWER.fullmatch(key) else 0
     latency = _LATENCY.fullmatch(key)
     if latency:
@@ -74,17 +85,39 @@ def metric(key: str) -> Metric:
 
 
 def read_metrics(text: str, records: Sequence[Record]) -> list[Metric]:
-    """Metrics given as "a,b". InputError for one that no summary has, or that is given twice."""
+    """Metrics given as "a,b" or "a@class". InputError for one that no summary has, or that is given twice."""
     summaries = [record.summary for record in records]
-    known = {key for summary in summaries for key, value in summary.items() if _is_figure(value)}
-    defined = {key for summary in summaries for key, value in summary.items() if value is None or _is_figure(value)}
     keys = text.split(",")
     for key in keys:
-        if key not in defined:
-            raise InputError(f"metric={key}: {nearest(key, known)}there are {', '.join(sorted(known))}")
+        name, is_of_class, slo_class = key.partition("@")
+        parts = _of_class(slo_class, summaries, key) if is_of_class else summaries
+        known = {key for part in parts for key, value in part.items() if _is_figure(value)}
+        if name not in known | {key for part in parts for key, value in part.items() if value is None}:
+            raise InputError(f"metric={key}: {nearest(name, known)}there are {', '.join(sorted(known))}")
         if keys.count(key) > 1:
             raise InputError(f"metric={text}: {key} is given twice")
     return [metric(key) for key in keys]
+
+
+def figure_of(summary: Mapping[str, Any], key: str) -> Any:
+    """The figure of a key of `read_metrics`; None where the summary has none."""
+    name, is_of_class, slo_class = key.partition("@")
+    return (_classes(summary).get(slo_class, {}) if is_of_class else summary).get(name)
+
+
+def _of_class(slo_class: str, summaries: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
+    """The figures of a class in each run that has it. InputError where none has."""
+    names = sorted({name for summary in summaries for name in _classes(summary)})
+    if not names:
+        raise InputError(f"metric={key}: requests have no classes in these runs; metric={key.partition('@')[0]}")
+    if slo_class not in names:
+        raise InputError(f"metric={key}: no run has this class of requests; there are {', '.join(names)}")
+    return [_classes(summary)[slo_class] for summary in summaries if slo_class in _classes(summary)]
+
+
+def _classes(summary: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    found = summary.get("classes")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _is_figure(value: object) -> bool:

@@ -190,6 +190,7 @@ INSTANCE = record(
     ("kv_token_s", "f8"),  # integral of KV tokens held over time
     ("batch_s", "f8"),  # integral of the decode batch over time
     ("transferred_bytes", "f8"),  # sent to other instances
+    ("weight_passes", "i8"),  # how often weights were read: once a step, in a pipeline once for each micro-batch
     ("expert_reads", "f8"),  # how often all its experts were read, as the sum of the shares that steps touched
     ("bubble_s", "f8"),  # seconds that stages waited in steps, summed over stages
     ("extrapolated_s", "f8"),  # of busy_s, the part in steps past what was measured

@@ -33,6 +33,7 @@ STEP = record(
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
     ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
     ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages
+    ("micro_batches", "i8"),  # of a step with chunks in a pipeline, those that hold something
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
     # While it is being formed.
     ("decode_tokens", "i8"),  # tokens of its decodes so far

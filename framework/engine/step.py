@@ -6,7 +6,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.duration import step_duration
 from framework.engine.leap import advance, begin_leap, end_leap, steps_until_decision
 from framework.engine.mechanisms.pausing import paused_kv
-from framework.engine.mechanisms.pipeline_parallel import count_bubbles
+from framework.engine.mechanisms.pipeline_parallel import count_bubbles, count_reads
 from framework.engine.mechanisms.sm_sharing import count_busy, streaming
 from framework.engine.state import State
 from framework.timing.table import StepTables, extrapolation
@@ -78,9 +78,7 @@ def complete_step(s: State, i: int) -> None:
     count_busy(s, i, _extrapolation(s, i))
     inst.steps += steps
     inst.prefill_tokens += step.prefill_tokens
-    if s.options.chosen_share > 0.0:
-        tokens = decodes * (1 + step.depth) + step.prefill_tokens
-        inst.expert_reads += steps * (1.0 - (1.0 - s.options.chosen_share) ** tokens)
+    count_reads(s, i)
     sim.steps += steps
     inst.busy = False
     end_leap(s, i)

@@ -18,6 +18,7 @@ _LATENCIES = {
     "itl": "gap between two output tokens of a request (TBT), over all gaps",
     "message_itl": "the same as a client sees it to whom the tokens that a drafted step accepts come in one message",
     "e2el": "time from arrival to last token (E2E), of completed requests",
+    "queue": "queue delay: time from arrival to the first step of the prefill, of completed requests",
 }
 
 METRICS: Mapping[str, str] = {
@@ -42,6 +43,8 @@ METRICS: Mapping[str, str] = {
     "failed": "requests that could not be completed",
     "preemptions": "how often a request lost its KV and was computed again, or was swapped out",
     "migrations": "how often a decoding request moved to another instance",
+    "out_of_memory_rate": "share of the offered requests that were not served because KV memory was lacking",
+    "preempted_rate": "share of the offered requests that were preempted at least once",
     "total_input_tokens": "prompt tokens of completed requests",
     "total_output_tokens": "output tokens of completed requests",
     "gpus": "GPUs of the cluster",
@@ -49,6 +52,7 @@ METRICS: Mapping[str, str] = {
     "mfu": "share of the peak FLOP/s that the model's own arithmetic used",
     "mbu": "share of the peak memory bandwidth that weights and KV used",
     "kv_utilization": "share of the KV memory in use, over time",
+    "mean_prefill_batch_tokens": "prompt tokens in a step that computes any, on average; needs engine.log=full",
     "cache_hit_rate": "share of the prompt tokens found in a prefix cache",
     "cache_hit_rate_gpu": "share of the prompt tokens found in GPU memory",
     "cache_hit_rate_TIER": "share of the prompt tokens found in that prefix store",
@@ -61,6 +65,7 @@ METRICS: Mapping[str, str] = {
     "cost_usd": "USD: price of the GPUs for the duration",
     "usd_per_million_good_tokens": "USD for each million output tokens of requests that kept their SLOs",
     "buckets": "figures by length of the prompt",
+    "classes": "figures by class of requests, where the trace has classes",
     "capacity": "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
     "capacity_per_gpu": "requests/s: capacity for each GPU",
     "capacity_low": "requests/s: the highest rate that was seen to be sustained",

@@ -40,7 +40,7 @@ class Slo:
     tbt_p99_s: float | None = None
     tbt_tail_s: float | None = None
     normalized_s: float | None = None
-    classes: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, float | None]] | None = field(default_factory=dict)
     slowdown: Slowdown | None = None
 
     def __post_init__(self) -> None:

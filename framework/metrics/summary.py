@@ -15,10 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.paper_scores import gaps_of
+from framework.metrics.parts import by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
-from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, usage
+from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, prefill_batch_tokens, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
+from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 _ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +49,8 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
     one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
     request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
-    TPOT. `good`: finished and all limits kept.
+    TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `session_id` and `turn` are there where the
+    trace has them.
     """
     return _request_table(result, slo, gaps_of(result))
 
@@ -57,12 +60,14 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
 
     Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
     runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
-    offered, `cache_hit_rate` prompt tokens found in a cache / prompt tokens of requests that began their prefill, with
-    stores below GPU memory also by tier (`framework.metrics.usage.loaded`). With
-    speculation `accepted_per_step` are drafts accepted / decodes of all steps (a step emits one token more), and
-    `speculation_acceptance` drafts accepted / drafts; with pipeline stages `bubble_share` is the share of the time in
-    steps that stages wait. Energy is per output token of completed requests, money per
-    million output tokens of good ones. None where undefined.
+    offered. `queue` is the time from arrival to the first step of the prefill; of the offered requests
+    `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were preempted. `cache_hit_rate`
+    prompt tokens found in a cache / prompt tokens of requests that began their prefill, with stores below GPU memory
+    also by tier (`framework.metrics.usage.loaded`). With speculation `accepted_per_step` are drafts accepted / decodes
+    of all steps (a step emits one token more), and `speculation_acceptance` drafts accepted / drafts; with pipeline
+    stages `bubble_share` is the share of the time in steps that stages wait. Energy is per output token of completed
+    requests, money per million output tokens of good ones. `classes` has the figures of each class of requests, where
+    the trace has classes (`framework.metrics.parts.figures`). None where undefined.
     """
     return evaluate(result, slo).summary
 
@@ -79,6 +84,7 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
         "arrival_s": arrival_s,
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
+        **_of_the_trace(workload),
         "state": pl.Series(STATES).gather(requests["state"]),
         "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
         "prefill_instance": _null_below_zero(requests["prefill_instance"]),
@@ -102,6 +108,20 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
     return pl.DataFrame([pl.Series(name, values, nan_to_null=True) for name, values in columns.items()])
 
 
+def _of_the_trace(workload: Workload) -> dict[str, Any]:
+    """Class, priority, session and turn of each request, as far as the trace has them."""
+    columns: dict[str, Any] = {}
+    if workload.slo_class is not None:
+        columns["slo_class"] = pl.Series(workload.slo_class, dtype=pl.String)
+    if workload.priority is not None:
+        columns["priority"] = workload.priority
+    if workload.session_id is not None:
+        columns["session_id"] = _null_below_zero(workload.session_id)
+        if workload.turn is not None:
+            columns["turn"] = pl.Series(workload.turn).set(columns["session_id"].is_null(), None)
+    return columns
+
+
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, Any]:
     workload, state = result.workload, result.requests["state"]
     finished = state == FINISHED
@@ -119,26 +139,30 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "completed": completed,
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,
-        "request_throughput": _rate(completed, duration_s),
-        "request_goodput": _rate(good, duration_s),
-        "output_throughput": _rate(output_tokens, duration_s),
-        "total_token_throughput": _rate(input_tokens + output_tokens, duration_s),
-        **_statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
-        **_statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
+        "request_throughput": rate(completed, duration_s),
+        "request_goodput": rate(good, duration_s),
+        "output_throughput": rate(output_tokens, duration_s),
+        "total_token_throughput": rate(input_tokens + output_tokens, duration_s),
+        **statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
+        **statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
         **_gap_statistics_ms("itl", gaps.tokens),
-        **_statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
+        **statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
+        **statistics_ms("queue", requests["queue_s"].to_numpy()[finished]),
         "offered": offered,
         "rejected": int((state == STATES.index("rejected")).sum()),
         "failed": int((state == STATES.index("failed")).sum()),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
+        "out_of_memory_rate": out_of_memory(requests) / offered,
+        "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
         "slo_attainment": good / offered,
-        "goodput_per_gpu": _rate(good, duration_s) / gpus_on if gpus_on else 0.0,
+        "goodput_per_gpu": rate(good, duration_s) / gpus_on if gpus_on else 0.0,
         "gpus": gpus,
         "gpus_on": gpus_on,
         "mfu": used["mfu"],
         "mbu": used["mbu"],
         "kv_utilization": used["kv_utilization"],
+        "mean_prefill_batch_tokens": prefill_batch_tokens(result),
         "cache_hit_rate": _cache_hit_rate(result),
         **loaded(result),
         **drafted(result),
@@ -148,6 +172,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "cost_usd": used["cost_usd"],
         "energy_per_token_j": _per(used["energy_j"], output_tokens),
         "usd_per_million_good_tokens": _per(used["cost_usd"], good_tokens / 1e6),
+        **({"classes": by_class(requests, duration_s)} if "slo_class" in requests.columns else {}),
         **_provenance(result),
     }
 
@@ -195,25 +220,9 @@ def _duration_s(result: Result) -> float:
     return float(np.nanmax(ends_s) - np.nanmin(requests["arrival_s"]))
 
 
-def _statistics_ms(name: str, values_s: Floats) -> dict[str, float | None]:
-    values_ms = values_s[~np.isnan(values_s)] * 1e3
-    if len(values_ms) == 0:
-        return _statistics(name, [np.nan] * 6)
-    centre = [values_ms.mean(), np.median(values_ms), values_ms.std()]
-    return _statistics(name, [*centre, *np.percentile(values_ms, [90, 95, 99])])
-
-
 def _gap_statistics_ms(name: str, gaps: Spread) -> dict[str, float | None]:
     values_s = (gaps.mean_s, gaps.median_s, gaps.std_s, gaps.p90_s, gaps.p95_s, gaps.p99_s)
-    return _statistics(name, [value_s * 1e3 for value_s in values_s])
-
-
-def _statistics(name: str, values_ms: list[float]) -> dict[str, float | None]:
-    statistics = ("mean", "median", "std", "p90", "p95", "p99")
-    return {
-        f"{statistic}_{name}_ms": None if np.isnan(value) else float(value)
-        for statistic, value in zip(statistics, values_ms, strict=True)
-    }
+    return named_ms(name, [value_s * 1e3 for value_s in values_s])
 
 
 def _cache_hit_rate(result: Result) -> float | None:
@@ -224,10 +233,6 @@ def _cache_hit_rate(result: Result) -> float | None:
 
 def _per(total: float | None, count: float) -> float | None:
     return total / count if total is not None and count > 0 else None
-
-
-def _rate(count: float, duration_s: float) -> float:
-    return count / duration_s if duration_s > 0 else 0.0
 
 
 def _null_below_zero(values: NDArray[Any]) -> pl.Series:

@@ -38,16 +38,17 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
 def memory_bytes(
     model: Model, instances: NDArray[np.void], kv_share: float = 1.0, copies: Floats | float = 1.0
 ) -> Floats:
-    """Bytes that each instance must move, shape (M,): weights once a step, KV that decodes read, KV written.
+    """Bytes that each instance must move, shape (M,): weights, KV that decodes read, KV written.
 
-    Of the model's KV bytes memory holds `kv_share`. Of weights outside the experts each instance reads `copies`, (M,):
-    every data-parallel group has its own. Of experts, those that the tokens of a step choose, evenly and at random.
+    Weights are read once a step, in a pipeline once for each of its micro-batches. Of those outside the experts each
+    instance reads `copies`, (M,): every data-parallel group has its own; of experts, those that the tokens choose,
+    evenly and at random. Of the model's KV bytes memory holds `kv_share`.
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     kv_tokens = instances["context_tokens"] + tokens
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
     others = copies * (model.weight_bytes - expert_bytes)
-    weights = others * instances["steps"] + expert_bytes * instances["expert_reads"]
+    weights = others * instances["weight_passes"] + expert_bytes * instances["expert_reads"]
     moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
     return moved
 
@@ -121,6 +122,14 @@ def bubbles(result: Result) -> dict[str, float | None]:
     return {"bubble_share": _share(result.instances["bubble_s"].sum(), stage_s)}
 
 
+def prefill_batch_tokens(result: Result) -> float | None:
+    """Prompt tokens in a step that computes any, on average; None where there is none, and where the step log was
+    reduced.
+    """
+    steps = result.step_log[result.step_log["prefill_tokens"] > 0]
+    return _share((steps["prefill_tokens"].astype(np.int64) * steps["steps"]).sum(), steps["steps"].sum())
+
+
 def drafted(result: Result) -> dict[str, float]:
     """Drafts accepted: `accepted_per_step` by a decode, `speculation_acceptance` of all; nothing if none were made."""
     accepted, drafts = (int(result.instances[name].sum()) for name in ("accepted_tokens", "drafted_tokens"))
@@ -150,13 +159,18 @@ def loaded(result: Result) -> dict[str, float | None]:
 
 
 def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
-    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch.
+    """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch,
+    mfu, mbu.
 
     `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
     """
+    work = flops(result.model, result.instances)
+    groups = _of_instances(result, lambda pool: pool.parallelism.dp)
+    moved = memory_bytes(result.model, result.instances, result.engine.kv_compression.memory_share, groups)
     rows = []
     for index, pool in enumerate(result.cluster.pools):
-        own = result.instances[result.instances["pool"] == index]
+        is_own = result.instances["pool"] == index
+        own, gpu_s = result.instances[is_own], pool.gpus * duration_s
         busy_s = float(own["busy_s"].sum())
         rows.append(
             {
@@ -167,9 +181,11 @@ def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
                 "utilization": _share(busy_s, pool.instances * duration_s),
                 "kv_utilization": _share(own["kv_block_s"].sum(), own["total_blocks"].sum() * duration_s),
                 "mean_batch": _share(own["batch_s"].sum(), busy_s),
+                "mfu": _share(work[is_own].sum(), gpu_s * _peak_flops(pool, result.model)),
+                "mbu": _share(moved[is_own].sum(), gpu_s * pool.gpu.bandwidth_bytes_s),
             }
         )
-    numbers = ("utilization", "kv_utilization", "mean_batch")
+    numbers = ("utilization", "kv_utilization", "mean_batch", "mfu", "mbu")
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
 
 

@@ -21,7 +21,7 @@ from framework.metrics.summary import Evaluation
 from framework.report.numbers import NONE, number, percent
 
 Summary = Mapping[str, Any]
-_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
+_LATENCIES = {"queue": "queue", "TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
 _WARNING = "bold black on yellow"
 # What a source says of a fit: to which loads, and where the run lies beside them; or why it does not count.
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
@@ -37,6 +37,8 @@ _COMPARED = {
     "TBT ms\nP99": ("p99_itl_ms", _MS),
     "E2E s\nP99": ("p99_e2el_ms", _S),
 }
+_OF_CLASS = {heading: figure for heading, figure in _COMPARED.items() if "TBT" not in heading}
+_MOST_CLASSES = 12
 _COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 _TIER = "cache_hit_rate_"
@@ -46,7 +48,10 @@ _WIDE = 96  # columns that a full comparison needs
 def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     """What a run came to, for `rich.console.Console.print`."""
     beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
-    return Group(*_headline(evaluation.summary), Text(), beside, Text(), _pools(evaluation.pools))
+    parts: list[RenderableType] = [*_headline(evaluation.summary), Text(), beside, Text()]
+    if "classes" in evaluation.summary:
+        parts += [*_classes(evaluation.summary["classes"]), Text()]
+    return Group(*parts, _pools(evaluation.pools))
 
 
 def comparison_table(
@@ -196,6 +201,19 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("energy", Text.assemble(f"{number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
     grid.add_row("cost", Text.assemble(f"${number(summary['cost_usd'])}", (cost, "dim")))
     return grid
+
+
+def _classes(classes: Mapping[str, Summary]) -> list[RenderableType]:
+    """A row a class of requests, the first of them in the order of their names."""
+    table = _table("class", "")
+    for heading in ("requests", "SLO met", "goodput\nreq/s", *_OF_CLASS):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, figures in list(classes.items())[:_MOST_CLASSES]:
+        latencies = (_scaled(figures[key], unit_ms) for key, unit_ms in _OF_CLASS.values())
+        counts = (f"{figures['offered']:,}", _attainment(figures["slo_attainment"]), number(figures["request_goodput"]))
+        table.add_row(Text(name), "", *counts, *latencies)
+    more = len(classes) - _MOST_CLASSES
+    return [table, *([Text(f"and {more:,} more classes, in summary.json", style="dim")] if more > 0 else [])]
 
 
 def _tiers(summary: Summary) -> str:

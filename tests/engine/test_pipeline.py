@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from framework.policy import Aggregated
 from framework.policy.view import Cluster, Request
 from framework.simulate import simulate
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
+from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow
 from framework.workload import Workload
@@ -57,6 +59,22 @@ def test_its_chunks_follow_each_other() -> None:
     # 8 tokens a step are 4 in each micro-batch, of which the prompt has one: 16 tokens take 4 steps of 1 + 2 * 4 / 8 s.
     assert times(scenario([(16, 1)], COMPUTE, budget=8)) == [[4 * 2.0]]
     assert times(scenario([(16, 1)], COMPUTE, stages=1, budget=8)) == [[2 * 2.0]]
+
+
+def test_each_micro_batch_that_holds_something_reads_the_weights() -> None:
+    # Of 8 experts a token takes 2, so that it leaves 3/4 of them; 16 tokens leave hardly any.
+    model, two, prompt = replace(MODEL, experts=Experts(count=8, per_token=2, intermediate=4)), 2, 1 - 0.75**16
+    for stages, rows, passes, reads in (
+        (1, [(16, 3)] * two, 1 + 2 * 1, 1 - 0.75**32 + 2 * (1 - 0.75**2)),
+        (2, [(16, 3)] * two, 2 + 2 * 2, 2 * prompt + 2 * 2 * 0.25),
+        (2, [(16, 3)], 1 + 2 * 1, prompt + 2 * 0.25),  # a lone request fills one of them
+        (4, [(16, 2)] * two, 2 + 2, 2 * prompt + 2 * 0.25),
+    ):
+        one = replace(scenario(rows, COMPUTE, stages), model=model)
+        assert not disagreement(one, 0.0)
+        (instance,) = run_engine(one)[0].instances
+        assert instance["weight_passes"] == passes
+        assert instance["expert_reads"] == pytest.approx(reads, rel=1e-12)
 
 
 def test_two_equal_prompts_leave_no_bubble() -> None:

@@ -132,6 +132,41 @@ def test_cells_are_means_with_intervals_over_seeds() -> None:
     assert chunked.half_width == pytest.approx(2.776445 * math.sqrt(2.5 / 5), rel=1e-6)  # t(0.975, 4) of any table
 
 
+def of_classes(seed: int, **classes: dict[str, Any]) -> Record:
+    return record(seed=seed, classes=classes)
+
+
+def test_a_class_of_requests_has_figures_of_its_own() -> None:
+    batch, chat = {"p99_ttft_ms": 900.0, "slo_attainment": 0.5}, {"p99_ttft_ms": 50.0, "slo_attainment": None}
+    records = [of_classes(0, batch=batch, chat=chat), of_classes(1, batch={"p99_ttft_ms": 1100.0})]
+    found = table(records, "metric=p99_ttft_ms@batch,p99_ttft_ms,slo_attainment@chat")
+    means = {key: cells[("chunked",), ("synthetic",)].level.mean for key, cells in found.cells.items()}
+    assert means["p99_ttft_ms@batch"] == 1000.0
+    assert means["p99_ttft_ms"] == 100.5
+    assert math.isnan(means["slo_attainment@chat"])  # which the second run does not have
+    shown = " ".join(text(records, "columns=metric", "metric=p99_ttft_ms@batch,request_goodput").split())
+    assert "P99 TTFT of batch, s" in shown
+    assert "chunked 1.0 ± 1.3" in shown
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("p99_ttft_ms@bulk", "metric=p99_ttft_ms@bulk: no run has this class of requests; there are batch, chat"),
+        ("p99_ttft_ms@", "metric=p99_ttft_ms@: no run has this class of requests; there are batch, chat"),
+        ("ttft@batch", "metric=ttft@batch: did you mean p99_ttft_ms? there are p99_ttft_ms"),
+    ],
+)
+def test_a_class_that_no_run_has_is_one_line(key: str, told: str) -> None:
+    own = {"p99_ttft_ms": 900.0}
+    assert refusal([of_classes(0, batch=own, chat=own)], f"metric={key}") == told
+
+
+def test_runs_without_classes_say_so() -> None:
+    assert "have no classes" in refusal(THREE, "metric=p99_ttft_ms@batch")
+    assert "have no classes" in refusal([record(classes=3)], "metric=p99_ttft_ms@batch")
+
+
 def test_differences_are_paired_by_seed_whatever_the_order() -> None:
     cells = table(list(reversed(THREE)), "baseline=chunked").cells["request_goodput"]
     found = cells[("ares",), ("synthetic",)].difference

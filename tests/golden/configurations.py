@@ -242,7 +242,7 @@ _MECHANISMS = {
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
         _CHUNKED + "trace.slo_classes={chat:0.75,batch:0.25} "
-        "+slo.classes={chat:{ttft_s:0.25},batch:{ttft_s:4,tpot_s:null}} slo.tbt_p99_s=0.0625 slo.tbt_tail_s=0.0625 "
+        "slo.classes={chat:{ttft_s:0.25},batch:{ttft_s:4,tpot_s:null}} slo.tbt_p99_s=0.0625 slo.tbt_tail_s=0.0625 "
         "slo.normalized_s=0.015625",
         requests=("good", "NOT good"),
     ),

@@ -59,7 +59,7 @@ def gaps_s(token_s: list[float]) -> list[float]:
 
 def limit_s(slo: Slo, name: str, slo_class: str | None) -> float:
     """Of a request of that class; inf: none."""
-    own = slo.classes.get(slo_class, {}) if slo_class is not None else {}
+    own = (slo.classes or {}).get(slo_class, {}) if slo_class is not None else {}
     limit = own[name] if name in own else getattr(slo, name)
     return math.inf if limit is None else float(limit)
 
@@ -113,6 +113,25 @@ def _served(rows: Sequence[Row], good: list[Row], duration_s: float) -> Summary:
     return {"completed": len(completed), "offered": len(rows), "slo_attainment": share(len(good), len(rows)), **rates}
 
 
+def _classes(run: Run, good: list[Row]) -> Summary:
+    """Figures of each class; nothing where the trace has none."""
+    if run.scenario.workload.slo_class is None:
+        return {}
+    found: Summary = {}
+    for name in run.scenario.workload.slo_class:
+        rows = [row for row, own in zip(run.requests, run.scenario.workload.slo_class, strict=True) if own == name]
+        completed = [row for row in rows if row["state"] == "finished"]
+        found[name] = {
+            **_served(rows, [row for row in good if row["slo_class"] == name], run.duration_s),
+            "out_of_memory": sum(row["reason"] == "kv" for row in rows),
+            **_of_values("ttft", [row["ttft_s"] for row in completed]),
+            **_of_values("tpot", [row["tpot_s"] for row in completed]),
+            **_of_values("e2el", [row["e2e_s"] for row in completed]),
+            **_of_values("queue", [row["queue_s"] for row in completed]),
+        }
+    return {"classes": found}
+
+
 def _buckets(run: Run, good: list[Row]) -> list[Summary]:
     found = []
     for low, high in pairwise([0, *run.edges, None]):
@@ -128,6 +147,7 @@ def _buckets(run: Run, good: list[Row]) -> list[Summary]:
                 **_of_values("ttft", [row["ttft_s"] for row in completed], wanted),
                 **_of_values("tpot", [row["tpot_s"] for row in completed], wanted),
                 **_of_values("e2el", [row["e2e_s"] for row in completed], wanted),
+                **_of_values("queue", [row["queue_s"] for row in completed], wanted),
             }
         )
     return found
@@ -152,6 +172,12 @@ def _of_caches(run: Run) -> Summary:
     return found
 
 
+def _prefill_batch(run: Run) -> float | None:
+    """Prompt tokens a step, of the steps that have some."""
+    sizes = [row["prefill_tokens"] for row in run.steps for _ in range(row["steps"]) if row["prefill_tokens"]]
+    return statistics.fmean(sizes) if sizes else None
+
+
 def summary(run: Run) -> Summary:
     """All keys that a run's figures and its configuration give."""
     good = [row for row, (_, _, is_good) in zip(run.requests, verdicts(run), strict=True) if is_good]
@@ -168,6 +194,9 @@ def summary(run: Run) -> Summary:
         **_of_values("tpot", [row["tpot_s"] for row in run.finished]),
         **_of_values("itl", [gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s)]),
         **_of_values("e2el", [row["e2e_s"] for row in run.finished]),
+        **_of_values("queue", [row["queue_s"] for row in run.finished]),
+        "out_of_memory_rate": share(sum(row["reason"] == "kv" for row in run.requests), len(run.requests)),
+        "preempted_rate": share(sum(row["preemptions"] > 0 for row in run.requests), len(run.requests)),
         "duration": run.duration_s,
         "total_input_tokens": sum(row["input_tokens"] for row in run.finished),
         "total_output_tokens": outputs,
@@ -179,7 +208,9 @@ def summary(run: Run) -> Summary:
         "goodput_per_gpu": share(served["request_goodput"], used["gpus_on"]) or 0.0,
         "energy_per_token_j": share(used["energy_j"], outputs),
         "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
+        "mean_prefill_batch_tokens": _prefill_batch(run),
         "buckets": _buckets(run, good),
+        **_classes(run, good),
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,

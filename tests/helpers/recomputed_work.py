@@ -23,7 +23,8 @@ class Work:
     drafts: int
     context_tokens: int  # that decodes read
     attended: float  # pairs of a query and a key
-    expert_reads: float  # of all experts
+    weight_passes: int  # of weights outside the experts, of steps without chunks in a pipeline
+    expert_reads: float  # of all experts, likewise
     decode_bubble_s: float  # that stages wait in steps without chunks
 
 
@@ -32,7 +33,7 @@ def work_of(run: Run, instance: int) -> Work:
     pool, experts = run.pools[instance], run.scenario.model.experts
     unchosen = 1.0 if experts is None else 1 - experts.per_token / experts.count
     busy_s, until_s, bubble_s, reads = 0.0, -math.inf, 0.0, 0.0
-    steps = prefill_tokens = decodes = drafts = context = attended = 0
+    steps = passes = prefill_tokens = decodes = drafts = context = attended = 0
     rows = [row for row in run.steps if row["instance"] == instance]
     for row in sorted(rows, key=lambda row: float(row["start_s"])):
         batch, chunks, depth, time_s = row["batch"], row["prefill_tokens"], row.get("depth", 0), row["start_s"]
@@ -43,11 +44,14 @@ def work_of(run: Run, instance: int) -> Work:
             steps, prefill_tokens, decodes = steps + 1, prefill_tokens + chunks, decodes + batch
             drafts, context = drafts + batch * depth, context + read
             attended += read * (1 + depth)
-            reads += 1 - unchosen ** (chunks + batch * (1 + depth))
+            batches = min(pool.parallelism.pp, batch) or 1
+            passes += batches
+            dealt = [(chunks + batch * (1 + depth) + k) // batches for k in range(batches)]
+            reads += sum(1 - unchosen**tokens for tokens in dealt)
             if chunks == 0:
                 bubble_s += max(0, pool.parallelism.pp - batch) * (end_s - time_s)
             time_s = end_s
-    return Work(busy_s, steps, prefill_tokens, decodes, drafts, context, attended, reads, bubble_s)
+    return Work(busy_s, steps, prefill_tokens, decodes, drafts, context, attended, passes, reads, bubble_s)
 
 
 def _prefill_squares(run: Run) -> float:
@@ -59,6 +63,14 @@ def _prefill_squares(run: Run) -> float:
 
 def _bubble_s(run: Run, instance: int, work: Work) -> float:
     return work.decode_bubble_s if work.prefill_tokens == 0 else float(run.untold.instances[instance]["bubble_s"])
+
+
+def _reads(run: Run, instance: int, work: Work) -> tuple[float, float]:
+    """Passes over weights and over experts: how chunks were dealt to micro-batches is not told."""
+    if run.pools[instance].parallelism.pp == 1 or work.prefill_tokens == 0:
+        return work.weight_passes, work.expert_reads
+    untold = run.untold.instances[instance]
+    return float(untold["weight_passes"]), float(untold["expert_reads"])
 
 
 def _off_s(run: Run, instance: int) -> float:
@@ -86,8 +98,9 @@ def hardware(run: Run, works: list[Work]) -> Summary:
     energy_j = cost_usd = on_gpu_s = 0.0
     for instance, (pool, work) in enumerate(zip(pools, works, strict=True)):
         gpus, gpu = pool.parallelism.gpus, pool.gpu
-        moved += pool.parallelism.dp * (model.weight_bytes - expert_bytes) * work.steps
-        moved += expert_bytes * work.expert_reads
+        passes, expert_reads = _reads(run, instance, work)
+        moved += pool.parallelism.dp * (model.weight_bytes - expert_bytes) * passes
+        moved += expert_bytes * expert_reads
         on_s = duration_s - _off_s(run, instance)
         on_gpu_s += gpus * on_s
         working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp

@@ -33,6 +33,7 @@ INSTANCE_FIELDS: Fields = {
     "extrapolated_s": ("f8", 0.0),
     "extrapolation": ("f8", 0.0),
     "steps": ("i8", 0),
+    "weight_passes": ("i8", 0),
     "decode_steps": ("i8", 0),
     "prefill_tokens": ("i8", 0),
     "decode_tokens": ("i8", 0),

@@ -20,8 +20,8 @@ class Untold:
     """What the summary depends on and no file tells.
 
     `token_s`: the times of each request's tokens. `accepted`: drafts. `last_end_s`: of any request. `instances`: their
-    totals `off_s`, `kv_block_s`, `bubble_s`, `prefill_square`, `extrapolated_s` and `extrapolation`. `hit_tokens` and
-    `loaded_bytes`: of all stores of a tier, by its name.
+    totals `off_s`, `kv_block_s`, `bubble_s`, `prefill_square`, `extrapolated_s` and `extrapolation`, and of pipelines
+    `weight_passes` and `expert_reads`. `hit_tokens` and `loaded_bytes`: of all stores of a tier, by its name.
     """
 
     token_s: list[list[float]]

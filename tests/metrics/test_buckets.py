@@ -26,7 +26,7 @@ ROWS = [
     (9000, 1, "rejected", "kv", None, None, None, False),
 ]
 COLUMNS = ("input_tokens", "output_tokens", "state", "reason", "ttft_s", "tpot_s", "e2e_s", "good")
-TABLE = pl.DataFrame(ROWS, schema=COLUMNS, orient="row")
+TABLE = pl.DataFrame(ROWS, schema=COLUMNS, orient="row").with_columns(queue_s=pl.col("ttft_s") / 2)
 
 
 def test_figures_by_hand() -> None:
@@ -45,6 +45,7 @@ def test_figures_by_hand() -> None:
     assert medium["output_throughput"] == 5.0
     assert medium["total_token_throughput"] == (512 + 4095 + 50) / 10
     assert medium["median_ttft_ms"] == pytest.approx(300.0)
+    assert medium["median_queue_ms"] == pytest.approx(150.0)
     assert medium["p95_tpot_ms"] == pytest.approx(20 + 0.95 * 20)  # linear between two values
     assert medium["p99_e2el_ms"] == pytest.approx(2000 + 0.99 * 2000)
     assert short["median_e2el_ms"] == short["p99_e2el_ms"] == pytest.approx(1000.0)

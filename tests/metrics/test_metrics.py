@@ -20,15 +20,17 @@ from tests.helpers.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
 LATENCY_KEYS = [
     f"{statistic}_{name}_ms"
-    for name in ("ttft", "tpot", "itl", "e2el")
+    for name in ("ttft", "tpot", "itl", "e2el", "queue")
     for statistic in ("mean", "median", "std", "p90", "p95", "p99")
 ]
 KEYS = [
     *("duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput"),
     *("output_throughput", "total_token_throughput"),
     *LATENCY_KEYS,
-    *("offered", "rejected", "failed", "preemptions", "migrations", "slo_attainment", "goodput_per_gpu", "gpus"),
-    *("gpus_on", "mfu", "mbu", "kv_utilization", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
+    *("offered", "rejected", "failed", "preemptions", "migrations"),
+    *("out_of_memory_rate", "preempted_rate", "slo_attainment", "goodput_per_gpu", "gpus"),
+    *("gpus_on", "mfu", "mbu", "kv_utilization"),
+    *("mean_prefill_batch_tokens", "cache_hit_rate", "energy_j", "cost_usd", "energy_per_token_j"),
     "usd_per_million_good_tokens",
     *(
         "policy",
@@ -106,6 +108,22 @@ def test_request_table_has_these_columns_in_this_order() -> None:
     ]
 
 
+def test_the_table_has_what_the_trace_says_of_classes_and_sessions() -> None:
+    result = small_result()
+    said: dict[str, Any] = {
+        "slo_class": ("chat", "batch", "chat", "chat", "batch"),
+        "priority": np.array([0, 2, 0, 1, 0]),
+        "session_id": np.array([7, -1, 7, 8, -1]),
+        "turn": np.array([0, 0, 1, 0, 0]),
+    }
+    table = request_table(replace(result, workload=replace(result.workload, **said)), SLO)
+    assert table.columns[4:8] == list(said)
+    assert table["slo_class"].to_list() == ["chat", "batch", "chat", "chat", "batch"]
+    assert table["priority"].to_list() == [0, 2, 0, 1, 0]
+    assert table["session_id"].to_list() == [7, NONE, 7, 8, NONE]
+    assert table["turn"].to_list() == [0, NONE, 1, 0, NONE]
+
+
 def test_summary_has_these_keys_in_this_order() -> None:
     assert list(summarize(small_result(), SLO)) == KEYS
 
@@ -119,6 +137,10 @@ def test_summary_has_these_keys_in_this_order() -> None:
         ("rejected", 1),
         ("failed", 1),
         ("preemptions", 2),
+        ("out_of_memory_rate", 2 / 5),
+        ("preempted_rate", 1 / 5),
+        ("mean_queue_ms", 500.0),
+        ("std_queue_ms", 0.0),
         ("migrations", 1),
         ("total_input_tokens", 350),
         ("total_output_tokens", 8),
@@ -141,6 +163,7 @@ def test_summary_has_these_keys_in_this_order() -> None:
         ("p90_e2el_ms", 2300.0),
         ("cache_hit_rate", 64 / 400),
         ("kv_utilization", 0.3),
+        ("mean_prefill_batch_tokens", 400 / 3),
         ("energy_j", (250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)),
         ("cost_usd", 3 * 3.0 * 2.5 / 3600),
         ("energy_per_token_j", ((250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)) / 8),
@@ -149,6 +172,19 @@ def test_summary_has_these_keys_in_this_order() -> None:
 )
 def test_summary(key: str, value: float) -> None:
     assert summarize(small_result(), SLO)[key] == pytest.approx(value, rel=1e-12)
+
+
+def test_each_class_has_its_figures() -> None:
+    result = small_result()
+    result = replace(result, workload=replace(result.workload, slo_class=("chat", "batch", "chat", "batch", "chat")))
+    summary = summarize(result, SLO)
+    assert list(summary["classes"]) == ["batch", "chat"]
+    batch, chat = summary["classes"].values()
+    assert (batch["offered"], batch["completed"], batch["out_of_memory"]) == (2, 1, 1)
+    assert (chat["offered"], chat["completed"], chat["slo_attainment"]) == (3, 2, 1 / 3)
+    assert chat["request_goodput"] == batch["request_goodput"] == 1 / 2.5
+    assert (batch["mean_tpot_ms"], chat["mean_tpot_ms"], chat["p90_tpot_ms"]) == (NONE, 375.0, pytest.approx(475.0))
+    assert set(LATENCY_KEYS) - set(chat) == {key for key in LATENCY_KEYS if "itl" in key}
 
 
 def test_provenance() -> None:
@@ -237,6 +273,7 @@ def test_gaps_reduced_during_the_run_replace_the_step_log() -> None:
     assert evaluation.requests["tbt_p99_s"].to_list() == [0.1, None, None, None, 0.2]
     assert evaluation.requests["tbt_max_s"].to_list() == [0.2, None, None, None, 0.4]
     assert evaluation.summary["p90_itl_ms"] == pytest.approx(140.0)
+    assert evaluation.summary["mean_prefill_batch_tokens"] is None
 
 
 def test_attainment_counts_all_that_were_offered() -> None:

@@ -37,7 +37,7 @@ def test_decode_attends_to_its_context() -> None:
 
 def test_bandwidth_bound_decoding_uses_all_of_it() -> None:
     """Llama-3-8B on an H100 decodes at most 209 tokens/s at batch 1."""
-    second = records(INSTANCE_FIELDS, [{"steps": 209, "decode_tokens": 209}])
+    second = records(INSTANCE_FIELDS, [{"weight_passes": 209, "decode_tokens": 209}])
     assert memory_bytes(MODEL, second)[0] / 3.35e12 == pytest.approx(1.0, abs=0.01)
 
 
@@ -49,7 +49,7 @@ def test_kv_is_read_once_per_context_token_and_written_once() -> None:
 def test_each_data_parallel_group_reads_its_copy_of_what_is_outside_the_experts() -> None:
     model = replace(TINY, experts=Experts(count=8, per_token=2, intermediate=4))
     experts = model.expert_parameters * 2
-    steps = records(INSTANCE_FIELDS, [{"steps": 3, "expert_reads": 1.5}] * 2)
+    steps = records(INSTANCE_FIELDS, [{"weight_passes": 3, "expert_reads": 1.5}] * 2)
     one, two = memory_bytes(model, steps, copies=np.array([1.0, 2.0]))
     assert one == 3 * (model.weight_bytes - experts) + 1.5 * experts
     assert two - one == 3 * (model.weight_bytes - experts)
@@ -69,8 +69,13 @@ def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
 
 
 def test_pool_table() -> None:
-    rows = pool_table(small_result(), 2.5).rows()
+    result = small_result()
+    table = pool_table(result, 2.5)
+    rows = table.drop("mfu", "mbu").rows()
     assert rows == [("prefill", "prefill", 1, 1, 0.6, 0.2, 0.0), ("decode", "decode", 1, 2, 0.5, 0.4, 1.2)]
+    gpu_s = np.array([1, 2]) * 2.5
+    assert table["mfu"].to_list() == pytest.approx((flops(MODEL, result.instances) / (gpu_s * 989e12)).tolist())
+    assert table["mbu"].to_list() == pytest.approx((memory_bytes(MODEL, result.instances) / (gpu_s * 3.35e12)).tolist())
 
 
 def test_shares_are_of_all_gpus() -> None:

@@ -544,6 +544,12 @@ MUTANTS = (
         "else:",
     ),
     Mutant(
+        "a pipeline reads its weights once a step",
+        "mechanisms/pipeline_parallel.py",
+        "step.steps * batches\n",
+        "step.steps\n",
+    ),
+    Mutant(
         "bubbles of chunks are not counted",
         "mechanisms/pipeline_parallel.py",
         "inst.bubble_s += step.bubble_s",

@@ -23,7 +23,7 @@ from framework.report.page.chart import HEIGHT, WIDTH, Chart
 from framework.report.page.run_page import run_page
 from framework.report.page.scale import Scale, fitting, from_zero, nice, tick_text
 from framework.result import Result
-from tests.helpers.results import reduced_result, small_result
+from tests.helpers.results import FINISHED, reduced_result, small_result
 from tests.house.test_floors import MODULES
 
 SLO = Slo(ttft_s=0.75, tpot_s=0.3)
@@ -116,6 +116,24 @@ def test_every_number_drawn_lies_within_its_picture() -> None:
 @pytest.mark.parametrize("slo", [Slo(None, None), Slo(ttft_s=100.0, tpot_s=100.0)])
 def test_runs_that_lost_little_say_so(slo: Slo) -> None:
     assert "3 of 5 requests kept the SLO. No cause cost enough" in Page(page_of(slo=slo)).text
+
+
+def test_a_run_that_lost_nothing_says_so() -> None:
+    result = small_result()
+    result.requests["state"] = FINISHED
+    result.requests["first_token_s"] = result.requests["arrival_s"] + 0.5
+    result.requests["end_s"] = result.requests["arrival_s"] + 1.0
+    text = Page(page_of(result, Slo(None, None))).text
+    assert "Nothing was lost: all 5 requests kept the SLO." in text
+    assert "No cause" not in text
+
+
+def test_classes_of_requests_have_rows_of_their_own() -> None:
+    result = small_result()
+    workload = replace(result.workload, slo_class=("chat", "batch", "chat", "batch", "chat"))
+    text = " ".join(Page(page_of(replace(result, workload=workload))).text.split())
+    assert "Classes of requests" in text
+    assert "Classes of requests" not in Page(page_of()).text
 
 
 def test_what_others_wrote_stays_text() -> None:

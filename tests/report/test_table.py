@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console, RenderableType
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate, summarize
 from framework.report.run_table import comparison_table, run_table
+from framework.result import Result
 from tests.helpers.results import small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
@@ -32,6 +34,7 @@ def test_run_table_tells_the_whole_run() -> None:
     for part in (
         "distserve on mooncake TWIN, not the real trace 5 requests, 2.50 s, 3 GPUs",
         "timing affine, seed 0",
+        "queue ms 500 500 500",
         "TTFT s 1.00 1.00 1.00 1.00 80.0 %",
         "TPOT ms 375 475 498 250 40.0 %",
         "TBT ms 500 500 500",
@@ -49,11 +52,33 @@ def test_run_table_tells_the_whole_run() -> None:
         assert part in text, part
 
 
+def of_classes(*names: str) -> Result:
+    result = small_result()
+    return replace(result, workload=replace(result.workload, slo_class=names))
+
+
+def test_classes_have_rows_of_their_own() -> None:
+    text = words(printed(run_table(evaluate(of_classes("chat", "batch", "batch", "chat", "chat"), SLO), SLO)))
+    assert "batch 2 50.0 % 0.40 1.00 1.00 – – 1.00" in text
+    assert "chat 3 33.3 % 0.40 1.00 1.00 375 498 2.49" in text
+    assert "classes" not in text
+
+
+def test_many_classes_take_few_lines() -> None:
+    evaluation = evaluate(small_result(), SLO)
+    (only,) = evaluate(of_classes(*["a"] * 5), SLO).summary["classes"].values()
+    many = replace(evaluation, summary=evaluation.summary | {"classes": {f"user{k}": only for k in range(100)}})
+    text = printed(run_table(many, SLO))
+    assert text.count("user") == 12
+    assert "and 88 more classes, in summary.json" in text
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_tables_fit_and_nothing_is_cut(width: int) -> None:
     evaluation = evaluate(small_result(), SLO)
     rivals = [evaluation.summary | {"policy": policy} for policy in ("distserve", "chunked", "continuous")]
-    for table in (run_table(evaluation, SLO), comparison_table(rivals)):
+    classes = evaluate(of_classes("interactive", "batch", "a", "b", "interactive"), SLO)
+    for table in (run_table(evaluation, SLO), run_table(classes, SLO), comparison_table(rivals)):
         text = printed(table, width)
         assert max(len(line) for line in text.splitlines()) <= width
         assert "…" not in text

@@ -69,7 +69,7 @@ def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> 
     """
     inst, step = s.instances[i], s.step[i]
     _note_micro_batches(s, i)
-    slowest, sum_s = 0.0, 0.0
+    slowest, sum_s, filled = 0.0, 0.0, 0
     tables = StepTables(s.timing_rows, s.timing_data)
     beside_s = beside_chunks_s(tables, inst.pool, decodes, context, decode_s) if decodes > 0 else 0.0
     for m in range(inst.stages):
@@ -78,11 +78,13 @@ def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> 
         attention_s = beside_s if s.lists[inst.loads_at + m] > 0 else decode_s
         time_s, sampled = _like_micro_batch(s, i, m, decodes, attention_s)
         sum_s += time_s
+        filled += 1
         if time_s > slowest:
             slowest = time_s
             step.sampled = sampled
             step.widest_tokens = inst.stages * s.lists[inst.loads_at + m]
     step.bubble_s = inst.stages * slowest - sum_s
+    step.micro_batches = filled
     return slowest
 
 
@@ -126,3 +128,19 @@ def count_bubbles(s: State, i: int, duration_s: float) -> None:
         inst.bubble_s += step.bubble_s
     elif step.decodes < inst.stages:
         inst.bubble_s += (inst.stages - step.decodes) * duration_s
+
+
+@inner
+def count_reads(s: State, i: int) -> None:
+    """A step, or a leap, of i has ended: each of its micro-batches has read the weights, and experts for its tokens."""
+    inst, step = s.instances[i], s.step[i]
+    batches = 1
+    if unlikely(inst.stages > 0):
+        batches = step.micro_batches if step.prefill_tokens > 0 else min(inst.stages, step.decodes)
+    inst.weight_passes += step.steps * batches
+    if s.options.chosen_share > 0.0:
+        tokens = step.decodes * (1 + step.depth) + step.prefill_tokens
+        each, larger = tokens // batches, tokens % batches
+        unchosen = 1.0 - s.options.chosen_share
+        reads = (batches - larger) * (1.0 - unchosen**each) + larger * (1.0 - unchosen ** (each + 1))
+        inst.expert_reads += step.steps * reads

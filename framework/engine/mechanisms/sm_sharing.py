@@ -189,6 +189,7 @@ def complete_prefill_step(s: State, i: int) -> None:
     sim.step_rows += 1
     sim.steps += 1
     inst.steps += 1
+    inst.weight_passes += 1
     inst.prefill_tokens += stream.tokens
     inst.prefill_square += stream.square
     if s.options.chosen_share > 0.0:

@@ -41,13 +41,13 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         like_rank_s(s, i, [r for r in decodes if r.rank == k], [chunk for chunk in chunks if chunk[0].rank == k])
         for k in range(i.spec.ranks)
     )
-    bubble_s, widest = 0.0, chunks
+    bubble_s, widest, filled = 0.0, chunks, min(i.spec.stages, len(decodes)) or 1
     if i.spec.stages > 1 and chunks:
         batches = [batch for batch in micro_batches(i, chunks) if batch or decodes]
         times = [like_micro_batch_s(s, i, decodes, batch) for batch in batches]
         duration = max(times)
         bubble_s = i.spec.stages * duration - sum(times)
-        widest = i.spec.stages * batches[times.index(duration)]
+        widest, filled = i.spec.stages * batches[times.index(duration)], len(batches)
     tokens = len(decodes) * (1 + depth) + sum(tokens for _, _, tokens in chunks)
     duration = max(duration, s.timing.host_s(i.spec.pool, tokens, len(decodes)))
     slowdown = 1.0
@@ -65,7 +65,7 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         bubble_s = (i.spec.stages - len(decodes)) * duration
     longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
     beyond = beyond_measured(s, i, decodes, widest, longest)
-    i.step = Step(s.now_s, s.now_s + duration, i.mode, decodes, chunks, context, depth, bubble_s, beyond)
+    i.step = Step(s.now_s, s.now_s + duration, i.mode, decodes, chunks, context, depth, bubble_s, beyond, filled)
     s.push(i.step.end_s, STEP_END, i.id)
 
 

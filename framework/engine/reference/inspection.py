@@ -21,7 +21,15 @@ from framework.timing.table import StepTables
 from framework.workload import Workload
 
 _WHOLE = 100  # percent
-_COUNTS = ("steps", "decode_steps", "prefill_tokens", "decode_tokens", "drafted_tokens", "accepted_tokens")
+_COUNTS = (
+    "steps",
+    "weight_passes",
+    "decode_steps",
+    "prefill_tokens",
+    "decode_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+)
 
 _REQUEST: tuple[tuple[str, str, Callable[[Request], Any]], ...] = (
     ("arrival_s", "f8", lambda r: r.arrival_s),

@@ -13,7 +13,7 @@ PENDING, FINISHED, REJECTED, FAILED = range(4)
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "decode_pairs"),
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
-    *("prefill_square", "bubble_s", "expert_reads", "extrapolated_s"),
+    *("prefill_square", "bubble_s", "weight_passes", "expert_reads", "extrapolated_s"),
 )
 
 
@@ -149,6 +149,7 @@ class Step:
     depth: int = 0
     bubble_s: float = 0.0  # that the stages of a pipeline wait, in sum
     beyond: float = 0.0  # how far it lies past what was measured; at most 1: within
+    micro_batches: int = 1  # that hold something
     is_beside: bool = False  # a prefill step beside the decodes
     attention_share: float = 0.0  # of a prefill step beside the decodes: of its time alone on all SMs
     dropped: list[Request] = field(default_factory=list)  # preempted while it ran

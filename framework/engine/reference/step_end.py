@@ -106,6 +106,12 @@ def finish_prefill_step(s: Simulation, i: Instance) -> None:
         start_transfers(s, i)
 
 
+def expert_reads(unchosen: float, tokens: int, micro_batches: int) -> float:
+    """How often all experts are read for so many tokens, dealt evenly to micro-batches that each read their own."""
+    each, larger = divmod(tokens, micro_batches)
+    return (micro_batches - larger) * (1.0 - unchosen**each) + larger * (1.0 - unchosen ** (each + 1))
+
+
 def count_step(s: Simulation, i: Instance, step: Step) -> None:
     """Write a step that has ended to the step log and add it to the totals."""
     decodes, step0, stream = len(step.decodes), int(i.totals["decode_steps"]), int(step.is_beside)
@@ -126,7 +132,8 @@ def count_step(s: Simulation, i: Instance, step: Step) -> None:
         "prefill_square": sum((prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks),
         "bubble_s": step.bubble_s,
         "batch_s": decodes * duration_s,
-        "expert_reads": 1.0 - (1.0 - s.options.chosen_share) ** computed,
+        "weight_passes": step.micro_batches,
+        "expert_reads": expert_reads(1.0 - s.options.chosen_share, computed, step.micro_batches),
         "extrapolated_s": fresh_s if step.beyond > 1 else 0.0,
     }
     for name, value in added.items():

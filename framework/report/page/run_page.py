@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from framework.diagnosis.findings import Diagnosis, diagnose
+from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.catalogue import METRICS
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number, percent
@@ -30,14 +31,13 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     pictures, window_s = over_time(result, requests["good"].to_numpy())
     latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
-    classes = result.workload.slo_class
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
         Chapter("latency", "Latency", latency),
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
-        Chapter("pools", "Pools", _pools(evaluation.pools)),
-        Chapter("classes", "Classes of requests", None if classes is None else _classes(requests, classes)),
+        Chapter("pools", "Pools", _pools(measurement)),
+        Chapter("classes", "Classes of requests", _classes(summary["classes"]) if "classes" in summary else None),
         Chapter("worst", "Worst requests", worst, _WORST_FIRST),
         Chapter("figures", "All figures", _figures(summary)),
         Chapter("source", "Configuration", _source(summary, settings, command)),
@@ -100,6 +100,8 @@ def _limited(name: str, value_ms: float | None, limit_s: float | None, kept: pl.
 
 
 def _why(diagnosis: Diagnosis) -> str:
+    if not diagnosis.lost:
+        return f"<p>Nothing was lost: all {diagnosis.offered:,} requests kept the SLO.</p>"
     if not diagnosis.findings:
         kept = diagnosis.offered - diagnosis.lost
         return (
@@ -119,33 +121,38 @@ def _why(diagnosis: Diagnosis) -> str:
     return "".join(told)
 
 
-def _pools(pools: pl.DataFrame) -> str:
+def _pools(measurement: Measurement) -> str:
+    evaluation = measurement.evaluation
     rows = [
         [row["pool"], row["role"], row["instances"], row["gpus"], percent(row["utilization"]),
-         percent(row["kv_utilization"]), row["mean_batch"]]
-        for row in pools.iter_rows(named=True)
+         percent(row["kv_utilization"]), row["mean_batch"], limit.word, limit.evidence]
+        for row, limit in zip(
+            evaluation.pools.iter_rows(named=True), pool_limits(measurement.result, evaluation), strict=True
+        )
     ]  # fmt: skip
-    columns = ["pool", "role", "instances", "GPUs", "time in steps", "KV memory in use", "mean decode batch"]
+    columns = [
+        "pool",
+        "role",
+        "instances",
+        "GPUs",
+        "time in steps",
+        "KV memory in use",
+        "mean decode batch",
+        "bound by",
+        "because",
+    ]
     return Sheet(columns, rows).html()
 
 
-def _classes(requests: pl.DataFrame, slo_class: tuple[str, ...]) -> str:
-    table = requests.with_columns(pl.Series("slo_class", slo_class))
+def _classes(classes: Mapping[str, Summary]) -> str:
+    """As in summary.json; TTFT in seconds."""
     rows: list[list[Cell]] = []
-    for (name,), own in sorted(table.group_by("slo_class"), key=lambda pair: str(pair[0][0])):
-        latencies = [
-            _quantile(own[column], share, factor)
-            for column, factor in (("ttft_s", 1.0), ("tpot_s", 1e3))
-            for share in (0.5, 0.99)
-        ]
-        rows.append([str(name), len(own), percent(int(own["good"].sum()) / len(own)), *latencies])
-    columns = ["class", "requests", "SLO kept", "TTFT P50 (s)", "P99 (s)", "TPOT P50 (ms)", "P99 (ms)"]
-    return Sheet(columns, rows).html()
-
-
-def _quantile(column: pl.Series, share: float, factor: float) -> float | None:
-    value = column.quantile(share, "linear")
-    return None if value is None else factor * float(value)
+    for name, own in classes.items():
+        ttft_s = [None if value is None else 1e-3 * value for value in (own["median_ttft_ms"], own["p99_ttft_ms"])]
+        counts: list[Cell] = [own["offered"], percent(own["slo_attainment"]), own["request_goodput"]]
+        rows.append([name, *counts, *ttft_s, own["median_tpot_ms"], own["p99_tpot_ms"]])
+    columns = ["class", "requests", "SLO kept", "goodput (requests/s)", "TTFT P50 (s)", "P99 (s)", "TPOT P50 (ms)"]
+    return Sheet([*columns, "P99 (ms)"], rows).html()
 
 
 def _figures(summary: Summary) -> str:
