@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.errors import require_at_least, require_count, require_positive, require_share
+from framework.errors import require_at_least, require_count, require_number, require_positive, require_share
 from framework.policy import Action, Disaggregated, Migrate
 from framework.policy.rules import DECODE_RULES, PREFILL_RULES, rule
 from framework.policy.view import Cluster
@@ -25,6 +25,7 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _GRID_TOKENS = 64  # spacing of the horizon at which load is projected: a second or two of decoding
+_MOST_HORIZON_TOKENS = 10_000_000
 _DISCOUNT_TOKENS = 256
 
 
@@ -80,7 +81,7 @@ class Ares(Disaggregated):
         require_count("policy.moves", moves)
         require_share("policy.discount", discount)
         for name, value in (
-            *(("horizon_tokens", horizon_tokens), ("imbalance", imbalance), ("headroom", headroom)),
+            *(("imbalance", imbalance), ("headroom", headroom)),
             *(("amortisation", amortisation), ("transfer_overhead_s", transfer_overhead_s)),
             *(("transfer_weight", transfer_weight), ("cooldown_s", cooldown_s)),
         ):
@@ -88,6 +89,7 @@ class Ares(Disaggregated):
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         self.route_decode = rule("policy.placement", placement, DECODE_RULES)
         self.tick_s = period_s
+        require_number("policy.horizon_tokens", horizon_tokens, 0, _MOST_HORIZON_TOKENS)
         self.horizon = np.arange(0, horizon_tokens + 1, _GRID_TOKENS, dtype=np.float64)
         self.weights = discount ** (self.horizon / _DISCOUNT_TOKENS)
         self.imbalance = imbalance

@@ -19,6 +19,7 @@ from traces.rows import MAX_TOKENS
 from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_whole
 
 Ints = NDArray[np.int64]
+_MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 50 bytes
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Sessions:
 
     def __post_init__(self) -> None:
         for name, least in (("prefix_tokens", 0), ("prefixes", 1), ("block_tokens", 1)):
-            check_whole(f"trace.sessions.{name}", getattr(self, name), least)
+            check_whole(f"trace.sessions.{name}", getattr(self, name), least, MAX_TOKENS)
 
 
 def load(
@@ -162,6 +163,11 @@ def _block_ids(prompt: Ints, session: Ints, group: Ints, sessions: Sessions) -> 
     """
     size = sessions.block_tokens
     count = -(-prompt // size)
+    if (blocks := int(count.sum())) > _MOST_BLOCKS:
+        raise InputError(
+            f"trace.sessions: the prompts have {blocks:,} prefix blocks, at most {_MOST_BLOCKS:,} are drawn; set a"
+            " larger block_tokens, or fewer or shorter prompts"
+        )
     offsets = np.concatenate(([0], np.cumsum(count)))
     row = np.repeat(np.arange(len(prompt)), count)
     block = np.arange(offsets[-1]) - offsets[row]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from framework.errors import InputError, require_count, require_positive, require_share, require_whole
+from framework.errors import InputError, require_at_least, require_count, require_positive, require_share, require_whole
 from framework.metrics.slo import judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
@@ -51,9 +51,9 @@ class Capacity(Objective):
 
     def __post_init__(self) -> None:
         require_share("objective.attainment", self.attainment)
-        require_positive("objective.tolerance", self.tolerance)
+        require_at_least("objective.tolerance", self.tolerance, 1e-6)
         require_count("objective.most_requests", self.most_requests)
-        require_whole("objective.replicates", self.replicates)
+        require_whole("objective.replicates", self.replicates, 1_000)
         require_positive("objective.resample_s", self.resample_s)
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")

@@ -2,12 +2,16 @@
 
 One process an instance: its steps as slices (a leap is one slice), the batch and the summed context of its decodes as
 counters, and an arrow from the end of each prefill whose KV was transferred to the decode that followed.
+
+A window of time leaves out the steps that lie outside it and the transfers that lie not wholly within it. What is left
+is as in the whole timeline; each counter then has its value at the first step of its instance, too.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Iterator
 from typing import IO
 
@@ -19,30 +23,34 @@ from framework.result import Result
 _NS = 1e9
 _STEPS_THREAD, _BESIDE_THREAD = 1, 2  # the latter for prefill steps beside the decodes
 _ROWS_AT_ONCE = 100_000
+ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
 
-def write_timeline(result: Result, file: IO[bytes]) -> None:
-    """Write gzipped JSON; equal results give equal bytes. Times are microseconds since the run's time 0."""
+def write_timeline(result: Result, file: IO[bytes], window_s: tuple[float, float] = ALWAYS_S) -> None:
+    """Write gzipped JSON of what happens within the window; equal results give equal bytes.
+
+    Times are microseconds since the run's time 0.
+    """
     with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed:
         packed.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
         first = True
-        for events in _chunks(result):
+        for events in _chunks(result, window_s):
             packed.write(b"" if first else b",\n")
             packed.write(",\n".join(events).encode())
             first = False
         packed.write(b"\n]}\n")
 
 
-def _chunks(result: Result) -> Iterator[list[str]]:
+def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]]:
     yield _names(result)
-    leaps = _leaps(result)
+    leaps = _leaps(result, window_s)
     for part in leaps.iter_slices(_ROWS_AT_ONCE):
         yield part.select(_slice()).to_series().to_list()
     steps = leaps.filter(pl.col("stream") == 0)
     for counter in ("batch", "context"):
         for part in _changes(steps, counter).iter_slices(_ROWS_AT_ONCE):
             yield part.select(_counter(counter)).to_series().to_list()
-    arrows = _arrows(result)
+    arrows = _arrows(result, window_s)
     if arrows:
         yield arrows
 
@@ -63,18 +71,18 @@ def _names(result: Result) -> list[str]:
     return events
 
 
-def _leaps(result: Result) -> pl.DataFrame:
-    """Leaps in time order within each instance, with integer nanoseconds so that neighbours meet exactly."""
+def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
+    """Leaps within the window, in time order of each instance; integer nanoseconds, so that neighbours meet exactly."""
     leaps = result.step_log
     steps = leaps["steps"].astype(np.float64)
     duration_s = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
     start_ns = np.rint(leaps["start_s"] * _NS).astype(np.int64)
     end_ns = np.rint((leaps["start_s"] + duration_s) * _NS).astype(np.int64)
+    within = (start_ns < window_s[1] * _NS) & (end_ns > window_s[0] * _NS)
     names = ("instance", "steps", "batch", "prefill_tokens", "context", "stream")
     columns = {name: np.ascontiguousarray(leaps[name]) for name in names}
-    return pl.DataFrame({**columns, "start_ns": start_ns, "duration_ns": end_ns - start_ns}).sort(
-        "instance", "start_ns", maintain_order=True
-    )
+    table = pl.DataFrame({**columns, "start_ns": start_ns, "duration_ns": end_ns - start_ns})
+    return table.filter(within).sort("instance", "start_ns", maintain_order=True)
 
 
 def _slice() -> pl.Expr:
@@ -120,10 +128,11 @@ def _us(column: str) -> pl.Expr:
     return pl.concat_str([whole.cast(pl.String), pl.lit("."), rest.cast(pl.String).str.zfill(3)])
 
 
-def _arrows(result: Result) -> list[str]:
+def _arrows(result: Result, window_s: tuple[float, float]) -> list[str]:
     """An arrow binds to the slices around its ends: the last instant of the prefill, the first after the transfer."""
     requests = result.requests
-    moved = np.flatnonzero(~np.isnan(requests["transfer_end_s"]))
+    within = (requests["prefill_end_s"] > window_s[0]) & (requests["transfer_end_s"] < window_s[1])
+    moved = np.flatnonzero(within)  # a comparison with NaN, where nothing was transferred, is false
     events = []
     for r in moved.tolist():
         request = requests[r]

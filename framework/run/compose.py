@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
-from framework.errors import InputError, require_name, require_positive
+from framework.errors import InputError, is_number, require_at_least, require_name, require_positive, shown
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -21,6 +21,8 @@ from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
 from framework.workload import Load, Workload
 
+_LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
+_LEAST_LINK_BYTES_S = 1e6
 _KINDS: tuple[tuple[str, type | None], ...] = (
     ("model", Model),
     ("timing", None),
@@ -74,6 +76,7 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
     for pool in pools:
         fitting = engine.kv_fraction, engine.kv_compression.memory_share
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
+        _require_speed(pool, model)
         parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
     if overrides(parts["policy"], "fetch_prefix") and not engine.prefix_stores.tiers:
         raise InputError(
@@ -81,6 +84,19 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
             "there are none; choose engine.prefix_stores=dram"
         )
     return parts
+
+
+def _require_speed(pool: PoolSpec, model: Model) -> None:
+    """InputError for GPUs so slow that a step or a copy lasts nearly for ever, while a policy's ticks go on."""
+    gpu, gpus = pool.gpu, pool.parallelism.gpus
+    for name in ("link_bytes_s", "pcie_bytes_s", "nic_bytes_s"):
+        require_at_least(f"gpu.{name}", getattr(gpu, name), _LEAST_LINK_BYTES_S)
+    slowest = min(gpu.bandwidth_bytes_s, *gpu.peak_flops.values())
+    if model.weight_bytes / gpus / slowest > _LONGEST_STEP_S:
+        raise InputError(
+            f"gpu {gpu.name} would read {model.weight_bytes / gpus:.3g} bytes of weights, or multiply by them, in over"
+            f" {_LONGEST_STEP_S:g} s; raise gpu.bandwidth_bytes_s and gpu.peak_flops"
+        )
 
 
 def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[PoolSpec]) -> None:
@@ -121,9 +137,20 @@ def _require_outputs(config: DictConfig) -> None:
         if name == "series_s":
             if value is not None:
                 require_positive("output.series_s", value)
+        elif name == "window_s":
+            if value is not None:
+                _require_window(value, config.output.timeline)
         elif not isinstance(value, bool):
             raise InputError(f"output.{name} must be true or false, got {value!r}")
         elif value and name in ("steps", "timeline") and config.engine.get("log") == "reduced":
             raise InputError(
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )
+
+
+def _require_window(value: Any, timeline: Any) -> None:
+    bounds = list(value) if OmegaConf.is_list(value) else []
+    if len(bounds) != 2 or not all(is_number(bound) for bound in bounds) or not 0 <= bounds[0] < bounds[1]:
+        raise InputError(f"output.window_s must be two rising numbers of seconds, as [100,160]; got {shown(value)}")
+    if timeline is False:
+        raise InputError("output.window_s bounds the timeline, which is not asked for; add output.timeline=true")

@@ -17,6 +17,7 @@ from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress
+from framework.report.perfetto import ALWAYS_S
 from framework.run.building import build
 from framework.run.compose import compose
 from framework.run.output import tables_of, write, write_summary
@@ -119,7 +120,8 @@ def _measured(
         further = tables_of(result, evaluation, asked.series_s, asked.phases)
         if config.report:
             further["report.html"] = partial(_page, measurement, flattened(config))
-        write(directory, result, evaluation, asked.steps, asked.timeline, further)
+        window_s = ALWAYS_S if asked.window_s is None else (asked.window_s[0], asked.window_s[1])
+        write(directory, result, evaluation, asked.steps, asked.timeline, further, window_s)
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
     return measurement

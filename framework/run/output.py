@@ -16,7 +16,7 @@ from framework.errors import InputError
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
 from framework.metrics.summary import Evaluation
-from framework.report.perfetto import write_timeline
+from framework.report.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
 
 
@@ -27,10 +27,11 @@ def write(
     steps: bool = False,
     timeline: bool = False,
     further: Mapping[str, Callable[[], pl.DataFrame | str]] | None = None,
+    window_s: tuple[float, float] = ALWAYS_S,
 ) -> list[Path]:
     """Write summary.json and requests.parquet, with `steps` steps.parquet, with `timeline` timeline.json.gz.
 
-    `further` are tables and texts, by the name of the file; `tables_of` makes some.
+    `further` are tables and texts, by the name of the file; `tables_of` makes some. `window_s` bounds the timeline.
     Returns the files. Raises InputError if one cannot be written, or needs a step log that the run did not keep; then
     none of them is left behind, and those of an earlier run in `directory` stay as they were.
     """
@@ -44,7 +45,7 @@ def write(
     if steps:
         writers["steps.parquet"] = lambda file: step_table(result).write_parquet(file)
     if timeline:
-        writers["timeline.json.gz"] = lambda file: write_timeline(result, file)
+        writers["timeline.json.gz"] = lambda file: write_timeline(result, file, window_s)
     for name, made in (further or {}).items():
         writers[name] = _writer(made)
     return _write_all(directory, writers)

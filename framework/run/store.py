@@ -28,6 +28,7 @@ _LOOSE = 64  # records that are left lying
 _MOST_RECORDS = 10**8
 _SEGMENTS = 8  # files that are left unmerged
 _COLUMNS = {"key": pl.String, "config": pl.String, "choices": pl.String, "summary": pl.String, "value": pl.Float64}
+_PACKED = ("config", "choices", "summary")  # JSON in a cell of a segment
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Store:
             except FileNotFoundError:  # merged meanwhile
                 return self.get(key)
             if len(rows):
-                return _records(rows)[0]
+                return _records(segment, rows)[0]
         return None
 
     def put(self, record: Record) -> None:
@@ -83,7 +84,7 @@ class Store:
                 continue
             if list(segments) == self._segments():
                 break
-        kept = [record for frame in segments.values() for record in _records(frame)]
+        kept = [record for path, frame in segments.items() for record in _records(path, frame)]
         if len(loose) > _LOOSE:
             self._gather(list(loose.values()), list(loose))
         if len(segments) > _SEGMENTS:
@@ -131,9 +132,12 @@ class Store:
 
 def _read_loose(path: Path) -> Record:
     try:
-        return _checked(path, parsed_json(path.read_bytes()))
+        record = _checked(parsed_json(path.read_bytes()))
     except (ValueError, InputError) as error:
         raise _damaged(path, error) from error
+    if record.key != path.stem:
+        raise _damaged(path, InputError(f"its key is {shown(record.key)}"))
+    return record
 
 
 @functools.lru_cache(maxsize=2 * _SEGMENTS)  # named by its contents: it never changes
@@ -149,18 +153,21 @@ def _frame(segment: Path) -> pl.DataFrame:
         raise _damaged(segment, error) from error
 
 
-def _records(frame: pl.DataFrame) -> list[Record]:
-    return [
-        Record(key, json.loads(config), json.loads(choices), json.loads(summary), value)
-        for key, config, choices, summary, value in frame.iter_rows()
-    ]
+def _records(segment: Path, rows: pl.DataFrame) -> list[Record]:
+    """The records in rows of a segment."""
+    try:
+        return [
+            _checked({name: parsed_json(cell) if name in _PACKED else cell for name, cell in row.items()})
+            for row in rows.iter_rows(named=True)
+        ]
+    except (ValueError, InputError) as error:
+        raise _damaged(segment, error) from error
 
 
-def _checked(path: Path, content: Any) -> Record:
-    """The record in a file of that name. Raises InputError where it is another one, or none."""
+def _checked(content: Any) -> Record:
+    """The record that was read. Raises InputError where it is none."""
     known = record_of("it", content, _COLUMNS)
-    if text_of("key", known["key"]) != path.stem:
-        raise InputError(f"its key is {shown(known['key'])}")
+    text_of("key", known["key"])
     for name in ("config", "summary"):
         record_of(name, known[name], (), known[name] if isinstance(known[name], dict) else ())
     texts_of("summary.versions", known["summary"].get("versions", {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from framework.errors import (
+    MOST_COUNTED,
     InputError,
     require_choice,
     require_count,
@@ -267,4 +268,6 @@ def kv_capacity_tokens(
             f" = {usable / _GB:.1f} GB; use more GPUs per instance (cluster.tp) or a larger gpu",
             (weights + per_token - usable) / usable,
         )
+    if tokens > MOST_COUNTED:
+        raise InputError(f"gpu {gpu.name} holds {tokens:g} KV tokens of model {model.name}, more than can be counted")
     return tokens

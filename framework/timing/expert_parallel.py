@@ -38,7 +38,7 @@ class ExpertLoad:
 
     def __post_init__(self) -> None:
         require_at_least("timing.experts.skew", self.skew, 0)
-        require_whole("timing.experts.redundant", self.redundant)
+        require_whole("timing.experts.redundant", self.redundant, 10_000)
         require_whole("timing.experts.seed", self.seed)
 
     def most(self, experts: int, ep: int) -> float:

@@ -9,25 +9,34 @@ from typing import Any
 
 import pytest
 
-from framework.report.perfetto import write_timeline
+from framework.report.perfetto import ALWAYS_S, write_timeline
+from framework.result import Result
+from framework.run.job import perform
+from tests.helpers.composing import configured
 from tests.helpers.results import small_result
+
+Events = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def events() -> list[dict[str, Any]]:
+def events() -> Events:
+    return events_of(small_result())
+
+
+def events_of(result: Result, window_s: tuple[float, float] = ALWAYS_S) -> Events:
     file = io.BytesIO()
-    write_timeline(small_result(), file)
+    write_timeline(result, file, window_s)
     trace = json.loads(gzip.decompress(file.getvalue()))
     assert trace["displayTimeUnit"] == "ms"
     return list(trace["traceEvents"])
 
 
-def test_each_instance_is_a_process(events: list[dict[str, Any]]) -> None:
+def test_each_instance_is_a_process(events: Events) -> None:
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {0: "prefill 0 (instance 0)", 1: "decode 0 (instance 1)"}
 
 
-def test_each_leap_is_a_slice(events: list[dict[str, Any]]) -> None:
+def test_each_leap_is_a_slice(events: Events) -> None:
     slices = [event for event in events if event["ph"] == "X"]
     assert [(event["pid"], event["name"], event["ts"], event["dur"]) for event in slices] == [
         (0, "prefill", 1e6, 0.5e6),
@@ -49,12 +58,12 @@ def test_step_of_decodes_and_a_chunk_is_mixed() -> None:
     assert [event["ts"] for event in events if event["name"] == "mixed"] == [1.75e6]
 
 
-def test_counters_change_where_the_value_does(events: list[dict[str, Any]]) -> None:
+def test_counters_change_where_the_value_does(events: Events) -> None:
     batch = [(event["pid"], event["ts"], event["args"]["batch"]) for event in events if event["name"] == "batch"]
     assert batch == [(0, 1e6, 0), (1, 1.625e6, 1), (1, 1.75e6, 2), (1, 2e6, 1)]
 
 
-def test_arrows_start_within_the_prefill_and_end_at_the_transfer(events: list[dict[str, Any]]) -> None:
+def test_arrows_start_within_the_prefill_and_end_at_the_transfer(events: Events) -> None:
     arrows = [(event["ph"], event["id"], event["pid"], event["ts"]) for event in events if event["name"] == "transfer"]
     assert arrows == [
         ("s", 0, 0, 1.5e6 - 0.001),
@@ -71,3 +80,53 @@ def test_instance_that_never_ran_is_still_named() -> None:
     events = json.loads(gzip.decompress(file.getvalue()))["traceEvents"]
     assert sum(event["ph"] == "M" for event in events) == 6
     assert not any(event["ph"] == "X" for event in events)
+
+
+# --- a window of it ---------------------------------------------------------------------------------------------------
+
+
+def test_window_of_a_few_steps(events: Events) -> None:
+    shown = events_of(small_result(), (1.7, 2.0))
+    assert [event["ts"] for event in shown if event["ph"] == "X"] == [1.5e6, 1.625e6, 1.75e6]
+    assert [event["id"] for event in shown if event["name"] == "transfer"] == []
+    assert [event for event in shown if event["ph"] == "M"] == [event for event in events if event["ph"] == "M"]
+    assert [event["id"] for event in events_of(small_result(), (1.25, 1.7)) if event["name"] == "transfer"] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A run on several instances, with transfers of KV, from 0 s to a few."""
+    small = ("trace=synthetic", "trace.requests=80", "trace.limit=80", "trace.arrivals.rate=40")
+    return perform(configured("policy=ares", *small), tmp_path_factory.mktemp("run")).result
+
+
+@pytest.mark.parametrize("share", [(0.0, 1.1), (0.2, 0.3), (0.5, 0.9), (2.0, 3.0)])
+def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[float, float]) -> None:
+    whole = events_of(moving)
+    last_s = max(event["ts"] + event["dur"] for event in whole if event["ph"] == "X") / 1e6
+    from_s, to_s = share[0] * last_s, share[1] * last_s
+    shown = events_of(moving, (from_s, to_s))
+
+    def within(event: dict[str, Any]) -> bool:
+        return bool(event["ts"] < to_s * 1e6 and event["ts"] + event["dur"] > from_s * 1e6)
+
+    slices = [event for event in whole if event["ph"] == "X"]
+    assert [event for event in shown if event["ph"] == "X"] == [event for event in slices if within(event)]
+    transfers = [event for event in whole if event["name"] == "transfer"]
+    ends = zip(transfers[::2], transfers[1::2], strict=True)
+    kept = [event for s, f in ends if s["ts"] >= from_s * 1e6 and f["ts"] < to_s * 1e6 for event in (s, f)]
+    assert [event for event in shown if event["name"] == "transfer"] == kept
+    for name in ("batch", "context"):
+        for event in (event for event in shown if event["name"] == name):
+            before = [e for e in whole if e["name"] == name and e["pid"] == event["pid"] and e["ts"] <= event["ts"]]
+            assert before[-1]["args"] == event["args"]
+    assert (share[0] > 1) == (not any(event["ph"] in "XCsf" for event in shown))
+    assert (share == (0.0, 1.1)) == (shown == whole)
+
+
+def test_a_counter_starts_with_the_first_step_of_the_window() -> None:
+    batch = [(e["ts"], e["args"]["batch"]) for e in events_of(small_result(), (2.1, 9.0)) if e["name"] == "batch"]
+    assert batch == [(2e6, 0), (2e6, 1)]
+    same = small_result()
+    same.step_log["batch"][[2, 3, 5]] = 1
+    assert [e["ts"] for e in events_of(same, (1.8, 9.0)) if e["name"] == "batch" and e["pid"] == 1] == [1.75e6]

@@ -187,11 +187,37 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
         (["output.series_s=0"], "output.series_s"),
         (["output.series_s=often"], "output.series_s"),
         (["output.phases=maybe"], "output.phases"),
+        *(
+            (["output.timeline=true", f"output.window_s={window}"], "output.window_s must be two rising numbers")
+            for window in (
+                "5",
+                "[]",
+                "[5]",
+                "[5,5]",
+                "[5,1]",
+                "[-1,5]",
+                "[1,2,3]",
+                "[1,inf]",
+                "[a,b]",
+                "true",
+                "{a: 1}",
+            )
+        ),
+        (["output.window_s=[1,5]"], "add output.timeline=true"),
     ],
 )
 def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         compose(configured(*SMALL, *overrides))
+
+
+@pytest.mark.parametrize("word", ["gpu.bandwidth_bytes_s=1e9", "gpu.peak_flops.bf16=1e-30"])
+def test_a_gpu_too_slow_for_a_step_is_refused(word: str) -> None:
+    with pytest.raises(InputError, match=r"raise gpu\.bandwidth_bytes_s and gpu\.peak_flops"):
+        compose(configured(*SMALL, word))
+    with pytest.raises(InputError, match=r"gpu\.nic_bytes_s must be a finite number of at least 1e\+06"):
+        compose(configured(*SMALL, "gpu.nic_bytes_s=1e-30"))
+    compose(configured(*SMALL, "gpu.bandwidth_bytes_s=1e10", "gpu.peak_flops.bf16=1e10", "gpu.nic_bytes_s=1e6"))
 
 
 SHIPPED = {  # a user's own files beside these may leave defaults out, or change them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -127,3 +128,15 @@ def test_a_run_that_lost_requests_says_why_on_the_terminal() -> None:
     result = small_result()
     result.requests["state"] = 1
     assert why(Measurement(0.0, result, evaluate(result, kept), kept)) is None
+
+
+def test_a_window_bounds_the_timeline_of_a_run(tmp_path: Path) -> None:
+    words = ("policy=chunked", "trace=synthetic", "trace.limit=20", "output.timeline=true")
+    perform(configured(*words), tmp_path / "whole")
+    perform(configured(*words, "output.window_s=[0,0.5]"), tmp_path / "part")
+    slices = {}
+    for name in ("whole", "part"):
+        trace = json.loads(gzip.decompress((tmp_path / name / "timeline.json.gz").read_bytes()))
+        slices[name] = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert slices["part"] == [event for event in slices["whole"] if event["ts"] < 0.5e6]
+    assert 0 < len(slices["part"]) < len(slices["whole"])

@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from framework.errors import InputError
@@ -136,3 +137,16 @@ def test_an_unfinished_file_is_no_record(tmp_path: Path) -> None:
     results.put(record(1))
     (tmp_path / "records" / f".{record(2).key}.json.abc.tmp").write_text("{")
     assert results.read() == [record(1)]
+
+
+@pytest.mark.parametrize("column", ["config", "choices", "summary"])
+@pytest.mark.parametrize("cell", ["{", "5", "[]", "[" * 100_000, "9" * 5_000])
+def test_a_cell_of_a_segment_that_is_no_record_is_one_line(tmp_path: Path, column: str, cell: str) -> None:
+    row = {"key": "a" * 64, "config": "{}", "choices": "{}", "summary": "{}", "value": 1.0}
+    (tmp_path / "segments").mkdir()
+    pl.DataFrame(row).write_parquet(tmp_path / "segments" / "good.parquet")
+    assert Store(tmp_path).get("a" * 64) == Store(tmp_path).read()[0]
+    pl.DataFrame(row | {column: cell}).write_parquet(tmp_path / "segments" / "bad.parquet")
+    with pytest.raises(InputError, match=r"bad\.parquet: not a record of runs") as caught:
+        Store(tmp_path).read()
+    assert "\n" not in str(caught.value)

@@ -126,6 +126,15 @@ def test_independent_requests():
     assert not trace.frame.equals(independent(500, FIXED, Arrivals("poisson", 5.0), seed=2).frame)
 
 
+def test_prompts_of_too_many_blocks_are_refused():
+    turns, think_s = Law("fixed", mean=3), Law("exponential", mean=10)
+    sessions = Sessions(turns, think_s, prefix_tokens=10**9, block_tokens=1)
+    with pytest.raises(InputError, match="prefix blocks, at most 500,000,000 are drawn"):
+        conversations(30, FIXED, Arrivals("fixed", 1.0), sessions, seed=0)
+    with pytest.raises(InputError, match="must be at most 1,000,000,000"):
+        Sessions(turns, think_s, prefixes=10**9 + 1)
+
+
 def test_conversations_grow_and_share_prefixes():
     sessions = Sessions(
         Law("fixed", mean=3), Law("exponential", mean=10), prefix_tokens=40, prefixes=2, block_tokens=16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from framework.errors import require_positive, require_share
+from framework.errors import require_number, require_positive
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
@@ -31,7 +31,7 @@ class KvFormat:
 
     def __post_init__(self) -> None:
         for name in ("memory_share", "copy_share"):
-            require_share(f"engine.kv_compression.{name}", getattr(self, name))
+            require_number(f"engine.kv_compression.{name}", getattr(self, name), 1e-6, 1)
         for name in ("read_factor", "prefill_factor"):
             require_positive(f"engine.kv_compression.{name}", getattr(self, name))
         for name in ("pack_bytes_s", "unpack_bytes_s"):
