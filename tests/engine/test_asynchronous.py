@@ -14,7 +14,7 @@ from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.gpu import Gpu
-from framework.timing.table import StepRow
+from framework.timing.table import StepRow, Surface
 from framework.workload import Workload
 from tests.helpers.scenarios import MODEL, RowTiming
 
@@ -83,6 +83,16 @@ def test_a_step_is_no_shorter_than_the_hosts_work(implementation: Any) -> None:
     expected = 1.5 + sum(max(1.0, 0.25 + 0.0625 * context) for context in contexts)
     assert result.requests["first_token_s"].tolist() == [1.5]
     assert result.requests["end_s"].tolist() == [expected]
+
+
+@IMPLEMENTATIONS
+def test_nor_where_steps_seem_to_get_shorter(implementation: Any) -> None:
+    # Attention of three decodes, beyond the two that were measured, is 6 s less 1/16 s for each token of context, which
+    # is 15 at first and grows by 3 a step: 5.3125 s, 5.125 s, ... down to the 4.0625 s of the host.
+    row = StepRow(base_s=0.25, decode=Surface((1.0, 2.0), (0.0, 32.0), ((0.0, 2.0), (3.0, 3.0))), host_s=4.0625)
+    result = run([0.0] * 3, [4] * 3, [12] * 3, row, implementation=implementation)
+    expected = 4.0625 + sum(max(4.0625, 0.25 + 6 - context / 16) for context in range(15, 15 + 3 * 11, 3))
+    assert result.requests["end_s"].tolist() == [expected] * 3
 
 
 @IMPLEMENTATIONS
