@@ -180,7 +180,7 @@ def test_gpus_share_the_packing() -> None:
         (Attention, {"overlap": -0.1}, "engine.attention.overlap must be a finite number of at least 0"),
         (Attention, {"overlap": 1.5}, "engine.attention.overlap must be at most 1, got 1.5"),
         (Attention, {"overlap": "much"}, "engine.attention.overlap"),
-        (KvFormat, {"memory_share": 0}, "engine.kv_compression.memory_share must be above 0 and at most 1"),
+        (KvFormat, {"memory_share": 0}, "engine.kv_compression.memory_share must lie between 1e-06 and 1"),
         (KvFormat, {"copy_share": 1.1}, "engine.kv_compression.copy_share"),
         (KvFormat, {"read_factor": 0}, "engine.kv_compression.read_factor must be a finite number above 0"),
         (KvFormat, {"prefill_factor": float("nan")}, "engine.kv_compression.prefill_factor"),
