@@ -145,7 +145,7 @@ class _Case:
             f"Prefills of others add {self._of_decoding('interference', chosen)}: on each instance one comes every "
             f"{_time(steps.stall_every_s)} and adds {_time(steps.stall_s)} to a gap of {_time(steps.step_s)}."
         )
-        return "Prefills stall decodes, periodically", evidence, "engine.token_budget, policy=distserve"
+        return "Prefills stall decodes, periodically", evidence, "engine.token_budget, cluster=disaggregated"
 
     def _displaced(self, chosen: Flags) -> tuple[str, str, str]:
         preempted = int(self.result.requests["preemptions"][chosen].sum())

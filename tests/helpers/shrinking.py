@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from framework.engine.config import EngineConfig
+from framework.errors import InputError
 from framework.workload import Open, Workload
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import Scenario
@@ -80,7 +81,7 @@ def _nearer_to_default(part: Any, usual: Any) -> Iterator[Any]:
         if one.name not in _KEPT and getattr(part, one.name) != value:
             try:
                 yield replace(part, **{one.name: value})
-            except ValueError:  # two options that need each other
+            except (InputError, ValueError):  # two options that need each other
                 continue
 
 
