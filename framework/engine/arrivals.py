@@ -17,6 +17,7 @@ from framework.codes import (
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask, ask_key, ask_route, ask_split, bring_up_to_date, fail, is_asked
 from framework.engine.kv_blocks import fits
+from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.link_sharing import end_flow
 from framework.engine.mechanisms.migration import copy_done
 from framework.engine.mechanisms.prefix_cache import matched_blocks
@@ -120,6 +121,8 @@ def _fetches(s: State, i: int, r: int) -> bool:
 @inner
 def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
     q = s.requests[r]
+    catch_up_one(s, source)  # what running leaps have evicted by now is not cached any more
+    catch_up_one(s, target)
     there = matched_blocks(s, source, r, q.input_tokens)
     here = matched_blocks(s, target, r, q.input_tokens)
     if there <= here:

@@ -98,6 +98,7 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
             inst.incoming_kv_tokens -= q.kv
             inst.queued_tokens -= q.prefill_until - q.prefilled
             q.destination = -1
+            catch_up_one(s, q.instance)
             free_kv(s, q.instance, r)
         else:
             head = append(s, head, tail, r)

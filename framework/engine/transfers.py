@@ -118,6 +118,7 @@ def withdraw_transfer(s: State, r: int) -> None:
     q = s.requests[r]
     target, kv = q.destination, _kv_there(s, r)
     withdraw_copy(s, r)
+    catch_up_one(s, q.instance)
     free_kv(s, q.instance, r)
     dst = s.instances[target]
     dst.reserved -= 1

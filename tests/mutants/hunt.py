@@ -35,7 +35,7 @@ def hunt(file: Path, most: int, first: str = "") -> str:
     """When the engines differ, and in what."""
     signal.signal(signal.SIGVTALRM, _never_ends)
     for number, (name, scenario, reference) in enumerate(
-        itertools.chain(_saved(file, first), itertools.islice(_saved(file), most))
+        itertools.chain(_named(file, first), itertools.islice(_saved(file), most))
     ):
         signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST_S)
         found = disagreement(scenario, 0.0, reference)
@@ -48,16 +48,26 @@ def _never_ends(signal_number: int, frame: object) -> None:
     raise TimeoutError(f"no end within {_LONGEST_S} CPU-s")
 
 
-def _saved(file: Path, name: str | None = None) -> Iterator[tuple[str, Scenario, dict[str, Any]]]:
-    """The runs of `save_runs`, or the one of that name, if it is among them."""
+def _named(file: Path, name: str) -> Iterator[tuple[str, Scenario, dict[str, Any]]]:
+    """The run of that name, as it was saved or else drawn now; none without a name."""
+    if not name:
+        return
+    saved = next((one for one in _saved(file) if one[0] == name), None)
+    if saved is None:
+        family, seed = name.split()
+        scenario = drawn(family, int(seed))
+        saved = (name, scenario, expected(scenario))
+    yield saved
+
+
+def _saved(file: Path) -> Iterator[tuple[str, Scenario, dict[str, Any]]]:
+    """The runs of `save_runs`."""
     with file.open("rb") as handle:
         while True:
             try:
-                saved = pickle.load(handle)
+                yield pickle.load(handle)
             except EOFError:
                 return
-            if name is None or name == saved[0]:
-                yield saved
 
 
 if __name__ == "__main__":

@@ -746,4 +746,10 @@ MUTANTS = (
         "            step.widest_tokens = inst.stages * s.lists[inst.loads_at + m]\n",
         "",
     ),
+    Mutant(
+        "KV that comes finds blocks that the running leap has evicted",
+        "mechanisms/prefix_transfer.py",
+        "    catch_up_one(s, i)  # what its running leap has evicted by now is not cached any more\n",
+        "",
+    ),
 )

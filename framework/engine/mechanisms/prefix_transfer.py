@@ -5,7 +5,7 @@ from __future__ import annotations
 from framework.compiler.decorators import inner
 from framework.engine.kv_blocks import blocks_of, has_room
 from framework.engine.kv_cache import free
-from framework.engine.leap import reserve
+from framework.engine.leap import catch_up_one, reserve
 from framework.engine.mechanisms.prefix_cache import find, reference, register_prefix, unreference, unreferenced_among
 from framework.engine.state import State
 
@@ -61,6 +61,9 @@ def release(s: State, i: int, r: int, tokens: int) -> None:
 def settle_prefix(s: State, i: int, r: int) -> None:
     """r's KV has come to i: what it shares there is its own prefix now, and its other trace blocks enter the cache."""
     q = s.requests[r]
+    if s.options.hash_blocks == 0:
+        return
+    catch_up_one(s, i)  # what its running leap has evicted by now is not cached any more
     for j in range(q.shared_there):
         s.lists[s.options.held_at + q.hash_at + j] = 1 + find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
     q.shared = q.registered = q.shared_there
