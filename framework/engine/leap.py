@@ -11,9 +11,10 @@ import math
 import numpy as np
 
 from framework.codes import STEP_END
-from framework.compiler.decorators import inner
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available, note_tokens
 from framework.engine.kv_cache import allocate, allocate_noted
+from framework.engine.mechanisms.data_parallel import steps_of_choice
 from framework.engine.queues import set_time
 from framework.engine.state import State
 
@@ -170,6 +171,8 @@ def steps_until_decision(s: State, i: int) -> int:
     steps = step.next_finish - inst.decode_steps
     if inst.admission_opens > inst.decode_steps:
         steps = min(steps, inst.admission_opens - inst.decode_steps)
+    if unlikely(inst.ranks > 0) and inst.waiting_root >= 0:
+        steps = min(steps, steps_of_choice(s, i))
     room = available(s, i)
     if ((steps - 1) // s.options.block_tokens + 1) * step.decodes > room:
         low, high = 1, steps  # the first step's blocks have been taken

@@ -747,6 +747,18 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "a leap does not see that another rank comes to hold less",
+        "leap.py",
+        "        steps = min(steps, steps_of_choice(s, i))\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "a rank that is as full as the one of least KV is taken later",
+        "mechanisms/data_parallel.py",
+        "lead // closing + (0 if lead % closing == 0 and _wins_tie(s, i, k, best) else 1)",
+        "lead // closing + 1",
+    ),
+    Mutant(
         "KV that comes finds blocks that the running leap has evicted",
         "mechanisms/prefix_transfer.py",
         "    catch_up_one(s, i)  # what its running leap has evicted by now is not cached any more\n",

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from framework.codes import RANK_IN_TURN, RANK_OF_LEAST_REQUESTS
-from framework.compiler.decorators import inner
+from framework.codes import DECODE_FIRST, RANK_IN_TURN, RANK_OF_LEAST_REQUESTS, UNIFIED
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.state import State
 from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, uneven_s
 
@@ -29,15 +29,67 @@ def choose_rank(s: State, i: int) -> int:
         return int(inst.next_rank)
     best, least, less = 0, _NEVER, _NEVER
     for k in range(inst.ranks):
-        at = inst.ranks_at + k * RANK_WORDS
-        requests = s.lists[at + DECODES] + s.lists[at + PREFILLS]
-        kv = s.lists[at + OFFSETS] + s.lists[at + DECODES] * inst.decode_steps + s.lists[at + TARGETS]
-        first, second = kv, requests
-        if inst.rank_choice == RANK_OF_LEAST_REQUESTS:
-            first, second = requests, kv
+        first, second = _requests_on(s, i, k), _kv_on(s, i, k)
+        if inst.rank_choice != RANK_OF_LEAST_REQUESTS:
+            first, second = second, first
         if first < least or (first == least and second < less):
             best, least, less = k, first, second
     return best
+
+
+@inner
+def _requests_on(s: State, i: int, k: int) -> int:
+    at = s.instances[i].ranks_at + k * RANK_WORDS
+    return int(s.lists[at + DECODES] + s.lists[at + PREFILLS])
+
+
+@inner
+def _kv_on(s: State, i: int, k: int) -> int:
+    """KV tokens of rank k, prompts that are being computed as a whole."""
+    at = s.instances[i].ranks_at + k * RANK_WORDS
+    return int(s.lists[at + OFFSETS] + s.lists[at + DECODES] * s.instances[i].decode_steps + s.lists[at + TARGETS])
+
+
+@inner
+def steps_of_choice(s: State, i: int) -> int:
+    """Decode steps behind which the first of i's queue may find tokens on another rank than now.
+
+    The KV of a rank grows with each step by its decodes, so that one of fewer decodes, which has more of its budget
+    left, comes to hold less. While the choice stays, so does what it has left.
+    """
+    inst = s.instances[i]
+    if inst.rank_choice == RANK_IN_TURN or (inst.mode != DECODE_FIRST and inst.mode != UNIFIED):
+        return int(_NEVER)
+    if unlikely(inst.paused > 0):  # their KV does not grow
+        return 1
+    best = choose_rank(s, i)
+    decodes = s.lists[inst.ranks_at + best * RANK_WORDS + DECODES]
+    has_tokens = decodes < inst.token_budget // inst.ranks
+    if has_tokens and inst.chunk_stages == 0 and not s.options.unchunked:  # it waits for something else
+        return int(_NEVER)
+    steps = _NEVER
+    for k in range(inst.ranks):
+        closing = decodes - s.lists[inst.ranks_at + k * RANK_WORDS + DECODES]
+        if closing <= 0 or _waits_for_less(s, i, k, best):
+            continue
+        lead = _kv_on(s, i, k) - _kv_on(s, i, best)
+        steps = min(steps, lead // closing + (0 if lead % closing == 0 and _wins_tie(s, i, k, best) else 1))
+    return int(steps)
+
+
+@inner
+def _waits_for_less(s: State, i: int, k: int, best: int) -> bool:
+    """Whether rank k has more requests than the best, and these count first."""
+    return bool(
+        s.instances[i].rank_choice == RANK_OF_LEAST_REQUESTS and _requests_on(s, i, k) > _requests_on(s, i, best)
+    )
+
+
+@inner
+def _wins_tie(s: State, i: int, k: int, best: int) -> bool:
+    """Whether rank k comes before the best where both hold as much KV."""
+    more = _requests_on(s, i, k) - _requests_on(s, i, best)
+    return more < 0 or (more == 0 and k < best)
 
 
 @inner
