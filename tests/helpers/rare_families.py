@@ -202,6 +202,27 @@ def ranked(draw: Draw) -> Scenario:
     )
 
 
+def rationed(draw: Draw) -> Scenario:
+    """Short requests use up what their rank has of the token budget, beside long ones of another rank: who comes waits
+    until it is the other that holds less.
+    """
+    scenario = ranked(draw)
+    pools = [
+        replace(pool, token_budget=pool.parallelism.dp * draw.one([2, 3, 4]), rank_choice=draw.one(["kv", "requests"]))
+        for pool in scenario.cluster.pools
+    ]
+    workload = scenario.workload
+    prompts = [draw.one([1, 2, 3, 40]) for _ in range(len(workload))]
+    engine = replace(scenario.engine, kv_tokens=960, batching=draw.one(["decode_first", "unified"]))
+    outputs = np.array(draw.integers(20, 80, len(workload)))
+    return replace(
+        scenario,
+        workload=replace(workload, input_tokens=np.array(prompts), output_tokens=outputs),
+        cluster=with_pools(scenario, pools),
+        engine=engine,
+    )
+
+
 def clocked(draw: Draw) -> Scenario:
     """All times are multiples of one: arrivals, later turns, steps, copies, ticks and changes of role meet."""
     scenario, step_s = scenarios(draw), 2.0**-5
