@@ -9,7 +9,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
-from framework.errors import InputError, is_number, require_at_least, require_name, require_positive, shown
+from framework.errors import (
+    InputError,
+    is_number,
+    require_at_least,
+    require_name,
+    require_number,
+    require_positive,
+    shown,
+)
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -19,6 +27,7 @@ from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
 from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
+from framework.timing.step_row import StepRow
 from framework.workload import Load, Workload
 
 _LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
@@ -71,13 +80,14 @@ def fitting_parts(config: DictConfig) -> dict[str, Any]:
     """
     parts = {name: _build(config, name, kind) for name, kind in _KINDS}
     model, engine = parts["model"], parts["engine"]
-    pools = lay_out(parts["policy"], parts["cluster"]).pools  # refuses a cluster that it cannot use
-    _require_batching(parts["policy"], engine, pools)
-    for pool in pools:
+    cluster = lay_out(parts["policy"], parts["cluster"])  # refuses a cluster that it cannot use
+    _require_batching(parts["policy"], engine, cluster.pools)
+    for pool in cluster.pools:
         fitting = engine.kv_fraction, engine.kv_compression.memory_share
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         _require_speed(pool, model)
-        parts["timing"].row(model, pool.gpu, pool.parallelism)  # refuses what it has no times of
+        _require_short_steps(pool, parts["timing"].row(model, pool.gpu, pool.parallelism))  # which may have no times
+    _require_links(cluster, engine)
     if overrides(parts["policy"], "fetch_prefix") and not engine.prefix_stores.tiers:
         raise InputError(
             f"policy {parts['policy'].name}: fetch_prefix copies prefixes to the first of engine.prefix_stores, and "
@@ -96,6 +106,25 @@ def _require_speed(pool: PoolSpec, model: Model) -> None:
         raise InputError(
             f"gpu {gpu.name} would read {model.weight_bytes / gpus:.3g} bytes of weights, or multiply by them, in over"
             f" {_LONGEST_STEP_S:g} s; raise gpu.bandwidth_bytes_s and gpu.peak_flops"
+        )
+
+
+def _require_links(cluster: ClusterSpec, engine: EngineConfig) -> None:
+    """InputError for copies and loads that last nearly for ever."""
+    link, fabric = cluster.link.bandwidth_bytes_s, cluster.link.fabric_bytes_s
+    require_at_least("cluster: the bandwidth of links", min(link, fabric or link), _LEAST_LINK_BYTES_S)
+    for tier in engine.prefix_stores.tiers.values():
+        if tier.bandwidth_bytes_s is not None:
+            require_at_least("engine.prefix_stores: bandwidth_bytes_s", tier.bandwidth_bytes_s, _LEAST_LINK_BYTES_S)
+        require_number("engine.prefix_stores: latency_s", tier.latency_s, 0, _LONGEST_STEP_S)
+
+
+def _require_short_steps(pool: PoolSpec, row: StepRow) -> None:
+    """InputError for step times with which the smallest step lasts nearly for ever."""
+    if row.least_s > _LONGEST_STEP_S:
+        raise InputError(
+            f"a step of one token would take {row.least_s:.3g} s on gpu {pool.gpu.name}, more than "
+            f"{_LONGEST_STEP_S:g} s; change what timing sets, or take another timing"
         )
 
 

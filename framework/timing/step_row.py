@@ -92,6 +92,12 @@ class StepRow:
         mine = vars(self)
         return StepRow(**{**mine, **{name: _times(mine[name], factor) for name in _scaling() if mine[name]}})
 
+    @property
+    def least_s(self) -> float:
+        """Seconds that the terms of a step take together for one token each."""
+        scaling = (getattr(self, name) for name in (*_scaling(), "host_s", "host_sequence_s", "eager_s"))
+        return sum(_first(value) for value in scaling if value is not None)
+
     def mapped(self, **functions: Callable[[Any], Any]) -> StepRow:
         """The row with each named field replaced by what its function makes of it; absent curves stay absent."""
         values = {name: getattr(self, name) for name in functions}
@@ -122,6 +128,11 @@ def _declared() -> tuple[Field[Any], ...]:
 @functools.cache
 def _scaling() -> tuple[str, ...]:
     return tuple(one.name for one in _declared() if one.metadata["scales"])
+
+
+def _first(value: Any) -> float:
+    """The value of a curve or a surface at its first knot."""
+    return float(np.ravel(value.values)[0]) if isinstance(value, Curve | Surface) else float(value)
 
 
 def _times(value: Any, factor: float) -> Any:

@@ -220,6 +220,26 @@ def test_a_gpu_too_slow_for_a_step_is_refused(word: str) -> None:
     compose(configured(*SMALL, "gpu.bandwidth_bytes_s=1e10", "gpu.peak_flops.bf16=1e10", "gpu.nic_bytes_s=1e6"))
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("timing.base_s=11", "a step of one token would take 11"),
+        ("timing.per_sequence_s=1e5", "a step of one token would take"),
+        ("cluster.link_bandwidth_bytes_s=1e-30", "cluster: the bandwidth of links must be"),
+        ("engine/prefix_stores=dram engine.prefix_stores.tiers.dram.bandwidth_bytes_s=1", "bandwidth_bytes_s must be"),
+        ("engine/prefix_stores=dram engine.prefix_stores.tiers.dram.latency_s=11", "latency_s must lie"),
+    ],
+)
+def test_steps_that_hardly_end_are_refused(word: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compose(configured(*SMALL, "timing=affine", "engine.prefix_cache=true", *word.split()))
+
+
+def test_an_efficiency_of_nearly_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="a step of one token would take"):
+        compose(configured(*SMALL, "timing=roofline", "timing.mfu=1e-30"))
+
+
 SHIPPED = {  # a user's own files beside these may leave defaults out, or change them
     "policy": ("ares", "chunked", "continuous", "distserve"),
     "predictor": ("bucket", "empirical", "lognormal", "none", "oracle"),
