@@ -60,7 +60,12 @@ def read_columns(path: Path, columns: Mapping[str, str], block_tokens: int | Non
         sha256 = hashlib.file_digest(content, "sha256").hexdigest()
     trace = replace(from_rows(rows.frame, path.stem, "real", block_tokens or 0), sha256=sha256)
     left = [name for name in table.frame.columns if name not in {place.split(".")[0] for place in wanted.values()}]
-    return trace.with_frame(trace.frame, f"columns left out: {', '.join(left)}") if left else trace
+    return without(trace, left)
+
+
+def without(trace: Trace, left: Sequence[str]) -> Trace:
+    """The trace with a note of the columns of its file that it was read without, if there are any."""
+    return trace.with_frame(trace.frame, f"columns left out: {_few(left)}") if left else trace
 
 
 def _rows(table: Table, found: Mapping[str, pl.Series], places: Mapping[str, str]) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from framework.cli.reading import parquet_of, parsed_json, require_regular
 from framework.cli.terminal import warn_once
 from framework.errors import InputError, shown
 from traces.client_logs import read_aiperf, read_openai, read_vllm, recognised
-from traces.columns import advice, column_names
+from traces.columns import advice, column_names, without
 from traces.doubts import doubted_chain, doubted_clock
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, list_column, seconds
 from traces.rows import MAX_TOKENS, Check, Table, length, number, read_bytes, read_csv, read_jsonl
@@ -37,9 +37,9 @@ VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 def read_mooncake(path: Path, block_tokens: int = 512) -> Trace:
     """Mooncake JSONL (Qin et al., FAST'25): timestamp in ms, input_length, output_length and optional hash_ids."""
-    rows = _hashed_jsonl(path, block_tokens, ticks_per_s=1000.0, least_ids=_ceil_blocks)
+    rows, left = _hashed_jsonl(path, block_tokens, ticks_per_s=1000.0, least_ids=_ceil_blocks)
     doubts = (*doubted_clock(rows["arrival_s"]), *doubted_chain(rows))
-    return _told(path, from_rows(rows, path.stem, "real", block_tokens), doubts)
+    return _told(path, without(from_rows(rows, path.stem, "real", block_tokens), left), doubts)
 
 
 def read_bailian(path: Path, block_tokens: int = 16) -> Trace:
@@ -47,10 +47,10 @@ def read_bailian(path: Path, block_tokens: int = 16) -> Trace:
 
     Its ids name a block's content alone; here they are chained, so that an id stands for the prefix that it ends.
     """
-    rows = _hashed_jsonl(path, block_tokens, ticks_per_s=1.0, least_ids=_floor_blocks)
+    rows, left = _hashed_jsonl(path, block_tokens, ticks_per_s=1.0, least_ids=_floor_blocks)
     if "hash_ids" in rows.columns:
         rows = rows.with_columns(_chained(rows["hash_ids"]))
-    return from_rows(rows, path.stem, "real", block_tokens)
+    return without(from_rows(rows, path.stem, "real", block_tokens), left)
 
 
 def read_azure(path: Path, block_tokens: int = 0) -> Trace:
@@ -67,7 +67,7 @@ def read_azure(path: Path, block_tokens: int = 0) -> Trace:
     replace(table, frame=timed).refuse([bad_time, *length(inputs), *length(outputs)])
     arrival_ns = timed["arrival_ns"] - timed["arrival_ns"].min()
     rows = timed.select(seconds(arrival_ns, 1e9), *_tokens(inputs, outputs))
-    return from_rows(rows, path.stem, "real")
+    return without(from_rows(rows, path.stem, "real"), table.left)
 
 
 def read_burstgpt(path: Path, block_tokens: int = 0) -> Trace:
@@ -101,7 +101,8 @@ def read_parquet(path: Path, block_tokens: int | None = None) -> Trace:
     except (PolarsError, OSError, ValueError, AttributeError) as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise InputError(f"{path}: not a usable Parquet file ({reason})") from None
-    trace = from_rows(rows, about["name"] or path.stem, about["source"], block)
+    left = [column for column in frame.columns if column not in columns]
+    trace = without(from_rows(rows, about["name"] or path.stem, about["source"], block), left)
     return replace(trace, notes=(*about["notes"], *trace.notes))
 
 
@@ -227,7 +228,8 @@ def guess(path: Path) -> str | None:
 
 def _hashed_jsonl(
     path: Path, block_tokens: int, ticks_per_s: float, least_ids: Callable[[str, int], pl.Expr]
-) -> pl.DataFrame:
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """The rows, and the keys that they are read without."""
     time, inputs, outputs, hashes = "timestamp", "input_length", "output_length", "hash_ids"
     numbers = {column: pl.Float64() for column in (time, inputs, outputs)}
     table = read_jsonl(path, {**numbers, hashes: pl.List(pl.Int64())}, required=tuple(numbers))
@@ -237,7 +239,7 @@ def _hashed_jsonl(
         checks += _hash_checks(path, (hashes, inputs), block_tokens, least_ids)
         columns.append(pl.col(hashes))
     table.refuse(checks)
-    return table.frame.select(seconds(table.frame[time], ticks_per_s), *columns)
+    return table.frame.select(seconds(table.frame[time], ticks_per_s), *columns), table.left
 
 
 def _plain_csv(path: Path, columns: tuple[str, str, str]) -> Trace:
@@ -245,7 +247,7 @@ def _plain_csv(path: Path, columns: tuple[str, str, str]) -> Trace:
     table = read_csv(path, numbers=columns)
     table.refuse([*number(time, 0, MOST_S), *length(inputs), *length(outputs)])
     rows = table.frame.select(pl.col(time).alias("arrival_s"), *_tokens(inputs, outputs))
-    return from_rows(rows, path.stem, "real")
+    return without(from_rows(rows, path.stem, "real"), table.left)
 
 
 def _told(path: Path, trace: Trace, doubts: Sequence[str]) -> Trace:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,17 +20,22 @@ from framework.cli.terminal import warn_once
 from framework.errors import InputError, is_number
 
 MAX_TOKENS = 10**9
+_LOOKED_AT = 100  # lines of a file of JSON, for keys that nobody reads
 Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file. `line_of(row)` is the 1-based line (or what `unit` names) at which a row stands in it."""
+    """Rows of a file. `line_of(row)` is the 1-based line (or what `unit` names) at which a row stands in it.
+
+    `left`: columns of the file that the rows are read without.
+    """
 
     path: Path
     frame: pl.DataFrame
     line_of: Callable[[int], int]
     unit: str = "line"
+    left: tuple[str, ...] = ()
 
     def refuse(self, checks: Sequence[Check]) -> None:
         """Raise InputError for the first row that is bad by any check; a check that yields null counts as bad."""
@@ -87,7 +93,17 @@ def read_jsonl(path: Path, schema: Mapping[str, pl.DataType], required: Sequence
     for column in schema:
         if data.count(f'"{column}"'.encode()) > frame.height:
             warn_of_twice(path, data, column)
-    return Table(path, frame.drop(missing), lambda row: _nth(_filled_lines(data), row))
+    return Table(path, frame.drop(missing), lambda row: _nth(_filled_lines(data), row), left=_other_keys(data, schema))
+
+
+def _other_keys(data: bytes, schema: Mapping[str, pl.DataType]) -> tuple[str, ...]:
+    """Keys of the first lines that `schema` does not have."""
+    found: dict[str, None] = {}
+    for _, line in islice(_filled_lines(data), _LOOKED_AT):
+        with suppress(ValueError):
+            record = parsed_json(line)
+            found |= dict.fromkeys(record) if isinstance(record, dict) else {}
+    return tuple(name for name in found if name not in schema)
 
 
 def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> Table:
@@ -99,7 +115,8 @@ def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> T
     if table.frame.is_empty():
         raise InputError(f"{path}: the trace file has a header and no rows")
     floats = [pl.col(column).str.strip_chars().cast(pl.Float64, strict=False) for column in numbers]
-    return replace(table, frame=table.frame.select(*texts, *floats))
+    left = tuple(column for column in table.frame.columns if column not in wanted)
+    return replace(table, frame=table.frame.select(*texts, *floats), left=left)
 
 
 def csv_texts(path: Path, data: bytes, wanted: Sequence[str]) -> Table:

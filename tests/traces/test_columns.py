@@ -14,6 +14,7 @@ import pytest
 from framework.errors import InputError
 from traces import formats
 from traces.columns import read_columns
+from traces.formats import read
 from traces.load import load
 
 NAMES = {"arrival_s": "time", "input_tokens": "prompt", "output_tokens": "answer"}
@@ -50,6 +51,31 @@ def test_columns_are_those_that_were_named(kind: str, tmp_path: Path) -> None:
     assert len(trace.sha256) == 64
     workload = load(path=str(table(tmp_path, kind)), columns=NAMES, rate=1.0)
     assert workload.source == "real"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("azure", "TIMESTAMP,ContextTokens,Region,GeneratedTokens\n2023-11-16 18:17:03.97,4808,eu,10\n"),
+        ("burstgpt", "Timestamp,Region,Request tokens,Response tokens\n5,eu,472,18\n"),
+        ("vidur", "arrived_at,num_prefill_tokens,num_decode_tokens,Region\n0.5,3,4,eu\n"),
+        ("mooncake", '{"timestamp": 5, "input_length": 3, "output_length": 4, "Region": [{"deep": 1}]}\n'),
+        ("bailian", '{"timestamp": 5, "input_length": 3, "Region": 1, "output_length": 4}\n'),
+    ],
+)
+def test_formats_say_which_columns_they_leave_out(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    assert read(path, name).notes[-1] == "columns left out: Region"
+
+
+def test_the_own_format_says_which_columns_it_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    rows = {"arrival_s": [0.0], "input_tokens": [3], "output_tokens": [4]}
+    pl.DataFrame({**rows, "Region": ["eu"]}).write_parquet(path)
+    assert read(path, "parquet").notes[-1] == "columns left out: Region"
+    pl.DataFrame(rows).write_parquet(path)
+    assert read(path, "parquet").notes == ()
 
 
 def test_objects_are_reached_into(tmp_path: Path) -> None:
