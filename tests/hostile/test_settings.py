@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Mapping
 
 import pytest
 from omegaconf import OmegaConf
@@ -23,7 +25,8 @@ from framework.errors import (
 )
 from framework.run.job import _parts
 from tests.helpers.composing import configured
-from tests.hostile.outcomes import REFUSED, SUCCESS, outcome_of
+from tests.hostile.apart import outcomes_apart
+from tests.hostile.outcomes import HANG, REFUSED, SUCCESS, TRACEBACK, Outcome, outcome_of
 from tests.hostile.settings import CONFIGURATIONS, SMALL, Case, cases, some, warm
 
 _QUICK_CONFIGURATIONS = (("policy=chunked",), ("policy=ares",))
@@ -74,25 +77,46 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def went_wrong(chosen: Sequence[Case]) -> list[str]:
-    """What is neither a run nor one line, of these cases."""
-    outcomes = {case: outcome_of(case.play) for case in chosen}
+def wrong(outcomes: Mapping[Case, Outcome]) -> list[str]:
+    """What is neither a run nor one line."""
     assert {SUCCESS, REFUSED} <= {outcome.kind for outcome in outcomes.values()}
     return [f"{case}: {outcome.kind}, {outcome.detail}" for case, outcome in outcomes.items() if not outcome.is_good]
 
 
 def test_some_hostile_settings() -> None:
     warm(_QUICK_CONFIGURATIONS)
-    assert went_wrong(some(cases(_QUICK_CONFIGURATIONS), _QUICK)) == []
+    assert wrong({case: outcome_of(case.play) for case in some(cases(_QUICK_CONFIGURATIONS), _QUICK)}) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_hostile_settings(part: int) -> None:
-    warm()
     every = cases()
     assert len(every) >= 2 * _SLOW
-    assert went_wrong(some(every, _SLOW)[part::4]) == []
+    assert wrong(outcomes_apart(some(every, _SLOW)[part::4], Case.play, warm)) == []
+
+
+def _odd(case: str) -> None:
+    """Plays `hang` in code that no signal interrupts, `die`, `memory`, and anything else as a refusal."""
+    if case == "hang":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        while True:
+            pass
+    if case == "die":
+        os._exit(1)
+    if case == "memory":
+        bytearray(1 << 40)
+    raise InputError(case)
+
+
+def _nothing() -> None:
+    """What needs no preparation."""
+
+
+def test_what_hangs_or_dies_in_compiled_code_does_not_stop_the_others() -> None:
+    outcomes = outcomes_apart(("a", "die", "b", "memory", "hang", "c"), _odd, _nothing, limit_s=2.0)
+    kinds = [outcome.kind for outcome in outcomes.values()]
+    assert kinds == [REFUSED, TRACEBACK, REFUSED, TRACEBACK, HANG, REFUSED]
 
 
 @pytest.mark.parametrize("words", CONTRADICTIONS, ids=" ".join)
