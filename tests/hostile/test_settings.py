@@ -113,6 +113,7 @@ def _nothing() -> None:
     """What needs no preparation."""
 
 
+@pytest.mark.slow
 def test_what_hangs_or_dies_in_compiled_code_does_not_stop_the_others() -> None:
     outcomes = outcomes_apart(("a", "die", "b", "memory", "hang", "c"), _odd, _nothing, limit_s=2.0)
     kinds = [outcome.kind for outcome in outcomes.values()]
