@@ -534,8 +534,8 @@ MUTANTS = (
     Mutant(
         "ranks are chosen by their decodes alone",
         "mechanisms/data_parallel.py",
-        "s.lists[at + DECODES] + s.lists[at + PREFILLS]\n",
-        "s.lists[at + DECODES]\n",
+        "int(s.lists[at + DECODES] + s.lists[at + PREFILLS])\n",
+        "int(s.lists[at + DECODES])\n",
     ),
     Mutant(
         "bubbles of more decodes than stages",
