@@ -129,7 +129,8 @@ def _decisions(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
     tick_s = experiment.policy.tick_s
     if tick_s is not None and overrides(experiment.policy, "on_tick"):
         for key in [key for key, value in settings.items() if key.startswith("policy.") and value == tick_s]:
-            yield from (Remedy({key: tick_s / often}, ("ticks", "starts")) for often in _OFTEN)
+            yield from (Remedy({key: tick_s / often}, ("ticks",)) for often in _OFTEN)
+            yield from (Remedy({key: tick_s * often}, ("starts",)) for often in _OFTEN)
 
 
 def _is_known(rule: str, experiment: Experiment) -> bool:

@@ -144,9 +144,13 @@ def _without_each(experiment: Experiment, measurement: Measurement, tell: Callab
     seen = Seen(measurement.evaluation.summary["duration"], float(batch) if isinstance(batch, float) else 1.0)
     found: dict[str, Trial] = {}
     for number, (name, cause) in enumerate(REMOVABLE.items(), 1):
-        changed = [one for change in cause.changes if (one := change(experiment, seen)) is not None]
-        if changed:
-            found[name] = max(map(run, changed), key=_value)
+        runs = []
+        for change in cause.changes:
+            with suppress(InputError):  # this policy or cluster cannot be without it
+                if (changed := change(experiment, seen)) is not None:
+                    runs.append(run(changed))
+        if runs:
+            found[name] = max(runs, key=_value)
         tell(len(REMOVABLE) - number)
     return found
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from framework.cli.safe_text import printable
-from framework.diagnosis.trials import Removed, Trial, Tried, Trials
+from framework.diagnosis.trials import Removed, Trial, Trials, Tried
 from framework.report.numbers import number, percent
 
 _WIDE = 110

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -19,7 +20,10 @@ from framework.report.capacity_table import capacity_table
 from framework.report.run_table import run_table
 from framework.result import Result
 from framework.run.job import chosen as chosen_options
-from framework.run.job import perform, sweep_job
+from framework.run.job import done, sweep_job
+
+if TYPE_CHECKING:
+    from framework.diagnosis.trials import Trials
 
 _LEAST_LOST = 0.01  # share of the requests
 _LONG_S = 1.0  # of hooks: what is worth a note
@@ -33,22 +37,36 @@ def execute(config: DictConfig) -> float:
     chosen = chosen_options(HydraConfig.get().runtime.choices)
     directory = Path(HydraConfig.get().runtime.output_dir)
     with progress_bar(f"{chosen['policy']} on {chosen['trace']}") as progress:
-        measurement = perform(config, directory, progress)
+        outcome = done(config, directory, progress)
+    measurement = outcome.measurement
     console = results_console()
     console.print(run_table(measurement.evaluation, measurement.slo))
-    if (told := why(measurement)) is not None:
+    if outcome.trials is not None:
+        console.print(limits(outcome.trials))
+    elif (told := why(measurement)) is not None:
         console.print(told)
     if measurement.probes is not None:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None and ".py:" not in chosen["policy"]:
-        words = [word for word in HydraConfig.get().overrides.task if not word.startswith(("policy=", "report="))]
+        words = [
+            word
+            for word in HydraConfig.get().overrides.task
+            if not word.startswith(("policy=", "report=", "diagnose="))
+        ]
         console.print(comparison_command(chosen["policy"], words), markup=False, highlight=False, style="dim")
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
     return measurement.value
+
+
+def limits(trials: Trials) -> RenderableType:
+    """What limits the run, by running it again."""
+    from framework.report.trials_table import TrialsTable
+
+    return TrialsTable(trials)
 
 
 def why(measurement: Measurement) -> RenderableType | None:

@@ -68,8 +68,13 @@ def with_settings(config: DictConfig, workload: Workload, settings: Mapping[str,
 def write_diagnosis(directory: Path, found: Trials) -> Path:
     """Write diagnosis.json: the run, the causes with what each is worth, the remedies with what each gave."""
     file = directory / "diagnosis.json"
-    write_whole(file, (json.dumps(as_json(found), indent=2, allow_nan=False) + "\n").encode())
+    write_whole(file, diagnosis_text(found).encode())
     return file
+
+
+def diagnosis_text(found: Trials) -> str:
+    """The content of diagnosis.json."""
+    return json.dumps(as_json(found), indent=2, allow_nan=False) + "\n"
 
 
 def as_json(found: Trials) -> dict[str, Any]:

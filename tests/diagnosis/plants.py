@@ -29,9 +29,10 @@ class Plant:
     remedy: str
     words: tuple[str, ...]
     workload: Workload
+    timing: tuple[str, ...] = _AFFINE
 
     def config(self) -> DictConfig:
-        return configured(*self.words[:1], *_AFFINE, *self.words[1:])
+        return configured(*self.words[:1], *self.timing, *self.words[1:])
 
     def trials(self) -> Trials:
         config = self.config()
@@ -118,10 +119,8 @@ PLANTS = {
     "uneven ranks": Plant(
         "ranks",
         "cluster.rank_choice=",
-        (
-            *("policy=chunked", "timing.per_context_token_s=1e-6", "timing.per_prefill_token_s=1e-6"),
-            *("cluster.instances=1", "cluster.dp=4", "cluster.rank_choice=round_robin"),
-        ),
-        every_fourth(300, 8.0, (100, 100), (12_000, 100)),
+        ("policy=chunked", "cluster.instances=1", "cluster.dp=4", "cluster.rank_choice=round_robin"),
+        every_fourth(400, 16.0, (200, 20), (8000, 20)),
+        ("timing=roofline", "server=none", "predictor=none"),  # which knows that ranks share the work
     ),
 }

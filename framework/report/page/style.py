@@ -47,7 +47,7 @@ svg text.limit{fill:var(--limit);stroke:none}
 .f4{background:var(--c4)}.f5{background:var(--c5)}.f6{background:var(--c6)}.f7{background:var(--c7)}
 .bar{display:grid;grid-template-columns:minmax(6rem,11rem) 1fr;gap:.2rem .7rem;align-items:center;margin:.35rem 0;
 font-size:.86rem;line-height:1.2}
-.bar>span{text-align:right}
+.bar>span{text-align:right;overflow-wrap:anywhere}
 .bar>div{display:flex;height:1.5rem;gap:1px}
 .bar i{display:block;height:100%;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .legend{display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:.15rem 0;padding:0;list-style:none;font-size:.82rem}
