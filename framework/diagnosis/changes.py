@@ -36,7 +36,7 @@ FASTER = 10.0  # times as fast as it is counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
 _ENDLESS_BYTES_S = 1e18
 _NO_LIMIT_S = 1e6  # of TTFT, as a key of a queue
-_MOST_TICKS = 20_000  # of a run
+_MOST_TICKS = 5_000  # of a run
 
 
 @dataclass(frozen=True)

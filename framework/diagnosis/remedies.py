@@ -55,7 +55,10 @@ def _clusters(settings: Settings) -> Iterator[Remedy]:
         if not isinstance(count := settings.get(key), int):
             continue
         acts_on = {"prefill": ("prefill", "order", "routing"), "decode": _OF_DECODE}.get(name, (_ANY,))
-        yield Remedy({key: count + max(1, round(count / 4))}, acts_on)
+        more = max(1, round(count / 4))
+        yield Remedy({key: count + more}, acts_on)
+        if more < count:
+            yield Remedy({key: 2 * count}, acts_on)
         if spare:
             yield Remedy({key: count + spare, "cluster.spare": 0}, ("starts", "ticks", *acts_on))
             if spare > 1:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from framework.diagnosis.changes import Seen
+from framework.diagnosis.changes import Change, Seen
 from framework.diagnosis.evidence import evidence
 from framework.diagnosis.findings import LEAST, LEAST_SHARE, Diagnosis, diagnose
 from framework.diagnosis.remedies import Remedy, remedies
 from framework.diagnosis.removals import REMOVABLE, Cause
-from framework.errors import InputError
+from framework.errors import InputError, hook_noted
 from framework.metrics.slo import judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement
@@ -144,15 +144,27 @@ def _without_each(experiment: Experiment, measurement: Measurement, tell: Callab
     seen = Seen(measurement.evaluation.summary["duration"], float(batch) if isinstance(batch, float) else 1.0)
     found: dict[str, Trial] = {}
     for number, (name, cause) in enumerate(REMOVABLE.items(), 1):
-        runs = []
-        for change in cause.changes:
-            with suppress(InputError):  # this policy or cluster cannot be without it
-                if (changed := change(experiment, seen)) is not None:
-                    runs.append(run(changed))
+        runs = [one for change in cause.changes if (one := _without(change, experiment, seen)) is not None]
         if runs:
             found[name] = max(runs, key=_value)
         tell(len(REMOVABLE) - number)
     return found
+
+
+def _without(change: Change, experiment: Experiment, seen: Seen) -> Trial | None:
+    """The run with the change; None where it changes nothing, or the cluster or the policy cannot have it.
+
+    A policy that relies on a hook of its own, which the change replaced, may raise whatever it likes.
+    """
+    try:
+        changed = change(experiment, seen)
+        return None if changed is None else run(changed)
+    except InputError:
+        return None
+    except Exception as error:
+        if hook_noted(error):
+            return None
+        raise
 
 
 def _with_each(

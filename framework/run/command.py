@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -21,9 +20,6 @@ from framework.report.run_table import run_table
 from framework.result import Result
 from framework.run.job import chosen as chosen_options
 from framework.run.job import done, sweep_job
-
-if TYPE_CHECKING:
-    from framework.diagnosis.trials import Trials
 
 _LEAST_LOST = 0.01  # share of the requests
 _LONG_S = 1.0  # of hooks: what is worth a note
@@ -41,8 +37,8 @@ def execute(config: DictConfig) -> float:
     measurement = outcome.measurement
     console = results_console()
     console.print(run_table(measurement.evaluation, measurement.slo))
-    if outcome.trials is not None:
-        console.print(limits(outcome.trials))
+    if outcome.limits is not None:
+        console.print(outcome.limits.shown)
     elif (told := why(measurement)) is not None:
         console.print(told)
     if measurement.probes is not None:
@@ -60,13 +56,6 @@ def execute(config: DictConfig) -> float:
     _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
     return measurement.value
-
-
-def limits(trials: Trials) -> RenderableType:
-    """What limits the run, by running it again."""
-    from framework.report.trials_table import TrialsTable
-
-    return TrialsTable(trials)
 
 
 def why(measurement: Measurement) -> RenderableType | None:

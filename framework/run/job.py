@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from rich.console import RenderableType
 
 from framework.cli.files import write_whole
 from framework.cli.terminal import warn_once
@@ -25,19 +26,25 @@ from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
-if TYPE_CHECKING:
-    from framework.diagnosis.trials import Trials
-
 _LONGEST_SLO_S = 600.0
 _NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go changes none of them
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What limits a run: for the terminal, as a chapter of its page, and as the content of diagnosis.json."""
+
+    shown: RenderableType
+    chapter: str
+    data: str
+
+
+@dataclass(frozen=True)
 class Done:
-    """What a configuration led to; `trials`: what limits it, where that was asked for (`diagnose`)."""
+    """What a configuration led to; `limits` where they were asked for (`diagnose`)."""
 
     measurement: Measurement
-    trials: Trials | None
+    limits: Limits | None
 
 
 def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
@@ -142,41 +149,38 @@ def _done(
 ) -> Done:
     measurement = objective.measure(experiment, progress)
     settings = flattened(config)
-    trials = _trials(config, settings, experiment, measurement) if config.diagnose else None
+    limits = _limits(config, settings, experiment, measurement) if config.diagnose else None
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
         further = tables_of(result, evaluation, asked.series_s, asked.phases)
         if config.report:
-            further["report.html"] = partial(_page, measurement, settings, trials)
-        if trials is not None:
-            further["diagnosis.json"] = partial(_diagnosis, trials)
+            further["report.html"] = partial(_page, measurement, settings, limits)
+        if limits is not None:
+            further["diagnosis.json"] = partial(str, limits.data)
         window_s = ALWAYS_S if asked.window_s is None else (asked.window_s[0], asked.window_s[1])
         write(directory, result, evaluation, asked.steps, asked.timeline, further, window_s)
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
-    return Done(measurement, trials)
+    return Done(measurement, limits)
 
 
-def _trials(
+def _limits(
     config: DictConfig, settings: Mapping[str, Any], experiment: Experiment, measurement: Measurement
-) -> Trials:
-    """The run again and again, whose code is loaded only here."""
-    from framework.run.trying import tried
+) -> Limits:
+    """Run it again and again; the code of that is loaded only here."""
+    from framework.report.page.limits import limits
+    from framework.report.trials_table import TrialsTable
+    from framework.run.trying import diagnosis_text, tried
 
-    return tried(config, settings, experiment, measurement)
-
-
-def _diagnosis(trials: Trials) -> str:
-    from framework.run.trying import diagnosis_text
-
-    return diagnosis_text(trials)
+    found = tried(config, settings, experiment, measurement)
+    return Limits(TrialsTable(found), limits(found), diagnosis_text(found))
 
 
-def _page(measurement: Measurement, settings: Mapping[str, Any], trials: Trials | None) -> str:
+def _page(measurement: Measurement, settings: Mapping[str, Any], limits: Limits | None) -> str:
     """The report, whose code is loaded only here."""
     from framework.report.page.run_page import run_page
 
     words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
-    return run_page(measurement, settings, f"{program} {shlex.join(words)}", trials)
+    return run_page(measurement, settings, f"{program} {shlex.join(words)}", limits.chapter if limits else None)

@@ -96,16 +96,16 @@ PLANTS = {
         "ticks",
         "policy.period_s=",
         ("policy=arrow", "cluster.prefill=1", "cluster.decode=3", "policy.period_s=60"),
-        steady(400, 15.0, 5000, 20),
+        steady(600, 14.0, 5000, 20),
     ),
     "cold start of spares": Plant(
         "starts",
         "cluster.prefill=",
         (
-            *("policy=dynamo", "policy.planner=load", "policy.interval_s=0.5", "policy.queue=1000"),
+            *("policy=dynamo", "policy.planner=load", "policy.interval_s=1", "policy.queue=1000"),
             *("cluster.prefill=1", "cluster.decode=1", "cluster.spare=2", "engine.start_s=120"),
         ),
-        steady(400, 15.0, 5000, 20),
+        steady(200, 15.0, 5000, 20),
     ),
     "drafts never right": Plant(
         "drafting",

@@ -10,12 +10,10 @@ import polars as pl
 
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.pool_limit import pool_limits
-from framework.diagnosis.trials import Trials
 from framework.metrics.catalogue import METRICS
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
-from framework.report.page.limits import limits
 from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
 from framework.report.page.over_time import over_time
 from framework.report.page.where import where_time_went, worst_requests
@@ -26,8 +24,9 @@ _TRIED = "found by running the same requests again, without one cause after anot
 _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
 
 
-def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str, trials: Trials | None = None) -> str:
-    """The page as HTML. `settings`: all of the run's, by name; `command`: what repeats it; `trials`: what limits it."""
+def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str, limits: str | None = None) -> str:
+    """The page as HTML. `settings`: all of the run's, by name; `command`: what repeats it; `limits`: the
+    chapter on what limits it (`framework.report.page.limits`)."""
     result, evaluation, slo = measurement.result, measurement.evaluation, measurement.slo
     summary, requests = evaluation.summary, evaluation.requests
     diagnosis = diagnose(result, evaluation, slo)
@@ -36,7 +35,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
-        Chapter("limits", "What limits goodput", limits(trials) if trials is not None else None, _TRIED),
+        Chapter("limits", "What limits goodput", limits, _TRIED),
         Chapter("latency", "Latency", latency),
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
