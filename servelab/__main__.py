@@ -14,6 +14,7 @@ COMMANDS = {
         "servelab.diagnose_command",
         "what limits the goodput of a run, by running it again without each cause",
     ),
+    "report": ("servelab.report_command", "a page that compares finished runs, request by request"),
     "tune": ("experiments.tune", "search settings with Optuna: P:D ratios, chunk sizes, budgets"),
     "table": ("experiments.table", "tables of stored runs, for a terminal, a paper or a spreadsheet"),
     "curve": ("experiments.curve", "goodput and latency over the load, as a picture"),

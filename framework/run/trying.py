@@ -10,9 +10,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from framework.cli.files import write_whole
+from framework.cli.reading import parsed_yaml, read_text
 from framework.diagnosis.trials import Trial, Trials, trials
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
@@ -28,12 +28,11 @@ def config_of(directory: Path) -> DictConfig:
     """The configuration of the run that left its files in `directory`. Raises InputError where there is none."""
     file = directory / _KEPT
     if not file.is_file():
-        raise InputError(
-            f"{directory}: no run has left its configuration here, which is {_KEPT}; name the directory of one"
-        )
+        hint = f"no run has left its configuration here, which is {_KEPT}; name the directory of one"
+        raise InputError(f"{directory}: {hint}")
     try:
-        config = OmegaConf.load(file)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
+        config = OmegaConf.create(parsed_yaml(read_text(file)))
+    except (ValueError, OmegaConfBaseException) as error:
         raise InputError(f"{file}: cannot be read ({' '.join(str(error).split())})") from error
     if not isinstance(config, DictConfig) or not {"seed", "trace", "policy"} <= set(config):
         raise InputError(f"{file}: this is no configuration of a run")
