@@ -49,9 +49,7 @@ def paired(differences: Floats) -> Paired:
         half_width = estimate(means).half_width
         correlation = _of_neighbours(means)
         if correlation > 2 / math.sqrt(batches):
-            caveat = (
-                f"too narrow: means of neighbouring batches of requests go together (correlation {correlation:.2f})"
-            )
+            caveat = f"too narrow: neighbouring batches of requests go together (correlation {correlation:.2f})"
     shares = float((known < 0).mean()), float((known > 0).mean())
     return Paired(len(known), float(known.mean()), half_width, float(np.median(known)), *shares, caveat)
 

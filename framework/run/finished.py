@@ -50,8 +50,8 @@ def _summary(path: Path) -> dict[str, Any]:
 def _requests(path: Path) -> pl.DataFrame:
     try:
         found = parquet_of(read_file(path), _MOST_ROWS)
-    except ValueError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+    except (ValueError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     if lacking := [name for name in _NEEDED if name not in found.columns]:
         raise InputError(f"{path}: has no column {lacking[0]}; this is no table of the requests of a run")
     return found
