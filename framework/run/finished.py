@@ -9,16 +9,18 @@ from typing import Any
 
 import polars as pl
 
-from framework.cli.reading import parquet_of, parsed_json, read_file
+from framework.cli.reading import parquet_of, parsed_json, parsed_yaml, read_file, read_text
 from framework.errors import InputError
 from framework.report.page.compared import MOST, Run
+from framework.report.page.sweep_page import Point
 from framework.run.job import flattened
 from framework.run.trying import config_of
 
 _MOST_ROWS = 100_000_000
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens", "state", "ttft_s", "tpot_s", "e2e_s", "good")
+_WORDS = Path(".hydra") / "overrides.yaml"  # of each run
 _SAID = 2  # settings that a label has, at most
-_FIGURES = ("policy", "trace", "request_goodput", "slo_attainment")
+_FIGURES = ("policy", "trace", "request_goodput", "slo_attainment", "gpus", "duration", "p99_ttft_ms", "p99_tpot_ms")
 
 
 def finished_runs(directories: Sequence[Path]) -> list[Run]:
@@ -35,6 +37,35 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
         Run(label, str(directory), summary, _requests(directory / "requests.parquet"), own)
         for label, directory, summary, own in zip(labels, directories, summaries, settings, strict=True)
     ]
+
+
+def is_sweep(directory: Path) -> bool:
+    """Whether the directory is that of a sweep, with its runs in directories below it."""
+    return not (directory / "summary.json").is_file() and any(directory.glob(f"*/{_WORDS}"))
+
+
+def sweep_points(directory: Path) -> tuple[list[Point], int]:
+    """The runs of a sweep in the order of their numbers, and how many left no summary.
+
+    Raises InputError for a summary, or words of a run, that cannot be read.
+    """
+    files = sorted(directory.glob(f"*/{_WORDS}"), key=lambda file: (len(file.parts[-3]), file.parts[-3]))
+    ended = [file for file in files if (file.parents[1] / "summary.json").is_file()]
+    if not ended:
+        raise InputError(f"{directory}: no run of this sweep has left a summary")
+    points = [Point(_words(file), _summary(file.parents[1] / "summary.json")) for file in ended]
+    return points, len(files) - len(ended)
+
+
+def _words(file: Path) -> dict[str, str]:
+    """The settings that a run of a sweep was given, by name."""
+    try:
+        found = parsed_yaml(read_text(file))
+    except ValueError as error:
+        raise InputError(f"{file}: cannot be read ({error})") from error
+    words = found if isinstance(found, list) else []
+    pairs = (str(word).partition("=") for word in words)
+    return {name.lstrip("+"): value for name, _, value in pairs}
 
 
 def _summary(path: Path) -> dict[str, Any]:

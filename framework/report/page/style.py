@@ -67,6 +67,8 @@ th,td{padding:.18rem .6rem .18rem 0;text-align:left;border-bottom:1px solid var(
 th{font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;white-space:nowrap}
 td{max-width:34rem;overflow-wrap:break-word}
+.map th{white-space:normal;vertical-align:bottom}
+.map td{padding:.3rem .6rem}.map td.best{outline:2px solid var(--c1);outline-offset:-2px;font-weight:600}
 summary{cursor:pointer;font-size:.82rem;color:var(--soft);padding:.15rem 0}
 code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:pre-wrap}
