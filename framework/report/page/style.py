@@ -74,7 +74,7 @@ code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflo
 pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:pre-wrap}
 @media (max-width:32rem){.bar{grid-template-columns:1fr}.bar>span{text-align:left}
 .scroll table{width:max-content}td{max-width:14rem}
-th,th.n{max-width:7.5rem;white-space:normal;overflow-wrap:anywhere;vertical-align:bottom}}
+th,th.n{max-width:8.5rem;white-space:normal;overflow-wrap:anywhere;vertical-align:bottom}}
 @media print{body{max-width:none;padding:0;font-size:10pt}nav,summary{display:none}.scroll{overflow:visible}
 h2{break-after:avoid}.tile,.finding{break-inside:avoid}.grid{grid-template-columns:1fr 1fr}}
 """
