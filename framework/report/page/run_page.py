@@ -16,6 +16,7 @@ from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
 from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
 from framework.report.page.over_time import over_time
+from framework.report.page.positions import positions
 from framework.report.page.where import where_time_went, worst_requests
 
 Summary = Mapping[str, Any]
@@ -31,7 +32,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     summary, requests = evaluation.summary, evaluation.requests
     diagnosis = diagnose(result, evaluation, slo)
     pictures, window_s = over_time(result, requests["good"].to_numpy())
-    latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])
+    latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo), *positions(result)])
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
