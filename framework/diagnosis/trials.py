@@ -170,13 +170,17 @@ def _without(change: Change, experiment: Experiment, seen: Seen) -> Trial | None
 def _with_each(
     chosen: Sequence[Remedy], compose: Compose, base: Trial, tell: Callable[[int], None]
 ) -> tuple[Tried, ...]:
-    """The remedies that the run can have, the best first."""
+    """The remedies that the run can have, the best first; of those that are as good but for the odd request, what takes
+    the fewest GPUs.
+    """
     tried = []
     for number, remedy in enumerate(chosen, 1):
         with suppress(InputError):  # this policy, model or cluster cannot have it
             tried.append(Tried(remedy, run(compose(remedy.settings))))
         tell(len(chosen) - number)
-    return tuple(sorted(tried, key=lambda one: (-one.trial.worth(base), one.trial.gpus)))
+    ordered = sorted(tried, key=lambda one: (-one.trial.worth(base), one.trial.gpus))
+    near = [one for one in ordered if not ordered[0].trial.is_better(one.trial)]  # but for the odd request
+    return (*sorted(near, key=lambda one: one.trial.gpus), *(one for one in ordered if one not in near))
 
 
 def _ranked(better: Sequence[tuple[str, Trial]], base: Trial) -> list[tuple[str, Trial]]:
