@@ -52,6 +52,15 @@ def every_fourth(count: int, rate: float, small: tuple[int, int], large: tuple[i
     return Workload(np.arange(count) / rate, sizes[:, 0].copy(), sizes[:, 1].copy(), slo_class=classes)
 
 
+def uneven(workload: Workload, seed: int) -> Workload:
+    """About the same requests, as Poisson arrivals, of log-normal sizes about their own."""
+    draw, count = np.random.default_rng(seed), len(workload)
+    arrival_s = np.cumsum(draw.exponential(float(workload.arrival_s[-1]) / count, count))
+    prompts = np.maximum(workload.input_tokens * draw.lognormal(-0.08, 0.4, count), 16).astype(np.int64)
+    outputs = np.maximum(workload.output_tokens * draw.lognormal(-0.03, 0.25, count), 2).astype(np.int64)
+    return Workload(arrival_s, prompts, outputs, slo_class=workload.slo_class)
+
+
 PLANTS = {
     "too few prefill instances": Plant(
         "prefill",

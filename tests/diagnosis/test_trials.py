@@ -28,7 +28,7 @@ from framework.run.trying import as_json, config_of, tried, with_settings
 from framework.timing.curves import Curve, Surface
 from framework.timing.step_row import StepRow
 from servelab.diagnose_command import main
-from tests.diagnosis.plants import PLANTS, Plant, every_fourth, steady
+from tests.diagnosis.plants import PLANTS, Plant, every_fourth, steady, uneven
 from tests.report.test_run_page import Page
 
 SEEN = Seen(duration_s=10.0, decodes=4.0)
@@ -49,6 +49,18 @@ def test_the_planted_cause_is_named_first_and_its_remedy_helps(name: str) -> Non
     said = " ".join(verdict(trials))
     assert REMOVABLE[plant.cause].title in said
     assert not {"nan", "unknown"} & set(said.replace(",", " ").split())
+
+
+@pytest.mark.slow
+def test_of_uneven_loads_nine_in_ten_are_named_first_and_mended() -> None:
+    named, mended = [], []
+    for plant in PLANTS.values():
+        for seed in range(4):
+            trials = replace(plant, workload=uneven(plant.workload, seed)).trials()
+            named.append([one.name for one in trials.removed][:1] == [plant.cause])
+            mended.append(any(one.remedy.words.startswith(plant.remedy) for one in helping(trials)))
+    assert np.mean(named) >= 0.9
+    assert np.mean(mended) >= 0.9
 
 
 def test_the_run_and_its_remedies_are_what_the_same_settings_come_to() -> None:

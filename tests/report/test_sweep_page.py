@@ -16,6 +16,7 @@ from framework.report.page.sweep_page import Point, frontier, sweep_page
 from framework.run.finished import is_sweep, sweep_points
 from servelab.report_command import main
 from tests.helpers.results import small_result
+from tests.report.test_compare_page import shown_in_a_browser
 from tests.report.test_run_page import _HOSTILE, SLO, Page
 
 SUMMARY = evaluate(small_result(), SLO).summary
@@ -90,6 +91,14 @@ def test_what_others_wrote_stays_text() -> None:
     assert "<img" not in content
     assert "\x1b" not in content
     assert not [one for tag, one in page.tags if any(name.startswith("on") for name in one)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_it_without_a_bar_to_scroll_aside(tmp_path: Path, width: int) -> None:
+    wide, pictures = shown_in_a_browser(tmp_path, sweep_page(POINTS, "Sweep", 0), width)
+    assert wide <= width
+    assert pictures >= 5
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
