@@ -23,12 +23,13 @@ from framework.objective.goodput import Goodput
 from framework.report.page.limits import limits
 from framework.report.trials_table import TrialsTable, helping, verdict
 from framework.run.compose import compose_on
-from framework.run.job import flattened
+from framework.run.job import done, flattened
 from framework.run.trying import as_json, config_of, tried, with_settings
 from framework.timing.curves import Curve, Surface
 from framework.timing.step_row import StepRow
 from servelab.diagnose_command import main
 from tests.diagnosis.plants import PLANTS, Plant, every_fourth, steady, uneven
+from tests.helpers.composing import configured
 from tests.report.test_run_page import Page
 
 SEEN = Seen(duration_s=10.0, decodes=4.0)
@@ -261,6 +262,37 @@ def test_the_command_diagnoses_a_directory(tmp_path: Path, capsys: pytest.Captur
     data = json.loads((tmp_path / "diagnosis.json").read_text())
     assert data["causes"][0]["cause"] == "network"
     assert data["remedies"][0]["settings"] == "cluster.link_bandwidth_bytes_s=null"
+
+
+SMALL = ("policy=distserve", "trace.limit=60", "slo.ttft_s=0.2", "slo.tpot_s=0.02", "cluster.prefill=1")
+
+
+def test_a_run_is_diagnosed_as_it_ends_where_that_is_asked_for(tmp_path: Path) -> None:
+    config = configured(*SMALL, "diagnose=true", "report=true")
+    done(config, tmp_path)
+    data = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert data["run"]["kept"] < data["run"]["offered"]
+    assert data["causes"]
+    page = Page((tmp_path / "report.html").read_text())
+    assert "limits" in {one["id"] for one in page.every("section")}
+    assert data["causes"][0]["title"] in page.text
+    alone = configured(*SMALL)
+    assert flattened(alone) == flattened(config)
+    done(alone, tmp_path / "alone")
+    assert not (tmp_path / "alone" / "diagnosis.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("diagnose=maybe",), "diagnose must be true or false"),
+        (("diagnose=true", "objective=capacity"), "objective=goodput"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_refused_before_the_run(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
+    with pytest.raises(InputError, match=part):
+        done(configured(*SMALL, *words), tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
