@@ -10,6 +10,11 @@ from collections.abc import Sequence
 # Command -> the module that does its work, and what it does in a line.
 COMMANDS = {
     "list": ("servelab.list_command", "what there is: policies, traces, models, gpus, options, predictors, metrics"),
+    "diagnose": (
+        "servelab.diagnose_command",
+        "what limits the goodput of a run, by running it again without each cause",
+    ),
+    "report": ("servelab.report_command", "a page that compares finished runs, request by request"),
     "tune": ("experiments.tune", "search settings with Optuna: P:D ratios, chunk sizes, budgets"),
     "table": ("experiments.table", "tables of stored runs, for a terminal, a paper or a spreadsheet"),
     "curve": ("experiments.curve", "goodput and latency over the load, as a picture"),

@@ -18,7 +18,7 @@ from framework.cli.arguments import is_config_dir
 from framework.cli.files import write_whole
 from framework.errors import InputError
 
-_NOT_OF_THE_RUN = ("output", "report", "store", "force")
+_NOT_OF_THE_RUN = ("output", "report", "diagnose", "store", "force")
 
 
 def write_trials(found: Findings, path: Path) -> None:

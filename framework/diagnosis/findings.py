@@ -104,7 +104,7 @@ class _Case:
     def _queue(self, chosen: Flags) -> tuple[str, str, str]:
         waited_s, took_s = self._mean("queue", chosen), self._mean("prefill", chosen)
         limit = self._limit("ttft_s", "TTFT")
-        waited = f"They wait {_time(waited_s)} for admission, then {_time(took_s)} for their first token, {limit}"
+        waited = f"They wait {as_time(waited_s)} for admission, then {as_time(took_s)} for their first token, {limit}"
         waiting = waiting_of(self.result)
         if waiting is None:
             return "Requests queue before their prefill", f"{waited}.", "cluster.prefill, cluster.instances"
@@ -114,7 +114,7 @@ class _Case:
     def _prefill(self, chosen: Flags) -> tuple[str, str, str]:
         tokens = self.result.workload.input_tokens
         evidence = (
-            f"From first admission to first token they take {_time(self._mean('prefill', chosen))}, "
+            f"From first admission to first token they take {as_time(self._mean('prefill', chosen))}, "
             f"{self._limit('ttft_s', 'TTFT')}; their prompts have {tokens[chosen].mean():,.0f} tokens, "
             f"those of all {tokens.mean():,.0f}."
         )
@@ -127,8 +127,8 @@ class _Case:
             room = decode_room(self.result, outcome["prefill_end_s"], outcome["transfer_end_s"])
             if room.memory_is_full or room.seats_are_full:
                 evidence += (
-                    f"; meanwhile decodes of {room.pool} read {_percent(room.kv)} of its KV memory "
-                    f"and take {_percent(room.seats)} of its seats."
+                    f"; meanwhile decodes of {room.pool} read {as_percent(room.kv)} of its KV memory "
+                    f"and take {as_percent(room.seats)} of its seats."
                 )
                 title = "Prefilled requests wait for room to decode: decode capacity"
                 return title, evidence, "cluster.decode, engine.max_batch, engine.kv_tokens"
@@ -143,7 +143,7 @@ class _Case:
         assert steps is not None
         evidence = (
             f"Prefills of others add {self._of_decoding('interference', chosen)}: on each instance one comes every "
-            f"{_time(steps.stall_every_s)} and adds {_time(steps.stall_s)} to a gap of {_time(steps.step_s)}."
+            f"{as_time(steps.stall_every_s)} and adds {as_time(steps.stall_s)} to a gap of {as_time(steps.step_s)}."
         )
         return "Prefills stall decodes, periodically", evidence, "engine.token_budget, cluster=disaggregated"
 
@@ -160,19 +160,19 @@ class _Case:
         assert steps is not None
         evidence = (
             f"Reading {steps.batch:,.0f} contexts of {steps.context_tokens:,.0f} tokens is "
-            f"{_percent(steps.context_s / steps.step_s)} of a decode step of {_time(steps.step_s)}, "
+            f"{as_percent(steps.context_s / steps.step_s)} of a decode step of {as_time(steps.step_s)}, "
             f"{self._limit('tpot_s', 'TPOT')}{_growth(steps.growth)}."
         )
         return "Long contexts slow decoding", evidence, "engine.kv_compression, cluster.decode, engine.max_batch"
 
     def _decode(self, chosen: Flags) -> tuple[str, str, str]:
         tpot_s = self.evaluation.requests["tpot_s"].to_numpy()[chosen]
-        evidence = f"Their tokens take {_time(float(np.nanmean(tpot_s)))} each, {self._limit('tpot_s', 'TPOT')}"
+        evidence = f"Their tokens take {as_time(float(np.nanmean(tpot_s)))} each, {self._limit('tpot_s', 'TPOT')}"
         steps = self.losses.steps
         if steps is not None and not np.isnan(steps.step_s):
             evidence += (
-                f"; a decode step of {steps.batch:,.0f} requests takes {_time(steps.step_s)} without any prefill, "
-                f"{_percent(1 - steps.context_s / steps.step_s)} of it for other things than contexts"
+                f"; a decode step of {steps.batch:,.0f} requests takes {as_time(steps.step_s)} without any prefill, "
+                f"{as_percent(1 - steps.context_s / steps.step_s)} of it for other things than contexts"
             )
         return "Decode steps are too slow", f"{evidence}.", "cluster.decode, cluster.tp, engine.max_batch"
 
@@ -186,46 +186,49 @@ class _Case:
 
     def _limit(self, name: str, label: str) -> str:
         limit_s = getattr(self.slo, name)
-        return f"{label} limit {_time(limit_s)}" if limit_s is not None else f"{label} limit by class"
+        return f"{label} limit {as_time(limit_s)}" if limit_s is not None else f"{label} limit by class"
 
     def _of_decoding(self, cause: str, chosen: Flags) -> str:
         outcome = self.result.requests[chosen]
         decoding_s = float(np.nanmean(outcome["end_s"] - outcome["first_token_s"]))
         took_s = self._mean(cause, chosen)
-        return f"{_time(took_s)} of the {_time(decoding_s)} after the first token ({_percent(took_s / decoding_s)})"
+        return (
+            f"{as_time(took_s)} of the {as_time(decoding_s)} after the first token ({as_percent(took_s / decoding_s)})"
+        )
 
 
 _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
     "memory": (
         "KV memory is full while requests wait: decode capacity",
         lambda waiting: (
-            f"decodes read {_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool} "
-            f"and instances are {_percent(waiting.busy)} busy"
+            f"decodes read {as_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool} "
+            f"and instances are {as_percent(waiting.busy)} busy"
         ),
         "engine.kv_tokens, cluster.decode, cluster.instances, engine.kv_compression",
     ),
     "seats": (
         "Batches are full while requests wait: decode capacity",
-        lambda waiting: f"{_percent(waiting.room.seats)} of the seats of batches are taken",
+        lambda waiting: f"{as_percent(waiting.room.seats)} of the seats of batches are taken",
         "engine.max_batch, cluster.decode, cluster.instances",
     ),
     "routing": (
         "Requests queue beside idle instances: routing",
         lambda waiting: (
-            f"the instances that they wait at are {_percent(waiting.busy)} busy, the others {_percent(waiting.others)}"
+            f"the instances that they wait at are {as_percent(waiting.busy)} busy, "
+            f"the others {as_percent(waiting.others)}"
         ),
         "policy",
     ),
     "prefill": (
         "Requests queue before their prefill: prefill capacity",
-        lambda waiting: f"the instances that they wait at are {_percent(waiting.busy)} busy",
+        lambda waiting: f"the instances that they wait at are {as_percent(waiting.busy)} busy",
         "cluster.prefill, cluster.instances, engine.token_budget",
     ),
     "held": (
         "Requests queue though instances have time",
         lambda waiting: (
-            f"the instances that they wait at are {_percent(waiting.busy)} busy, "
-            f"and decodes read {_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool}"
+            f"the instances that they wait at are {as_percent(waiting.busy)} busy, "
+            f"and decodes read {as_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool}"
         ),
         "policy, engine.max_batch, engine.watermark",
     ),
@@ -238,7 +241,8 @@ def _growth(ratio: float) -> str:
     return f"; long outputs slow down as they grow: their last steps take {ratio:.2f} times as long as their first"
 
 
-def _time(seconds: float) -> str:
+def as_time(seconds: float) -> str:
+    """In seconds or milliseconds, three digits."""
     if seconds != seconds:
         return "unknown time"
     if seconds >= 0.9995:
@@ -246,5 +250,6 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
-def _percent(share: float) -> str:
+def as_percent(share: float) -> str:
+    """In whole percent."""
     return "unknown" if share != share else f"{100 * share:.0f} %"

@@ -71,7 +71,8 @@ def waiting_of(result: Result) -> Waiting | None:
     queued_s = _queued_s(result, windows)
     if queued_s.sum() <= 0:
         return None
-    share = np.minimum(_busy_s(result, windows) / np.diff(windows.edges_s), 1.0)
+    lengths_s = np.maximum(np.diff(windows.edges_s), np.finfo(np.float64).tiny)  # the last one may have none
+    share = np.minimum(_busy_s(result, windows) / lengths_s, 1.0)
     pool, pools = result.instances["pool"].astype(np.int64), result.cluster.pools
     of_pool = (pool == np.arange(len(pools))[:, None]).astype(np.float64)
     members = of_pool.sum(axis=1)[pool]

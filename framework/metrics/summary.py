@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
+from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, prefill_batch_tokens, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
@@ -65,7 +66,8 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
     prompt tokens found in a cache / prompt tokens of requests that began their prefill, with stores below GPU memory
     also by tier (`framework.metrics.usage.loaded`). With speculation `accepted_per_step` are drafts accepted / decodes
     of all steps (a step emits one token more), and `speculation_acceptance` drafts accepted / drafts; with pipeline
-    stages `bubble_share` is the share of the time in steps that stages wait. Energy is per output token of completed
+    stages `bubble_share` is the share of the time in steps that stages wait; with static batches `idle_seat_share` that
+    of the time of their seats in which these are idle. Energy is per output token of completed
     requests, money per million output tokens of good ones. `classes` has the figures of each class of requests, where
     the trace has classes (`framework.metrics.parts.figures`). None where undefined.
     """
@@ -168,6 +170,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         **drafted(result),
         **(_gap_statistics_ms("message_itl", gaps.messages) if result.engine.speculation.most > 0 else {}),
         **bubbles(result),
+        **idle_seats(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         "energy_per_token_j": _per(used["energy_j"], output_tokens),

@@ -38,6 +38,7 @@ _COMPARED = {
     "E2E s\nP99": ("p99_e2el_ms", _S),
 }
 _OF_CLASS = {heading: figure for heading, figure in _COMPARED.items() if "TBT" not in heading}
+_WAITS = {"bubbles": ("bubble_share", "in steps"), "idle seats": ("idle_seat_share", "of static batches")}
 _MOST_CLASSES = 12
 _COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
@@ -191,8 +192,9 @@ def _outcome(evaluation: Evaluation) -> Table:
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {percent(summary['mfu'])}, MBU {percent(summary['mbu'])}")
-    if summary.get("bubble_share") is not None:
-        grid.add_row("bubbles", f"{percent(summary['bubble_share'])} of the time in steps")
+    for name, (key, of) in _WAITS.items():
+        if summary.get(key) is not None:
+            grid.add_row(name, f"{percent(summary[key])} of the time {of}")
     if summary["cache_hit_rate"]:
         grid.add_row("cache hits", Text.assemble(percent(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
     per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]

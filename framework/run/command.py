@@ -19,7 +19,7 @@ from framework.report.capacity_table import capacity_table
 from framework.report.run_table import run_table
 from framework.result import Result
 from framework.run.job import chosen as chosen_options
-from framework.run.job import perform, sweep_job
+from framework.run.job import done, sweep_job
 
 _LEAST_LOST = 0.01  # share of the requests
 _LONG_S = 1.0  # of hooks: what is worth a note
@@ -33,17 +33,24 @@ def execute(config: DictConfig) -> float:
     chosen = chosen_options(HydraConfig.get().runtime.choices)
     directory = Path(HydraConfig.get().runtime.output_dir)
     with progress_bar(f"{chosen['policy']} on {chosen['trace']}") as progress:
-        measurement = perform(config, directory, progress)
+        outcome = done(config, directory, progress)
+    measurement = outcome.measurement
     console = results_console()
     console.print(run_table(measurement.evaluation, measurement.slo))
-    if (told := why(measurement)) is not None:
+    if outcome.limits is not None:
+        console.print(outcome.limits.shown)
+    elif (told := why(measurement)) is not None:
         console.print(told)
     if measurement.probes is not None:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None and ".py:" not in chosen["policy"]:
-        words = [word for word in HydraConfig.get().overrides.task if not word.startswith(("policy=", "report="))]
+        words = [
+            word
+            for word in HydraConfig.get().overrides.task
+            if not word.startswith(("policy=", "report=", "diagnose="))
+        ]
         console.print(comparison_command(chosen["policy"], words), markup=False, highlight=False, style="dim")
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)

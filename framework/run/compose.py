@@ -53,9 +53,17 @@ def compose(config: DictConfig) -> Experiment:
     if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
     _require_outputs(config)
-    parts = fitting_parts(config)
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
-    workload = _build(config, "trace", Workload)
+    parts = fitting_parts(config)
+    return _experiment(config, parts, _build(config, "trace", Workload))
+
+
+def compose_on(config: DictConfig, workload: Workload) -> Experiment:
+    """The experiment that `config` describes, on other requests than its trace; errors as of `compose`."""
+    return _experiment(config, fitting_parts(config), workload)
+
+
+def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
     parts["timing"] = placed(parts["timing"], _place(workload, parts))
     return Experiment(
         workload=workload,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from rich.console import RenderableType
 
 from framework.cli.files import write_whole
 from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
-from framework.objective.goodput import Measurement, Objective, Progress
+from framework.objective.goodput import Goodput, Measurement, Objective, Progress
 from framework.report.perfetto import ALWAYS_S
 from framework.run.building import build
 from framework.run.compose import compose
@@ -25,25 +27,47 @@ from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
 _LONGEST_SLO_S = 600.0
-_NOT_OF_THE_RUN = ("hydra", "output", "report", "store", "force")  # where results go changes none of them
+_NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go changes none of them
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What limits a run: for the terminal, as a chapter of its page, and as the content of diagnosis.json."""
+
+    shown: RenderableType
+    chapter: str
+    data: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a configuration led to; `limits` where they were asked for (`diagnose`)."""
+
+    measurement: Measurement
+    limits: Limits | None
 
 
 def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
+    """The measurement of `done`."""
+    return done(config, directory, progress).measurement
+
+
+def done(config: DictConfig, directory: Path, progress: Progress | None = None) -> Done:
     """Measure what `config` describes and write the files of the run into `directory`."""
     objective, experiment = _parts(config)
-    return _measured(config, objective, experiment, directory, progress)
+    return _done(config, objective, experiment, directory, progress)
 
 
 def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directory: Path | None = None) -> Record:
     """The record of `config` in `store`, put there by running it if it is not there, or if `config.force` is set.
 
     The files of the run go to `directory`, if any; of a run that is not repeated that is its summary alone. A run that
-    is to leave more than that (`output`, `report`) is repeated.
+    is to leave more than that (`output`, `report`, `diagnose`) is repeated.
     """
     objective, experiment = _parts(config)
     settings = flattened(config)
     key = run_key(settings, experiment)
-    record = None if config.force or config.report or any(config.output.values()) else store.get(key)
+    record = None if _is_repeated(config) else store.get(key)
     if record is None:
         measurement = _measured(config, objective, experiment, directory)
         record = Record(key, settings, dict(choices), measurement.evaluation.summary, measurement.value)
@@ -51,6 +75,10 @@ def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directo
     elif directory is not None:
         write_summary(directory, record.summary)
     return record
+
+
+def _is_repeated(config: DictConfig) -> bool:
+    return bool(config.force or config.report or config.diagnose or any(config.output.values()))
 
 
 def sweep_job(config: DictConfig) -> Record:
@@ -92,12 +120,14 @@ def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:
 
 
 def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
-    for name in ("force", "report"):
+    for name in ("force", "report", "diagnose"):
         if not isinstance(config[name], bool):
             raise InputError(f"{name} must be true or false, got {config[name]!r}")
     objective = build(config, "objective")
     if not isinstance(objective, Objective):
         raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
+    if config.diagnose and objective.key != Goodput.key:
+        raise InputError("diagnose=true runs the trace at one rate again and again; choose objective=goodput")
     experiment = compose(config)
     for name in ("ttft_s", "tpot_s"):
         limit = getattr(experiment.slo, name)
@@ -106,31 +136,51 @@ def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
     return objective, experiment
 
 
-def _measured(
+def _measured(config: DictConfig, objective: Objective, experiment: Experiment, directory: Path | None) -> Measurement:
+    return _done(config, objective, experiment, directory).measurement
+
+
+def _done(
     config: DictConfig,
     objective: Objective,
     experiment: Experiment,
     directory: Path | None,
     progress: Progress | None = None,
-) -> Measurement:
+) -> Done:
     measurement = objective.measure(experiment, progress)
+    settings = flattened(config)
+    limits = _limits(config, settings, experiment, measurement) if config.diagnose else None
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
         further = tables_of(result, evaluation, asked.series_s, asked.phases)
         if config.report:
-            further["report.html"] = partial(_page, measurement, flattened(config))
+            further["report.html"] = partial(_page, measurement, settings, limits)
+        if limits is not None:
+            further["diagnosis.json"] = partial(str, limits.data)
         window_s = ALWAYS_S if asked.window_s is None else (asked.window_s[0], asked.window_s[1])
         write(directory, result, evaluation, asked.steps, asked.timeline, further, window_s)
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
-    return measurement
+    return Done(measurement, limits)
 
 
-def _page(measurement: Measurement, settings: Mapping[str, Any]) -> str:
+def _limits(
+    config: DictConfig, settings: Mapping[str, Any], experiment: Experiment, measurement: Measurement
+) -> Limits:
+    """Run it again and again; the code of that is loaded only here."""
+    from framework.report.page.limits import limits
+    from framework.report.trials_table import TrialsTable
+    from framework.run.trying import diagnosis_text, tried
+
+    found = tried(config, settings, experiment, measurement)
+    return Limits(TrialsTable(found), limits(found), diagnosis_text(found))
+
+
+def _page(measurement: Measurement, settings: Mapping[str, Any], limits: Limits | None) -> str:
     """The report, whose code is loaded only here."""
     from framework.report.page.run_page import run_page
 
     words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
-    return run_page(measurement, settings, f"{program} {shlex.join(words)}")
+    return run_page(measurement, settings, f"{program} {shlex.join(words)}", limits.chapter if limits else None)

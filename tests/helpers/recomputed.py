@@ -178,6 +178,25 @@ def _prefill_batch(run: Run) -> float | None:
     return statistics.fmean(sizes) if sizes else None
 
 
+def _idle_seats(run: Run) -> Summary:
+    """Of static batches, which begin with a step that prefills: what their seats wait for the last request."""
+    modes = [pool.batching or run.scenario.engine.batching for pool in run.pools]
+    if "static" not in modes:
+        return {}
+    idle_s = whole_s = 0.0
+    for instance in (i for i, mode in enumerate(modes) if mode == "static"):
+        batch: list[tuple[int, float]] = []  # requests, and seconds, of each step
+        for row in [*(row for row in run.steps if row["instance"] == instance), None]:
+            if row is None or row["prefill_tokens"]:
+                seats = max((requests for requests, _ in batch), default=0)
+                whole_s += sum(seats * lasting_s for _, lasting_s in batch)
+                idle_s += sum((seats - requests) * lasting_s for requests, lasting_s in batch)
+                batch = []
+            if row is not None and row["batch"]:
+                batch += [(row["batch"], row["first_s"] + j * row["increment_s"]) for j in range(row["steps"])]
+    return {"idle_seat_share": share(idle_s, whole_s)}
+
+
 def summary(run: Run) -> Summary:
     """All keys that a run's figures and its configuration give."""
     good = [row for row, (_, _, is_good) in zip(run.requests, verdicts(run), strict=True) if is_good]
@@ -205,6 +224,7 @@ def summary(run: Run) -> Summary:
         "preemptions": sum(row["preemptions"] for row in run.requests),
         "migrations": sum(row["migrations"] for row in run.requests),
         **_of_messages(run),
+        **_idle_seats(run),
         "goodput_per_gpu": share(served["request_goodput"], used["gpus_on"]) or 0.0,
         "energy_per_token_j": share(used["energy_j"], outputs),
         "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),

@@ -18,8 +18,8 @@ from framework.report.page.scale import Scale, fitting
 from framework.result import Result
 
 Floats = NDArray[np.float64]
-_CURVE = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
-_TOLD = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
+SHARES = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
+TOLD = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _CLASSES = 4  # that have a curve of their own
 _DOTS = 1_500
 _BINS = 6
@@ -70,21 +70,21 @@ def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None)
         classes = np.array(slo_class)
         own = {name: np.sort(values[(classes == name) & np.isfinite(values)]) for name in names}
         groups |= {name: one for name, one in own.items() if len(one)}
-    scale = _up_to(np.concatenate(list(groups.values())))
+    scale = up_to(np.concatenate(list(groups.values())))
     chart = _shares(f"Share of requests up to each {quantity.name}", scale, f"{quantity.name} ({quantity.unit})")
     for number, one in enumerate(groups.values()):
-        chart.line(_at(one, _CURVE), _CURVE * 100, f"s{number}")
+        chart.line(quantile(one, SHARES), SHARES * 100, f"s{number}")
     limits = _limits_s(slo, quantity.limit, list(groups)) if quantity.limit else {}
     for limit_s, label in limits.items():
         chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {quantity.unit}")
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", *(float(_at(one, np.array(at))) for one in groups.values())] for at in _TOLD
+        [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) for one in groups.values())] for at in TOLD
     ]
     columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
     return figure(quantity.name, quantity.words, chart.svg(), _legend(groups), Sheet(columns, rows))
 
 
-def _at(ordered: Floats, shares: Floats) -> Floats:
+def quantile(ordered: Floats, shares: Floats) -> Floats:
     """The quantiles of values in order, by linear interpolation."""
     found: Floats = np.interp(shares * (len(ordered) - 1), np.arange(len(ordered)), ordered)
     return found
@@ -104,13 +104,13 @@ def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
             return None
         shares = np.arange(1, len(upto_s) + 1) / len(upto_s)
         note = "P99 of the gaps of each request"
-    places = np.minimum(np.searchsorted(shares, _CURVE), len(upto_s) - 1)
+    places = np.minimum(np.searchsorted(shares, SHARES), len(upto_s) - 1)
     values = upto_s[places] * 1e3
-    chart = _shares("Share of gaps up to each length", _up_to(values), "TBT (ms)")
-    chart.line(values, _CURVE * 100, "s0")
-    told = np.minimum(np.searchsorted(shares, _TOLD), len(upto_s) - 1)
+    chart = _shares("Share of gaps up to each length", up_to(values), "TBT (ms)")
+    chart.line(values, SHARES * 100, "s0")
+    told = np.minimum(np.searchsorted(shares, TOLD), len(upto_s) - 1)
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(_TOLD, upto_s[told], strict=True)
+        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(TOLD, upto_s[told], strict=True)
     ]
     return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
 
@@ -119,7 +119,7 @@ def _shares(title: str, scale: Scale, label: str) -> Chart:
     return Chart(title, scale, Scale(0.0, 100.0), label, "share (%)")
 
 
-def _up_to(values: Floats) -> Scale:
+def up_to(values: Floats) -> Scale:
     """Of what a distribution covers, but for the far ends of it."""
     above = values[values > 0]
     if len(above) == 0:

@@ -16,23 +16,27 @@ from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
 from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
 from framework.report.page.over_time import over_time
+from framework.report.page.positions import positions
 from framework.report.page.where import where_time_went, worst_requests
 
 Summary = Mapping[str, Any]
 _WORST_FIRST = "by the factor by which they missed a limit; those that were not served last"
+_TRIED = "found by running the same requests again, without one cause after another, then with one remedy after another"
 _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
 
 
-def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str) -> str:
-    """The page as HTML. `settings`: all of the run's, by name; `command`: what repeats it."""
+def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str, limits: str | None = None) -> str:
+    """The page as HTML. `settings`: all of the run's, by name; `command`: what repeats it; `limits`: the
+    chapter on what limits it (`framework.report.page.limits`)."""
     result, evaluation, slo = measurement.result, measurement.evaluation, measurement.slo
     summary, requests = evaluation.summary, evaluation.requests
     diagnosis = diagnose(result, evaluation, slo)
     pictures, window_s = over_time(result, requests["good"].to_numpy())
-    latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo)])
+    latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo), *positions(result)])
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
+        Chapter("limits", "What limits goodput", limits, _TRIED),
         Chapter("latency", "Latency", latency),
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),

@@ -47,7 +47,7 @@ svg text.limit{fill:var(--limit);stroke:none}
 .f4{background:var(--c4)}.f5{background:var(--c5)}.f6{background:var(--c6)}.f7{background:var(--c7)}
 .bar{display:grid;grid-template-columns:minmax(6rem,11rem) 1fr;gap:.2rem .7rem;align-items:center;margin:.35rem 0;
 font-size:.86rem;line-height:1.2}
-.bar>span{text-align:right}
+.bar>span{text-align:right;overflow-wrap:anywhere}
 .bar>div{display:flex;height:1.5rem;gap:1px}
 .bar i{display:block;height:100%;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .legend{display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:.15rem 0;padding:0;list-style:none;font-size:.82rem}
@@ -67,10 +67,14 @@ th,td{padding:.18rem .6rem .18rem 0;text-align:left;border-bottom:1px solid var(
 th{font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;white-space:nowrap}
 td{max-width:34rem;overflow-wrap:break-word}
+.map th{white-space:normal;vertical-align:bottom}
+.map td{padding:.3rem .6rem}.map td.best{outline:2px solid var(--c1);outline-offset:-2px;font-weight:600}
 summary{cursor:pointer;font-size:.82rem;color:var(--soft);padding:.15rem 0}
 code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:pre-wrap}
-@media (max-width:32rem){.bar{grid-template-columns:1fr}.bar>span{text-align:left}}
+@media (max-width:32rem){.bar{grid-template-columns:1fr}.bar>span{text-align:left}
+.scroll table{width:max-content}td{max-width:14rem}
+th,th.n{max-width:8.5rem;white-space:normal;overflow-wrap:anywhere;vertical-align:bottom}}
 @media print{body{max-width:none;padding:0;font-size:10pt}nav,summary{display:none}.scroll{overflow:visible}
 h2{break-after:avoid}.tile,.finding{break-inside:avoid}.grid{grid-template-columns:1fr 1fr}}
 """

@@ -1,0 +1,164 @@
+"""Settings that may restore goodput: which there are for a run, and which causes each acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from framework.engine.config import EngineConfig
+from framework.objective.experiment import Experiment
+from framework.policy.base import overrides
+from framework.policy.rules import DECODE_RULES, ORDERS, PREFILL_RULES
+
+Settings = Mapping[str, Any]
+MOST = 24  # remedies of a run
+_LARGE_FRACTION = 0.95  # of GPU memory
+_OFTEN = (4.0, 16.0, 64.0)  # times as many ticks
+_ANY = "any"  # cause
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Settings with other values than the run's, by name, and the causes that they act on."""
+
+    settings: Settings
+    acts_on: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """As on a command line."""
+        return " ".join(f"{name}={_text(value)}" for name, value in self.settings.items())
+
+
+def remedies(settings: Settings, experiment: Experiment, causes: Sequence[str]) -> list[Remedy]:
+    """What may be tried for a run of these settings that has these causes, those of the first cause first."""
+    every = [
+        *_decisions(settings, experiment),
+        *_mechanisms(settings, experiment),
+        *_memory(settings),
+        *_batches(settings),
+        *_links(settings, experiment),
+        *_clusters(settings),
+    ]
+    chosen: list[Remedy] = []
+    for cause in causes:
+        chosen += [one for one in every if (cause in one.acts_on or _ANY in one.acts_on) and one not in chosen]
+    return chosen[:MOST]
+
+
+def _clusters(settings: Settings) -> Iterator[Remedy]:
+    """More instances, other shares of the same instances, and larger ones."""
+    spare = settings.get("cluster.spare", 0)
+    for name in ("instances", "prefill", "decode"):
+        key = f"cluster.{name}"
+        if not isinstance(count := settings.get(key), int):
+            continue
+        acts_on = {"prefill": ("prefill", "order", "routing"), "decode": _OF_DECODE}.get(name, (_ANY,))
+        more = max(1, round(count / 4))
+        yield Remedy({key: count + more}, acts_on)
+        if more < count:
+            yield Remedy({key: 2 * count}, acts_on)
+        if spare:
+            yield Remedy({key: count + spare, "cluster.spare": 0}, ("starts", "ticks", *acts_on))
+            if spare > 1:
+                yield Remedy({key: count + spare // 2, "cluster.spare": spare - spare // 2}, ("starts", "ticks"))
+    prefill, decode = settings.get("cluster.prefill"), settings.get("cluster.decode")
+    if isinstance(prefill, int) and isinstance(decode, int):
+        for more, acts_on in ((1, ("prefill", "ticks", "order")), (-1, (*_OF_DECODE, "ticks"))):
+            if prefill + more > 0 and decode - more > 0:
+                yield Remedy({"cluster.prefill": prefill + more, "cluster.decode": decode - more}, acts_on)
+    instances, tp = settings.get("cluster.instances"), settings.get("cluster.tp")
+    if isinstance(instances, int) and isinstance(tp, int) and instances % 2 == 0:
+        larger = {"cluster.instances": instances // 2, "cluster.tp": 2 * tp}
+        yield Remedy(larger, ("prefill", "decode", "context", "memory", "interference"))
+
+
+_OF_DECODE = ("decode", "context", "memory", "seats")
+
+
+def _batches(settings: Settings) -> Iterator[Remedy]:
+    """Other sizes of steps."""
+    budget, seats = settings.get("engine.token_budget"), settings.get("engine.max_batch")
+    if isinstance(budget, int):
+        for size, acts_on in (
+            (budget // 2, ("interference", "prefill", "decode")),
+            (budget // 4, ("interference",)),
+            (2 * budget, ("prefill", "order")),
+            (4 * budget, ("prefill",)),
+        ):
+            if size > 0:
+                yield Remedy({"engine.token_budget": size}, acts_on)
+    if isinstance(seats, int):
+        yield Remedy({"engine.max_batch": 4 * seats}, ("seats", "prefill"))
+        if seats > 1:
+            yield Remedy({"engine.max_batch": seats // 2}, ("decode", "context", "memory"))
+
+
+def _memory(settings: Settings) -> Iterator[Remedy]:
+    """Room for more KV."""
+    acts_on = ("memory", "context")
+    if settings.get("engine.kv_tokens") is not None:
+        yield Remedy({"engine.kv_tokens": None}, acts_on)
+    elif (settings.get("engine.kv_fraction") or 1.0) < _LARGE_FRACTION:
+        yield Remedy({"engine.kv_fraction": _LARGE_FRACTION}, acts_on)
+    if settings.get("engine.kv_compression.memory_share", 1.0) == 1.0:
+        holds_more = settings.get("engine.kv_tokens") is None
+        yield Remedy({"engine.kv_compression": "fp8"}, (*(acts_on if holds_more else acts_on[1:]), "network"))
+    if settings.get("engine.preemption") == "recompute":
+        yield Remedy({"engine.preemption": "swap"}, ("memory",))
+
+
+def _links(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
+    """Less time for the transfer of KV."""
+    if not any(pool.role == "decode" for pool in experiment.cluster.pools):
+        return
+    if settings.get("cluster.link_bandwidth_bytes_s") is not None:
+        yield Remedy({"cluster.link_bandwidth_bytes_s": None}, ("network",))
+    if settings.get("engine.layerwise_tokens") is None:
+        yield Remedy({"engine.layerwise_tokens": 1}, ("network",))
+
+
+def _decisions(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
+    """Other rules and another period of the policy, where its settings name them."""
+    for key, rules, acts_on in (
+        ("policy.routing", PREFILL_RULES, ("routing",)),
+        ("policy.placement", DECODE_RULES, ("routing", "decode", "memory")),
+        ("policy.order", ORDERS, ("order", "prefill")),
+    ):
+        for rule in rules:
+            if key in settings and settings[key] != rule and _is_known(rule, experiment):
+                yield Remedy({key: rule}, acts_on)
+    tick_s = experiment.policy.tick_s
+    if tick_s is not None and overrides(experiment.policy, "on_tick"):
+        for key in [key for key, value in settings.items() if key.startswith("policy.") and value == tick_s]:
+            yield from (Remedy({key: tick_s / often}, ("ticks",)) for often in _OFTEN)
+            yield from (Remedy({key: tick_s * often}, ("starts",)) for often in _OFTEN)
+
+
+def _is_known(rule: str, experiment: Experiment) -> bool:
+    """Whether a rule has what it goes by."""
+    if rule == "shortest_predicted":
+        return experiment.predictor is not None
+    return rule != "highest_priority" or experiment.workload.priority is not None
+
+
+def _mechanisms(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
+    """Mechanisms on or off."""
+    engine: EngineConfig = experiment.engine
+    if engine.speculation.most > 0:
+        yield Remedy({"engine.speculation": "none"}, ("drafting",))
+        if not engine.speculation.adaptive:
+            yield Remedy({"engine.speculation.depth": "adaptive"}, ("drafting",))
+    if any(pool.parallelism.dp > 1 for pool in experiment.cluster.pools):
+        for choice in ("kv", "requests"):
+            if settings.get("cluster.rank_choice") not in (choice, "even"):
+                yield Remedy({"cluster.rank_choice": choice}, ("ranks",))
+    if experiment.workload.has_prefixes and not engine.prefix_cache:
+        yield Remedy({"engine.prefix_cache": True}, ("prefill", "memory"))
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,79 @@
+"""Gaps between tokens by their position in the output: does a request slow down the more it has generated?"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.metrics.phases import DecodeClock
+from framework.result import FINISHED, Result
+
+Floats = NDArray[np.float64]
+_FIRST, _TIMES = 16, 4  # tokens of the first bucket, and how many times as far each next one reaches
+
+
+def by_position(result: Result) -> list[dict[str, Any]] | None:
+    """One entry a bucket of positions that has gaps of completed requests, the first tokens first.
+
+    Gap j of a request is that between its tokens j and j + 1; a bucket holds gaps `from_token` to below `to_token`,
+    `gaps` of them, `mean_itl_ms` their mean. None where the step log was reduced, and with drafts, of which the log
+    does not say at which token each was accepted.
+    """
+    if result.engine.log != "full" or result.engine.speculation.most > 0:
+        return None
+    finished = result.requests["state"] == FINISHED
+    rows = result.token_log[finished[result.token_log["request"]]]
+    rows = rows[np.argsort(rows["request"], kind="stable")]
+    alone = rows["instance"] < 0
+    counts = np.where(alone, 1, rows["last_step"] - rows["first_step"])
+    before = _before(rows["request"], counts)
+    clock = DecodeClock(result.step_log)
+    longest = int((before + counts).max(initial=0))
+    found = []
+    for low, high in pairwise(_edges(longest)):
+        first, last = np.maximum(low, before + 1), np.minimum(high - 1, before + counts)  # gaps of each row within
+        own = first <= last
+        total_s = rows["previous_token_s"][own & alone].sum() + _lasting_s(
+            clock, rows, before, first, last, own & ~alone
+        )
+        gaps = int((last - first + 1)[own].sum())
+        if gaps:
+            found.append(
+                {"from_token": low, "to_token": high, "gaps": gaps, "mean_itl_ms": 1e3 * float(total_s) / gaps}
+            )
+    return found
+
+
+def _edges(longest: int) -> list[int]:
+    edges = [1, 1 + _FIRST]
+    while edges[-1] <= longest:
+        edges.append(1 + (edges[-1] - 1) * _TIMES)
+    return edges
+
+
+def _before(request: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Gaps of the same request in the rows before each; rows of one request stand together."""
+    upto = np.cumsum(counts) - counts
+    starts = np.flatnonzero(np.append(True, request[1:] != request[:-1])) if len(request) else np.zeros(0, np.int64)
+    lengths = np.diff(np.append(starts, len(request)))
+    return (upto - np.repeat(upto[starts], lengths)).astype(np.int64)
+
+
+def _lasting_s(
+    clock: DecodeClock,
+    rows: NDArray[Any],
+    before: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    own: NDArray[np.bool_],
+) -> float:
+    """Seconds of the gaps `first` to `last` of those rows that `own` chooses."""
+    if not own.any():
+        return 0.0
+    chosen, into = rows[own], (first - before - 1)[own]
+    end_s = clock.at(chosen["instance"], chosen["first_step"] + (last - before)[own], ends=True).time_s
+    begin_s = clock.at(chosen["instance"], chosen["first_step"] + np.maximum(into, 1), ends=True).time_s
+    return float((end_s - np.where(into > 0, begin_s, chosen["previous_token_s"])).sum())

@@ -1,0 +1,31 @@
+"""What static batching leaves idle: seats of requests that have ended, until the last of their batch has."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.result import Result
+
+
+def idle_seats(result: Result) -> dict[str, float | None]:
+    """`idle_seat_share`: of the time of all seats in decode steps of static batches, what is idle; nothing without any.
+
+    A batch has as many seats as requests decode at most in one of its steps, and keeps them in all of them: those
+    between two steps that prefill. None where the step log was reduced, or no static batch decodes.
+    """
+    static = [(pool.batching or result.engine.batching) == "static" for pool in result.cluster.pools]
+    if not any(static):
+        return {}
+    log = result.step_log
+    leaps = log[np.array(static)[result.instances["pool"][log["instance"]]]]
+    leaps = leaps[np.argsort(leaps["instance"], kind="stable")]
+    steps = leaps["steps"].astype(np.float64)
+    lasting_s = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
+    decodes = leaps["batch"] > 0
+    begins = (leaps["prefill_tokens"] > 0) | (np.diff(leaps["instance"], prepend=-1) != 0)
+    batch = np.cumsum(begins)[decodes]
+    taken = leaps["batch"][decodes].astype(np.float64)
+    seats = np.zeros(int(batch.max(initial=0)) + 1)
+    np.maximum.at(seats, batch, taken)
+    whole_s = float(seats[batch] @ lasting_s[decodes])
+    return {"idle_seat_share": 1 - float(taken @ lasting_s[decodes]) / whole_s if whole_s > 0 else None}

@@ -1,0 +1,83 @@
+"""A page that compares finished runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from framework.report.numbers import number, percent
+from framework.report.page.chart import stacked_bars
+from framework.report.page.compared import (
+    Run,
+    are_alike,
+    changed,
+    difference_pictures,
+    difference_table,
+    differences,
+    distributions,
+    figures,
+)
+from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
+
+_UNLIKE = "The runs have different requests, which cannot be paired: only their distributions can be compared."
+_SOURCE = ("trace", "trace_source", "trace_sha256", "timing_source", "seed", "versions", "git_revision")
+_PAIRED = (
+    "Each run less the first one, request by request. The interval is Student's t over the means of batches of "
+    "requests that follow each other, for these share queues; it says nothing of other traces or seeds."
+)
+
+
+def compare_page(runs: Sequence[Run]) -> str:
+    """The page as HTML, of two runs or more."""
+    chapters = [
+        Chapter("figures", "Figures", _bars(runs) + figures(runs).html()),
+        Chapter("changed", "What changed", changed(runs).html(), "settings in which the runs differ"),
+        Chapter("latency", "Latency", grid(distributions(runs)), "requests that finished"),
+        Chapter("paired", "Request by request", _paired(runs), _PAIRED if are_alike(runs) else ""),
+        Chapter("source", "Where it came from", _sources(runs)),
+    ]
+    title = " and ".join(dict.fromkeys(run.label for run in runs)) if len(runs) <= 3 else f"{len(runs)} runs"
+    said = f'<p class="sub">{text(_requests(runs))}</p>'
+    head = f"<h1>{text(title)}</h1>{said}{contents(chapters)}"
+    data = json.dumps([dict(run.summary) for run in runs], allow_nan=False).replace("<", "\\u003c")
+    body = "".join(chapter.html() for chapter in chapters)
+    script = f'<script type="application/json" id="summaries">{data}</script>'
+    return document(f"{len(runs)} runs compared", f"<main>{head}{body}</main>{script}")
+
+
+def _requests(runs: Sequence[Run]) -> str:
+    traces = ", ".join(dict.fromkeys(f"{run.summary['trace']} ({run.summary['trace_source']})" for run in runs))
+    if are_alike(runs):
+        return f"the same {len(runs[0].requests):,} requests of {traces}"
+    return f"different requests of {traces}"
+
+
+def _bars(runs: Sequence[Run]) -> str:
+    """The share of requests that kept the SLO, with the goodput in words."""
+    kept = np.array([run.summary["slo_attainment"] for run in runs])
+    names = [
+        f"{run.label}: {number(run.summary['request_goodput'])} requests/s, {percent(run.summary['slo_attainment'])}"
+        for run in runs
+    ]
+    return stacked_bars(
+        "Share of requests that kept the SLO", names, np.stack([kept, 1 - kept], axis=1), ["f0", "none"]
+    )
+
+
+def _paired(runs: Sequence[Run]) -> str:
+    if not are_alike(runs):
+        return f"<p>{text(_UNLIKE)}</p>"
+    found = differences(runs)
+    return difference_table(found).html() + grid(difference_pictures(found, runs))
+
+
+def _sources(runs: Sequence[Run]) -> str:
+    rows: list[list[Cell]] = [[key, *(_plain(run.summary.get(key)) for run in runs)] for key in _SOURCE]
+    return Sheet(["provenance", *(run.label for run in runs)], rows).html()
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)

@@ -1,0 +1,219 @@
+"""Runs side by side: what differs in their settings, their figures, their latencies, and request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.metrics.paired import Paired, paired
+from framework.report.page.chart import Chart
+from framework.report.page.latency import SHARES, TOLD, Quantity, quantile, quantities, up_to
+from framework.report.page.markup import Cell, Legend, Sheet, figure
+from framework.report.page.scale import Scale
+
+Floats = NDArray[np.float64]
+MOST = 8  # runs of a page, one a colour
+_ABSENT = "–"
+_SAME = ("input_tokens", "output_tokens")  # of requests that can be paired
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: `label` tells it from the others, `place` is its directory; `settings` are flat."""
+
+    label: str
+    place: str
+    summary: Mapping[str, Any]
+    requests: pl.DataFrame
+    settings: Mapping[str, Any]
+
+
+def changed(runs: Sequence[Run]) -> Sheet:
+    """The settings in which they differ, a column a run; a setting that is absent, or null, is the same as none."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    rows: list[list[Cell]] = [["directory", *(run.place for run in runs)]]
+    for name in names:
+        values = [_setting(run.settings, name) for run in runs]
+        if len(set(values) - {_ABSENT, "null"}) + bool({_ABSENT, "null"} & set(values)) > 1:
+            rows.append([name, *values])
+    return Sheet(["setting", *(run.label for run in runs)], rows)
+
+
+def _setting(settings: Mapping[str, Any], name: str) -> str:
+    if name not in settings:
+        return _ABSENT
+    value = settings[name]
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_FIGURES = (
+    *(("goodput (requests/s)", "request_goodput", 1.0), ("SLO kept (%)", "slo_attainment", 100.0)),
+    *(("TTFT P50 (s)", "median_ttft_ms", 1e-3), ("TTFT P99 (s)", "p99_ttft_ms", 1e-3)),
+    *(("TPOT P50 (ms)", "median_tpot_ms", 1.0), ("TPOT P99 (ms)", "p99_tpot_ms", 1.0)),
+    *(("TBT P99 (ms)", "p99_itl_ms", 1.0), ("E2E P50 (s)", "median_e2el_ms", 1e-3)),
+    *(("output (tokens/s)", "output_throughput", 1.0), ("completed", "completed", 1.0)),
+    *(("preemptions", "preemptions", 1.0), ("GPUs", "gpus", 1.0), ("goodput per GPU", "goodput_per_gpu", 1.0)),
+    *(("peak FLOP/s used (%)", "mfu", 100.0), ("peak bandwidth used (%)", "mbu", 100.0)),
+    ("energy (J per token)", "energy_per_token_j", 1.0),
+    ("USD per million good tokens", "usd_per_million_good_tokens", 1.0),
+    ("duration (s)", "duration", 1.0),
+)  # fmt: skip
+
+
+def figures(runs: Sequence[Run]) -> Sheet:
+    """The headline figures, a column a run."""
+    rows: list[list[Cell]] = []
+    for words, key, factor in _FIGURES:
+        values = [run.summary.get(key) for run in runs]
+        if any(value is not None for value in values):
+            rows.append([words, *(None if value is None else float(value) * factor for value in values)])
+    return Sheet(["figure", *(run.label for run in runs)], rows)
+
+
+def distributions(runs: Sequence[Run]) -> list[str]:
+    """TTFT, TPOT and E2E of all runs, each in one picture, with the limits of their SLOs."""
+    every = [quantities(run.requests) for run in runs]
+    found = []
+    for of_runs in zip(*every, strict=True):
+        if any(np.isfinite(one.values).any() for one in of_runs):
+            found.append(_distribution(of_runs, runs))
+    return found
+
+
+def _distribution(of_runs: Sequence[Quantity], runs: Sequence[Run]) -> str:
+    first = of_runs[0]
+    ordered = [np.sort(one.values[np.isfinite(one.values)]) * one.per_s for one in of_runs]
+    chart = _shares(f"Share of requests up to each {first.name}", ordered, f"{first.name} ({first.unit})")
+    for number, values in enumerate(ordered):
+        if len(values):
+            chart.line(quantile(values, SHARES), SHARES * 100, f"s{number}")
+    for limit_s, label in _limits_s(runs, first.limit).items():
+        chart.upright_limit(limit_s * first.per_s, f"{label} {limit_s * first.per_s:g} {first.unit}")
+    rows = _percentiles(ordered)
+    columns = ["percentile", *(f"{run.label} ({first.unit})" for run in runs)]
+    return figure(first.name, first.words, chart.svg(), _legend(runs), Sheet(columns, rows))
+
+
+def _shares(title: str, ordered: Sequence[Floats], label: str) -> Chart:
+    return Chart(title, up_to(np.concatenate(ordered)), Scale(0.0, 100.0), label, "share (%)")
+
+
+def _percentiles(ordered: Sequence[Floats]) -> list[list[Cell]]:
+    return [
+        [f"P{100 * at:g}", *(float(quantile(values, np.array(at))) if len(values) else None for values in ordered)]
+        for at in TOLD
+    ]
+
+
+def _limits_s(runs: Sequence[Run], name: str) -> dict[float, str]:
+    """The limits for all requests, each with the runs that have it, where they differ."""
+    limits: dict[float, list[str]] = {}
+    for run in runs:
+        limit = run.settings.get(f"slo.{name}") if name else None
+        if isinstance(limit, int | float):
+            limits.setdefault(float(limit), []).append(run.label)
+    return {limit: "SLO" if len(limits) == 1 else f"SLO {labels[0].split()[0]}" for limit, labels in limits.items()}
+
+
+def _legend(runs: Sequence[Run]) -> Legend:
+    return Legend([(run.label, f"s{number}") for number, run in enumerate(runs)])
+
+
+# --- request by request -----------------------------------------------------------------------------------------------
+
+
+def are_alike(runs: Sequence[Run]) -> bool:
+    """Whether all have the same requests in the same order, so that they can be paired."""
+    first = runs[0].requests
+    return all(
+        len(run.requests) == len(first) and all(run.requests[name].equals(first[name]) for name in _SAME)
+        for run in runs[1:]
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of `run` less the first run, in `unit`: the differences (N,), NaN where either has no value, and their mean."""
+
+    run: Run
+    quantity: str
+    unit: str
+    values: Floats
+    paired: Paired
+
+
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """Of each run but the first: goodness, TTFT, TPOT and E2E, request by request."""
+    found = []
+    base = quantities(runs[0].requests)
+    good = runs[0].requests["good"].to_numpy().astype(np.float64)
+    for run in runs[1:]:
+        kept = 100 * (run.requests["good"].to_numpy() - good)
+        found.append(Difference(run, "SLO kept", "%", kept, paired(kept)))
+        for own, other in zip(quantities(run.requests), base, strict=True):
+            values = (own.values - other.values) * own.per_s
+            found.append(Difference(run, own.name, own.unit, values, paired(values)))
+    return found
+
+
+def difference_table(found: Sequence[Difference]) -> Sheet:
+    """A row a run and quantity: the mean with its interval, the median, and who is better."""
+    rows: list[list[Cell]] = []
+    for one in found:
+        it = one.paired
+        ends = (it.mean - it.half_width, it.mean + it.half_width) if np.isfinite(it.half_width) else (None, None)
+        trusted = it.caveat or ("leaves out 0" if abs(it.mean) > it.half_width else "holds 0: no difference told")
+        values = [
+            value if np.isfinite(value) else None for value in (it.mean, it.median, 100 * it.below, 100 * it.above)
+        ]
+        rows.append([one.run.label, f"{one.quantity} ({one.unit})", it.pairs, values[0], *ends, *values[1:], trusted])
+    columns = [
+        "run",
+        "difference",
+        "requests",
+        "mean",
+        "95 % from",
+        "to",
+        "median",
+        "below 0 (%)",
+        "above 0 (%)",
+        "interval",
+    ]
+    return Sheet(columns, rows)
+
+
+def difference_pictures(found: Sequence[Difference], runs: Sequence[Run]) -> list[str]:
+    """How differences of TTFT, TPOT and E2E are distributed, a line a run."""
+    drawn = []
+    for name in dict.fromkeys(one.quantity for one in found if one.quantity != "SLO kept"):
+        own = [one for one in found if one.quantity == name and np.isfinite(one.values).any()]
+        if own:
+            drawn.append(_difference_picture(name, own, runs))
+    return drawn
+
+
+def _difference_picture(name: str, own: Sequence[Difference], runs: Sequence[Run]) -> str:
+    ordered = [np.sort(one.values[np.isfinite(one.values)]) for one in own]
+    ends = [np.quantile(values, [0.005, 0.995]) for values in ordered]
+    low, high = min(0.0, *(float(one[0]) for one in ends)), max(0.0, *(float(one[1]) for one in ends))
+    room = 0.04 * (high - low) or 1.0
+    x = Scale(low - room, high + room)
+    chart = Chart(
+        f"{name} less that of {runs[0].label}", x, Scale(0.0, 100.0), f"difference ({own[0].unit})", "share (%)"
+    )
+    chart.upright_limit(0.0, "equal")
+    kinds = {run.label: f"s{number}" for number, run in enumerate(runs)}
+    for one, values in zip(own, ordered, strict=True):
+        within = (quantile(values, SHARES) >= x.low) & (quantile(values, SHARES) <= x.high)
+        chart.line(np.where(within, quantile(values, SHARES), np.nan), SHARES * 100, kinds[one.run.label])
+    legend = Legend([(one.run.label, kinds[one.run.label]) for one in own])
+    columns = ["percentile", *(f"{one.run.label} ({one.unit})" for one in own)]
+    note = f"less that of {runs[0].label}, the same request"
+    return figure(f"{name} difference", note, chart.svg(), legend, Sheet(columns, _percentiles(ordered)))

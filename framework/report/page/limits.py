@@ -1,0 +1,57 @@
+"""What limits the goodput of a run and what would mend it, as a part of its page."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.diagnosis.trials import Trial, Trials
+from framework.report.numbers import number
+from framework.report.page.chart import stacked_bars
+from framework.report.page.markup import Cell, Legend, Sheet, figure, text
+from framework.report.trials_table import helping, verdict
+
+
+def limits(trials: Trials) -> str:
+    """The sentences, then what is worth what: causes removed, and remedies tried."""
+    said = "".join(f"<p>{text(line)}</p>" for line in verdict(trials))
+    return "".join([f'<div class="finding">{said}</div>', _removed(trials), _tried(trials)])
+
+
+def _removed(trials: Trials) -> str:
+    if not trials.removed:
+        return ""
+    bars = [("as it is", trials.base), *((f"with {one.cause.without}", one.trial) for one in trials.removed)]
+    rows: list[list[Cell]] = [[name, *_figures(trial, trials.base)] for name, trial in bars]
+    rest = ", ".join(cause.without for cause in trials.indifferent)
+    after = f'<p class="note">No better with {text(rest)}.</p>' if rest else ""
+    return _drawn("Causes removed", "each by itself, the same requests again", bars, trials, rows, "run") + after
+
+
+def _tried(trials: Trials) -> str:
+    found = helping(trials)
+    rest = ", ".join(one.remedy.words for one in trials.tried if one not in found)
+    after = f'<p class="note">No better with <code>{text(rest)}</code>.</p>' if rest else ""
+    if not found:
+        return after
+    bars = [("as it is", trials.base), *((one.remedy.words, one.trial) for one in found)]
+    rows: list[list[Cell]] = [[name, *_figures(trial, trials.base)] for name, trial in bars]
+    return _drawn("Remedies tried", "each by itself, as settings of the run", bars, trials, rows, "settings") + after
+
+
+def _drawn(
+    title: str, note: str, bars: list[tuple[str, Trial]], trials: Trials, rows: list[list[Cell]], first: str
+) -> str:
+    """Bars of the share of requests that kept the SLO, what is gained apart, beside the table of the same."""
+    base = trials.base.kept / trials.base.offered
+    names = [f"{name} ({number(trial.goodput)} req/s)" for name, trial in bars]
+    kept = np.array([trial.kept / trial.offered for _, trial in bars])
+    shares = np.stack([np.minimum(kept, base), np.maximum(kept - base, 0.0), 1 - kept], axis=1)
+    drawn = stacked_bars(f"{title}: share of requests that keep the SLO", names, shares, ["f0", "f2", "none"])
+    legend = Legend((("kept the SLO anyway", "f0"), ("gained", "f2")))
+    columns = [first, "GPUs", "requests that keep the SLO", "goodput (req/s)", "gain (req/s)", "goodput per GPU"]
+    made = figure(title, note, drawn, legend, Sheet(columns, rows))
+    return made.replace("<figure>", '<figure class="wide">', 1)
+
+
+def _figures(trial: Trial, base: Trial) -> list[Cell]:
+    return [trial.gpus, trial.kept, trial.goodput, trial.worth(base), trial.goodput / trial.gpus]

@@ -1,0 +1,213 @@
+"""A page of a sweep: curves over what was swept, maps of two settings, and goodput against cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.report.page.chart import Chart
+from framework.report.page.heat_map import heat_map
+from framework.report.page.markup import Cell, Chapter, Legend, Sheet, contents, document, figure, grid, text
+from framework.report.page.scale import fitting, from_zero
+from framework.report.sweep_groups import mean_of
+
+Floats = NDArray[np.float64]
+_LINES = 8  # of a picture, one a colour
+_MOST_ROWS = 500
+_MAPS = 4
+_CURVES = (
+    ("Goodput", "goodput (requests/s)", "request_goodput", 1.0),
+    ("SLO kept", "SLO kept (%)", "slo_attainment", 100.0),
+    *(("TTFT", "TTFT P99 (s)", "p99_ttft_ms", 1e-3), ("TPOT", "TPOT P99 (ms)", "p99_tpot_ms", 1.0)),
+)  # fmt: skip
+_COLUMNS = (
+    *(("goodput (requests/s)", "request_goodput", 1.0), ("SLO kept (%)", "slo_attainment", 100.0)),
+    *(("TTFT P99 (s)", "p99_ttft_ms", 1e-3), ("TPOT P99 (ms)", "p99_tpot_ms", 1.0), ("GPUs", "gpus", 1.0)),
+    ("USD per million good tokens", "usd_per_million_good_tokens", 1.0),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run of a sweep: the `words` that it was given, by setting, and its summary."""
+
+    words: Mapping[str, str]
+    summary: Mapping[str, Any]
+
+
+def sweep_page(points: Sequence[Point], title: str, unfinished: int) -> str:
+    """The page as HTML; `unfinished`: how many runs of the sweep left no summary.
+
+    Runs that differ in their seeds alone count as one, with the means of their figures.
+    """
+    merged = _over_seeds(points)
+    axes = _axes(merged)
+    numeric = [axis for axis in axes if _is_numeric(merged, axis)]
+    chapters = [
+        Chapter(
+            "curves", "Curves", _curves(merged, axes, numeric) or None, "each line the runs that differ in this alone"
+        ),
+        Chapter(
+            "maps", "Maps of goodput", _maps(merged, axes, numeric) or None, "the best run of each pair of settings"
+        ),
+        Chapter("pareto", "Goodput against cost", _pareto(merged, axes)),
+        Chapter("runs", "All runs", _table(merged, axes), "the highest goodput first"),
+    ]
+    shown = [chapter for chapter in chapters if chapter.content is not None]
+    counts = f"{len(points):,} runs" + (f", {len(merged):,} but for their seeds" if len(merged) < len(points) else "")
+    said = [f"{counts}; swept: {', '.join(axes) or 'nothing but seeds'}"]
+    said += [f"{unfinished:,} of its runs left no summary"] if unfinished else []
+    lines = "".join(f'<p class="sub">{text(line)}</p>' for line in said)
+    head = f"<h1>{text(title)}</h1>{lines}{contents(shown)}"
+    body = "".join(chapter.html() for chapter in shown)
+    rows = [{"words": dict(one.words), "goodput": one.summary["request_goodput"]} for one in merged]
+    data = json.dumps(rows, allow_nan=False).replace("<", "\\u003c")
+    script = f'<script type="application/json" id="runs">{data}</script>'
+    return document(title, f"<main>{head}{body}</main>{script}")
+
+
+def _over_seeds(points: Sequence[Point]) -> list[Point]:
+    alike: dict[tuple[tuple[str, str], ...], list[Point]] = {}
+    for one in points:
+        kept = tuple((name, value) for name, value in one.words.items() if name.split(".")[-1] != "seed")
+        alike.setdefault(kept, []).append(one)
+    return [Point(dict(words), mean_of([one.summary for one in own])) for words, own in alike.items()]
+
+
+def _axes(points: Sequence[Point]) -> list[str]:
+    """The settings in which runs differ, in the order of their first words."""
+    names = dict.fromkeys(name for one in points for name in one.words)
+    return [name for name in names if len({one.words.get(name) for one in points}) > 1]
+
+
+def _is_numeric(points: Sequence[Point], axis: str) -> bool:
+    """Whether its values are numbers, at least three of them."""
+    values = {_number(one.words.get(axis)) for one in points}
+    return None not in values and len(values) >= 3
+
+
+def _number(word: str | None) -> float | None:
+    try:
+        value = float(word) if word is not None else float("nan")
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def _label(one: Point, axes: Sequence[str]) -> str:
+    """What it was given of these settings; the names of policies stand alone."""
+    words = [one.words[axis] if axis == "policy" else f"{axis.split('.')[-1]}={one.words[axis]}"
+             for axis in axes if axis in one.words]  # fmt: skip
+    return " ".join(words) or "all"
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def _curves(points: Sequence[Point], axes: Sequence[str], numeric: Sequence[str]) -> str:
+    drawn = []
+    for axis in numeric:
+        others = [one for one in axes if one != axis]
+        lines: dict[str, list[Point]] = {}
+        for one in points:
+            lines.setdefault(_label(one, others), []).append(one)
+        long = {name: own for name, own in lines.items() if len(own) > 1}
+        best = sorted(long, key=lambda name: -max(one.summary["request_goodput"] for one in long[name]))[:_LINES]
+        chosen = {name: long[name] for name in lines if name in best}
+        if chosen:
+            left = len(long) - len(chosen)
+            drawn += [_curve(axis, chosen, curve, left) for curve in _CURVES]
+    return grid(drawn) if drawn else ""
+
+
+def _curve(axis: str, lines: Mapping[str, list[Point]], curve: tuple[str, str, str, float], left: int) -> str:
+    name, label, key, factor = curve
+    places = sorted({_number(one.words[axis]) or 0.0 for own in lines.values() for one in own})
+    at = {place: column for column, place in enumerate(places)}
+    values = np.full((len(lines), len(places)), np.nan)
+    for row, own in enumerate(lines.values()):
+        for one in own:
+            value = one.summary[key]
+            values[row, at[_number(one.words[axis]) or 0.0]] = np.nan if value is None else value * factor
+    xs = np.array(places)
+    y = fitting(values.ravel()) if key.startswith("p99") else from_zero(values.ravel())
+    chart = Chart(f"{name} over {axis}", fitting(xs) if xs.min() > 0 else from_zero(xs), y, axis, label)
+    for number, row_values in enumerate(values):
+        known = np.isfinite(row_values)
+        chart.line(xs[known], row_values[known], f"s{number}")
+    note = f"over {axis}" + (f"; {left:,} more lines of lower goodput are left out" if left else "")
+    rows: list[list[Cell]] = [
+        [place, *(None if np.isnan(value) else float(value) for value in values[:, column])]
+        for column, place in enumerate(places)
+    ]
+    legend = Legend([(line, f"s{number}") for number, line in enumerate(lines)])
+    return figure(name, note, chart.svg(), legend, Sheet([axis, *(f"{line}: {label}" for line in lines)], rows))
+
+
+# --- maps -------------------------------------------------------------------------------------------------------------
+
+
+def _maps(points: Sequence[Point], axes: Sequence[str], numeric: Sequence[str]) -> str:
+    """Of each pair of settings, one of which is a number, the best goodput at each pair of values."""
+    pairs = [(one, other) for at, one in enumerate(axes) for other in axes[at + 1 :] if {one, other} & set(numeric)]
+    return grid(_map(points, *pair, numeric) for pair in pairs[:_MAPS]) if pairs else ""
+
+
+def _map(points: Sequence[Point], down: str, across: str, numeric: Sequence[str]) -> str:
+    names = [_ordered(points, axis, numeric) for axis in (down, across)]
+    best = np.full((len(names[0]), len(names[1])), np.nan)
+    for one in points:
+        row, column = (own.index(one.words.get(axis, "–")) for own, axis in zip(names, (down, across), strict=True))
+        best[row, column] = np.fmax(best[row, column], one.summary["request_goodput"])
+    return heat_map(f"{down} and {across}", "goodput (requests/s)", (down, across), (names[0], names[1]), best)
+
+
+def _ordered(points: Sequence[Point], axis: str, numeric: Sequence[str]) -> list[str]:
+    values = list(dict.fromkeys(one.words.get(axis, "–") for one in points))
+    return sorted(values, key=lambda word: _number(word) or 0.0) if axis in numeric else values
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def frontier(costs: Floats, goodputs: Floats) -> NDArray[np.int64]:
+    """Indices of the points that none is both cheaper, or as cheap, and better than, the cheapest first."""
+    order = np.lexsort((-goodputs, costs))
+    best = np.maximum.accumulate(np.append(-np.inf, goodputs[order]))[:-1]
+    return order[goodputs[order] > best].astype(np.int64)
+
+
+def _pareto(points: Sequence[Point], axes: Sequence[str]) -> str | None:
+    known = [one for one in points if one.summary.get("cost_usd") and one.summary["duration"] > 0]
+    costs = np.array([one.summary["cost_usd"] / one.summary["duration"] * 3600 for one in known])
+    if len(set(np.round(costs, 6))) < 2:
+        return None
+    goodputs = np.array([one.summary["request_goodput"] for one in known])
+    chosen = frontier(np.round(costs, 6), goodputs)
+    y = "goodput (requests/s)"
+    chart = Chart("Goodput against the price of the GPUs", from_zero(costs), from_zero(goodputs), "USD an hour", y)
+    chart.dots(costs, goodputs, "kept")
+    chart.line(costs[chosen], goodputs[chosen], "s1")
+    rows: list[list[Cell]] = [[_label(known[i], axes), float(costs[i]), float(goodputs[i])] for i in chosen]
+    legend = Legend((("a run", "kept"), ("none is cheaper and better", "s1")))
+    sheet = Sheet(["none is cheaper and better", "USD an hour", y], rows)
+    drawn = figure("Cost", "of the GPUs, while they are on", chart.svg(), legend, sheet)
+    return grid([drawn, f"<div>{sheet.html()}</div>"])
+
+
+def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
+    ordered = sorted(points, key=lambda one: -one.summary["request_goodput"])
+    rows: list[list[Cell]] = []
+    for one in ordered[:_MOST_ROWS]:
+        values = [one.summary.get(key) for _, key, _ in _COLUMNS]
+        shown = [None if value is None else float(value) * factor
+                 for value, (_, _, factor) in zip(values, _COLUMNS, strict=True)]  # fmt: skip
+        rows.append([*(one.words.get(axis, "–") for axis in axes), *shown])
+    more = len(ordered) - len(rows)
+    after = f'<p class="note">{more:,} more runs of lower goodput are left out.</p>' if more > 0 else ""
+    return Sheet([*axes, *(words for words, _, _ in _COLUMNS)], rows).html() + after

@@ -1,0 +1,102 @@
+"""Runs that have ended, read back from their directories."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from framework.cli.reading import parquet_of, parsed_json, parsed_yaml, read_file, read_text
+from framework.errors import InputError
+from framework.report.page.compared import MOST, Run
+from framework.report.page.sweep_page import Point
+from framework.run.job import flattened
+from framework.run.trying import config_of
+
+_MOST_ROWS = 100_000_000
+_NEEDED = ("arrival_s", "input_tokens", "output_tokens", "state", "ttft_s", "tpot_s", "e2e_s", "good")
+_WORDS = Path(".hydra") / "overrides.yaml"  # of each run
+_SAID = 2  # settings that a label has, at most
+_FIGURES = ("policy", "trace", "request_goodput", "slo_attainment", "gpus", "duration", "p99_ttft_ms", "p99_tpot_ms")
+
+
+def finished_runs(directories: Sequence[Path]) -> list[Run]:
+    """The runs that left their files in these directories, each labelled by a letter and by what tells it apart.
+
+    Raises InputError for a directory that has none, and for fewer than two or more than a page can show.
+    """
+    if not 2 <= len(directories) <= MOST:
+        raise InputError(f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other")
+    settings = [flattened(config_of(directory)) for directory in directories]
+    summaries = [_summary(directory / "summary.json") for directory in directories]
+    labels = _labels([str(summary["policy"]) for summary in summaries], settings)
+    return [
+        Run(label, str(directory), summary, _requests(directory / "requests.parquet"), own)
+        for label, directory, summary, own in zip(labels, directories, summaries, settings, strict=True)
+    ]
+
+
+def is_sweep(directory: Path) -> bool:
+    """Whether the directory is that of a sweep, with its runs in directories below it."""
+    return not (directory / "summary.json").is_file() and any(directory.glob(f"*/{_WORDS}"))
+
+
+def sweep_points(directory: Path) -> tuple[list[Point], int]:
+    """The runs of a sweep in the order of their numbers, and how many left no summary.
+
+    Raises InputError for a summary, or words of a run, that cannot be read.
+    """
+    files = sorted(directory.glob(f"*/{_WORDS}"), key=lambda file: (len(file.parts[-3]), file.parts[-3]))
+    ended = [file for file in files if (file.parents[1] / "summary.json").is_file()]
+    if not ended:
+        raise InputError(f"{directory}: no run of this sweep has left a summary")
+    points = [Point(_words(file), _summary(file.parents[1] / "summary.json")) for file in ended]
+    return points, len(files) - len(ended)
+
+
+def _words(file: Path) -> dict[str, str]:
+    """The settings that a run of a sweep was given, by name."""
+    try:
+        found = parsed_yaml(read_text(file))
+    except ValueError as error:
+        raise InputError(f"{file}: cannot be read ({error})") from error
+    words = found if isinstance(found, list) else []
+    pairs = (str(word).partition("=") for word in words)
+    return {name.lstrip("+"): value for name, _, value in pairs}
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        found = parsed_json(read_file(path))
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(found, dict) or any(key not in found for key in _FIGURES):
+        raise InputError(f"{path}: this is no summary of a run")
+    return found
+
+
+def _requests(path: Path) -> pl.DataFrame:
+    try:
+        found = parquet_of(read_file(path), _MOST_ROWS)
+    except (ValueError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    if lacking := [name for name in _NEEDED if name not in found.columns]:
+        raise InputError(f"{path}: has no column {lacking[0]}; this is no table of the requests of a run")
+    return found
+
+
+def _labels(policies: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A letter and the policy, with the first settings in which runs of like policies differ."""
+    labels = []
+    for number, (policy, own) in enumerate(zip(policies, settings, strict=True)):
+        rivals = [other for name, other in zip(policies, settings, strict=True) if name == policy]
+        told = [
+            f"{name.split('.')[-1]}={value}"
+            for name, value in own.items()
+            if not name.endswith("_target_") and len({str(other.get(name)) for other in rivals}) > 1
+        ]
+        labels.append(" ".join([string.ascii_uppercase[number], policy, *told[:_SAID]]))
+    return labels

@@ -1,0 +1,53 @@
+"""What limits the goodput of a run, and what would mend it: `servelab diagnose DIR`.
+
+DIR is the directory of a run (hydra.run.dir, or one below outputs/ or multirun/). The run is repeated, then again with
+one cause after another taken away (prefills or decodes ten times as fast, endless KV memory, a free network, ...): what
+that is worth ranks the causes. Then settings that act on them are tried, each by itself. DIR gets diagnosis.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from framework.errors import InputError
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the diagnosis; the exit code. Raises InputError for what is no directory of a run."""
+    if any(word in ("-h", "--help") for word in words):
+        print(__doc__)
+        return 0
+    if len(words) != 1:
+        raise InputError("diagnose takes the directory of one run: servelab diagnose outputs/mine")
+    from framework.cli.terminal import progress_bar, results_console
+    from framework.objective.goodput import Goodput
+    from framework.report.trials_table import TrialsTable
+    from framework.run.compose import compose
+    from framework.run.job import flattened
+    from framework.run.trying import config_of, tried, write_diagnosis
+
+    directory = Path(words[0])
+    config = config_of(directory)
+    experiment = compose(config)
+    with progress_bar("trials") as progress:
+        measurement = Goodput().measure(experiment)
+        found = tried(config, flattened(config), experiment, measurement, progress)
+    _tell_of_another_run(directory, measurement.evaluation.summary["request_goodput"])
+    results_console().print(TrialsTable(found))
+    file = write_diagnosis(directory, found)
+    print(f"the same in {file}", file=sys.stderr)
+    return 0
+
+
+def _tell_of_another_run(directory: Path, goodput: float) -> None:
+    """Warn where the run that left its files there came to another goodput than it does today."""
+    try:
+        before = json.loads((directory / "summary.json").read_bytes())["request_goodput"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != goodput:
+        line = f"the run in {directory} came to a goodput of {before:.6g} req/s; repeated, it comes to {goodput:.6g}"
+        print(f"note: {line}: the code, the trace or the objective is another", file=sys.stderr)

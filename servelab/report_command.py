@@ -1,0 +1,44 @@
+"""One page that compares finished runs, or shows a sweep: `servelab report DIR DIR ... out=comparison.html`.
+
+Each DIR is the directory of a run (hydra.run.dir, or one below outputs/ or multirun/), of which it reads summary.json,
+requests.parquet and the configuration. The page has what changed in the settings, the figures side by side, latencies
+with the limits of the SLO, and differences request by request, each run less the first. It needs no network.
+
+One DIR that is a sweep's (hydra.sweep.dir): curves over what was swept, maps of two settings, goodput against cost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from framework.errors import InputError
+
+_OUT = "out="
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the page; the exit code. Raises InputError for what is no directory of a run."""
+    if any(word in ("-h", "--help") for word in words):
+        print(__doc__)
+        return 0
+    from framework.cli.files import write_whole
+    from framework.report.page.compare_page import compare_page
+    from framework.report.page.sweep_page import sweep_page
+    from framework.run.finished import finished_runs, is_sweep, sweep_points
+
+    named = [word for word in words if not word.startswith(_OUT)]
+    outs = [word.removeprefix(_OUT) for word in words if word.startswith(_OUT)]
+    if len(outs) > 1 or "" in outs:
+        raise InputError("report: out= names one file, as out=comparison.html")
+    out = Path(outs[0] if outs else "comparison.html")
+    directories = [Path(word) for word in named]
+    if len(directories) == 1 and is_sweep(directories[0]):
+        points, unfinished = sweep_points(directories[0])
+        page = sweep_page(points, f"Sweep of {len(points) + unfinished:,} runs", unfinished)
+    else:
+        page = compare_page(finished_runs(directories))
+    write_whole(out, page.encode())
+    print(f"page in {out}", file=sys.stderr)
+    return 0
