@@ -77,18 +77,24 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
     """The same of the compiled engine."""
     steps = step_times(result)
     return {
-        "reasons": [result.reasons[row["reason"]] for row in result.requests],
-        "rows": [{name: row[name].item() for name in ROW_FIELDS} for row in result.requests],
+        "reasons": [result.reasons[reason] for reason in result.requests["reason"].tolist()],
+        "rows": _rows(result.requests, ROW_FIELDS),
         "emitted": result.requests["emitted"].tolist(),
-        "tokens": token_times(result),
+        "tokens": token_times(result, steps),
         "steps": [steps[i] for i in range(len(result.instances))],
-        "instances": [{name: row[name].item() for name in COMPARED_TOTALS} for row in result.instances],
+        "instances": _rows(result.instances, COMPARED_TOTALS),
         "extrapolation": result.instances["extrapolation"].tolist(),
         "off_s": result.instances["off_s"].tolist(),
         "hit_tokens": result.tiers["hit_tokens"].tolist(),
         "loaded_bytes": result.tiers["loaded_bytes"].tolist(),
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
     }
+
+
+def _rows(table: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """These fields of each row, as plain numbers."""
+    columns = (table[name].tolist() for name in names)
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
 def differences(ours: Any, theirs: Any, tolerance: float, path: str = "") -> list[str]:

@@ -25,6 +25,7 @@ MODES = (
     *("decode_first", "prefill_first", "mixed", "static", "unified", "decode_first", "unified", "decode_only"),
     *("concurrent", "concurrent"),
 )
+_WORD = 2**64 - 1
 NAMES_OF_ROLES = ("mixed", "prefill", "decode", "off")
 COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
@@ -73,9 +74,9 @@ def mix(*values: int) -> int:
     """A hash of integers (the finalizer of splitmix64, chained), 0 <= result < 2^64."""
     state = 0
     for value in values:
-        state = (state + value + 0x9E3779B97F4A7C15) % 2**64
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state = (state + value + 0x9E3779B97F4A7C15) & _WORD
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _WORD
         state ^= state >> 31
     return state
 
@@ -228,32 +229,32 @@ class RuledPredictor(Predictor):
 
 
 def look_at_simulation(s: Simulation) -> Look:
-    cells = [instance_columns(i) for i in s.instances]
+    columns = zip(*(instance_columns(i) for i in s.instances), strict=True)
     return Look(
         now_s=s.now_s,
         roles=[ROLE_NAMES[i.role] for i in s.instances],
-        columns={name: [cell[name] for cell in cells] for name in COLUMNS},
+        columns=dict(zip(COLUMNS, map(list, columns), strict=True)),
         decoding=[[(r.id, r.emitted, r.kv) for r in i.running] for i in s.instances],
     )
 
 
-def instance_columns(i: Instance) -> dict[str, int]:
-    queue = [r for _, _, r in i.waiting + i.inbox]
-    return {
-        "queued": len(queue),
-        "queued_tokens": sum(r.goal for r in queue)
-        + sum(r.prefill_until - r.prefilled for r in i.prefilling + i.coming),
-        "running": len(i.running),
-        "prefilling": len(i.prefilling),
-        "kv_tokens": i.kv_tokens,
-        "incoming": len(i.incoming) + len(i.reserved),
-        "incoming_kv_tokens": sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.reserved),
-        "swapped": len(i.swapped),
-        "free_blocks": i.cache.free,
-        "evictable_blocks": i.cache.evictable,
-        "token_budget": i.token_budget,
-        "changing": int(i.draining_role != i.next_role),
-    }
+def instance_columns(i: Instance) -> tuple[int, ...]:
+    """In the order of COLUMNS."""
+    queue, coming = i.waiting + i.inbox, i.incoming + i.reserved
+    return (
+        len(queue),
+        sum([r.goal for _, _, r in queue]) + sum([r.prefill_until - r.prefilled for r in i.prefilling + i.coming]),
+        len(i.running),
+        len(i.prefilling),
+        i.kv_tokens,
+        len(coming),
+        sum([r.migration.copied if r.migration else r.coming_kv for r in coming]),
+        len(i.swapped),
+        i.cache.free,
+        i.cache.evictable,
+        i.token_budget,
+        int(i.draining_role != i.next_role),
+    )
 
 
 def cached_in_simulation(s: Simulation, r: Request) -> list[int]:

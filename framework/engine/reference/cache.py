@@ -25,7 +25,7 @@ class Cache:
 
     @property
     def used(self) -> int:
-        return self.total - self.available
+        return self.total - self.free - self.evictable
 
     def idle_blocks(self, ids: list[int]) -> int:
         return self.blocks_per_id * sum(id in self.unreferenced for id in ids)

@@ -24,7 +24,7 @@ def choose_depth(s: Simulation, i: Instance) -> int:
 def verify_s(s: Simulation, i: Instance, decodes: list[Request], depth: int) -> float:
     """A step of these decodes of i, contexts taken as even, drafting not counted."""
     pool, tokens = i.spec.pool, len(decodes) * (1 + depth)
-    context = sum(r.input_tokens + r.emitted + depth for r in decodes)
+    context = sum([r.input_tokens + r.emitted + depth for r in decodes])
     return s.timing.base_s(pool, 0, tokens, tokens) + s.timing.decode_s(pool, len(decodes), context)
 
 
@@ -36,7 +36,7 @@ def draft_s(s: Simulation, i: Instance, decodes: list[Request]) -> float:
 def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> None:
     """Start the step that has been formed."""
     depth = i.depth if decodes else 0
-    context = sum(r.input_tokens + r.emitted + depth for r in decodes)
+    context = sum([r.input_tokens + r.emitted + depth for r in decodes])
     duration = max(
         like_rank_s(s, i, [r for r in decodes if r.rank == k], [chunk for chunk in chunks if chunk[0].rank == k])
         for k in range(i.spec.ranks)
@@ -48,7 +48,7 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         duration = max(times)
         bubble_s = i.spec.stages * duration - sum(times)
         widest, filled = i.spec.stages * batches[times.index(duration)], len(batches)
-    tokens = len(decodes) * (1 + depth) + sum(tokens for _, _, tokens in chunks)
+    tokens = len(decodes) * (1 + depth) + sum([tokens for _, _, tokens in chunks])
     duration = max(duration, s.timing.host_s(i.spec.pool, tokens, len(decodes)))
     slowdown = 1.0
     if i.mode == "concurrent" or i.prefill_step is not None:
@@ -73,9 +73,9 @@ def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: 
     """How far a step of i lies past what was measured; at most 1: within. `longest`: prefix and chunk of one prompt."""
     depth = i.depth if decodes else 0
     drafted = len(decodes) * (1 + depth)
-    context = sum(r.input_tokens + r.emitted + depth for r in decodes)
-    sampled = drafted + sum(prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks)
-    tokens = drafted + sum(tokens for _, _, tokens in chunks)
+    context = sum([r.input_tokens + r.emitted + depth for r in decodes])
+    sampled = drafted + sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
+    tokens = drafted + sum([tokens for _, _, tokens in chunks])
     return s.timing.extrapolation(i.spec.pool, tokens, sampled, len(decodes), context, longest)
 
 
@@ -83,7 +83,7 @@ def micro_batches(i: Instance, chunks: list[Chunk]) -> list[list[Chunk]]:
     """Each chunk goes to the micro-batch that has least."""
     dealt: list[list[Chunk]] = [[] for _ in range(i.spec.stages)]
     for chunk in chunks:
-        min(dealt, key=lambda batch: sum(tokens for _, _, tokens in batch)).append(chunk)
+        min(dealt, key=lambda batch: sum([tokens for _, _, tokens in batch])).append(chunk)
     return dealt
 
 
@@ -96,11 +96,11 @@ def with_loads_s(s: Simulation, i: Instance, duration: float) -> float:
 def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
     """A step of i if each of its ranks had these decodes and chunks."""
     ranks, pool, depth = i.spec.ranks, i.spec.pool, i.depth if decodes else 0
-    batch, context = ranks * len(decodes), ranks * sum(r.input_tokens + r.emitted + depth for r in decodes)
+    batch, context = ranks * len(decodes), ranks * sum([r.input_tokens + r.emitted + depth for r in decodes])
     sampled = batch * (1 + depth) + ranks * sum(
-        prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks
+        [prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks]
     )
-    prefill_tokens = ranks * sum(tokens for _, _, tokens in chunks)
+    prefill_tokens = ranks * sum([tokens for _, _, tokens in chunks])
     duration = s.timing.base_s(pool, prefill_tokens, batch * (1 + depth), sampled)
     prefill_s, decode_s = 0.0, 0.0
     for _, prefix, tokens in chunks:
@@ -128,9 +128,9 @@ def beside_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s
 def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
     """A step of i with these decodes if each of its micro-batches had these chunks."""
     pool, copies, depth = i.spec.pool, i.spec.stages, i.depth if decodes else 0
-    context, batch = sum(r.input_tokens + r.emitted + depth for r in decodes), len(decodes) * (1 + depth)
-    emitting = sum(prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks)
-    tokens = copies * sum(tokens for _, _, tokens in chunks)
+    context, batch = sum([r.input_tokens + r.emitted + depth for r in decodes]), len(decodes) * (1 + depth)
+    emitting = sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
+    tokens = copies * sum([tokens for _, _, tokens in chunks])
     prefill_s, decode_s = 0.0, 0.0
     for _, prefix, chunk in chunks:
         prefill_s += copies * s.timing.chunk_s(pool, prefix, chunk)
@@ -146,8 +146,8 @@ def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunk
 def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     """A prefill step beside the decodes."""
     pool = i.spec.pool
-    sampled = sum(prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks)
-    base_s = s.timing.base_s(pool, sum(tokens for _, _, tokens in chunks), 0, sampled)
+    sampled = sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
+    base_s = s.timing.base_s(pool, sum([tokens for _, _, tokens in chunks]), 0, sampled)
     attention_s = sum(s.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks)
     alone_s = base_s + attention_s
     end = s.now_s + with_loads_s(s, i, alone_s * s.options.prefill_slowdown[i.prefill_percent])

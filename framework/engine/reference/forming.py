@@ -23,7 +23,7 @@ def form_decode_first(s: Simulation, i: Instance) -> Form:
     """Decodes, then chunks of prompts as the budget allows."""
     preempted = make_room(s, i)
     swap_in(s, i, preempted)
-    spent = [sum(r.rank == k for r in i.running) * (1 + i.depth) for k in range(i.spec.ranks)]
+    spent = [sum([r.rank == k for r in i.running]) * (1 + i.depth) for k in range(i.spec.ranks)]
     return list(i.running), form_chunks(s, i, spent, preempted)
 
 
@@ -103,7 +103,7 @@ def tokens_left(i: Instance, size: int, spent: int, rank: int, chunks: list[Chun
 
 def micro_batch_loads(i: Instance, chunks: list[Chunk]) -> list[int]:
     """Prefill tokens of each micro-batch."""
-    return [sum(tokens for _, _, tokens in batch) for batch in micro_batches(i, chunks)]
+    return [sum([tokens for _, _, tokens in batch]) for batch in micro_batches(i, chunks)]
 
 
 def form_decodes(s: Simulation, i: Instance) -> Form:

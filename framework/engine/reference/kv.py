@@ -65,7 +65,7 @@ def make_room(s: Simulation, i: Instance) -> bool:
     """Blocks for the tokens that the next decode step stores. True: something was preempted."""
     preempted = False
     i.depth = choose_depth(s, i)
-    while sum(growth(s, i, r) for r in i.running) > i.cache.available:
+    while sum([growth(s, i, r) for r in i.running]) > i.cache.available:
         preempt(s, i, victim(s, i))
         preempted = True
     for r in i.running:

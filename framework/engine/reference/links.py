@@ -55,7 +55,7 @@ def withdraw_copy(s: Simulation, r: Request) -> None:
 
 def share_links(s: Simulation) -> None:
     """The event is over: where copies have begun or ended, rates are set, and the ends that they bring announced."""
-    if not any(channel.changed for channel in s.channels.values()) and not s.links_changed:
+    if not s.links_changed and not (s.channels and any(channel.changed for channel in s.channels.values())):
         return
     s.links_changed = False
     for channel, rate in fair_rates(s).items():

@@ -81,8 +81,9 @@ def advance(s: Simulation, time_s: float) -> None:
     if passed_s == 0.0:
         return
     for i in s.instances:
-        i.totals["kv_block_s"] += i.cache.used * passed_s
-        i.totals["kv_token_s"] += i.kv_tokens * passed_s
+        totals = i.totals
+        totals["kv_block_s"] += i.cache.used * passed_s
+        totals["kv_token_s"] += i.kv_tokens * passed_s
     s.now_s = time_s
 
 

@@ -5,6 +5,7 @@ The step times are those of the timing's rows; what the format of KV changes abo
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,10 @@ from framework.timing import table
 from framework.timing.table import StepTables
 
 _UNBOUNDED = 1 << 40
+_remembering = functools.lru_cache(maxsize=1 << 14)  # a table is asked for the same step again and again
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableTime:
     """Step times of each pool from its table, as keys and values are kept.
 
@@ -31,11 +33,13 @@ class TableTime:
     factors: tuple[float, float]
     pack_s: tuple[float, ...]
 
+    @_remembering
     def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
         """Seconds that do not depend on any context."""
         time_s = float(table.base_s(self.tables, pool, prefill_tokens, decodes, sampled))
         return time_s + self.pack_s[pool] * prefill_tokens
 
+    @_remembering
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
         """Prefill attention of one chunk."""
         return self.factors[0] * float(table.chunk_s(self.tables, pool, prefix, chunk))
@@ -44,6 +48,7 @@ class TableTime:
         """The rows that a decode takes up in a step with chunks; 0: its kernel is its own."""
         return int(self.tables.rows[pool]["decode_rows"])
 
+    @_remembering
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
         """Decode attention."""
         return float(table.decode_s(self.tables, pool, decodes, self.factors[1] * context)[0])  # type: ignore[arg-type]
@@ -52,6 +57,7 @@ class TableTime:
         """What decodes of unequal context cost on top."""
         return self.factors[1] * float(table.uneven_s(self.tables, pool, decodes, context, longest))
 
+    @_remembering
     def host_s(self, pool: int, tokens: int, decodes: int) -> float:
         """The least that a step takes, whatever its kernels."""
         return float(table.host_s(self.tables, pool, tokens, decodes))

@@ -156,7 +156,7 @@ class Step:
 
     @property
     def prefill_tokens(self) -> int:
-        return sum(tokens for _, _, tokens in self.chunks)
+        return sum([tokens for _, _, tokens in self.chunks])
 
 
 class Instance:
@@ -217,9 +217,16 @@ class Instance:
 
     @property
     def kv_tokens(self) -> int:
-        decoded = sum([r.kv for r in self.running]) + sum([r.kv for r in self.leaving])
-        joined = sum([r.prefill_until if r.is_partial else r.kv for r in self.joining])
-        return decoded + joined + sum([r.covered for r in self.prefilling])
+        tokens = 0  # loops, as the lists are mostly short and the clock asks whenever it goes on
+        for r in self.running:
+            tokens += r.kv
+        for r in self.leaving:
+            tokens += r.kv
+        for r in self.joining:
+            tokens += r.prefill_until if r.is_partial else r.kv
+        for r in self.prefilling:
+            tokens += r.covered
+        return tokens
 
     @property
     def queued_tokens(self) -> int:

@@ -115,21 +115,22 @@ def expert_reads(unchosen: float, tokens: int, micro_batches: int) -> float:
 def count_step(s: Simulation, i: Instance, step: Step) -> None:
     """Write a step that has ended to the step log and add it to the totals."""
     decodes, step0, stream = len(step.decodes), int(i.totals["decode_steps"]), int(step.is_beside)
-    i.steps.append((step.start_s, step.end_s, decodes, step.prefill_tokens, step.context))
+    prefill_tokens = step.prefill_tokens
+    i.steps.append((step.start_s, step.end_s, decodes, prefill_tokens, step.context))
     duration_s = step.end_s - step.start_s
     s.step_log.append(
-        (step.start_s, duration_s, step0, step.context, i.id, decodes, step.prefill_tokens, step.depth, stream)
+        (step.start_s, duration_s, step0, step.context, i.id, decodes, prefill_tokens, step.depth, stream)
     )
-    fresh_s, computed = s.now_s - i.counted_s, decodes * (1 + step.depth) + step.prefill_tokens
+    fresh_s, computed = s.now_s - i.counted_s, decodes * (1 + step.depth) + prefill_tokens
     added = {
         "busy_s": fresh_s,
         "steps": 1,
         "decode_steps": decodes > 0,
-        "prefill_tokens": step.prefill_tokens,
+        "prefill_tokens": prefill_tokens,
         "drafted_tokens": decodes * step.depth,
         "context_tokens": step.context,
         "decode_pairs": step.context * (1 + step.depth),
-        "prefill_square": sum((prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks),
+        "prefill_square": sum([(prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks]),
         "bubble_s": step.bubble_s,
         "batch_s": decodes * duration_s,
         "weight_passes": step.micro_batches,
