@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from llvmlite import ir
@@ -13,6 +14,7 @@ from numba.extending import intrinsic
 _WORD = ir.IntType(64)
 
 
+@functools.lru_cache(64)  # every run asks for those of its policy's rules
 def c_address(function: Any, signature: Any) -> int:
     """Address of the C function of what `compiled(signature)` returned; it takes its arguments as numba lays them out.
 

@@ -117,12 +117,23 @@ class StepRow:
         Raises ValueError where both rows have `waste`, or both have `decode_limits`.
         """
         mine, its = vars(self), vars(other)
-        return StepRow(**{one.name: _sum(one, mine[one.name], its[one.name]) for one in _declared()})
+        numbers = {name: mine[name] + its[name] for name in _added_numbers()}
+        return StepRow(**numbers, **{one.name: _sum(one, mine[one.name], its[one.name]) for one in _summed_otherwise()})
 
 
 @functools.cache
 def _declared() -> tuple[Field[Any], ...]:
     return fields(StepRow)
+
+
+@functools.cache
+def _added_numbers() -> tuple[str, ...]:
+    return tuple(one.name for one in _declared() if one.metadata["adds"] and isinstance(one.default, float))
+
+
+@functools.cache
+def _summed_otherwise() -> tuple[Field[Any], ...]:
+    return tuple(one for one in _declared() if one.name not in _added_numbers())
 
 
 @functools.cache

@@ -373,22 +373,19 @@ def test_what_is_written_is_what_later_runs_take(tmp_path, capsys):
     assert timing.row(*setup) != timing.entry(*setup).parts.row(Calibration())
 
 
-def test_two_runs_whose_files_say_nothing_of_their_loads(tmp_path, capsys):
+def test_a_dry_run_of_two_files_that_say_nothing_of_their_loads_writes_nothing(tmp_path, capsys):
     own = own_benchmark(tmp_path, 40)
     files = [csv_file(tmp_path / f"{name}.csv", read_benchmark(own)) for name in ("low", "high")]
-    main([f"{files[0]},concurrency=2", f"{files[1]},concurrency=9", *words(own, "dry=true")[1:]])
+    dry = words(own, "dry=true", f"out={tmp_path / 'out'}")[1:]
+    main([f"{files[0]},concurrency=2", f"{files[1]},concurrency=9", *dry])
     shown = " ".join(capsys.readouterr().out.split())
+    assert "calibrated" in shown
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "cache").exists()
     assert "low.csv: 39 requests, closed" in shown
     assert shown.count("all, fitted to the other runs") == 2
     assert "2 to 9 in flight" in shown
     assert "never tested: open loops, prompts in the prefix cache" in shown
-
-
-def test_a_dry_run_writes_nothing(tmp_path, capsys):
-    main(words(own_benchmark(tmp_path, 40), "dry=true", f"out={tmp_path / 'out'}"))
-    assert "calibrated" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from framework.timing.step_row import StepRow
 from tests.conftest import ROOT
 
 
+@functools.cache
 def load(group: str, name: str) -> Any:
+    """The part of conf/ that this file makes; parts never change."""
     return instantiate(OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml"))
 
 

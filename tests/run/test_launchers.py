@@ -77,7 +77,8 @@ def test_refused_runs_of_workers_are_told_once_and_the_others_go_on(tmp_path: Pa
 
 
 def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path, faulty: tuple[str, ...]) -> None:
-    finished = run(tmp_path, *faulty, "-m", *JOBLIB, "policy.kind=none,bug,other", PYTHONPATH=str(tmp_path / "outside"))
+    words = ("policy.kind=none,bug,other", "hydra.launcher.n_jobs=1")
+    finished = run(tmp_path, *faulty, "-m", JOBLIB[0], *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 1
     assert finished.stderr.count("KeyError: 'nothing'") == 1, finished.stderr
     assert "faulty_policy.py" in finished.stderr
