@@ -33,6 +33,26 @@ def package(tmp_path: Path) -> Path:
     return write_project(tmp_path / "source")
 
 
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small project, and beside it the cache with its code."""
+    folder = tmp_path_factory.mktemp("ready")
+    assert report(write_project(folder / "source"))["hits"] == 0
+    return folder
+
+
+@pytest.fixture
+def compiled(ready: Path, tmp_path: Path) -> Path:
+    """The folder `framework` of a copy of that project, beside a copy of its cache."""
+    shutil.copytree(ready, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "source" / "framework"
+
+
+def code_of(package: Path) -> list[Path]:
+    """What the cache beside the project keeps of its compiled code."""
+    return [file for file in (package.parent.parent / "cache").rglob("*.*") if file.is_file()]
+
+
 def test_edit_in_a_callee_of_another_module_is_seen(package: Path) -> None:
     first, again = report(package), report(package)
     assert (first["result"], first["hits"]) == (20, 0)
@@ -46,21 +66,20 @@ def test_edit_in_a_callee_of_another_module_is_seen(package: Path) -> None:
     assert report(package)["hits"] == 1  # the old code is still there, and is right again
 
 
-def test_damaged_cache_is_compiled_again(package: Path) -> None:
-    path = Path(report(package)["path"])
-    damaged = [file for file in path.iterdir() if file.suffix in (".nbi", ".nbc")]
+def test_damaged_cache_is_compiled_again(compiled: Path) -> None:
+    damaged = [file for file in code_of(compiled) if file.suffix in (".nbi", ".nbc")]
     assert damaged
     for file in damaged:
         file.write_bytes(b"\x80")
-    assert report(package)["result"] == 20
+    again = report(compiled)
+    assert (again["result"], again["hits"]) == (20, 0)
 
 
 @pytest.mark.parametrize("needs", [None, b"", b'["there_is_no_such_symbol"]'])
-def test_code_whose_needs_are_not_known_to_be_met_is_loaded_as_numba_does(package: Path, needs: bytes | None) -> None:
-    path = Path(report(package)["path"])
-    (symbols,) = path.glob("*.symbols")
+def test_code_whose_needs_are_not_known_to_be_met_is_loaded_as_numba_does(compiled: Path, needs: bytes | None) -> None:
+    (symbols,) = (file for file in code_of(compiled) if file.suffix == ".symbols")
     symbols.unlink() if needs is None else symbols.write_bytes(needs)
-    again = report(package)
+    again = report(compiled)
     assert (again["result"], again["hits"]) == (20, 1)
 
 
