@@ -31,6 +31,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from framework.compiler.decorators import compiled
+from framework.engine.attach import DECISION
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.errors import InputError
@@ -162,6 +164,9 @@ class LearnedMean(Predictor):
 # --- decisions on record ----------------------------------------------------------------------------------------------
 
 
+Rule = Callable[..., int]  # a compiled one
+
+
 @dataclass(frozen=True)
 class Answer:
     """One decision: which hook, about which request, instance or tick, when, and what it said."""
@@ -174,8 +179,9 @@ class Answer:
 
 @dataclass
 class Record:
-    """Puts a recorder in front of each hook that a policy defines."""
+    """Puts a recorder in front of each hook that a policy defines; compiled rules are called in the form given."""
 
+    form: Callable[[Rule], Rule]
     answers: list[Answer] = field(default_factory=list)
 
     def attach(self, policy: Policy) -> Policy:
@@ -184,7 +190,8 @@ class Record:
             rule = getattr(policy, hook)
             defined = hook in vars(policy) or getattr(type(policy), hook) is not getattr(Policy, hook)
             if isinstance(rule, Decision):
-                rule = _called_from_python(rule, hook, np.asarray(policy.compiled_params, np.float64), own_state)
+                params = np.asarray(policy.compiled_params, np.float64)
+                rule = _called_from_python(self.form(rule.function), hook, params, own_state)
             if defined or hook == "route_prefill":  # other hooks are not asked where they are not defined
                 setattr(policy, hook, self._recorded(hook, rule))
         return policy
@@ -208,15 +215,26 @@ def _subject(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     return (first.id,) if isinstance(first, Request) else tuple(int(entry) for entry in np.atleast_1d(first))
 
 
+def _in_plain_python(rule: Rule) -> Rule:
+    """Where an index beyond the end is an error."""
+    return rule
+
+
+@functools.cache
+def _in_machine_code(rule: Rule) -> Rule:
+    """As the engine calls it."""
+    return compiled(DECISION)(rule)
+
+
 def _called_from_python(
-    rule: Decision, hook: str, params: np.ndarray[Any, Any], own_state: np.ndarray[Any, Any]
+    rule: Rule, hook: str, params: np.ndarray[Any, Any], own_state: np.ndarray[Any, Any]
 ) -> Callable[[Request, Cluster], Any]:
     """A compiled rule as a method, which also sees to it that the rule leaves what it is shown as it was."""
 
     def call(request: Request, cluster: Cluster) -> Any:
         view = cluster.view
         before = [array.tobytes() for array in view]
-        answer = int(rule.function(request.id, view, params, own_state))
+        answer = int(rule(request.id, view, params, own_state))
         assert [array.tobytes() for array in view] == before, f"{hook} wrote into the view"
         return answer == 0 if hook == "admit" else answer
 
@@ -427,29 +445,32 @@ class PolicyConformance:
     @pytest.mark.parametrize("change", ["longer", "any"])
     def test_true_lengths_stay_hidden(self, scenario: str, change: str) -> None:
         """Other lengths of requests that have not ended change no decision made before one of them ends."""
+        suite: Any = type(self)
         for title, cluster in self.usable_clusters().items():
-            known, before = _known(type(self), scenario, title)
+            known, before = _known(suite, scenario, title)
             ends_s = known.requests["end_s"]
             for cut_s in (-1.0, *np.quantile(ends_s, [0.3, 0.6])):
                 open_then = ends_s > cut_s
                 other = replace(SCENARIOS[scenario], workload=_changed(known.workload, open_then, change))
-                changed, after = self._recorded(other, cluster)
+                changed, after = self._recorded(other, cluster, _in_machine_code)
                 affected_s = min(ends_s[open_then].min(), changed.requests["end_s"][open_then].min())
                 expected = [answer for answer in before if answer.now_s < affected_s]
                 found = [answer for answer in after if answer.now_s < affected_s]
                 assert expected == found, _first_difference(expected, found)
 
-    def _recorded(self, scenario: Scenario, cluster: ClusterSpec) -> tuple[Result, list[Answer]]:
-        record, policy = Record(), self.new_policy()
+    def _recorded(
+        self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule]
+    ) -> tuple[Result, list[Answer]]:
+        record, policy = Record(form), self.new_policy()
         policy.layout(cluster)  # params of compiled rules may tell of pools
         result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
         return result, record.answers
 
 
 @functools.lru_cache(64)
-def _known(suite: type[PolicyConformance], scenario: str, cluster: str) -> tuple[Result, list[Answer]]:
+def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) -> tuple[Result, list[Answer]]:
     """The run and the decisions of a policy where no length was changed: each kind of change is compared with them."""
-    return suite()._recorded(SCENARIOS[scenario], CLUSTERS[cluster])
+    return suite()._recorded(SCENARIOS[scenario], CLUSTERS[cluster], _in_plain_python)
 
 
 def _changed(workload: Workload, which: np.ndarray[Any, Any], change: str) -> Workload:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from framework.policy import Policy
 from framework.simulate import simulate
 from policies.ares import Ares
 from policies.chunked import Chunked
@@ -17,7 +18,7 @@ from predictors.oracle import Oracle
 from tests.conformance import CLUSTERS, MODEL, SCENARIOS, TIMING, digest
 from tests.conftest import ROOT
 
-POLICIES = {
+POLICIES: dict[str, list[type[Policy]]] = {
     "mixed": [Chunked, Continuous],
     "disaggregated": [Ares],
 }
