@@ -8,6 +8,7 @@ GEMM tiles. An uneven batch always has its even counterpart in the same round or
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -96,6 +97,7 @@ def unmeasured_parts(models: Sequence[Model]) -> list[str]:
     return [f"{line}; torch has no such kernel, take them from other tables" for line in lines]
 
 
+@functools.lru_cache(256)  # every model has batches of the same contexts
 def contexts_of(batch: int, mean: int, longest: int) -> tuple[int, ...]:
     """The contexts of an uneven batch of `batch` sequences, in tokens, whose mean is exactly `mean`.
 
