@@ -470,7 +470,8 @@ class PolicyConformance:
 @functools.lru_cache(64)
 def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) -> tuple[Result, list[Answer]]:
     """The run and the decisions of a policy where no length was changed: each kind of change is compared with them."""
-    return suite()._recorded(SCENARIOS[scenario], CLUSTERS[cluster], _in_plain_python)
+    case = suite()
+    return case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], _in_plain_python)
 
 
 def _changed(workload: Workload, which: np.ndarray[Any, Any], change: str) -> Workload:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
+@cache
 def _needs_no_engine(file: Path) -> bool:
     return file.name not in _WITH_ENGINE and any(file.is_relative_to(room) for room in _WITHOUT_ENGINE)
 
