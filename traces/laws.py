@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from scipy.special import ndtr, ndtri
 
 from framework.errors import InputError, shown
 from traces.changing_rate import ChangingRate
+from traces.quoted_laws import by_percentiles, cut_lognormal, quoted
 from traces.settings import check_at_least, check_positive
 
 Floats = NDArray[np.float64]
@@ -25,7 +27,10 @@ class Law:
     `fixed`: mean. `uniform`: low, high. `exponential`: mean. `lognormal`: mean and cv (standard deviation / mean).
     `pareto`: mean and tail index `shape` > 1 (Pareto I). `empirical`: values and optional weights.
     `low` and `high` truncate the exponential, lognormal and Pareto laws: what lies outside is never drawn, and the
-    mean moves accordingly. Raises InputError for a parameter that is missing or out of range.
+    mean moves accordingly. Two laws have the figures that they are given after the cut: `cut_lognormal`, a lognormal
+    law within [low, high] by two of mean, cv and `percentiles` ({50: 415, 90: 834}), and `percentiles`, which passes
+    through any number of them and meets the mean, if one is set. `mixture`: draws from `parts`, each a mapping of such
+    parameters, by `weights`. Raises InputError for a parameter that is missing or out of range.
     """
 
     law: str
@@ -36,6 +41,8 @@ class Law:
     high: float | None = None
     values: Sequence[float] | None = None
     weights: Sequence[float] | None = None
+    percentiles: Mapping[float, float] | None = None
+    parts: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, str) or self.law not in LAWS:
@@ -54,22 +61,44 @@ class Law:
             raise InputError(f"law {self.law}: low is {self.low:g}, more than high, {self.high:g}")
         if self.values is not None:
             self._check_values(self.values)
+        if self.law in _CHECKED:
+            self.quantile(np.array([0.5]))
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """The values below which the law has these shares, both (N,)."""
+        return LAWS[self.law](self, uniform)
+
+    def laws(self) -> list[Law]:
+        """The laws of a mixture, in order."""
+        if not isinstance(self.parts, Sequence) or not all(isinstance(part, Mapping) for part in self.parts):
+            raise InputError("law mixture: parts must be a list of laws, each a mapping")
+        known = {item.name for item in fields(Law)}
+        for part in self.parts:
+            if "law" not in part or not set(part) <= known:
+                raise InputError(f"law mixture: a part has {', '.join(map(str, part))}; its keys are {', '.join(known)}")
+        return [Law(**part) for part in self.parts]
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """`count` independent draws."""
-        return LAWS[self.law](self, rng.random(count))
+        return self.quantile(rng.random(count))
+
+    def shares(self, count: int) -> Floats:
+        """What `weights` say of `count` values or parts, or equal ones; they sum to 1 only in proportion."""
+        if self.weights is None:
+            return np.ones(count)
+        if not isinstance(self.weights, Sequence) or len(self.weights) != count:
+            raise InputError(f"law {self.law}: weights must be a list of {count} numbers, one for each value")
+        for weight in self.weights:
+            check_at_least(f"law {self.law}: a weight", weight)
+        check_positive(f"law {self.law}: the sum of weights", sum(self.weights))
+        return np.asarray(self.weights, dtype=np.float64)
 
     def _check_values(self, values: Sequence[float]) -> None:
         if not isinstance(values, Sequence) or not values:
             raise InputError(f"law {self.law}: values is {values!r}, must be a list of numbers")
         for value in values:
             check_at_least(f"law {self.law}: a value", value)
-        if self.weights is not None:
-            if not isinstance(self.weights, Sequence) or len(self.weights) != len(values):
-                raise InputError(f"law {self.law}: weights must be a list of {len(values)} numbers, one for each value")
-            for weight in self.weights:
-                check_at_least(f"law {self.law}: a weight", weight)
-            check_positive(f"law {self.law}: the sum of weights", sum(self.weights))
+        self.shares(len(values))
 
 
 @dataclass(frozen=True)
@@ -149,9 +178,31 @@ def _pareto(law: Law, uniform: Floats) -> Floats:
 
 def _empirical(law: Law, uniform: Floats) -> Floats:
     values = np.asarray(law.values, dtype=np.float64)
-    weights = np.ones(len(values)) if law.weights is None else np.asarray(law.weights, dtype=np.float64)
-    cumulative = np.cumsum(weights)
+    cumulative = np.cumsum(law.shares(len(values)))
     return values[np.searchsorted(cumulative, uniform * cumulative[-1], side="right")]
+
+
+def _cut_lognormal(law: Law, uniform: Floats) -> Floats:
+    low, high = _range(law)
+    figures = quoted(law.law, law.mean, law.cv, law.percentiles, is_pair=True)
+    return cut_lognormal(figures, low, high).quantile(uniform)
+
+
+def _percentiles(law: Law, uniform: Floats) -> Floats:
+    return by_percentiles(quoted(law.law, law.mean, None, law.percentiles, is_pair=False), *_range(law)).quantile(uniform)
+
+
+def _mixture(law: Law, uniform: Floats) -> Floats:
+    """A value of the part whose share of [0, 1) the number falls into, at the place that it has there."""
+    laws = law.laws()
+    ends = np.concatenate(([0.0], np.cumsum(law.shares(len(laws)))))
+    ends /= ends[-1]
+    drawn = np.empty(len(uniform))
+    at = np.clip(np.searchsorted(ends, uniform, side="right") - 1, 0, len(laws) - 1)
+    for number, part in enumerate(laws):
+        of = at == number
+        drawn[of] = part.quantile((uniform[of] - ends[number]) / (ends[number + 1] - ends[number]))
+    return drawn
 
 
 def _truncated(
@@ -165,12 +216,20 @@ def _truncated(
     return np.clip(quantile(first + (last - first) * uniform), *bounds)  # clipped against rounding only
 
 
+def _range(law: Law) -> tuple[float, float]:
+    low, high = _set(law.low), _set(law.high)
+    if not 0 < low < high:
+        raise InputError(f"law {law.law}: low is {low:g} and high is {high:g}, must be above 0 and low below high")
+    return float(low), float(high)
+
+
 def _set(value: float | None) -> float:
     """A parameter that the law's own check has found to be set."""
     assert value is not None
     return value
 
 
+_CHECKED = ("cut_lognormal", "percentiles", "mixture")  # a figure that cannot be met shows where the law is solved
 LAWS: Mapping[str, Callable[[Law, Floats], Floats]] = MappingProxyType(
     {
         "fixed": _fixed,
@@ -179,6 +238,9 @@ LAWS: Mapping[str, Callable[[Law, Floats], Floats]] = MappingProxyType(
         "lognormal": _lognormal,
         "pareto": _pareto,
         "empirical": _empirical,
+        "cut_lognormal": _cut_lognormal,
+        "percentiles": _percentiles,
+        "mixture": _mixture,
     }
 )
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -189,5 +251,8 @@ NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lognormal": ("mean", "cv"),
         "pareto": ("mean", "shape"),
         "empirical": ("values",),
+        "cut_lognormal": ("low", "high"),
+        "percentiles": ("percentiles", "low", "high"),
+        "mixture": ("parts",),
     }
 )
