@@ -72,10 +72,12 @@ class Law:
         """The laws of a mixture, in order."""
         if not isinstance(self.parts, Sequence) or not all(isinstance(part, Mapping) for part in self.parts):
             raise InputError("law mixture: parts must be a list of laws, each a mapping")
-        known = {item.name for item in fields(Law)}
+        known = [item.name for item in fields(Law)]
         for part in self.parts:
-            if "law" not in part or not set(part) <= known:
-                raise InputError(f"law mixture: a part has {', '.join(map(str, part))}; its keys are {', '.join(known)}")
+            if "law" not in part or not set(part) <= set(known):
+                raise InputError(
+                    f"law mixture: a part has {', '.join(map(str, part))}; its keys are {', '.join(known)}"
+                )
         return [Law(**part) for part in self.parts]
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
@@ -189,7 +191,9 @@ def _cut_lognormal(law: Law, uniform: Floats) -> Floats:
 
 
 def _percentiles(law: Law, uniform: Floats) -> Floats:
-    return by_percentiles(quoted(law.law, law.mean, None, law.percentiles, is_pair=False), *_range(law)).quantile(uniform)
+    return by_percentiles(quoted(law.law, law.mean, None, law.percentiles, is_pair=False), *_range(law)).quantile(
+        uniform
+    )
 
 
 def _mixture(law: Law, uniform: Floats) -> Floats:

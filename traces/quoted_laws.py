@@ -104,14 +104,18 @@ def by_percentiles(figures: Figures, low: float, high: float) -> Bent:
     levels = np.array([0.0, *(level for level, _ in points), 1.0])
     values = np.array([low, *(value for _, value in points), high])
     if (np.diff(values) < 0).any():
-        raise InputError(f"law percentiles: from low to high its values must rise, got {', '.join(map('{:g}'.format, values))}")
+        raise InputError(
+            f"law percentiles: from low to high its values must rise, got {', '.join(map('{:g}'.format, values))}"
+        )
     mean = dict(figures).get("mean")
     if mean is None:
         return Bent(levels, values, 1.0)
     weights = np.diff(levels)
     least, most = float(weights @ values[:-1]), float(weights @ values[1:])
     if not least < mean < most:
-        raise InputError(f"law percentiles: with these percentiles the mean is from {least:.4g} to {most:.4g}, not {mean:g}")
+        raise InputError(
+            f"law percentiles: with these percentiles the mean is from {least:.4g} to {most:.4g}, not {mean:g}"
+        )
     return Bent(levels, values, (most - least) / (mean - least) - 1)
 
 

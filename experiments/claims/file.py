@@ -24,10 +24,13 @@ class Claim:
     """The contents of conf/experiment/NAME.yaml; NAME is SYSTEM/CASE.
 
     `claimed`: system over baseline in `metric`, a key of summary.json, as a factor (0.25 for "75 % lower"), or the ends
-    of a range. `published`: the paper tells its regime; else `chosen` says what had to be chosen. `settings` are of
-    both `arms`, lists of overrides. `sensitivity`: overrides for both arms, by what they change. `common`: arms of the
-    comparison in the common regime, those in `arms` where nothing is said, none if empty. `fast`: further overrides
-    of the fast mode. Raises InputError for what does not fit together.
+    of a range. `published`: the regime is the paper's by the rule of `experiments.claims.rule`, and `class_reason` says
+    why it is or is not; `chosen` says what had to be chosen. `settings` are of both `arms`, lists of overrides.
+    `lengths`: the figures of prompts and outputs that the source quotes, which the laws in `settings` meet.
+    `sensitivity`: overrides for both arms, by what they change. `common`: arms of the comparison in the common regime,
+    those in `arms` where nothing is said, none if empty. `found`: what was found by looking. `changed`: each change of
+    the row, or of its class, after a result of it was seen, and why. `fast`: further overrides of the fast mode. Raises
+    InputError for what does not fit together.
     """
 
     system: str
@@ -36,13 +39,16 @@ class Claim:
     metric: str
     claimed: float | Sequence[float]
     published: bool
+    class_reason: str
     settings: Sequence[str]
     arms: Mapping[str, Sequence[str]]
     sensitivity: Mapping[str, Sequence[str]] = field(default_factory=dict)
     common: Mapping[str, Sequence[str]] | None = None
     chosen: Sequence[str] = ()
     found: Sequence[str] = ()
+    changed: Sequence[str] = ()
     fast: Sequence[str] = ()
+    lengths: Mapping[str, Any] | None = None
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -72,7 +78,8 @@ class Claim:
 class Common:
     """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
 
-    `replicates` and `fast_replicates` are those of every row; `tolerance` is the error at which a row still passes.
+    `replicates` and `fast_replicates` are those of every row. `passes_within` is the factor by which a row may be off
+    and still passes, `former_tolerance` the error at which it passed by the rule of before.
     """
 
     metric: str
@@ -81,7 +88,8 @@ class Common:
     fast: Sequence[str]
     replicates: int
     fast_replicates: int
-    tolerance: float
+    passes_within: float
+    former_tolerance: float
 
 
 def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:

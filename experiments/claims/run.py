@@ -30,19 +30,6 @@ class Effect:
     replicates: int
     source: str
 
-    def error(self, claim: Claim) -> float:
-        """|ln simulated / ln claimed - 1|; 0 within a claimed range, else to its nearer end."""
-        low, high = claim.range
-        if low < high and low <= self.factor <= high:
-            return 0.0
-        if not 0 < self.factor < math.inf:
-            return math.inf
-        return min(abs(math.log(self.factor) / math.log(end) - 1) for end in (low, high))
-
-    def has_sign(self, claim: Claim) -> bool:
-        """Whether it lies on the side of 1 that is claimed."""
-        return (self.factor - 1) * (claim.range[0] - 1) > 0
-
 
 @dataclass(frozen=True)
 class Finding:

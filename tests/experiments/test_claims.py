@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 
 from experiments.claims.command import main
 from experiments.claims.file import Claim, Common, claim_names, read_claims, read_common
-from experiments.claims.run import Effect, Finding, put_to_test
-from experiments.claims.sheet import as_csv, lay_out, verdict
+from experiments.claims.rule import former_error, former_verdict, has_sign, off_by, verdict
+from experiments.claims.run import put_to_test
+from experiments.claims.sheet import as_csv, lay_out
 from experiments.table.formats import as_latex, as_markdown
 from experiments.tune import base
 from experiments.tune.base import Configuration
@@ -29,6 +30,7 @@ CONTENT: dict[str, Any] = {
     "metric": "request_goodput",
     "claimed": 2.0,
     "published": True,
+    "class_reason": "All of it stands there.",
     "settings": ["timing=roofline", "trace=synthetic", "trace.requests=60", "trace.arrivals.rate=20"],
     "arms": {
         "system": ["policy=chunked", "cluster.instances=2"],
@@ -42,7 +44,8 @@ COMMON = Common(
     fast=(),
     replicates=3,
     fast_replicates=2,
-    tolerance=0.25,
+    passes_within=1.2,
+    former_tolerance=0.25,
 )
 
 
@@ -50,35 +53,68 @@ def claim(**changes: Any) -> Claim:
     return Claim(**(CONTENT | changes), name="quick")
 
 
-def effect(factor: float) -> Effect:
-    return Effect(factor, factor / 1.1, factor * 1.1, 3, "real")
+@pytest.mark.parametrize(
+    ("claimed", "simulated", "off", "error"),
+    [
+        (2.0, 2.0, 1.0, 0.0),
+        (2.0, 4.0, 2.0, 1.0),
+        (4.0, 2.0, 2.0, 0.5),
+        (0.25, 0.5, 2.0, 0.5),  # 75 % lower against 50 % lower
+        (2.0, 0.5, 4.0, 2.0),  # the wrong way
+        ([2.0, 4.0], 3.0, 1.0, 0.0),
+        ([2.0, 4.0], 8.0, 2.0, 0.5),
+        ([2.0, 4.0], 1.0, 2.0, 1.0),
+        ([0.25, 0.5], 0.125, 2.0, 0.5),
+        (2.0, 0.0, math.inf, math.inf),
+        (2.0, math.nan, math.inf, math.inf),
+        (2.0, math.inf, math.inf, math.inf),
+    ],
+)
+def test_how_far_a_factor_is_off(claimed: Any, simulated: float, off: float, error: float) -> None:
+    assert off_by(claim(claimed=claimed), simulated) == pytest.approx(off)
+    assert former_error(claim(claimed=claimed), simulated) == pytest.approx(error)
 
 
 @pytest.mark.parametrize(
-    ("claimed", "simulated", "error"),
+    ("claimed", "simulated", "said"),
     [
-        (2.0, 2.0, 0.0),
-        (2.0, 4.0, 1.0),
-        (4.0, 2.0, 0.5),
-        (0.25, 0.5, 0.5),  # 75 % lower against 50 % lower
-        (2.0, 0.5, 2.0),  # the wrong way
-        ([2.0, 4.0], 3.0, 0.0),
-        ([2.0, 4.0], 8.0, 0.5),
-        ([2.0, 4.0], 1.0, 1.0),
-        (2.0, 0.0, math.inf),
-        (2.0, math.nan, math.inf),
+        (2.0, 2.4, "pass"),  # 20 % more, to the digit
+        (2.0, 2.4001, "sign"),
+        (2.0, 2.0 / 1.2, "pass"),
+        (2.0, 1.666, "sign"),
+        (2.0, 1.0, "no sign"),  # on neither side
+        (1.1, 0.99, "no sign"),  # near, but on the other side
+        (1.1, 1.01, "pass"),
+        (0.5, 0.6, "pass"),
+        (0.5, 0.601, "sign"),
+        (0.5, 0.5 / 1.2, "pass"),
+        (0.5, 1.2, "no sign"),
+        ([2.0, 4.0], 4.8, "pass"),
+        ([2.0, 4.0], 3.0, "pass"),
+        ([2.0, 4.0], 1.66, "sign"),
+        (2.0, math.nan, "no sign"),
+        (0.5, 0.0, "sign"),
     ],
 )
-def test_error_is_relative_in_logarithms(claimed: Any, simulated: float, error: float) -> None:
-    assert effect(simulated).error(claim(claimed=claimed)) == pytest.approx(error)
+def test_a_published_row_passes_on_its_side_of_1_and_within_20_percent(
+    claimed: Any, simulated: float, said: str
+) -> None:
+    assert verdict(claim(claimed=claimed), simulated, 1.2) == said
+    assert has_sign(claim(claimed=claimed), simulated) == (said != "no sign")
 
 
-def test_verdicts() -> None:
-    published = [Finding(claim(), effect(factor), {}, {}) for factor in (2.3, 2.4, 0.9)]
-    assert [verdict(one, 0.25) for one in published] == ["pass", "miss", "miss"]
-    chosen = [Finding(claim(published=False), effect(factor), {}, {}) for factor in (1.2, 0.9)]
-    assert [verdict(one, 0.25) for one in chosen] == ["sign", "no sign"]
-    assert verdict(Finding(claim(published=False, claimed=0.5), effect(0.9), {}, {}), 0.25) == "sign"
+def test_of_a_chosen_regime_the_sign_counts() -> None:
+    chosen = claim(published=False)
+    assert [verdict(chosen, factor, 1.2) for factor in (2.0, 1.2, 0.9)] == ["sign", "sign", "no sign"]
+    assert [former_verdict(chosen, factor, 0.25) for factor in (2.0, 1.2, 0.9)] == ["sign", "sign", "no sign"]
+    assert verdict(claim(published=False, claimed=0.5), 0.9, 1.2) == "sign"
+
+
+def test_the_former_rule_is_that_of_logarithms() -> None:
+    assert [former_verdict(claim(), factor, 0.25) for factor in (2.37, 2.38, 0.9)] == ["pass", "miss", "miss"]
+    near_one = claim(claimed=1.13)  # the two rules part where little is claimed
+    assert former_verdict(near_one, 1.05, 0.25) == "miss"
+    assert verdict(near_one, 1.05, 1.2) == "pass"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +191,7 @@ def test_only_refuses_a_name_that_no_claim_has(capsys: pytest.CaptureFixture[str
 def test_names_are_in_the_order_of_the_table() -> None:
     """That of README and docs/claims.md, in which EAGLE-3 comes before EAGLE."""
     names = claim_names()
-    assert len(names) == 51
+    assert len(names) == 58
     assert names.index("eagle3/64") < names.index("eagle/48")
 
 
@@ -163,6 +199,7 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     row = claim(
         published=False,
+        changed=("The rate.", "The policy."),
         sensitivity={"a slower load": ("trace.arrivals.rate=2",)},
         common={"system": ("policy=chunked",), "baseline": ("policy=continuous",)},
         chosen=("the rate",),
@@ -182,8 +219,11 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     sheet = lay_out([tested], COMMON, True)
     markdown = as_markdown(sheet)
     assert "twice the goodput" in markdown
-    assert "Chosen: the rate." in markdown
+    assert "What had to be chosen: the rate." in markdown
     assert "With a slower load ×" in markdown
+    assert "Changed twice after a result was seen: (1) The rate. (2) The policy." in markdown
+    assert "0 of 0 published rows pass" in markdown
+    assert "1 of 1 others have the sign" in markdown
     assert "Fast mode" in markdown
     assert r"\toprule" in as_latex(sheet)
     lines = as_csv([tested], COMMON).splitlines()
@@ -212,3 +252,4 @@ def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPa
     for further in row.sensitivity.values():
         assert Configuration((*row.settings, *row.arms["system"], *further)).config
     assert np.isfinite(row.range).all()
+    assert row.class_reason.endswith(".")

@@ -1,0 +1,56 @@
+"""Every row whose source quotes lengths plays them: means and percentiles within 1 %, after cut and rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+
+from experiments.claims.file import Claim, read_claims
+from experiments.tune import base
+from experiments.tune.base import Configuration
+from tests.helpers.composing import composing
+from traces.laws import Law
+
+ROWS = [row for row in read_claims() if row.lengths]
+SHARES = (np.arange(200_000) + 0.5) / 200_000  # every share as often, so that nothing is left to chance
+
+
+def figures(law: Law, quoted: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """What is quoted and what the law has, by the name of the figure."""
+    tokens = np.maximum(1, np.rint(law.quantile(SHARES)))
+    told = {f"P{level}": (value, float(np.percentile(tokens, level))) for level, value in percentiles(quoted).items()}
+    return told | ({"mean": (quoted["mean"], float(tokens.mean()))} if "mean" in quoted else {})
+
+
+def percentiles(quoted: Mapping[str, Any]) -> Mapping[float, float]:
+    return quoted.get("percentiles", {})
+
+
+def parts(law: Law, quoted: Any) -> list[tuple[Law, Mapping[str, Any]]]:
+    """The law beside its figures; each part of a mixture beside those of its own data set."""
+    return list(zip(law.laws(), quoted, strict=True)) if isinstance(quoted, Sequence) else [(law, quoted)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_plays_the_quoted_lengths(row: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
+    assert row.lengths is not None
+    trace = Configuration((*row.settings, *row.arms["system"])).config.trace
+    for side in ("input", "output"):
+        for law, quoted in parts(instantiate(trace[side], _convert_="all"), row.lengths[side]):
+            told = figures(law, quoted)
+            assert told
+            for name, (wanted, has) in told.items():
+                assert has == pytest.approx(wanted, rel=0.01), f"{row.name}: {side} {name}"
+
+
+def test_most_rows_with_drawn_lengths_quote_them() -> None:
+    drawn = [row for row in read_claims() if any(word.startswith("trace=synthetic") for word in row.settings)]
+    assert len(ROWS) >= 30
+    assert {row.name for row in ROWS} <= {row.name for row in drawn}
+    without = {row.name.split("/")[0] for row in drawn} - {row.name.split("/")[0] for row in ROWS}
+    assert without == {"eagle", "eagle3", "hack", "mtp"}  # these say in `chosen` what lengths they play
