@@ -78,7 +78,8 @@ class Claim:
 class Common:
     """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
 
-    `replicates` and `fast_replicates` are those of every row. `passes_within` is the factor by which a row may be off
+    `replicates` are those that decide a row; what is shown beside it, and all of the fast mode, has `fast_replicates`.
+    `passes_within` is the factor by which a row may be off
     and still passes, `former_tolerance` the error at which it passed by the rule of before.
     """
 

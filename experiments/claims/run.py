@@ -47,6 +47,7 @@ class _Comparison:
     kind: str  # _MAIN, or a key of its sensitivity, or a trace of the common regime
     metric: str
     overrides: Mapping[str, tuple[str, ...]]  # by arm
+    replicates: int
 
     def job(self, arm: str, replicate: int) -> tuple[str, ...]:
         return (*self.overrides[arm], f"trace.seed={replicate}")
@@ -57,14 +58,13 @@ def put_to_test(claims: Sequence[Claim], common: Common, is_fast: bool, director
 
     Raises InputError, naming the row, for a run that is refused and for a metric that summaries lack.
     """
-    replicates = common.fast_replicates if is_fast else common.replicates
     comparisons = [one for claim in claims for one in _comparisons(claim, common, is_fast)]
-    jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(replicates))
+    jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(one.replicates))
     launched = Sweep(["hydra/launcher=joblib"], directory).run(list(jobs))
     outcomes = {outcome.overrides: outcome for outcome in launched}
     effects: dict[str, dict[str, Effect]] = {claim.name: {} for claim in claims}
     for one in comparisons:
-        effects[one.claim.name][one.kind] = _effect(one, outcomes, replicates)
+        effects[one.claim.name][one.kind] = _effect(one, outcomes)
     return [
         Finding(
             claim,
@@ -80,27 +80,28 @@ def _comparisons(claim: Claim, common: Common, is_fast: bool) -> Iterator[_Compa
     fast = tuple(claim.fast) if is_fast else ()
     for kind, further in {_MAIN: (), **claim.sensitivity}.items():
         arms = {arm: (*claim.settings, *claim.arms[arm], *further, *fast) for arm in ARMS}
-        yield _Comparison(claim, kind, claim.metric, arms)
+        decides = kind == _MAIN and not is_fast
+        yield _Comparison(claim, kind, claim.metric, arms, common.replicates if decides else common.fast_replicates)
     if claim.common_arms:
         for trace, own in common.traces.items():
             shared = (*common.settings, *own, *(common.fast if is_fast else ()))
             arms = {arm: (*shared, *claim.common_arms[arm]) for arm in ARMS}
-            yield _Comparison(claim, trace, common.metric, arms)
+            yield _Comparison(claim, trace, common.metric, arms, common.fast_replicates)
 
 
-def _effect(one: _Comparison, outcomes: Mapping[tuple[str, ...], Outcome], replicates: int) -> Effect:
-    system, baseline = (_values(one, arm, outcomes, replicates) for arm in ARMS)
+def _effect(one: _Comparison, outcomes: Mapping[tuple[str, ...], Outcome]) -> Effect:
+    system, baseline = (_values(one, arm, outcomes) for arm in ARMS)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = estimate(np.log(system / baseline))
     record = outcomes[one.job(ARMS[0], 0)].record
     assert record is not None
     low, high = (math.exp(found.mean + sign * found.half_width) for sign in (-1, 1))
-    return Effect(math.exp(found.mean), low, high, replicates, str(record.summary["trace_source"]))
+    return Effect(math.exp(found.mean), low, high, one.replicates, str(record.summary["trace_source"]))
 
 
-def _values(one: _Comparison, arm: str, outcomes: Mapping[tuple[str, ...], Outcome], replicates: int) -> Floats:
+def _values(one: _Comparison, arm: str, outcomes: Mapping[tuple[str, ...], Outcome]) -> Floats:
     values = []
-    for replicate in range(replicates):
+    for replicate in range(one.replicates):
         outcome = outcomes[one.job(arm, replicate)]
         where = f"{one.claim.name}, {one.kind}, {arm}"
         if outcome.record is None:

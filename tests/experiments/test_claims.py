@@ -208,6 +208,7 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     assert tested.effect.factor > 1
     assert tested.effect.low <= tested.effect.factor <= tested.effect.high
     assert tested.effect.replicates == 3
+    assert {one.replicates for one in (*tested.sensitivity.values(), *tested.common.values())} == {2}
     assert set(tested.sensitivity) == {"a slower load"}
     assert set(tested.common) == {"synthetic"}
     records = sorted((tmp_path / "results").rglob("*.json"))
