@@ -74,8 +74,8 @@ def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[s
     replicates = common.fast_replicates if is_fast else common.replicates
     yield (
         f"× f: the system's figure is f times the baseline's, the geometric mean over {replicates} replicates and its"
-        f" 95 % interval; over {common.fast_replicates} in the columns on the right and where something is chosen otherwise."
-        " Off by: the factor between that and what is claimed, or the nearer end of the range."
+        f" 95 % interval; over {common.fast_replicates} in the columns on the right and where something is chosen"
+        " otherwise. Off by: the factor between that and what is claimed, or the nearer end of the range."
     )
     yield (
         "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
