@@ -53,8 +53,6 @@ class Claim:
 
     def __post_init__(self) -> None:
         where = f"{self.name}.yaml"
-        if self.published and self.sensitivity:
-            raise InputError(f"{where}: sensitivity is for regimes that are not published")
         for name in ("arms", "common"):
             arms = getattr(self, name)
             if arms and set(arms) != set(ARMS):

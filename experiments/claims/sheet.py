@@ -112,15 +112,15 @@ def _former(rows: Sequence[Finding], common: Common) -> str:
 
 def _remarks(one: Finding) -> Iterator[str]:
     claim = one.claim
-    told = "Published" if claim.published else "Chosen here"
-    said = [f"{claim.system}, {claim.text}: {claim.source}. {told}: {claim.class_reason}"]
+    told = "counts as published" if claim.published else "was chosen here"
+    said = [f"{claim.system}, {claim.text} ({claim.source}): the regime {told}. {claim.class_reason}"]
     if claim.lengths:
-        said.append(f"Lengths: {claim.lengths['source']}.")
+        said.append(f"The lengths have the figures of {claim.lengths['source']}.")
     if claim.chosen:
-        said.append(f"What had to be chosen: {'; '.join(claim.chosen)}.")
+        said.append(f"What had to be chosen is this: {'; '.join(claim.chosen)}.")
     if one.sensitivity:
-        others = "; ".join(f"{what} {_effect(effect)}" for what, effect in one.sensitivity.items())
-        said.append(f"With {others}.")
+        others = "; ".join(f"{_effect(effect)} with {what}" for what, effect in one.sensitivity.items())
+        said.append(f"The factor is {others}.")
     said.extend(claim.found)
     said.append(_changes(claim))
     yield " ".join(said)
@@ -131,7 +131,7 @@ def _changes(claim: Claim) -> str:
         return "The row has not changed since its first result."
     times = {1: "once", 2: "twice"}.get(len(claim.changed), f"{len(claim.changed)} times")
     numbered = (f"({number}) {change}" for number, change in enumerate(claim.changed, 1))
-    return f"Changed {times} after a result was seen: {' '.join(numbered)}"
+    return f"It was changed {times} after a result had been seen: {' '.join(numbered)}"
 
 
 def as_csv(rows: Sequence[Finding], common: Common) -> str:

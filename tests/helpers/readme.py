@@ -1,8 +1,9 @@
 """The README and the pages of docs/ for users as data: example files, commands, and the output that they show.
 
 `python -m tests.helpers.readme` puts what the commands of SHOWN print into the pages that show it, and a picture of the
-default run into docs/; `python -m tests.helpers.readme show` that one alone. With the words `claims DIR` it puts what
-`experiments.claims` wrote to DIR into docs/claims.md, and ten of its rows into the README.
+default run into docs/; `python -m tests.helpers.readme show` that one alone. With the words `claims DIR ...` it puts
+what `experiments.claims` wrote to each DIR into docs/claims.md, one table after the other, and ten rows of the first
+into the README.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -103,19 +105,21 @@ def refresh(*names: str) -> None:
         _draw()
 
 
-def put_claims(directory: Path) -> None:
-    """Put the claims table with all that was chosen and found into docs/, and ten of its rows into the README."""
-    whole = (directory / "claims.md").read_text()
-    _write(CLAIMS, whole)
-    _put(README, "claims", ten_claims(whole))
+def put_claims(directories: Sequence[Path]) -> None:
+    """Put claims tables with all that was chosen and found into docs/, and ten rows of the first into the README."""
+    tables = [(directory / "claims.md").read_text() for directory in directories]
+    _write(CLAIMS, "\n".join(tables))
+    _put(README, "claims", ten_claims(tables[0]))
 
 
 def ten_claims(whole: str) -> str:
-    """Of the claims table the first row of each system, the first ten of them, without what is compared elsewhere."""
-    lines = [line for line in whole.splitlines() if line.startswith("|")]
+    """Ten rows of the first claims table, of as many systems as there are, without what is compared elsewhere."""
+    first = re.split(r"^- ", whole, maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in first.splitlines() if line.startswith("|")]
     rows = [line for line in lines[2:] if not line.startswith("| *")]
-    firsts = {row.split(" | ")[0]: row for row in reversed(rows)}
-    shown = [*lines[:2], *[row for row in rows if row in firsts.values()][:10]]
+    firsts = {row.split(" | ")[0]: row for row in reversed(rows)}.values()
+    chosen = sorted(rows, key=lambda row: row not in firsts)[:10]  # a system's further rows after all first ones
+    shown = [*lines[:2], *[row for row in rows if row in chosen]]
     return "".join(f"{'|'.join(line.split('|')[:7])}|\n" for line in shown)
 
 
@@ -140,6 +144,6 @@ def _write(path: Path, text: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["claims"]:
-        put_claims(Path(sys.argv[2]))
+        put_claims([Path(word) for word in sys.argv[2:]])
     else:
         refresh(*(sys.argv[1:] or SHOWN))
