@@ -53,6 +53,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         where = f"{self.name}.yaml"
+        for name in ("chosen", "found", "changed"):
+            if not all(isinstance(one, str) for one in getattr(self, name)):
+                raise InputError(f"{where}: {name} must be a list of texts; one with a colon in it needs quotes")
         for name in ("arms", "common"):
             arms = getattr(self, name)
             if arms and set(arms) != set(ARMS):

@@ -124,6 +124,7 @@ def test_the_former_rule_is_that_of_logarithms() -> None:
         ({"claimed": [0.5, 2.0]}, ["claimed", "factor"]),
         ({"claimed": -2.0}, ["claimed", "factor"]),
         ({"arms": {"system": []}}, ["arms", "system and baseline"]),
+        ({"chosen": ["the rate", {"and this": "the limit"}]}, ["chosen", "needs quotes"]),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(changes: dict[str, Any], words: list[str]) -> None:
