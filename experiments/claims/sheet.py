@@ -22,16 +22,17 @@ def verdict_of(tested: Finding, common: Common) -> str:
 
 def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
     """One row a claim; published regimes first."""
+    traces = _traces(rows, common)
     parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
     sections = []
     for heading, published in parts:
-        own = tuple(_row(one, common) for one in rows if one.claim.published == published)
+        own = tuple(_row(one, common, traces) for one in rows if one.claim.published == published)
         if own:
             sections.append(Section(heading, own))
     return Sheet(
         title="What papers claim, and what the simulator shows",
         row_headings=("system", "claim"),
-        columns=("claimed", "simulated", "off by", "verdict", "former rule", *common.traces),
+        columns=("claimed", "simulated", "off by", "verdict", "former rule", *traces),
         sections=tuple(sections),
         best="",
         notes=tuple(_notes(rows, common, is_fast)),
@@ -39,7 +40,12 @@ def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
     )
 
 
-def _row(one: Finding, common: Common) -> tuple[tuple[str, ...], tuple[Text, ...]]:
+def _traces(rows: Sequence[Finding], common: Common) -> list[str]:
+    """Those of the common regime in which something was compared."""
+    return [trace for trace in common.traces if any(trace in one.common for one in rows)]
+
+
+def _row(one: Finding, common: Common, traces: Sequence[str]) -> tuple[tuple[str, ...], tuple[Text, ...]]:
     claim, factor = one.claim, one.effect.factor
     said, off = verdict_of(one, common), off_by(claim, factor)
     cells = (
@@ -48,7 +54,7 @@ def _row(one: Finding, common: Common) -> tuple[tuple[str, ...], tuple[Text, ...
         Text(f"{off:.2f}" if math.isfinite(off) else _NONE),
         Text(said, is_bold=said == PASS or (said == SIGN and not claim.published)),
         Text(former_verdict(claim, factor, common.former_tolerance)),
-        *(Text(_effect(one.common[trace]) if trace in one.common else _NONE) for trace in common.traces),
+        *(Text(_effect(one.common[trace]) if trace in one.common else _NONE) for trace in traces),
     )
     return (claim.system, claim.text), cells
 
@@ -74,8 +80,7 @@ def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[s
     replicates = common.fast_replicates if is_fast else common.replicates
     yield (
         f"× f: the system's figure is f times the baseline's, the geometric mean over {replicates} replicates and its"
-        f" 95 % interval; over {common.fast_replicates} in the columns on the right and where something is chosen"
-        " otherwise. Off by: the factor between that and what is claimed, or the nearer end of the range."
+        " 95 % interval. Off by: the factor between that and what is claimed, or the nearer end of the range."
     )
     yield (
         "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
@@ -85,7 +90,11 @@ def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[s
     yield f"By this rule {_count(rows, common)}"
     former = f"|ln simulated / ln claimed − 1| of at most {common.former_tolerance:g}"
     yield f"Former rule: {former}; {_former(rows, common)}."
-    yield f"Right of the verdicts: {common.metric} of the same systems with {' '.join(common.settings)}."
+    if _traces(rows, common):
+        regime = f"{common.metric} of the same systems with {' '.join(common.settings)}"
+        yield f"Right of the verdicts: {regime}; {common.fast_replicates} replicates."
+    if any(one.sensitivity for one in rows):
+        yield f"Where something is chosen otherwise there are {common.fast_replicates} replicates."
     if any(one.effect.source == "twin" for one in rows):
         yield "† on a twin, not the real trace."
     if is_fast:

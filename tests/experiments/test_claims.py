@@ -188,6 +188,24 @@ def test_only_refuses_a_name_that_no_claim_has(capsys: pytest.CaptureFixture[str
     assert error.count("\n") == 1
 
 
+def test_own_leaves_out_what_is_shown_beside_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Claim] = []
+
+    def record(claims: list[Claim], *_: Any) -> list[Any]:
+        asked.extend(claims)
+        raise InputError("enough")
+
+    monkeypatch.setattr("experiments.claims.run.put_to_test", record)
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["--only", "ares/tpot", *out]) == main(["--own", "--only", "ares/tpot", *out]) == 2
+    whole, own = asked
+    assert whole.sensitivity
+    assert whole.common_arms
+    assert not own.sensitivity
+    assert not own.common_arms
+    assert own.settings == whole.settings
+
+
 def test_names_are_in_the_order_of_the_table() -> None:
     """That of README and docs/claims.md, in which EAGLE-3 comes before EAGLE."""
     names = claim_names()
