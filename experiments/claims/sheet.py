@@ -30,7 +30,7 @@ def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
         if own:
             sections.append(Section(heading, own))
     return Sheet(
-        title="What papers claim, and what the simulator shows",
+        title="What papers claim, and what the simulator shows" + (" (fast mode)" if is_fast else ""),
         row_headings=("system", "claim"),
         columns=("claimed", "simulated", "off by", "verdict", "former rule", *traces),
         sections=tuple(sections),
