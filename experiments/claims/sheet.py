@@ -124,7 +124,7 @@ def _remarks(one: Finding) -> Iterator[str]:
     told = "counts as published" if claim.published else "was chosen here"
     said = [f"{claim.system}, {claim.text} ({claim.source}): the regime {told}. {claim.class_reason}"]
     if claim.lengths:
-        said.append(f"The lengths have the figures of {claim.lengths['source']}.")
+        said.append(f"Its lengths have the figures that stand here: {claim.lengths['source']}.")
     if claim.chosen:
         said.append(f"What had to be chosen is this: {'; '.join(claim.chosen)}.")
     if one.sensitivity:
