@@ -20,6 +20,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("timing=roofline", "cluster.pp=2", "engine/speculation=draft")),
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}",)),
+    (Goodput(), ("policy=static",)),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
 
