@@ -320,6 +320,13 @@ SAME_MACHINE = {
         "policy=distserve timing=distserve model=opt_13b gpu=a100 trace=azure_conv trace.max_input_tokens=1500 "
         "engine/kv_compression=cachegen " + _TWIN
     ),
+    "vllm_2023_served": Golden(
+        _MEASURED + "timing=vllm_2023_served model=opt_13b gpu=a100 trace.max_input_tokens=1500"
+    ),
+    "distserve_served": Golden(
+        "policy=distserve timing=distserve_served model=opt_13b gpu=a100 trace=azure_conv trace.max_input_tokens=1500 "
+        + _TWIN
+    ),
     "splitwise_times": Golden(
         "policy=splitwise timing=splitwise model=bloom_176b cluster.tp=8 engine.kv_tokens=89238 trace=azure_conv "
         + _TWIN
