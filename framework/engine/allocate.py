@@ -35,6 +35,7 @@ from framework.timing.table import Timing, stack
 from framework.workload import Load, Workload
 
 _LOG_ROWS = 1 << 17
+_CACHE_LINE = 64  # bytes
 _UNBOUNDED = 1 << 40  # tokens
 _TREES = ROLE_CHANGE + 1  # one for each kind of event that an instance has
 
@@ -79,6 +80,7 @@ def allocate(
     step = np.zeros(size, STEP)
     step["next_finish"] = np.iinfo(np.int64).max
     step["leaping_index"] = -1
+    step_log, token_log = _logs(rows)
     return Memory(
         options=options,
         sim=sim,
@@ -94,8 +96,8 @@ def allocate(
         channels=np.zeros(min(size * size, count) if cluster.link.sharing == "fair" else 0, CHANNEL),
         times=np.full(_TREES * int(options["tree_leaves"][0]), np.inf),
         lists=lists,
-        step_log=np.empty(rows, STEP_LOG),  # read as far as it is written, as the next one
-        token_log=np.empty(rows, TOKEN_LOG),
+        step_log=step_log,
+        token_log=token_log,
         timing_rows=tables.rows,
         timing_data=np.concatenate([tables.data, engine.sharing.slowdowns().ravel()]),
     )
@@ -303,6 +305,23 @@ def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void
     return requests
 
 
+def _logs(rows: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """The step log and the token log, which are read as far as they are written.
+
+    In one piece: the allocator of C hands memory back to the system, which gives it page by page, once there is more
+    than twice its largest piece; from one run to the next it shall not.
+    """
+    room, steps = np.empty(rows * (STEP_LOG.itemsize + TOKEN_LOG.itemsize), np.uint8), rows * STEP_LOG.itemsize
+    return room[:steps].view(STEP_LOG), room[steps:].view(TOKEN_LOG)
+
+
+def _aligned(rows: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Room for so many records, the first of which begins a line of the cache."""
+    room = np.empty(rows * dtype.itemsize + _CACHE_LINE, np.uint8)
+    begin = -room.ctypes.data % _CACHE_LINE
+    return room[begin:][: rows * dtype.itemsize].view(dtype)
+
+
 def _alike(count: int) -> NDArray[np.void]:
     """So many requests of which nothing is known, each the first of its session."""
     one = np.zeros(1, REQUEST)
@@ -313,6 +332,6 @@ def _alike(count: int) -> NDArray[np.void]:
         one[name] = -1
     for name in ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
         one[name] = np.nan
-    requests = np.empty(count, REQUEST)
+    requests = _aligned(count, REQUEST)
     requests.view(np.int64).reshape(count, -1)[:] = one.view(np.int64)  # numpy copies records field by field
     return requests

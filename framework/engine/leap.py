@@ -97,17 +97,37 @@ def _grow(s: State, i: int, begun: int) -> None:
     blocks, taken_s = 0, 0.0
     if inst.reserve_blocks == 0:
         phase = (inst.decode_steps - step.done + step.grown) % block
-        for j in range(min(count, block)):
-            growing = s.lists[inst.growth_at + phase]
-            if growing > 0:
-                rounds = (count - j - 1) // block + 1
-                blocks += growing * rounds
-                taken_s += growing * boundaries_s(s, i, step.grown + j, block, rounds)
-            phase += 1
-            if phase == block:
-                phase = 0
+        if count <= block:
+            blocks, taken_s = _grown_once(s, i, phase, count)
+        else:
+            for j in range(block):
+                growing = s.lists[inst.growth_at + phase]
+                if growing > 0:
+                    rounds = (count - j - 1) // block + 1
+                    blocks += growing * rounds
+                    taken_s += growing * boundaries_s(s, i, step.grown + j, block, rounds)
+                phase += 1
+                if phase == block:
+                    phase = 0
     allocate_noted(s, i, blocks, taken_s)
     step.grown = begun
+
+
+@inner
+def _grown_once(s: State, i: int, phase: int, count: int) -> tuple[int, float]:
+    """The blocks that i's leap takes in its next `count` steps, no more than a block has tokens, and the sum of the
+    times at which it does; as the sums of `boundary_s` of one number after the other, in integers."""
+    inst, step = s.instances[i], s.step[i]
+    blocks, numbers, pairs = 0, 0, 0
+    for number in range(step.grown, step.grown + count):
+        growing = s.lists[inst.growth_at + phase]
+        blocks += growing
+        numbers += growing * number
+        pairs += growing * (number * (number - 1) // 2)
+        phase += 1
+        if phase == s.options.block_tokens:
+            phase = 0
+    return blocks, blocks * step.start_s + (numbers * step.first_s + step.increment_s * pairs)
 
 
 @inner

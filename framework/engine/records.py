@@ -16,71 +16,70 @@ def record(*fields: tuple[str, str]) -> np.dtype[np.void]:
 
 
 REQUEST = record(
-    # What arrives.
-    ("arrival_s", "f8"),  # time at which the scheduler first sees it; NaN before
-    ("think_s", "f8"),  # seconds between the end of its session's turn before and its own arrival
+    # 64 bytes that the cache brings at once: where it is, and where it waits.
+    ("event_s", "f8"),  # time of its one pending event: arrival of a later turn, or end of a copy
+    ("key", "f8"),  # its sort key in the waiting queue, smallest first
+    ("queue_number", "i8"),  # order among equal keys
     ("input_tokens", "i8"),  # tokens of its prompt
-    ("session", "i8"),  # number of its session, -1: it has none
-    ("turn", "i4"),  # its place in the session, from 0
-    ("priority", "i4"),  # as the trace has it, the larger the more urgent
-    ("slo_class", "i4"),  # number of its class of SLOs, in sorted order of their names
+    ("next", "i4"),  # next request of the one list that it is in
+    ("child", "i4"),  # first child in the heap of its waiting queue
+    ("heap_index", "i4"),  # place of that event in its heap, -1: none is pending
+    ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
+    ("followed_by", "i4"),  # the next turn of its session, -1: none
+    ("reason", "i2"),  # why it was rejected or failed: an index into the run's reasons, 0: it was not
+    ("state", "i1"),  # one of the request states in framework.codes
+    ("migration", "i1"),  # NOT_MIGRATING, COPYING or COPIED
     ("follows", "b1"),  # 1: it arrives when another request has ended, of its session or of its client
     ("opens", "b1"),  # 1: it is the first of its session
     ("taken_in", "b1"),  # 1: it has passed the front end
-    ("followed_by", "i4"),  # the next turn of its session, -1: none
-    # Where it is.
-    ("state", "i1"),  # one of the request states in framework.codes
-    ("reason", "i2"),  # why it was rejected or failed: an index into the run's reasons, 0: it was not
-    ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
-    ("destination", "i4"),  # target of its transfer or migration, -1: none
-    ("rank", "i4"),  # its data-parallel rank on that instance, where ranks are told apart
-    ("migration", "i1"),  # NOT_MIGRATING, COPYING or COPIED
-    ("event_s", "f8"),  # time of its one pending event: arrival of a later turn, or end of a copy
-    ("heap_index", "i4"),  # place of that event in its heap, -1: none is pending
-    ("key", "f8"),  # its sort key in the waiting queue, smallest first
-    ("queue_number", "i8"),  # order among equal keys
-    ("admission", "i8"),  # number of its admission: the largest is preempted first
-    ("next", "i4"),  # next request of the one list that it is in
-    ("child", "i4"),  # first child in the heap of its waiting queue
-    # Its copy, while its bytes share links with others.
-    ("channel", "i4"),  # channel that they flow through, -1: they do not, or not any more
-    ("previous", "i4"),  # request of that channel that ends before it
-    ("sent_until", "f8"),  # bytes of that channel with which all of its own have been sent
-    ("complete_s", "f8"),  # time before which its last byte cannot have come
-    ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
-    # How far it is.
-    ("emitted", "i8"),  # output tokens emitted as of its last change of state (while it decodes: see `offset`)
+    ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
+    ("unstamped", "b1"),  # 1: its first token is stamped at the end of its next decode step
+    ("waits", "b1"),  # 1: it decodes, and the step that is being formed has no tokens left for it
+    # 64 more: how far it is.
     ("prefill_until", "i8"),  # tokens to prefill: prompt and emitted ones when it was queued, or up to its split
     ("prefilled", "i8"),  # of these, the tokens that are prefilled or were found in the prefix cache
     ("split", "i8"),  # token before which it is routed again, 0: none, or it has been passed
     ("kv", "i8"),  # KV tokens held; while it prefills, those that it has blocks for (while it decodes: see `offset`)
     ("offset", "i8"),  # while it decodes: its KV tokens are offset + decode_steps of its instance
-    ("accepted", "i8"),  # drafts that its last decode step accepted, where it decodes
     ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
-    ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
-    # Its prefix.
-    ("hash_at", "i8"),  # where the names of its trace blocks begin, less the run's `hash_at`
-    ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
-    ("registered", "i4"),  # of these, the blocks that its present instance has looked at
-    ("shared", "i4"),  # of these, the blocks that it references in the cache
-    ("shared_there", "i4"),  # leading ones that it references where its KV is being copied to
-    ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
-    ("fetched_from", "i4"),  # first trace block that the running fetch of its prefix brings
-    ("fetched_to", "i4"),  # block behind the last one
-    # What results tell of it; NaN or -1 where it has not happened.
-    ("unstamped", "b1"),  # 1: its first token is stamped at the end of its next decode step
-    ("waits", "b1"),  # 1: it decodes, and the step that is being formed has no tokens left for it
+    ("admission", "i8"),  # number of its admission: the largest is preempted first
     ("previous_token_s", "f8"),  # time of the last token before its present stay on an instance
-    ("prefill_instance", "i4"),  # where it was first admitted
-    ("decode_instance", "i4"),  # where it last began to decode
+    # 64 more: what results tell of it, in their order; NaN or -1 where it has not happened.
+    ("arrival_s", "f8"),  # time at which the scheduler first sees it; NaN before
     ("start_s", "f8"),  # time of its first admission
     ("prefill_end_s", "f8"),  # time at which its prompt was computed
     ("first_token_s", "f8"),  # time of its first token
     ("transfer_end_s", "f8"),  # time at which its KV arrived from the prefill instance
     ("end_s", "f8"),  # time at which it finished, was rejected or failed
+    ("emitted", "i8"),  # output tokens emitted as of its last change of state (while it decodes: see `offset`)
     ("cached_tokens", "i8"),  # prompt tokens found in the prefix cache at its first admission
+    # 64 more: its prefix, and where it was.
+    ("hash_at", "i8"),  # where the names of its trace blocks begin, less the run's `hash_at`
+    ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
+    ("registered", "i4"),  # of these, the blocks that its present instance has looked at
+    ("shared", "i4"),  # of these, the blocks that it references in the cache
+    ("shared_there", "i4"),  # leading ones that it references where its KV is being copied to
+    ("fetched_from", "i4"),  # first trace block that the running fetch of its prefix brings
+    ("fetched_to", "i4"),  # block behind the last one
+    ("prefill_instance", "i4"),  # where it was first admitted
+    ("decode_instance", "i4"),  # where it last began to decode
     ("preemptions", "i4"),  # how often it was preempted
     ("migrations", "i4"),  # how often it was handed over while it decoded, or at a split
+    ("destination", "i4"),  # target of its transfer or migration, -1: none
+    ("rank", "i4"),  # its data-parallel rank on that instance, where ranks are told apart
+    ("accepted", "i4"),  # drafts that its last decode step accepted, where it decodes
+    ("turn", "i4"),  # its place in the session, from 0
+    # 64 more, which few requests need: its session, its classes, and its copy while its bytes share links with others.
+    ("session", "i8"),  # number of its session, -1: it has none
+    ("think_s", "f8"),  # seconds between the end of its session's turn before and its own arrival
+    ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
+    ("sent_until", "f8"),  # bytes of that channel with which all of its own have been sent
+    ("complete_s", "f8"),  # time before which its last byte cannot have come
+    ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
+    ("channel", "i4"),  # channel that they flow through, -1: they do not, or not any more
+    ("previous", "i4"),  # request of that channel that ends before it
+    ("priority", "i4"),  # as the trace has it, the larger the more urgent
+    ("slo_class", "i4"),  # number of its class of SLOs, in sorted order of their names
 )
 
 INSTANCE = record(
