@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of all tests, let a second worker import the modules from the last one on.
+
+    What pytest rewrites of a module takes longer than the import: of two workers one does it, the other reads it.
+    """
+    whole = session.config.args == session.config.getini("testpaths")
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw1" or not whole:
+        return
+    for path in sorted((ROOT / "tests").rglob("test_*.py"), reverse=True):
+        folder = path.parent
+        while (folder / "__init__.py").exists():
+            folder = folder.parent
+        sys.path.insert(0, str(folder))  # as pytest does, which will tell of what cannot be imported
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(folder).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

@@ -40,6 +40,8 @@ from framework.engine.reference.state import Instance, Request
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
 from tests.helpers.families import BROAD
+from tests.helpers.rulers import Note
+from tests.helpers.scenarios import Scenario
 
 MODULES: tuple[Any, ...] = (
     *(arrivals, cache, duration, forming, kv, links, loop, prefixes, roles, running_list, scheduling, step_end),
@@ -530,19 +532,40 @@ _SHARES = {"scenarios": 15, "crowded": 37, "severed": 53, "sharing": 53, "shared
 _SHARES |= {"doubled": 30, "fetching": 39, "moving": 107, "early": 53}
 
 
-def reached(runs: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+Counts = Callable[[str, int], Counter[str]]
+
+
+def seeds_of(runs: int) -> Iterator[tuple[str, int]]:
+    """The family and the seed of each of so many runs."""
+    whole = sum(_SHARES.values())
+    for family in BROAD:
+        for seed in range(-(-_SHARES[family] * runs // whole)):
+            yield family, seed
+
+
+def counted(scenario: Scenario, counts: Counter[str]) -> tuple[Simulation, list[Note]]:
+    """The run in the plain engine, as `run_reference` gives it; how often each thing happened is added to `counts`."""
+    with watched(counts):
+        simulation, notes = run_reference(scenario)
+    counts["arrived together"] += _together(simulation)
+    counts["copies that share a link"] = sum(counts[name] for name in _SHARED)
+    counts["cut"] = counts["cut in its prompt"] + counts["cut in its output"]
+    return simulation, notes
+
+
+def counts_of(family: str, seed: int) -> Counter[str]:
+    """How often each thing happened in one run."""
+    counts: Counter[str] = Counter()
+    counted(drawn(family, seed), counts)
+    return counts
+
+
+def reached(runs: int, counts_of: Counts = counts_of) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     """How often each thing happened over so many runs, and in how many each two mechanisms were at work."""
     total: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
-    whole = sum(_SHARES.values())
-    drawn_runs = [(name, seed) for name in BROAD for seed in range(-(-_SHARES[name] * runs // whole))]
-    for family, seed in drawn_runs:
-        counts: Counter[str] = Counter()
-        with watched(counts):
-            simulation, _ = run_reference(drawn(family, seed))
-        counts["arrived together"] += _together(simulation)
-        counts["copies that share a link"] = sum(counts[name] for name in _SHARED)
-        counts["cut"] = counts["cut in its prompt"] + counts["cut in its output"]
+    for family, seed in seeds_of(runs):
+        counts = counts_of(family, seed)
         total.update(counts)
         at_work = [name for name, event in MECHANISMS.items() if counts[event]]
         pairs.update(itertools.combinations(at_work, 2))

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from tests.helpers.kept_counts import RUNS, KeptCounts
 from tests.reach import MECHANISMS, is_excluded, reached
 
-RUNS = 500
 FLOOR = 20
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),
@@ -55,8 +55,8 @@ EVENTS = (
 
 
 @pytest.fixture(scope="module")
-def table() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    return reached(RUNS)
+def table(kept_counts: KeptCounts) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    return reached(RUNS, kept_counts.counts_of)
 
 
 def test_what_can_happen_happens(table: tuple[dict[str, int], dict[tuple[str, str], int]]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from bisect import bisect_right
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -116,10 +118,13 @@ def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[
     ends = zip(transfers[::2], transfers[1::2], strict=True)
     kept = [event for s, f in ends if s["ts"] >= from_s * 1e6 and f["ts"] < to_s * 1e6 for event in (s, f)]
     assert [event for event in shown if event["name"] == "transfer"] == kept
-    for name in ("batch", "context"):
-        for event in (event for event in shown if event["name"] == name):
-            before = [e for e in whole if e["name"] == name and e["pid"] == event["pid"] and e["ts"] <= event["ts"]]
-            assert before[-1]["args"] == event["args"]
+    counted: dict[tuple[str, int], list[tuple[float, Any]]] = {}
+    for event in whole:
+        if event["name"] in ("batch", "context"):
+            counted.setdefault((event["name"], event["pid"]), []).append((event["ts"], event["args"]))
+    for event in (event for event in shown if event["name"] in ("batch", "context")):
+        series = counted[event["name"], event["pid"]]
+        assert series[bisect_right(series, event["ts"], key=itemgetter(0)) - 1][1] == event["args"]
     assert (share[0] > 1) == (not any(event["ph"] in "XCsf" for event in shown))
     assert (share == (0.0, 1.1)) == (shown == whole)
 
