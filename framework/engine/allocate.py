@@ -112,6 +112,7 @@ def _set_options(
     options["max_context"] = model.max_context
     options["block_tokens"] = engine.block_tokens
     options["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
+    options["recomputes_there"] = engine.recompute == "there"
     options["least_urgent"] = engine.victim == "least_urgent"
     options["asynchronous"] = engine.asynchronous
     options["admission_wait_steps"] = engine.admission_wait_steps

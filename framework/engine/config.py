@@ -31,6 +31,7 @@ __all__ = [
 
 Preemption = Literal["recompute", "swap"]
 PrefixUnit = Literal["trace", "engine"]
+Recompute = Literal["there", "routed"]
 Victim = Literal["latest", "least_urgent"]
 StepOrder = Literal["decodes_first", "admission"]
 AdmissionRoom = Literal["prompt", "chunk"]
@@ -40,6 +41,7 @@ Implementation = Literal["compiled", "reference"]
 
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
 PREFIX_UNITS: tuple[str, ...] = ("trace", "engine")
+RECOMPUTES: tuple[str, ...] = ("there", "routed")
 VICTIMS: tuple[str, ...] = ("latest", "least_urgent")
 STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
 ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
@@ -53,8 +55,9 @@ class EngineConfig:
     """How instances form steps and hold KV.
 
     `token_budget`: tokens of one step; `max_batch`: sequences on an instance at once; `block_tokens`: tokens of a KV
-    block; `preemption`: what happens to a victim's KV; `victim`: who was admitted last, or would be the last of a
-    queue; `prefix_cache`: keep and share the KV of equal prefixes;
+    block; `preemption`: what happens to a victim's KV; `recompute`: one that has emitted tokens is computed again, and
+    decodes on, where it was preempted, or where the policy routes it; `victim`: who was admitted last, or would be the
+    last of a queue; `prefix_cache`: keep and share the KV of equal prefixes;
     `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
     (above `prefix_stores`, which keep whole ones, always the former);
     `watermark`: fraction of blocks that admissions leave free; `idle_watermark`: also where nothing runs;
@@ -79,6 +82,7 @@ class EngineConfig:
     max_batch: int = 256
     block_tokens: int = 16
     preemption: Preemption = "recompute"
+    recompute: Recompute = "there"
     victim: Victim = "latest"
     prefix_cache: bool = False
     prefix_unit: PrefixUnit = "trace"
@@ -114,6 +118,7 @@ class EngineConfig:
                 require_count(f"engine.{name}", getattr(self, name))
         require_choice("engine.preemption", self.preemption, PREEMPTIONS)
         require_choice("engine.batching", self.batching, BATCHINGS)
+        require_choice("engine.recompute", self.recompute, RECOMPUTES)
         require_choice("engine.victim", self.victim, VICTIMS)
         require_choice("engine.step_order", self.step_order, STEP_ORDERS)
         require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)

@@ -19,7 +19,7 @@ from framework.engine.mechanisms.pausing import resume
 from framework.engine.mechanisms.sm_sharing import streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import append, queue_pop
-from framework.engine.requests import remove_prefilling, remove_running
+from framework.engine.requests import goes_on_there, remove_prefilling, remove_running
 from framework.engine.state import State
 from framework.engine.transfers import call_back, withdraw_transfer
 
@@ -28,11 +28,24 @@ from framework.engine.transfers import call_back, withdraw_transfer
 def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
     """Whether i has no work left of these phases, that on its way here included, and no KV where it may keep none."""
     inst = s.instances[i]
-    if phases & PREFILL and (inst.queued_tokens > 0 or streaming(s, i)):
+    again = _tokens_again(s, i)
+    if phases & PREFILL and (inst.queued_tokens > again or streaming(s, i)):
         return False
-    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped > 0:
+    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped + again > 0:
         return False
     return not keeps_no_kv or available(s, i) == inst.total_blocks
+
+
+@inner
+def _tokens_again(s: State, i: int) -> int:
+    """Tokens that lack prefill of requests which go on decoding on i after it."""
+    inst = s.instances[i]
+    tokens = inst.recompute_tokens
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        if goes_on_there(s, r):
+            tokens += s.requests[r].prefill_until - s.requests[r].prefilled
+    return tokens
 
 
 @inner
@@ -117,6 +130,7 @@ def _drop_own(s: State, i: int) -> None:
         r = queue_pop(s, i)
         inst.queued -= 1
         inst.queued_tokens -= s.requests[r].prefill_until
+    inst.recompute_tokens = 0
     while inst.prefilling > 0:
         r = s.lists[inst.prefilling_at]
         remove_prefilling(s, i, r)

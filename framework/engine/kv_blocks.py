@@ -73,6 +73,8 @@ def seats(s: State, i: int) -> int:
 
 @inner
 def has_room(s: State, i: int, blocks: int) -> bool:
-    """Whether KV of `blocks` blocks and its request may come to i."""
+    """Whether KV of `blocks` blocks and its request may come to i: those that were preempted there come first."""
     inst = s.instances[i]
+    if unlikely(inst.recompute_tokens > 0):
+        return False
     return seats(s, i) < inst.max_batch and available(s, i) - blocks >= watermark_of(s, i)

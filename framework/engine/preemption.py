@@ -11,7 +11,14 @@ from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.speculation import kv_of_next_step
 from framework.engine.queues import append, is_before
-from framework.engine.requests import end_request, queue_again, remove_prefilling, remove_running, start_decoding
+from framework.engine.requests import (
+    end_request,
+    goes_on_there,
+    queue_again,
+    remove_prefilling,
+    remove_running,
+    start_decoding,
+)
 from framework.engine.state import State
 from framework.policy.hooks import ROUTE_PREFILL
 
@@ -73,7 +80,7 @@ def preempt(s: State, i: int, r: int) -> None:
         inst.swapped += 1
         return
     target = i
-    if inst.role & PREFILL == 0:
+    if inst.role & PREFILL == 0 and not goes_on_there(s, r):
         q.state = WAITING
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:

@@ -228,6 +228,8 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     if left - blocks_of(s, i, needed) + shared < watermark_of(s, i):
         return 0
     queue_pop(s, i)
+    if unlikely(inst.recompute_tokens > 0) and q.emitted > 0:
+        inst.recompute_tokens -= q.prefill_until
     reference_prefix(s, i, r, run)
     q.kv = kv
     allocate(s, i, blocks_of(s, i, q.kv) - shared)

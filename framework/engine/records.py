@@ -152,6 +152,7 @@ INSTANCE = record(
     ("reserve_blocks", "i8"),  # blocks of every request, whatever its tokens; 0: blocks follow the tokens
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("queued_tokens", "i8"),  # tokens that lack prefill
+    ("recompute_tokens", "i8"),  # of these, tokens of waiting requests that were preempted here while they decoded
     ("incoming_kv_tokens", "i8"),  # KV tokens on their way here
     ("kv_tokens", "i8"),  # KV tokens held
     ("decode_kv", "i8"),  # of these, the KV tokens of decoding requests

@@ -258,5 +258,13 @@ def queue_again(s: State, i: int, r: int) -> None:
         q.key = -np.inf
         q.queue_number = -s.sim.preemptions
     _count_waiting(s, i, r)
+    if unlikely(goes_on_there(s, r)):
+        s.instances[i].recompute_tokens += q.prefill_until
     queue_push(s, i, r)
     wake(s, i)
+
+
+@inner
+def goes_on_there(s: State, r: int) -> bool:
+    """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
+    return bool(s.options.recomputes_there and s.requests[r].emitted > 0)

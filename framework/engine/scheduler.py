@@ -30,7 +30,7 @@ from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.queues import time_of
-from framework.engine.requests import remove_running, start_decoding, start_prefilling
+from framework.engine.requests import goes_on_there, remove_running, start_decoding, start_prefilling
 from framework.engine.state import State
 from framework.engine.step import start_step
 from framework.engine.transfers import send_ahead, start_transfers
@@ -42,6 +42,7 @@ def schedule(s: State, i: int) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
     inst, step = s.instances[i], s.step[i]
     inst.preempted = False
+    barred = inst.recompute_tokens > 0
     _switch_and_join(s, i)
     if unlikely(inst.draining_role != inst.next_role):
         proceed(s, i)
@@ -76,7 +77,7 @@ def schedule(s: State, i: int) -> None:
         if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0:
             _send_prompts_ahead(s, i)
     inst.swap_bytes = 0.0
-    _look_ahead(s, i)
+    _look_ahead(s, i, barred)
 
 
 @inner
@@ -88,6 +89,8 @@ def _send_prompts_ahead(s: State, i: int) -> None:
     for j in range(inst.prefilling):
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
+        if unlikely(goes_on_there(s, r)):
+            continue
         computes_it = q.prefilled + s.lists[inst.chunk_at + j] == q.prefill_until and q.split == 0
         if computes_it and q.prefill_until >= s.options.layerwise_tokens:
             target = ask_route(s, ROUTE_DECODE, r)
@@ -104,6 +107,7 @@ def schedule_prefills(s: State, i: int) -> None:
     """While i decodes: form the next step of its prefill stream and start it. The mark stays for the decode stream."""
     inst = s.instances[i]
     inst.preempted = False
+    barred = inst.recompute_tokens > 0
     catch_up_one(s, i)
     if inst.changed:
         ask_batching(s, i)
@@ -111,15 +115,20 @@ def schedule_prefills(s: State, i: int) -> None:
     _form_stream(s, i)
     if inst.waiting_root < 0:
         inst.admission_opens = -1
-    _look_ahead(s, i)
+    _look_ahead(s, i, barred)
 
 
 @inner
-def _look_ahead(s: State, i: int) -> None:
-    """What the forming of a step of i leaves for others, and for the step after it."""
-    if s.instances[i].preempted:
+def _look_ahead(s: State, i: int, barred: bool) -> None:
+    """What the forming of a step of i leaves for others, and for the step after it. `barred`: before it nothing could be
+    sent to i, as requests waited that were preempted there while they decoded.
+    """
+    inst = s.instances[i]
+    if inst.preempted:
         start_transfers(s, i)
         wake(s, i)
+    elif unlikely(barred) and inst.recompute_tokens == 0:
+        start_transfers(s, i)
     if unlikely(s.options.asynchronous):
         prepare_next(s, i)
 

@@ -90,6 +90,7 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
+    ("recomputes_there", "b1"),  # 1: what has emitted tokens is computed again where it was preempted, 0: as routed
     ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
     ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too

@@ -202,6 +202,8 @@ def _decode_instance(s: State, i: int, r: int) -> int:
     at_split = unlikely(q.split > 0) and q.emitted >= q.split - q.input_tokens
     if at_split:
         q.split = 0
+    elif unlikely(s.options.recomputes_there and q.emitted > 1):  # it decoded here before
+        return i
     if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
         return ask_route(s, ROUTE_DECODE, r)
     return i

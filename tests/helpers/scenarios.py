@@ -418,6 +418,7 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     engine, timing = _served(Draw(seed, len(workload), 7), exact, engine, timing)
     engine, timing = _tiled(Draw(seed, len(workload), 8), engine, timing)
     engine = _listed(Draw(seed, len(workload), 9), engine)
+    engine = replace(engine, recompute=Draw(seed, len(workload), 11).one(["there", "there", "routed"]))
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
 
 

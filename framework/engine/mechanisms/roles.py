@@ -18,8 +18,8 @@ from framework.engine.inventory import is_drained
 from framework.engine.kv_blocks import fits
 from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.prefix_cache import forget_prefixes
-from framework.engine.queues import first_due, load_changed, queue_pop, set_time, time_of
-from framework.engine.requests import end_request, enter_queue
+from framework.engine.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
+from framework.engine.requests import end_request, enter_queue, goes_on_there
 from framework.engine.state import State
 from framework.policy.hooks import ROUTE_PREFILL
 
@@ -37,8 +37,7 @@ def set_role(s: State, i: int, action: Any) -> None:
     wake(s, i)
     if inst.role & PREFILL == 0:
         take_in(s, i)
-    while inst.role & PREFILL == 0 and inst.queued > 0 and s.error.status == 0:
-        _reroute_first(s, i)
+        _reroute_queue(s, i)
 
 
 @inner
@@ -80,10 +79,27 @@ def _announce(s: State, i: int, time_s: float) -> None:
 
 
 @inner
-def _reroute_first(s: State, i: int) -> None:
-    """Queue the first of i's queue, its key and number kept, where `route_prefill` says now."""
+def _reroute_queue(s: State, i: int) -> None:
+    """Queue elsewhere, in order, those in i's queue, but not those that go on decoding on i."""
     inst = s.instances[i]
-    r = queue_pop(s, i)
+    first = last = -1
+    while inst.waiting_root >= 0 and s.error.status == 0:
+        r = queue_pop(s, i)
+        if goes_on_there(s, r):
+            first = append(s, first, last, r)
+            last = r
+        else:
+            _reroute(s, i, r)
+    while first >= 0:
+        r = first
+        first = s.requests[r].next
+        queue_push(s, i, r)
+
+
+@inner
+def _reroute(s: State, i: int, r: int) -> None:
+    """Queue r, taken out of i's queue, its key and number kept, where `route_prefill` says now."""
+    inst = s.instances[i]
     inst.queued -= 1
     inst.queued_tokens -= s.requests[r].prefill_until
     load_changed(s, i)

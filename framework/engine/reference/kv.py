@@ -101,7 +101,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)
-    if waits_here or i.role & PREFILL:
+    if waits_here or i.role & PREFILL or s.stays_to_decode(r):
         i.waiting.append(entry)
         return
     target = s.ask_route_prefill(r)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.codes import MIXED, OFF, PREFILL, ROLE_CHANGE
+from framework.codes import DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, Instance, Request
 
@@ -24,12 +24,13 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
     s.wake(i)
     if not kept & PREFILL:
         i.take_in_arrivals()
-        while i.waiting:
-            reroute(s, i, min(i.waiting))
+        for entry in sorted(i.waiting):
+            if not s.stays_to_decode(entry[2]):
+                reroute(s, i, entry)
 
 
 def reroute(s: Simulation, i: Instance, entry: tuple[float, int, Request]) -> None:
-    """Queue the first of i's queue, its key and number kept, where `route_prefill` says now."""
+    """Queue one of i's queue, its key and number kept, where `route_prefill` says now."""
     i.waiting.remove(entry)
     r = entry[2]
     target = s.ask_route_prefill(r)
@@ -39,6 +40,17 @@ def reroute(s: Simulation, i: Instance, entry: tuple[float, int, Request]) -> No
     target.queue_of_arrivals(s.options.asynchronous).append(entry)
     r.instance = target.id
     s.wake(target)
+
+
+def has_drained(s: Simulation, i: Instance) -> bool:
+    """No work left of the phases that it leaves; and if it goes off, no KV."""
+    leaves, prefills, decodes = i.draining_role & ~i.next_role, [], [*i.running, *i.joining]
+    for r in [r for _, _, r in i.waiting] + i.prefilling:
+        (decodes if s.stays_to_decode(r) else prefills).append(r)
+    decodes += i.incoming + i.reserved + i.swapped
+    if leaves & PREFILL and (prefills or i.inbox or i.coming or i.prefill_step):
+        return False
+    return not (leaves & DECODE and decodes) and (bool(i.next_role) or i.cache.used == 0)
 
 
 def proceed(s: Simulation, i: Instance) -> None:

@@ -6,7 +6,7 @@ import math
 
 from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import form_step, form_stream
-from framework.engine.reference.roles import follow_plan, proceed
+from framework.engine.reference.roles import follow_plan, has_drained, proceed
 from framework.engine.reference.running_list import form_in_order
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Instance
@@ -27,7 +27,7 @@ def take_turn(s: Simulation, i: Instance) -> None:
 
 def schedule(s: Simulation, i: Instance) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
-    i.busy = True
+    i.busy, barred = True, s.gives_way(i)
     for r in list(i.running):
         if r.migration is not None and r.migration.ready:
             switch_over(s, i, r)
@@ -40,7 +40,7 @@ def schedule(s: Simulation, i: Instance) -> None:
         else:
             start_decoding(s, i, r)
     i.joining = []
-    if i.draining_role != i.next_role and i.change_event is None and i.drained:
+    if i.draining_role != i.next_role and i.change_event is None and has_drained(s, i):
         proceed(s, i)
     ask_batching(s, i)
     i.changed = False
@@ -57,6 +57,8 @@ def schedule(s: Simulation, i: Instance) -> None:
         send_ahead(s, i, chunks)
     else:
         i.busy = False
+    if barred:
+        start_transfers(s, i)
     if s.preemptions > preempted:
         start_transfers(s, i)
         s.wake(i)
@@ -75,6 +77,7 @@ def prepare_next(s: Simulation, i: Instance) -> None:
 
 def schedule_prefills(s: Simulation, i: Instance) -> None:
     """The prefill stream alone begins: decodes are under way."""
+    barred = s.gives_way(i)
     ask_batching(s, i)
     set_admission(s, i)
     preempted = s.preemptions
@@ -83,6 +86,8 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
         form_stream(s, i, barred=False)
     if not i.waiting:
         i.admission_opens = -1
+    if barred:
+        start_transfers(s, i)
     if s.preemptions > preempted:
         start_transfers(s, i)
         s.wake(i)

@@ -168,6 +168,14 @@ class Simulation:
         """Whether the peak KV of r could ever be admitted to i."""
         return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
 
+    def stays_to_decode(self, r: Request) -> bool:
+        """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
+        return self.options.engine.recompute == "there" and r.emitted > 0
+
+    def gives_way(self, i: Instance) -> bool:
+        """Whether whoever comes to i with KV waits for those that were preempted there while they decoded."""
+        return any(self.stays_to_decode(r) for _, _, r in i.waiting)
+
     def give_admission_number(self, r: Request) -> None:
         """Of those that may be preempted, the one with the largest number is."""
         self.admissions += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from framework.codes import DECODE, PREFILL, ROLES
+from framework.codes import ROLES
 from framework.engine.reference.cache import Cache, Store
 from framework.engine.reference.options import Spec
 
@@ -297,17 +297,6 @@ class Instance:
 
     def off_s_at(self, now_s: float) -> float:
         return self.off_s + (0.0 if self.off_since_s is None else now_s - self.off_since_s)
-
-    @property
-    def drained(self) -> bool:
-        """No work left of the phases that it leaves; and if it goes off, no KV."""
-        lists: list[object] = []
-        leaves = self.draining_role & ~self.next_role
-        if leaves & PREFILL:
-            lists += [self.waiting, self.inbox, self.prefilling, self.coming, self.prefill_step]
-        if leaves & DECODE:
-            lists += [self.running, self.joining, self.incoming, self.reserved, self.swapped]
-        return not any(lists) and (bool(self.next_role) or self.cache.used == 0)
 
     def drop_all(self) -> None:
         """Forget all requests; what they hold here is free."""

@@ -178,6 +178,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
 
     `beside`: decodes here are a stream of their own, which r joins at a boundary.
     """
+    stays = s.stays_to_decode(r)
     if r.emitted > 0:
         s.token_log.append((0, 0, s.now_s - r.token_s[-1], r.id, -1, 0))
     emit(s, r)
@@ -196,7 +197,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
             return turn_away(s, i, r, FAILED, "kv")
         r.sent_ahead = False  # from here on it is a transfer like any other
         return False
-    if at_split or asks_where_to_decode(s, i):
+    if at_split or (not stays and asks_where_to_decode(s, i)):
         answer = s.ask_route_decode(r)
         if isinstance(answer, str):
             return turn_away(s, i, r, REJECTED, answer)

@@ -41,7 +41,7 @@ def room_there(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> 
     """
     ids = cached_run(s, d, r, kv)
     blocks = s.blocks_of(d, tokens) - len(ids) * d.cache.blocks_per_id
-    return ids, blocks, d.has_room(blocks + d.cache.idle_blocks(ids))
+    return ids, blocks, d.has_room(blocks + d.cache.idle_blocks(ids)) and not s.gives_way(d)
 
 
 def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> bool:
@@ -70,7 +70,7 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     if least is None or not asks_where_to_decode(s, i):
         return
     for r, prefix, tokens in chunks:
-        if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0:
+        if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0 or s.stays_to_decode(r):
             continue
         d = s.ask_route_decode(r)
         if isinstance(d, str):
