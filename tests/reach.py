@@ -1,7 +1,7 @@
 """What random runs reach: `python -m tests.reach [--runs N]`.
 
-Prints how often each thing that can happen to a request or an instance happened over N runs, of each of the broad
-families in turn, and in how many runs each two mechanisms were both at work. The plain engine is watched while it runs:
+Prints how often each thing that can happen to a request or an instance happened over N runs, of the broad families and
+of one that is rare, and in how many runs each two mechanisms were both at work. The plain engine is watched while it runs:
 a probe is called before a function of that engine, with what the function is called with, and names what is about to
 happen.
 """
@@ -39,7 +39,6 @@ from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Instance, Request
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
-from tests.helpers.families import BROAD
 from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 
@@ -70,7 +69,9 @@ def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -
         if any(chunk[0] is r for chunk in i.prefill_step.chunks):
             yield "preempted with its chunk under way"
     if not swaps and not waits_here and not i.role & PREFILL:
-        yield "preempted and prefilled elsewhere"
+        yield "preempted and prefilled there" if s.stays_to_decode(r) else "preempted and prefilled elsewhere"
+    if not decodes and s.stays_to_decode(r):
+        yield "preempted while it is computed again"
     if i.draining_role != i.next_role:
         yield "preempted while its instance changes role"
     if i.cache.held.get(r.id):
@@ -144,6 +145,30 @@ def _set_role(s: Simulation, i: Instance, role: int, plan: Any) -> Names:
         yield "role changed in the midst of a prefill"
     if any(r.fetch is not None and r.fetch[0] is i for r in s.requests):
         yield "role changed with a prefix on its way there"
+    if s.gives_way(i) and not i.draining_role & role & PREFILL:
+        yield "kept in its queue by a change of role"
+
+
+def _has_drained(s: Simulation, i: Instance) -> Names:
+    again = [r for r in [*(r for _, _, r in i.waiting), *i.prefilling] if s.stays_to_decode(r)]
+    leaves = i.draining_role & ~i.next_role
+    if again and leaves & DECODE and not (i.running or i.joining or i.incoming or i.reserved or i.swapped):
+        yield "decodes there once it is computed again, before a role changes"
+    others = len(i.waiting) + len(i.prefilling) - len(again)
+    if again and leaves == PREFILL and not others and not i.inbox and not i.coming and not i.prefill_step:
+        yield "role changed with one that is computed again"
+
+
+def _complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> Names:
+    if s.stays_to_decode(r) and r.emitted + 1 < r.output_tokens:
+        if "route_decode" in s.hooks.overrides or not i.role & DECODE:
+            yield "decodes where it was computed again, unasked"
+        if beside:
+            yield "computed again beside decodes"
+        if i.spec.stages > 1:
+            yield "computed again in a pipeline"
+        if i.spec.ranks > 1:
+            yield "computed again on a rank"
 
 
 def _take_role(s: Simulation, i: Instance) -> Names:
@@ -325,6 +350,8 @@ def _start_transfers(s: Simulation, d: Instance) -> Names:
     r = d.incoming[0]
     if not transfers.room_there(s, d, r, transfers.kv_there(r), r.kv)[2]:
         yield "transfer that waits for room"
+    if s.gives_way(d) and d.has_room(s.blocks_of(d, transfers.kv_there(r))):
+        yield "transfer that waits for one preempted there"
 
 
 def _ask_batching(s: Simulation, i: Instance) -> Names:
@@ -427,6 +454,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "switch_over": _switch_over,
     "set_role": _set_role,
     "take_role": _take_role,
+    "has_drained": _has_drained,
+    "complete_prefill": _complete_prefill,
     "reroute": _always("queued elsewhere by a change of role"),
     "admit": _admit,
     "with_loads_s": _with_loads_s,
@@ -528,8 +557,8 @@ EXCLUDED = frozenset({("asynchronous", "beside"), ("ranks", "beside"), ("pipelin
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
-_SHARES = {"scenarios": 15, "crowded": 37, "severed": 53, "sharing": 53, "shared": 24, "pressed": 74, "staged": 15}
-_SHARES |= {"doubled": 30, "fetching": 39, "moving": 107, "early": 53}
+_SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
+_SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
 
 
 Counts = Callable[[str, int], Counter[str]]
@@ -538,7 +567,7 @@ Counts = Callable[[str, int], Counter[str]]
 def seeds_of(runs: int) -> Iterator[tuple[str, int]]:
     """The family and the seed of each of so many runs."""
     whole = sum(_SHARES.values())
-    for family in BROAD:
+    for family in _SHARES:
         for seed in range(-(-_SHARES[family] * runs // whole)):
             yield family, seed
 

@@ -51,6 +51,10 @@ EVENTS = (
     *("decode that waits for tokens", "decode preempted for a chunk", "tokens given to another are taken back"),
     *("admitted for its first chunk alone", "admitted below the watermark", "chunk as long as one may be"),
     *("prompt longer than what is left of the budget", "prefill ended before a decode"),
+    *("preempted and prefilled there", "preempted while it is computed again", "computed again beside decodes"),
+    *("computed again in a pipeline", "computed again on a rank", "decodes where it was computed again, unasked"),
+    *("transfer that waits for one preempted there", "kept in its queue by a change of role"),
+    *("decodes there once it is computed again, before a role changes", "role changed with one that is computed again"),
 )
 
 

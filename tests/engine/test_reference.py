@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.engine.config import EngineConfig
 from framework.engine.reference import loop
 from framework.engine.reference.options import Options, Spec
 from framework.engine.reference.simulation import Hooks, Simulation
@@ -241,6 +242,7 @@ def test_a_victim_of_a_decode_instance_is_prefilled_again_elsewhere() -> None:
         instance("prefill", budget=2, mode="prefill_first", bandwidth_bytes_s=2.0),
         instance("decode", blocks=8, bandwidth_bytes_s=2.0),
         hooks=to_first_decode(),
+        engine=EngineConfig(recompute="routed"),
     )
     # Both grow by a block a step from 3 on: request 1 is preempted at 4, prefilled again 4 -> 5 (token 3), waits for
     # its 4 blocks until request 0 ends at 7 and is copied until 9.

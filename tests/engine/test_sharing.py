@@ -117,7 +117,7 @@ def test_a_prefill_under_way_may_be_preempted_for_decodes() -> None:
 def test_where_nothing_is_prefilled_a_run_is_one_of_decodes_alone(name: str) -> None:
     """On decode instances: the same to the bit whether they could share or not."""
     whole = Sharing(50, {1: 1.0, 100: 1.0}, {1: 1.0, 100: 1.0})
-    workload, engine = SCENARIOS[name].workload, replace(SCENARIOS[name].engine, sharing=whole)
+    workload, engine = SCENARIOS[name].workload, replace(SCENARIOS[name].engine, sharing=whole, recompute="routed")
     cluster = CLUSTERS["disaggregated"]
     runs = []
     for batching in ("concurrent", "decode_first"):

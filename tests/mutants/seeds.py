@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "a step of preemption wakes nobody",
         "scheduler.py",
-        "        start_transfers(s, i)\n        wake(s, i)\n    if unlikely(s.options.asynchronous)",
-        "        start_transfers(s, i)\n    if unlikely(s.options.asynchronous)",
+        "        start_transfers(s, i)\n        wake(s, i)\n    elif unlikely(barred)",
+        "        start_transfers(s, i)\n    elif unlikely(barred)",
     ),
     Mutant(
         "what comes during a step is in the queue at once",
@@ -502,8 +502,8 @@ MUTANTS = (
     Mutant(
         "an instance changes with decodes on their way",
         "inventory.py",
-        "inst.running + inst.joining + inst.incoming + inst.swapped > 0",
-        "inst.running + inst.joining + inst.swapped > 0",
+        "inst.running + inst.joining + inst.incoming + inst.swapped",
+        "inst.running + inst.joining + inst.swapped",
     ),
     Mutant("an instance that is off keeps its prefixes", "mechanisms/roles.py", "        forget_prefixes(s, i)\n", ""),
     Mutant(
@@ -515,8 +515,8 @@ MUTANTS = (
     Mutant(
         "a queue stays where nobody prefills",
         "mechanisms/roles.py",
-        "while inst.role & PREFILL == 0 and inst.queued > 0",
-        "while False and inst.queued > 0",
+        "        take_in(s, i)\n        _reroute_queue(s, i)\n",
+        "        take_in(s, i)\n",
     ),
     # --- ranks, stages, streams, drafts ---
     Mutant(
@@ -698,8 +698,8 @@ MUTANTS = (
     Mutant(
         "an instance has drained of prefill while its prefill stream runs",
         "inventory.py",
-        "(inst.queued_tokens > 0 or streaming(s, i))",
-        "inst.queued_tokens > 0",
+        "(inst.queued_tokens > again or streaming(s, i))",
+        "inst.queued_tokens > again",
     ),
     Mutant(
         "a prefill stream begins beside a step with chunks",
@@ -762,6 +762,67 @@ MUTANTS = (
         "KV that comes finds blocks that the running leap has evicted",
         "mechanisms/prefix_transfer.py",
         "    catch_up_one(s, i)  # what its running leap has evicted by now is not cached any more\n",
+        "",
+    ),
+    # --- what was preempted while it decoded, and is computed again there ---
+    Mutant(
+        "what is preempted where nobody prefills is routed",
+        "preemption.py",
+        "if inst.role & PREFILL == 0 and not goes_on_there(s, r):",
+        "if inst.role & PREFILL == 0:",
+    ),
+    Mutant(
+        "it is asked where what was computed again decodes",
+        "step_end.py",
+        "elif unlikely(s.options.recomputes_there and q.emitted > 1):",
+        "elif False:",
+    ),
+    Mutant(
+        "KV comes before those that were preempted there",
+        "kv_blocks.py",
+        "    if unlikely(inst.recompute_tokens > 0):\n        return False\n",
+        "",
+    ),
+    Mutant(
+        "nothing is sent once those that were preempted there are admitted",
+        "scheduler.py",
+        "    elif unlikely(barred) and inst.recompute_tokens == 0:\n        start_transfers(s, i)\n",
+        "",
+    ),
+    Mutant(
+        "those that were preempted there bar others after their admission",
+        "prefill.py",
+        "        inst.recompute_tokens -= q.prefill_until\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "what is computed again is queued elsewhere by a change of role",
+        "mechanisms/roles.py",
+        "        if goes_on_there(s, r):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "an instance leaves decode with one that is to be computed again",
+        "inventory.py",
+        "inst.swapped + again > 0",
+        "inst.swapped > 0",
+    ),
+    Mutant(
+        "an instance leaves decode with one that is being computed again",
+        "inventory.py",
+        "        if goes_on_there(s, r):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "what is computed again keeps its instance from leaving prefill",
+        "inventory.py",
+        "inst.queued_tokens > again or",
+        "inst.queued_tokens > 0 or",
+    ),
+    Mutant(
+        "what is computed again is sent layer by layer",
+        "scheduler.py",
+        "        if unlikely(goes_on_there(s, r)):\n            continue\n",
         "",
     ),
 )
