@@ -198,7 +198,7 @@ class _Search:
         if at >= len(self._pools):
             return use_names(self._setting, self._pools, self._needs)[at - len(self._pools)]
         pool = self._pools[at]
-        scarce = pool.steps.scarce(fluid.prices, fluid.duals.second[at])
+        scarce = pool.steps.scarce(pool.steps.own(fluid.prices), fluid.duals.second[at])
         if scarce is None and fluid.duals.pace > 0 and pool.spec.role != "prefill":
             return "TPOT"
         return scarce or _TIMES[pool.spec.role]

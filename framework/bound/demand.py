@@ -43,9 +43,10 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
         else:
             spent_s = pool.attention.prompt_s(none, prompts)
             alone[k] = pool.steps.chunks.whole & (prompts > pool.steps.chunks.budget)
-        extra_s[k] = np.where(pool.holds, seen * spent_s + pool.row.per_sampled_s, np.inf)
+        if pool.prefills:
+            extra_s[k] = np.where(pool.holds, seen * spent_s + pool.row.per_sampled_s, np.inf)
         anew_s = pool.attention.upto_s(prompts + 1) - pool.attention.upto_s(known)
-        again_s[k] = seen * anew_s + pool.row.per_sampled_s
+        again_s[k] = np.where(pool.holds, seen * anew_s + pool.row.per_sampled_s, np.inf)
     uses = _uses(setting, pools, needs)
     demand = Demand(
         tokens=tokens,
@@ -122,7 +123,7 @@ def most_started(setting: Setting, pools: Sequence[Pool], needs: Needs) -> int:
     computed = (prompts - cached).astype(np.float64)
     work_s, speed = np.full(len(prompts), np.inf), 0.0
     for pool in pools:
-        if pool.attention is None or pool.steps.chunks is None or not pool.holds[held].any():
+        if not pool.prefills or pool.attention is None or pool.steps.chunks is None or not pool.holds[held].any():
             continue
         chunks = pool.steps.chunks
         own_s = chunks.least_token_s * computed

@@ -94,7 +94,7 @@ def least_duration(demand: Demand, pools: Sequence[PoolSteps], instances: Floats
 def proof(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duals: Duals) -> Fluid:
     """What follows from prices, those of seconds being made as high as all steps ask for."""
     prices = duals.of_steps(demand)
-    duals = replace(duals, second=np.maximum(duals.second, [pool.price(prices) for pool in pools]))
+    duals = replace(duals, second=np.maximum(duals.second, [pool.price(pool.own(prices)) for pool in pools]))
     costs = _costs(demand, pools, prices, duals.second) + duals.use @ demand.uses
     if demand.pace_s is not None:
         costs = costs - duals.pace * demand.pace_s
@@ -104,25 +104,31 @@ def proof(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duals: 
 def _costs(demand: Demand, pools: Sequence[PoolSteps], prices: Prices, second: Floats) -> Floats:
     """The least that each request's tokens cost, (n,), by steps and by seconds."""
     first = np.full(len(demand.tokens), np.inf)
-    again, rising = first, np.full(len(first), prices.token)
+    again, rising = first, first
     for k, pool in enumerate(pools):
         if pool.chunks is None:
             continue
-        there = np.isfinite(demand.extra_s[k])
-        chunked, anew = prices.token * demand.tokens, prices.token * (demand.first_context - demand.known)
+        own = pool.own(prices)
+        rising = np.minimum(rising, own.token)
+        chunked, anew = own.token * demand.tokens, own.token * (demand.first_context - demand.known)
         lone = pool.chunks.whole & (demand.first_context + demand.decodes > pool.chunks.budget)
         if lone.any():
-            whole = _whole(pool, demand.computed, second[k], prices)
+            whole = _whole(pool, demand.computed, second[k], own)
             chunked = np.where(demand.alone[k], whole, chunked)
             anew, rising = np.where(lone, np.minimum(anew, whole), anew), np.where(lone, 0.0, rising)
-        extra, extra_anew = (second[k] * np.where(there, one[k], 0.0) for one in (demand.extra_s, demand.again_s))
-        first = np.minimum(first, np.where(there, chunked + extra, np.inf))
-        again = np.minimum(again, np.where(there, anew + extra_anew, np.inf))
+        first = np.minimum(first, chunked + _at(second[k], demand.extra_s[k]))
+        again = np.minimum(again, anew + _at(second[k], demand.again_s[k]))
     decodes = prices.decode * demand.decodes + prices.context * demand.context
     if demand.recomputes:
         start = again - prices.decode - prices.context * demand.first_context
         decodes = decodes + _below_zero(start, rising - prices.context, demand.decodes)
     return first + decodes
+
+
+def _at(second: float, time_s: Floats) -> Floats:
+    """What so much time costs; inf where it cannot be."""
+    there = np.isfinite(time_s)
+    return np.where(there, second * np.where(there, time_s, 0.0), np.inf)
 
 
 def _below_zero(start: Floats, slope: Floats, count: Floats) -> Floats:

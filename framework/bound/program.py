@@ -17,7 +17,9 @@ Integers = NDArray[np.int64]
 
 _PROMPT_CLASSES, _OUTPUT_CLASSES = 12, 8
 _STARTS, _ADDED = 24, 16  # steps of a kind to begin with, and most that a round adds
-_TOKENS, _DECODES, _CONTEXT, _PACE, _POOLS = range(5)  # rows of the program, one for each pool, then one for each use
+# Rows of the program, then one for each pool and one for each use. `_AGAIN`: tokens of pools that compute prompts again
+# alone.
+_TOKENS, _AGAIN, _DECODES, _CONTEXT, _PACE, _POOLS = range(6)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Demand:
     `first_context`. `pace_s`: most time to spend in decode steps, None: any. `extra_s` (K, n): prefill seconds in pool
     k on top of those of tokens, inf: not there. `alone` (K, n): the prompt of `computed` tokens has a step of its own
     in pool k. Where preemption `recomputes`, a later token may come from another prefill, of all tokens so far but the
-    `known`, with `again_s` (K, n) on top. `uses` (J, n) of other things, had at `rates` (J,) a second; `lasting` (J,):
+    `known`, with `again_s` (K, n) on top, inf: not there. `uses` (J, n) of other things, had at `rates` (J,) a second; `lasting` (J,):
     time in decode steps uses them too.
     """
 
@@ -60,7 +62,7 @@ class Demand:
 @dataclass(frozen=True)
 class Duals:
     """Prices of a prefill token, a decode, a token that it reads, a second of `Demand.pace_s`, a second of an instance
-    of each pool (K,), and of each use (J,).
+    of each pool (K,), of each use (J,), and of a prefill token where prompts are computed again alone.
     """
 
     token: float
@@ -69,10 +71,12 @@ class Duals:
     pace: float
     second: Floats
     use: Floats
+    again: float = 0.0
 
     def of_steps(self, demand: Demand) -> Prices:
         """As steps see them: each second that a request decodes uses what lasts."""
-        return Prices(self.token, self.decode, self.context, self.pace + float(self.use[demand.lasting].sum()))
+        pace = self.pace + float(self.use[demand.lasting].sum())
+        return Prices(self.token, self.decode, self.context, pace, self.again)
 
 
 class Program:
@@ -111,6 +115,7 @@ class Program:
             objective[:classes], bounds[-1] = -1.0, duration_s
         kept = np.ones(len(rows), bool)
         kept[_PACE] = self._demand.pace_s is not None
+        kept[_AGAIN] = any(pool.again_only for pool in self._pools)
         from scipy.optimize import linprog  # takes a while, and many commands ask for no bound
 
         found = linprog(objective, rows[kept], limits[kept], bounds=bounds, method="highs")
@@ -118,8 +123,9 @@ class Program:
         if found.x is None:  # the solver gave up: any prices prove something, these that time is no limit
             return 0.0, Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
         prices[kept] = np.maximum(-found.ineqlin.marginals, 0.0)
-        token, decode, context, pace = (float(price) for price in prices[:_POOLS])
-        duals = Duals(token, decode, context, pace, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
+        token, again, decode, context, pace = (float(price) for price in prices[:_POOLS])
+        second, use = prices[_POOLS : self._uses], prices[self._uses : len(columns)]
+        duals = Duals(token, decode, context, pace, second, use, again)
         return float(found.x[:classes].sum()), duals
 
     def extend(self, duals: Duals, slack: float) -> bool:
@@ -129,8 +135,9 @@ class Program:
     def _add(self, prices: Prices, most: int, second: Floats | None) -> bool:
         added = False
         for k, pool in enumerate(self._pools):
-            for steps in pool.best(prices):
-                gain = steps.worth(prices) / steps.time_s - prices.pace * steps.paced
+            own = pool.own(prices)
+            for steps in pool.best(own):
+                gain = steps.worth(own) / steps.time_s - prices.pace * steps.paced
                 chosen = np.flatnonzero(np.isfinite(steps.time_s) & (gain > (-np.inf if second is None else second[k])))
                 if len(chosen):
                     picked = np.linspace(0, len(chosen) - 1, min(most, len(chosen))).round().astype(np.int64)
@@ -141,7 +148,8 @@ class Program:
 
     def _step_columns(self, k: int, steps: Steps, chosen: Integers) -> Floats:
         columns = np.zeros((len(self._time), len(chosen)))
-        for row, supplied in ((_TOKENS, steps.tokens), (_DECODES, steps.decodes), (_CONTEXT, steps.context)):
+        tokens = _AGAIN if self._pools[k].again_only else _TOKENS
+        for row, supplied in ((tokens, steps.tokens), (_DECODES, steps.decodes), (_CONTEXT, steps.context)):
             columns[row] = -supplied[chosen]
         columns[_PACE] = columns[self._uses :][self._demand.lasting] = (steps.time_s * steps.paced)[chosen]
         columns[_POOLS + k] = steps.time_s[chosen]
@@ -157,12 +165,13 @@ class Program:
         for k, pool in enumerate(self._pools):
             if pool.chunks is None:
                 continue
-            there = np.isfinite(demand.extra_s[k])
+            own_s = demand.again_s[k] if again else demand.extra_s[k]
+            there = np.isfinite(own_s)
             own = demand.alone[k] & (not pool.mixes)  # else steps that decode ride along with would be missed
             tokens = np.where(own, 0.0, reads - demand.known if again else demand.tokens)
-            extra_s = np.where(there, demand.again_s[k] if again else demand.extra_s[k], 0.0)
+            extra_s = np.where(there, own_s, 0.0)
             column = np.zeros((len(self._time), len(self._sizes)))
-            column[_TOKENS] = self._means(tokens)
+            column[_AGAIN if pool.again_only else _TOKENS] = self._means(tokens)
             column[_POOLS + k] = self._means(extra_s + np.where(own, pool.chunks.step_s(demand.computed), 0.0))
             if again:
                 column[_DECODES], column[_CONTEXT] = -1.0, -self._means(reads)
@@ -186,7 +195,7 @@ def _classes(demand: Demand) -> Integers:
     for values, count in ((demand.computed, _PROMPT_CLASSES), (demand.decodes, _OUTPUT_CLASSES)):
         edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
         parts.append(np.searchsorted(edges, values, side="left"))
-    where = 2 ** np.arange(len(demand.extra_s)) @ np.isfinite(demand.extra_s)
+    where = 2 ** np.arange(len(demand.again_s)) @ np.isfinite(demand.again_s)
     return np.asarray(np.unique(np.stack([*parts, where]), axis=1, return_inverse=True)[1].ravel(), np.int64)
 
 
@@ -197,8 +206,8 @@ def _guesses(demand: Demand, pools: Sequence[PoolSteps]) -> list[Prices]:
     decodes = [pool.decodes for pool in pools if pool.decodes is not None]
     decode = max((float((one.pure_s[:, 0] / one.batches).min()) for one in decodes), default=0.0)
     return [
-        Prices(token, 0.0, 0.0, 0.0),
+        Prices(token, 0.0, 0.0, 0.0, token),
         Prices(0.0, decode, 0.0, 0.0),
         Prices(0.0, 0.0, decode / reads, 0.0),
-        Prices(token, decode, decode / reads, 0.0),
+        Prices(token, decode, decode / reads, 0.0, token),
     ]

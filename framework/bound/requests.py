@@ -55,6 +55,11 @@ class Setting:
         most = [int(peaks[: len(peaks) if pool.role == "mixed" else seats].sum()) for pool in pools]
         return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
 
+    @property
+    def recomputes_there(self) -> bool:
+        """Whether instances that only decode may compute a prompt again, with what was emitted."""
+        return self.recomputes and self.engine.recompute == "there"
+
     @cached_property
     def decode_steps(self) -> Integers:
         """Decode steps that each request needs at least, (N,): each may emit a token and all that it drafted.
@@ -105,11 +110,16 @@ class Pool:
     spec: PoolSpec
     row: StepRow
     steps: PoolSteps
-    attention: Attention | None  # None: it does not prefill
+    attention: Attention | None  # None: it computes no prompts
     holds: Flags
 
+    @property
+    def prefills(self) -> bool:
+        """Whether it computes prompts for the first time."""
+        return self.attention is not None and not self.steps.again_only
+
     def prefill_s(self, cached: Integers, tokens: Integers) -> Floats:
-        """Least time from the start of prompts' prefill to their first token, (N,)."""
+        """Least time from the start of prompts' prefill to its token, (N,)."""
         assert self.attention is not None
         assert self.steps.chunks is not None
         stages = self.spec.parallelism.pp
@@ -178,7 +188,7 @@ def make_pools(setting: Setting) -> list[Pool]:
             # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
             # have one that is longer.
             budget = stages * extent.kv_tokens
-        steps = least_steps(spec, row, extent, budget, batching)
+        steps = least_steps(spec, row, extent, budget, batching, setting.recomputes_there)
         of_prompts = None
         if steps.chunks is not None:
             of_prompts = attention(row, longest, steps.chunks.budget, steps.chunks.whole)
@@ -200,11 +210,11 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
         else:
             prefixes = shared_prefixes(workload, due_s)
     ready_s = _ready_s(setting, pools)
-    prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
+    prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.prefills], axis=0)
     again_s = np.full(len(workload), np.inf)
     recomputes = setting.recomputes
     if recomputes:  # after the first prefill a cache may save all but one token of another
-        again_s = prefill_s
+        again_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))

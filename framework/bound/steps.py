@@ -7,7 +7,7 @@ every step that does more. T is interpolated between grids, so that linear price
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,15 @@ _PAYING = 1 - 1e-4  # share of their time that steps are worth which pay
 
 @dataclass(frozen=True)
 class Prices:
-    """Worth of a prefill token, a decode, a token that it reads; `pace`: price of a second that a request decodes."""
+    """Worth of a prefill token, a decode, a token that it reads; `pace`: price of a second that a request decodes;
+    `again`: worth of a prefill token where prompts are computed again alone.
+    """
 
     token: float
     decode: float
     context: float
     pace: float
+    again: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -121,15 +124,20 @@ class Decodes:
 @dataclass(frozen=True)
 class PoolSteps:
     """Least times of the steps of an instance of a pool; None: it has no such steps. `mixes`: chunks and decodes may
-    share a step.
+    share a step. `again_only`: its chunks are of prompts that are computed again.
     """
 
     chunks: Chunks | None
     decodes: Decodes | None
     mixes: bool
+    again_only: bool = False
+
+    def own(self, prices: Prices) -> Prices:
+        """The prices of what its steps supply."""
+        return replace(prices, token=prices.again) if self.again_only else prices
 
     def best(self, prices: Prices) -> list[Steps]:
-        """Of each kind and size of step, those that are worth most a second."""
+        """Of each kind and size of step, those that are worth most a second. Prices are its own here and below."""
         found = []
         if self.chunks is not None:
             tokens = self.chunks.batched

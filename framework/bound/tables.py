@@ -35,15 +35,21 @@ class Extent:
     ranks: int = 1
 
 
-def least_steps(pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str) -> PoolSteps:
-    """The least step times of `pool`, whose steps hold up to `budget` tokens formed as `batching` says."""
+def least_steps(
+    pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str, again: bool = False
+) -> PoolSteps:
+    """The least step times of `pool`, whose steps hold up to `budget` tokens formed as `batching` says.
+
+    `again`: instances that only decode compute prompts again.
+    """
     chunks = decodes = None
-    mixes = pool.role == "mixed" and batching not in ("prefill_first", "static", "concurrent")
-    if pool.role != "decode":
+    again_only = again and pool.role == "decode"
+    mixes = (pool.role == "mixed" or again_only) and batching not in ("prefill_first", "static", "concurrent")
+    if pool.role != "decode" or again_only:
         chunks = _chunks(row, extent, budget, batching not in ("decode_first", "unified", "concurrent"), mixes)
     if pool.role != "prefill" and extent.most_context > 0:
         decodes = _decodes(row, extent, chunks if mixes else None)
-    return PoolSteps(chunks, decodes, mixes)
+    return PoolSteps(chunks, decodes, mixes, again_only)
 
 
 def _chunks(row: StepRow, extent: Extent, budget: int, whole: bool, mixes: bool) -> Chunks:

@@ -24,7 +24,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.errors import InputError
 from framework.metrics.slo import Slo, judge
-from framework.policy import Policy
+from framework.policy import Disaggregated, Policy
 from framework.result import Result
 from framework.run.compose import compose
 from framework.simulate import simulate
@@ -114,12 +114,13 @@ def check_parts(setting: Setting, result: Result, good: np.ndarray[Any, Any], rn
     assert run_s * NEAR >= least_duration(demand, steps, instances).least_of_all_s()
     fluid = most_good(demand, steps, instances, run_s)
     assert fluid is None or good.sum() <= fluid.most(run_s) * NEAR
-    for _ in range(4):
+    for again in (0.0, 0.5, 1.0, 2.0):
         token, decode, context, pace = 10.0 ** rng.uniform(-2, 2, 4) * (rng.random(4) < 0.75)
         token, decode = token / demand.tokens.sum(), decode / max(demand.decodes.sum(), 1.0)
         context, pace = context / max(demand.context.sum(), 1.0), 0.0 if demand.pace_s is None else pace
         use = 10.0 ** rng.uniform(-2, 2, len(demand.rates)) * (rng.random(len(demand.rates)) < 0.3)
-        found = proof(demand, steps, instances, Duals(token, decode, context, pace, np.zeros(len(pools)), use))
+        duals = Duals(token, decode, context, pace, np.zeros(len(pools)), use, again * token)
+        found = proof(demand, steps, instances, duals)
         assert found.costs.sum() <= found.rate * run_s * NEAR + 1e-12
 
 
@@ -174,6 +175,27 @@ def test_attentions_that_overlap_are_worth_what_they_hide() -> None:
         found.append((400 / duration_s(result), limit.goodput))
     (_, serial), (reached_with, most) = found
     assert serial * 1.5 < reached_with <= most * NEAR
+
+
+def test_instances_that_decode_may_win_tokens_by_computing_again() -> None:
+    """A prompt takes 0.16 s, and 40 decodes 4 s. There is room for two of 60 requests, so that many are preempted; where
+    they decode a prompt is computed again in 1 ms, so that a token may cost no more.
+    """
+    rows = {
+        "prefill": StepRow(base_s=0.001, per_prefill_token_s=0.02),
+        "decode": StepRow(base_s=0.001, per_sequence_s=0.1),
+    }
+    cluster = disaggregated(1, 1, server("prefill", 4000), decode_gpu=server("decode", 4000))
+    cluster = replace(cluster, pools=tuple(replace(pool, batching="prefill_first") for pool in cluster.pools))
+    workload, most = requests(60, 8, 41), []
+    for recompute in ("there", "routed"):
+        engine = EngineConfig(kv_tokens=100, block_tokens=1, watermark=0.0, token_budget=64, recompute=recompute)  # type: ignore[arg-type]
+        found = bound(workload, cluster, MODEL, RowTiming(rows), engine, Slo(None, None), OPEN)
+        result = simulate(workload, cluster, MODEL, RowTiming(rows), engine, Disaggregated())
+        assert result.requests["preemptions"].sum() > 0
+        assert 60 / duration_s(result) <= found.goodput * NEAR
+        most.append(found.goodput)
+    assert most[0] > 2 * most[1]
 
 
 def test_a_solver_that_gives_up_leaves_a_weaker_bound(monkeypatch: pytest.MonkeyPatch) -> None:
