@@ -1,9 +1,9 @@
 """What random runs reach: `python -m tests.reach [--runs N]`.
 
 Prints how often each thing that can happen to a request or an instance happened over N runs, of the broad families and
-of one that is rare, and in how many runs each two mechanisms were both at work. The plain engine is watched while it runs:
-a probe is called before a function of that engine, with what the function is called with, and names what is about to
-happen.
+of one that is rare, and in how many runs each two mechanisms were both at work. The plain engine is watched while it
+runs: a probe is called before a function of that engine, with what the function is called with, and names what is about
+to happen.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class Demand:
     `first_context`. `pace_s`: most time to spend in decode steps, None: any. `extra_s` (K, n): prefill seconds in pool
     k on top of those of tokens, inf: not there. `alone` (K, n): the prompt of `computed` tokens has a step of its own
     in pool k. Where preemption `recomputes`, a later token may come from another prefill, of all tokens so far but the
-    `known`, with `again_s` (K, n) on top, inf: not there. `uses` (J, n) of other things, had at `rates` (J,) a second; `lasting` (J,):
-    time in decode steps uses them too.
+    `known`, with `again_s` (K, n) on top, inf: not there. `uses` (J, n) of other things, had at `rates` (J,) a second;
+    `lasting` (J,): time in decode steps uses them too.
     """
 
     tokens: Floats

@@ -120,8 +120,9 @@ def schedule_prefills(s: State, i: int) -> None:
 
 @inner
 def _look_ahead(s: State, i: int, barred: bool) -> None:
-    """What the forming of a step of i leaves for others, and for the step after it. `barred`: before it nothing could be
-    sent to i, as requests waited that were preempted there while they decoded.
+    """What the forming of a step of i leaves for others, and for the step after it.
+
+    `barred`: before it nothing could be sent to i, as requests waited that were preempted there while they decoded.
     """
     inst = s.instances[i]
     if inst.preempted:

@@ -178,8 +178,8 @@ def test_attentions_that_overlap_are_worth_what_they_hide() -> None:
 
 
 def test_instances_that_decode_may_win_tokens_by_computing_again() -> None:
-    """A prompt takes 0.16 s, and 40 decodes 4 s. There is room for two of 60 requests, so that many are preempted; where
-    they decode a prompt is computed again in 1 ms, so that a token may cost no more.
+    """A prompt takes 0.16 s, and 40 decodes 4 s. There is room for two of 60 requests, so that many are preempted, and
+    where they decode a prompt is computed again in 1 ms, so that a token may cost no more.
     """
     rows = {
         "prefill": StepRow(base_s=0.001, per_prefill_token_s=0.02),
@@ -189,7 +189,7 @@ def test_instances_that_decode_may_win_tokens_by_computing_again() -> None:
     cluster = replace(cluster, pools=tuple(replace(pool, batching="prefill_first") for pool in cluster.pools))
     workload, most = requests(60, 8, 41), []
     for recompute in ("there", "routed"):
-        engine = EngineConfig(kv_tokens=100, block_tokens=1, watermark=0.0, token_budget=64, recompute=recompute)  # type: ignore[arg-type]
+        engine = EngineConfig(kv_tokens=100, block_tokens=1, watermark=0.0, token_budget=64, recompute=recompute)
         found = bound(workload, cluster, MODEL, RowTiming(rows), engine, Slo(None, None), OPEN)
         result = simulate(workload, cluster, MODEL, RowTiming(rows), engine, Disaggregated())
         assert result.requests["preemptions"].sum() > 0

@@ -124,8 +124,8 @@ def test_nothing_is_sent_there_before_it_is_admitted(engine: str) -> None:
 
 @ENGINES
 def test_it_does_not_migrate_there_either(engine: str) -> None:
-    """Request 2 decodes on instance 2 from 5 s on, and is to move at 5.5 s: of 8 blocks 3 are left, of which it needs 1,
-    but request 1 waits. What is told at 7.5 s is done: request 1 has its blocks, 4 are left, and 3 are needed.
+    """Request 2 decodes on instance 2 from 5 s on, and is to move at 5.5 s: of 8 blocks 3 are left, of which it needs
+    one, but request 1 waits. What is told at 7.5 s is done: request 1 has its blocks, 4 are left, and 3 are needed.
     """
 
     class Apart(Scripted):
@@ -156,8 +156,8 @@ def test_it_ends_there_before_its_instance_stops_decoding(engine: str, role: str
 
 @ENGINES
 def test_it_stays_where_a_change_of_role_empties_the_queue(engine: str) -> None:
-    """One mixed instance, from 4.5 s on one that decodes: of requests 1, preempted at 3 s, and 2, which has come at 4 s,
-    the latter is queued elsewhere.
+    """One mixed instance, from 4.5 s on one that decodes: of requests 1, preempted before, and 2, come at 4 s, the
+    latter is queued elsewhere.
     """
 
     class Home(Scripted):

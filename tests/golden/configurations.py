@@ -167,9 +167,7 @@ _MECHANISMS = {
         steps=("instance >= 2 AND prefill_tokens > 0",),
         unlike="recompute_routed",
     ),
-    "recompute_routed": Golden(
-        _DISTSERVE + "engine.kv_tokens=8192 engine.recompute=routed", positive=("preemptions",)
-    ),
+    "recompute_routed": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.recompute=routed", positive=("preemptions",)),
     "one_list": Golden(
         _CACHED + "engine.kv_tokens=4096 trace.arrivals.rate=16 engine.longest_chunk=96 engine.admission_room=chunk "
         "engine.watermark=0.0625 engine.victim=least_urgent policy.order=shortest_prompt",

@@ -16,17 +16,8 @@ from tests.helpers.broad_families import (
     sharing,
     staged,
 )
-from tests.helpers.rare_families import (
-    clocked,
-    many,
-    migrating,
-    ranked,
-    rationed,
-    returning,
-    streams,
-    trickling,
-    unequal,
-)
+from tests.helpers.rare_families import clocked, many, migrating, ranked, rationed, streams, trickling, unequal
+from tests.helpers.returning_family import returning
 from tests.helpers.scenarios import Scenario, scenarios
 
 Family = Callable[..., Scenario]

@@ -44,12 +44,12 @@ def reroute(s: Simulation, i: Instance, entry: tuple[float, int, Request]) -> No
 
 def has_drained(s: Simulation, i: Instance) -> bool:
     """No work left of the phases that it leaves; and if it goes off, no KV."""
-    leaves, prefills, decodes = i.draining_role & ~i.next_role, [], [*i.running, *i.joining]
-    for r in [r for _, _, r in i.waiting] + i.prefilling:
-        (decodes if s.stays_to_decode(r) else prefills).append(r)
-    decodes += i.incoming + i.reserved + i.swapped
-    if leaves & PREFILL and (prefills or i.inbox or i.coming or i.prefill_step):
+    leaves = i.draining_role & ~i.next_role
+    unfilled = [r for _, _, r in i.waiting] + i.prefilling
+    again = [r for r in unfilled if s.stays_to_decode(r)]
+    if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or i.coming or i.prefill_step):
         return False
+    decodes = again + i.running + i.joining + i.incoming + i.reserved + i.swapped
     return not (leaves & DECODE and decodes) and (bool(i.next_role) or i.cache.used == 0)
 
 
