@@ -16,6 +16,7 @@ from framework.codes import (
 )
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask, ask_key, ask_route, ask_split, bring_up_to_date, fail, is_asked
+from framework.engine.events import stores_gained
 from framework.engine.kv_blocks import fits
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.link_sharing import end_flow
@@ -151,6 +152,7 @@ def _keep_fetched(s: State, r: int) -> int:
     q = s.requests[r]
     for j in range(q.fetched_to - 1, q.fetched_from - 1, -1):
         keep(s, q.instance, 0, s.lists[s.options.hash_at + q.hash_at + j])
+    stores_gained(s)
     return q.instance
 
 

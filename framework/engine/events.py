@@ -119,6 +119,17 @@ def wake(s: State, i: int) -> None:
 
 
 @inner
+def stores_gained(s: State) -> None:
+    """Stores of prefixes have gained blocks: of a prompt that waits less may have to be computed, so that it may fit
+    the next step of its instance where it did not.
+    """
+    for k in range(s.sim.leaping):
+        i = s.lists[s.options.leaping_at + k]
+        if s.instances[i].waiting_root >= 0 and (s.options.unchunked or s.instances[i].chunk_stages > 0):
+            end_leap_early(s, i)
+
+
+@inner
 def await_turn(s: State, i: int) -> None:
     """Let i schedule once all events of this time have been processed: those that wait for that, in order of number."""
     sim, size = s.sim, s.options.instances

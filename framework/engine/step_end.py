@@ -9,7 +9,7 @@ from __future__ import annotations
 from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING, REASON_KV, REJECTED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
-from framework.engine.events import await_turn, wake
+from framework.engine.events import await_turn, stores_gained, wake
 from framework.engine.kv_blocks import available, fits, seats
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
@@ -91,6 +91,8 @@ def _add_chunks(s: State, i: int) -> None:
             register_prefix(s, i, r, s.requests[r].prefilled)
             if unlikely(s.options.tiers > 0):
                 keep_prefix(s, i, r)
+    if unlikely(s.options.tiers > 0):
+        stores_gained(s)
     load_changed(s, i)
 
 

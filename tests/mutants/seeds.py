@@ -825,4 +825,16 @@ MUTANTS = (
         "        if unlikely(goes_on_there(s, r)):\n            continue\n",
         "",
     ),
+    Mutant(
+        "who waits does not hear that a shared store has gained a prefix",
+        "step_end.py",
+        "        stores_gained(s)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "growth of a short leap is counted from the phase of another step",
+        "leap.py",
+        "blocks, taken_s = _grown_once(s, i, phase, count)",
+        "blocks, taken_s = _grown_once(s, i, 0, count)",
+    ),
 )
