@@ -21,6 +21,7 @@ from framework.metrics.statistics import Estimate
 
 _NONE = "–"
 _WARNING = "bold black on yellow"
+_FEW = 6  # replicates
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ def remarks(outcome: Outcome) -> Iterator[str]:
         "by replicate, percentages are means of the paired changes; * = the 95 % interval (Student's t, not adjusted "
         "for the number of comparisons) leaves out 0."
     )
+    if 1 < outcome.replicates < _FEW:
+        yield (
+            f"{outcome.replicates} replicates do not show whether differences are near normal, on which these "
+            "intervals rest: do not trust a * without more of them."
+        )
     if outcome.overrides:
         yield f"With {' '.join(outcome.overrides)}."
 

@@ -38,6 +38,11 @@ class Difference:
     def is_significant(self) -> bool:
         return self.p <= LEVEL
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether its interval leaves out 0 and cannot be trusted; only of what is tested."""
+        return not math.isnan(self.p) and self.comparison.is_doubtful
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -12,7 +12,8 @@ from framework.metrics.statistics import LEVEL, least_p
 from framework.run.store import Record
 
 MISSING, UNDEFINED = "–", "n/a"
-NEAR, DIFFERS = "†", "*"
+NEAR, DIFFERS, DOUBTFUL = "†", "*", "?"
+_FEW = 6  # pairs, below which nobody sees whether differences are near normal
 _PER_CENT = f"{100 * LEVEL:.0f} %"
 
 
@@ -79,10 +80,18 @@ def _differences(figures: Figures) -> Iterator[str]:
         return
     yield (
         f"{DIFFERS}: differs from {word}, paired by {replicate} (symmetric bootstrap-t, two-sided, {_PER_CENT}"
-        f"{f' over the {most} comparisons of a metric by Holm' if most > 1 else ''}). Intervals of differences are not "
-        "adjusted for the number of comparisons; in brackets the mean of the paired changes."
+        f"{f' over the {most} comparisons of a metric by Holm' if most > 1 else ''}). Intervals of differences are "
+        "Student's t over the pairs, not adjusted for the number of comparisons; in brackets the mean of the paired "
+        "changes."
     )
+    if any(one.is_doubtful for own in tests.values() for one in own):
+        yield (
+            f"{DOUBTFUL}: the interval leaves out 0, but only if the differences are near normal: the bootstrap test, "
+            "which does not suppose so, finds none. Do not trust it; run more replicates."
+        )
     pairs = {one.comparison.pairs for own in tests.values() for one in own}
+    if min(pairs) < _FEW:
+        yield f"{min(pairs)} pairs do not show whether differences are near normal, on which their intervals rest."
     if least_p(max(pairs)) * most > LEVEL:
         yield (
             f"{max(pairs)} pairs are too few to conclude from {most} comparisons, whatever they show: "

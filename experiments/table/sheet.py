@@ -9,7 +9,7 @@ from itertools import chain
 
 from experiments.table.cells import Figures
 from experiments.table.metrics import Metric
-from experiments.table.notes import DIFFERS, MISSING, NEAR, UNDEFINED, best_note, notes
+from experiments.table.notes import DIFFERS, DOUBTFUL, MISSING, NEAR, UNDEFINED, best_note, notes
 from experiments.table.select import Axis, Label, Place, Selection, shown
 
 TWIN = "(twin)"
@@ -135,7 +135,7 @@ def _difference(figures: Figures, metric: Metric, place: Place) -> Text:
     text = with_interval(found.comparison.mean * metric.scale, found.comparison.half_width * metric.scale, "+")
     if not math.isnan(found.change) and found.comparison.mean:
         text += f" ({_per_cent(found.change)})"
-    return Text(text, marks=DIFFERS if found.is_significant else "")
+    return Text(text, marks=DIFFERS if found.is_significant else DOUBTFUL if found.is_doubtful else "")
 
 
 def with_interval(mean: float, half_width: float, sign: str = "") -> str:

@@ -208,6 +208,9 @@ def test_too_few_replicates_conclude_nothing() -> None:
     assert "3 pairs are too few to conclude from 2 comparisons" in " ".join(text(three, "baseline=chunked").split())
     assert "at least 4 replicates" in " ".join(text(three, "baseline=chunked").split())
     assert "too few" not in text(THREE, "baseline=chunked")
+    assert re.search(r"ares +\+0\.51 ± 0\.24 \(\+5\.7 %\)\?", text(three, "baseline=chunked"))
+    assert "Do not trust it" in " ".join(text(three, "baseline=chunked").split())
+    assert "Do not trust it" not in " ".join(text(THREE, "baseline=chunked").split())
 
 
 def test_one_run_has_no_interval_and_no_test() -> None:

@@ -31,11 +31,11 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 
 def test_two_and_three_differences_by_hand() -> None:
     two = compare(np.asarray([1.0, 3.0]))  # half of the resamples have one value twice, the others t = 0
-    assert (two.mean, two.half_width, two.pairs) == (2.0, math.inf, 2)
+    assert (two.mean, two.bootstrap_half_width, two.pairs) == (2.0, math.inf, 2)
     assert two.p == pytest.approx(0.5)
     three = compare(np.asarray([1.0, 2.0, 3.0]))  # t = 3.46; (1, 1, 2) has 2, (1, 1, 3) 0.5, (1, 1, 1) infinity
     assert three.p == pytest.approx(3 / 27)
-    assert three.half_width == math.inf
+    assert three.bootstrap_half_width == math.inf
 
 
 def every_resample(values: Floats) -> Floats:
@@ -56,7 +56,7 @@ def test_the_test_counts_every_resample(count: int) -> None:
         assert found.p == pytest.approx(np.mean(sizes >= abs(values.mean()) / error - 1e-9))
         # the smallest |t| that no more than 5 % of the resamples exceed
         limit = min(size for size in sizes if np.mean(sizes > size * (1 + 1e-9)) <= 0.05)
-        assert found.half_width == pytest.approx(limit * error)
+        assert found.bootstrap_half_width == pytest.approx(limit * error)
 
 
 def test_more_differences_are_resampled_at_random_but_always_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_more_differences_are_resampled_at_random_but_always_alike(monkeypatch: 
     statistics._resamples.cache_clear()
     assert sampled.p != counted.p
     assert sampled.p == pytest.approx(counted.p, abs=0.01)
-    assert sampled.half_width == pytest.approx(counted.half_width, rel=0.05)
+    assert sampled.bootstrap_half_width == pytest.approx(counted.bootstrap_half_width, rel=0.05)
 
 
 def test_interval_and_test_agree() -> None:
@@ -78,9 +78,25 @@ def test_interval_and_test_agree() -> None:
     for count in (3, 4, 5, 7, 12):
         for _ in range(60):
             found = compare(rng.normal(rng.uniform(0, 2), 1.0, count))
-            assert (found.p <= 0.05) == (abs(found.mean) > found.half_width)
+            assert (found.p <= 0.05) == (abs(found.mean) > found.bootstrap_half_width)
             decided += found.p <= 0.05
     assert 50 < decided < 250
+
+
+def test_five_replicates_have_the_interval_of_a_paired_t_test() -> None:
+    """Three that are nearly equal made the bootstrap's interval ten times as wide."""
+    found = compare(np.asarray([0.0, 1.0, 2.0, 1500.0, 1700.0]))
+    assert found.half_width == pytest.approx(2.776445 * np.std([0, 1, 2, 1500, 1700], ddof=1) / np.sqrt(5), rel=1e-6)
+    assert found.bootstrap_half_width > 5 * found.half_width
+    assert not found.is_doubtful
+
+
+def test_an_interval_that_the_test_does_not_confirm_is_doubtful() -> None:
+    three = compare(np.asarray([1.0, 1.1, 1.2]))
+    assert abs(three.mean) > three.half_width
+    assert three.is_doubtful
+    assert not compare(np.asarray([1.0, 1.1, 1.2, 0.9, 1.05])).is_doubtful
+    assert not compare(np.asarray([1.0, -1.1, 1.2])).is_doubtful
 
 
 def test_the_sign_and_the_unit_change_nothing() -> None:
