@@ -21,6 +21,7 @@ MODULES = {
     "experiments.ablation_report": "experiments.ablation.report",
     "experiments.benchmarks": "experiments.bench",
     "experiments.curves": "experiments.curve",
+    "experiments.curves.style": "experiments.plot.style",
     "experiments.deployments": "experiments.fidelity",
     "experiments.headlines": "experiments.claims",
     "experiments.optimum_report": "experiments.optimum.report",

@@ -18,6 +18,7 @@ COMMANDS = {
     "tune": ("experiments.tune", "search settings with Optuna: P:D ratios, chunk sizes, budgets"),
     "table": ("experiments.table", "tables of stored runs, for a terminal, a paper or a spreadsheet"),
     "curve": ("experiments.curve", "goodput and latency over the load, as a picture"),
+    "plot": ("experiments.plot", "pictures for papers: cdf, series, bars, pareto, slo"),
     "placement": ("experiments.placement", "which parallelism and how many instances serve a rate"),
     "optimum": ("experiments.optimum", "the best of all configurations of a space, and how near searches come"),
     "ablation": ("experiments.ablation", "a policy without each of its mechanisms in turn"),

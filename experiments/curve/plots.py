@@ -15,23 +15,23 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.curve.axis import RATE
 from experiments.curve.figures import ALL, Curve, Floats, Line, saturation
-from experiments.curve.style import (
+from experiments.curve.table import headline
+from experiments.plot.point_labels import PointLabel, place_labels
+from experiments.plot.style import (
     GREY,
     PLAIN,
     RING,
     SMALL_PT,
     WIDTH_IN,
-    PointLabel,
     band,
     lay_out,
     legend_below,
-    place_labels,
+    legible,
     save,
     scale_axis,
     series_style,
     styled,
 )
-from experiments.curve.table import headline
 
 _HEIGHT_IN, _ROW_IN = 3.1, 1.9
 _FAR = 2.5  # times the highest value
@@ -70,7 +70,7 @@ _MET = Quantity("slo_attainment", "requests within SLO (%)", 100.0)
 
 
 def draw(curve: Curve, directory: Path) -> list[Path]:
-    """Write latency, goodput and, if there are several, buckets, each as .png and .pdf; returns the paths."""
+    """Write latency, goodput and, if there are several, buckets, each as .png, .pdf and .svg; returns the paths."""
     makers = {"latency": _latency, "goodput": _goodput}
     if len(curve.buckets) > 2:
         makers["buckets"] = _buckets
@@ -263,7 +263,7 @@ def _ring(axes: Axes, curve: Curve, label: str, xs: Floats, ys: Floats) -> None:
 
 def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:
     """The legend below and, in small, what was run above."""
-    lines = [Line2D([], [], label=label, **series_style(index)) for index, label in enumerate(curve.labels)]
+    lines = [Line2D([], [], label=legible(label), **series_style(index)) for index, label in enumerate(curve.labels)]
     told = (
         f"{100 * curve.attainment:g} % within SLO up to here" if curve.axis is RATE else "near its highest throughput"
     )

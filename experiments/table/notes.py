@@ -134,7 +134,7 @@ def _sources(selection: Selection) -> Iterator[str]:
     timings = sorted({timing_of(one) for one in records})
     yield f"Requests: {'; '.join(_requests(*trace, records, axes) for trace in traces)}."
     yield f"Step times: {'; '.join(timings)}{_extrapolated(records)}."
-    slos = sorted({_slo(record) for record in records})
+    slos = sorted({slo_of(record) for record in records})
     yield f"SLO: {slos[0]}." if len(slos) == 1 else f"SLOs differ: {'; '.join(slos)}."
     common = {group: {record.choices.get(group) for record in records} for group in ("model", "gpu")}
     gpus = sorted({record.summary.get("gpus", 0) for record in records})
@@ -166,7 +166,8 @@ def _extrapolated(records: Collection[Record]) -> str:
     )
 
 
-def _slo(record: Record) -> str:
+def slo_of(record: Record) -> str:
+    """The limits that are in force."""
     limits = {name: value_of(record, f"slo.{key}") for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))}
     kept = [f"{name} ≤ {_time(value)}" for name, value in limits.items() if isinstance(value, (int, float))]
     kept += ["limits of their own for classes"] if any(key.startswith("slo.classes.") for key in record.config) else []

@@ -150,7 +150,7 @@ def select(
             _require_known(f"{word}={','.join(keys)}", key, chosen)
     across = (_axis(chosen, rows, filters), _axis(chosen, columns, filters))
     runs: dict[Place, list[Record]] = {}
-    for record in sorted(chosen, key=lambda record: (_rank(value_of(record, replicate)), record.key)):
+    for record in sorted(chosen, key=lambda record: (rank(value_of(record, replicate)), record.key)):
         runs.setdefault((across[0].of(record), across[1].of(record)), []).append(record)
     places = [(row, column) for row in across[0].labels for column in across[1].labels if (row, column) in runs]
     _require_replicates([(place, runs[place]) for place in places], (*rows, *columns), replicate)
@@ -159,16 +159,15 @@ def select(
 
 
 def _axis(records: Sequence[Record], keys: Sequence[str], filters: Mapping[str, str]) -> Axis:
-    def rank(one: Label) -> list[Any]:
+    def place_of(one: Label) -> list[Any]:
         return [
-            _place(value, filters[key]) if key in filters else _rank(value)
-            for value, key in zip(one, keys, strict=True)
+            _place(value, filters[key]) if key in filters else rank(value) for value, key in zip(one, keys, strict=True)
         ]
 
-    return Axis(tuple(keys), tuple(sorted({label(record, keys) for record in records}, key=rank)))
+    return Axis(tuple(keys), tuple(sorted({label(record, keys) for record in records}, key=place_of)))
 
 
-def _rank(value: Any) -> tuple[Any, ...]:
+def rank(value: Any) -> tuple[Any, ...]:
     """Numbers by size, then all else by its letters."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, value, "") if is_number else (1, 0, shown(value))
@@ -253,6 +252,6 @@ def _require_known(word: str, key: str, records: Sequence[Record]) -> None:
 
 
 def _listed(found: Collection[Any]) -> str:
-    ordered = [shown(value) for value in sorted(found, key=_rank)]
+    ordered = [shown(value) for value in sorted(found, key=rank)]
     more = f" and {len(ordered) - _TOLD} more" if len(ordered) > _TOLD else ""
     return ", ".join(ordered[:_TOLD]) + more

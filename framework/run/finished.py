@@ -31,7 +31,7 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
     if not 2 <= len(directories) <= MOST:
         raise InputError(f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other")
     settings = [flattened(config_of(directory)) for directory in directories]
-    summaries = [_summary(directory / "summary.json") for directory in directories]
+    summaries = [summary_of(directory / "summary.json") for directory in directories]
     labels = _labels([str(summary["policy"]) for summary in summaries], settings)
     return [
         Run(label, str(directory), summary, _requests(directory / "requests.parquet"), own)
@@ -49,12 +49,19 @@ def sweep_points(directory: Path) -> tuple[list[Point], int]:
 
     Raises InputError for a summary, or words of a run, that cannot be read.
     """
-    files = sorted(directory.glob(f"*/{_WORDS}"), key=lambda file: (len(file.parts[-3]), file.parts[-3]))
-    ended = [file for file in files if (file.parents[1] / "summary.json").is_file()]
+    ended = runs_of_sweep(directory)
+    points = [Point(_words(own / _WORDS), summary_of(own / "summary.json")) for own in ended]
+    return points, len(list(directory.glob(f"*/{_WORDS}"))) - len(ended)
+
+
+def runs_of_sweep(directory: Path) -> list[Path]:
+    """The directories of the runs of a sweep that left a summary, in the order of their numbers. InputError if none."""
+    files = directory.glob(f"*/{_WORDS}")
+    own = sorted((file.parents[1] for file in files), key=lambda run: (len(run.name), run.name))
+    ended = [run for run in own if (run / "summary.json").is_file()]
     if not ended:
         raise InputError(f"{directory}: no run of this sweep has left a summary")
-    points = [Point(_words(file), _summary(file.parents[1] / "summary.json")) for file in ended]
-    return points, len(files) - len(ended)
+    return ended
 
 
 def _words(file: Path) -> dict[str, str]:
@@ -68,7 +75,8 @@ def _words(file: Path) -> dict[str, str]:
     return {name.lstrip("+"): value for name, _, value in pairs}
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def summary_of(path: Path) -> dict[str, Any]:
+    """The content of a summary.json. Raises InputError for what is none."""
     try:
         found = parsed_json(read_file(path))
     except ValueError as error:

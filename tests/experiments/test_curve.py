@@ -18,9 +18,10 @@ from experiments.curve.axis import CONCURRENCY, RATE, Axis, values
 from experiments.curve.command import main
 from experiments.curve.figures import ALL, Curve, Line, saturation, tabulated
 from experiments.curve.plots import draw
-from experiments.curve.style import PointLabel, lay_out, legend_below, place_labels, series_style, styled
 from experiments.curve.table import report
 from experiments.curve.words import Job, Plan, Series, read_plan
+from experiments.plot.point_labels import PointLabel, place_labels
+from experiments.plot.style import lay_out, legend_below, series_style, styled
 from framework.errors import InputError
 from framework.metrics.statistics import estimate
 from framework.objective.goodput import Measurement
@@ -367,7 +368,7 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     found = made(RATE, (0, 1), ("one", "other"), goodput_bound=18.0)
     first = draw(found, tmp_path / "first")
     assert [path.name for path in first] == [
-        f"{name}.{kind}" for name in ("latency", "goodput", "buckets") for kind in ("png", "pdf")
+        f"{name}.{kind}" for name in ("latency", "goodput", "buckets") for kind in ("png", "pdf", "svg")
     ]
     for one, other in zip(first, draw(found, tmp_path / "again"), strict=True):
         assert one.read_bytes() == other.read_bytes()

@@ -1,0 +1,1 @@
+"""Pictures for papers, of finished runs and of a store: `python -m experiments.plot`."""

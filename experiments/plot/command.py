@@ -1,0 +1,62 @@
+"""Pictures for papers, from a store or from the directories of runs: PDF, PNG and SVG, in one or two columns.
+
+    python -m experiments.plot cdf outputs/one outputs/other metric=ttft,tpot
+    python -m experiments.plot series outputs/one metric=queue,utilization width=double
+    python -m experiments.plot bars from=results metric=request_goodput,p99_ttft_ms columns=trace
+    python -m experiments.plot pareto from=multirun/swept x=cost
+    python -m experiments.plot slo from=results x=trace.rate
+
+cdf: latencies of requests (metric=ttft,tpot,tbt,e2e,queue), with the limits of the SLO
+series: runs with output.series_s over time (metric=queue,utilization,...)
+bars: figures of summary.json by policy, in groups by columns=KEY
+pareto: metric= (goodput) against x=cost, gpus, gpu_hours or a figure; a line joins the best ones
+slo: metric= (attainment) against x=scale, all limits times a factor, or against a setting, as x=trace.rate
+
+Directories of runs, of sweeps and stores may be named freely, or by from=DIR,DIR (default results).
+width=single (3.3 in), double (7 in); out=NAME without an ending; formats=pdf,png,svg (default pdf,png); dpi=300
+replicate=: the key in which runs of a group differ (default seed): means with 95 % intervals
+colours=DIR: each policy has the colour that it has in pictures of that store; note=false leaves out the line above
+Any other KEY=VALUE,VALUE keeps only runs with such a value: policy=chunked,ares trace.rate=8
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.plot.source import Source, read_source
+from experiments.plot.words import Request, read_words
+from experiments.table.select import kept
+from framework.cli.safe_text import printable
+from framework.run.store import Record
+
+
+def main(words: Sequence[str]) -> None:
+    """Draw one picture and write it in each format."""
+    if not words or {"-h", "--help"} & set(words):
+        print(__doc__)
+        return
+    request = read_words(words)
+    source = read_source(request.places)
+    records = kept(source.records, request.filters)
+    policies = list(read_source([Path(request.own["colours"]).expanduser()]).policies if request.own["colours"] else [])
+    policies += [name for name in source.policies if name not in policies]
+    for path in draw(request, source, records, policies):
+        print(f"picture in {printable(str(path))}", file=sys.stderr)
+
+
+def draw(request: Request, source: Source, records: Sequence[Record], policies: Sequence[str]) -> list[Path]:
+    """Make the picture of these runs and write it; matplotlib is loaded only here."""
+    from experiments.plot.bars import bars
+    from experiments.plot.cdf import cdf
+    from experiments.plot.frame import Looks
+    from experiments.plot.over_time import series
+    from experiments.plot.pareto import pareto
+    from experiments.plot.slo import slo
+    from experiments.plot.style import save, styled
+
+    kinds = {"cdf": cdf, "series": series, "bars": bars, "pareto": pareto, "slo": slo}
+    with styled():
+        figure = kinds[request.kind](source, records, request, Looks(policies))
+        return save(figure, request.out.parent, request.out.name, request.formats, request.dpi)

@@ -1,0 +1,134 @@
+"""A figure of runs against what they cost, and the runs than which none is both better and cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from experiments.plot.frame import Entry, Looks, finish, legend_of, name_y, panels, slos_of, told
+from experiments.plot.point_labels import PointLabel, place_labels
+from experiments.plot.quantities import figure_metrics, level, scaled, title_of
+from experiments.plot.source import Group, Source, groups
+from experiments.plot.style import GREY, is_wide, legible, scale_to, series_style
+from experiments.plot.words import Request
+from experiments.table.metrics import figure_of
+from experiments.table.select import value_of
+from framework.errors import InputError
+from framework.metrics.statistics import Estimate, estimate
+from framework.report.page.sweep_page import frontier
+from framework.run.store import Record
+
+Floats = NDArray[np.float64]
+_HOUR_S = 3600.0
+_COSTS = {
+    "cost": "price of the GPUs (USD/hour)",
+    "gpus": "GPUs",
+    "gpu_hours": "GPU-hours",
+}
+_OF_LOAD = ("trace.", "trace_source", "load.", "slo.")
+
+
+@dataclass(frozen=True)
+class _Point:
+    group: Group
+    x: Estimate
+    y: Estimate
+
+
+def pareto(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Figure:
+    """The picture. Raises InputError for unknown figures, and for runs of different requests, load or SLO."""
+    replicate, x = request.own["replicate"], request.own["x"]
+    if len(request.metrics) != 1:
+        raise InputError("plot pareto shows one metric against x=; give one")
+    _require_comparable(records, replicate)
+    metric = figure_metrics(request.metrics, records)[0]
+    if metric.better == 0:
+        raise InputError(f"metric={metric.key}: neither high nor low values of it are better; choose another one")
+    title = _COSTS.get(x) or title_of(figure_metrics([x], records)[0])
+    found = groups(records, replicate, (), request.filters)
+    points = [_Point(group, _cost(group.records, x), level(group.records, metric)) for group in found]
+    points = [one for one in points if np.isfinite(one.x.mean + one.y.mean)]
+    if not points:
+        raise InputError(f"x={x}: undefined in all of these runs; choose another, such as x=gpus")
+    figure, (axes,) = panels(request.width_in, 1)
+    xs, ys = (np.array([one.mean for one in own]) for own in ([p.x for p in points], [p.y for p in points]))
+    front = frontier(np.round(xs, 9), metric.better * ys)
+    ends = []
+    for values, halves in ((xs, [p.x.half_width for p in points]), (ys, [p.y.half_width for p in points])):
+        high = float((values + np.nan_to_num(halves)).max())
+        wide = is_wide(float(values.min()), high)
+        ends.append(((float(values.min()) / 1.3, high * 1.3) if wide else (0.0, high * 1.12 or 1.0), wide))
+    scale_to(axes, "x", *ends[0])
+    scale_to(axes, "y", *ends[1])
+    axes.plot(xs[front], ys[front], color=GREY, linewidth=0.9, drawstyle="steps-post", zorder=1)
+    for one in points:
+        look = series_style(looks.policies.index(one.group.policy))
+        axes.errorbar(
+            one.x.mean, one.y.mean, _bar(one.y), _bar(one.x), color=look["color"], marker=look["marker"],
+            markersize=4.5, elinewidth=0.7, capsize=1.5, linestyle="", zorder=3,
+        )  # fmt: skip
+    axes.set_xlabel(title)
+    name_y(axes, title_of(metric))
+    policies = list(dict.fromkeys(one.group.policy for one in points))
+    entries = [Entry(name, series_style(looks.policies.index(name))) for name in policies]
+    better = "higher" if metric.better > 0 else "lower"
+    line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better}")
+    note = told(found, replicate, slos_of(found))
+    finish(figure, [*legend_of(entries, linestyle=""), line], note if request.own["note"] == "true" else "")
+    colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
+    labels = [
+        PointLabel(one.x.mean, one.y.mean, _short(one.group) if at in front else "", colour, 0 if at in front else 1)
+        for at, (one, colour) in enumerate(zip(points, colours, strict=True))
+    ]
+    place_labels(figure, axes, labels)
+    return figure
+
+
+def _bar(value: Estimate) -> float:
+    return value.half_width if np.isfinite(value.half_width) else 0.0
+
+
+def _short(group: Group) -> str:
+    """What tells a group from others of its policy, whose name its colour says."""
+    _, comma, rest = group.label.partition(", ")
+    return legible(rest if comma else group.policy)
+
+
+def _cost(records: Sequence[Record], x: str) -> Estimate:
+    found = [_one_cost(record, x) for record in records]
+    if any(value is None for value in found):
+        return Estimate(float("nan"), float("nan"))
+    own = estimate(np.asarray(found, np.float64))
+    return own if x in _COSTS else scaled(own, figure_metrics([x], records)[0].scale)
+
+
+def _one_cost(record: Record, x: str) -> float | None:
+    summary = record.summary
+    if x == "gpus":
+        return float(summary["gpus"])
+    if x not in _COSTS:
+        value = figure_of(summary, x)
+        return None if value is None else float(value)
+    hours = float(summary["duration"]) / _HOUR_S
+    if x == "gpu_hours":
+        on = summary.get("gpus_on")
+        return None if on is None else float(on) * hours
+    cost = summary.get("cost_usd")
+    return None if cost is None or hours == 0 else float(cost) / hours
+
+
+def _require_comparable(records: Sequence[Record], replicate: str) -> None:
+    """Raise InputError where requests, load or SLO differ between runs: none of them is better then."""
+    for key in sorted({key for one in records for key in one.config if key.startswith(_OF_LOAD)} | {"trace"}):
+        follows = all(value_of(one, key) == value_of(one, replicate) for one in records)
+        values = sorted({str(value_of(one, key)) for one in records})
+        if key != replicate and not follows and len(values) > 1:
+            told = ", ".join(values[:6])
+            raise InputError(
+                f"plot pareto compares runs on the same requests; these differ in {key} ({told}): choose one"
+            )

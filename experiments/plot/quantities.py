@@ -1,0 +1,127 @@
+"""What can be on an axis: latencies of requests, figures of summaries, columns of a run over time; in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.table.metrics import Metric, figure_of, read_metrics
+from experiments.table.select import nearest
+from framework.cli.safe_text import printable
+from framework.errors import InputError
+from framework.metrics.statistics import Estimate, estimate
+from framework.run.store import Record
+
+Floats = NDArray[np.float64]
+_LONG_MS = 1000.0
+_UNITS = {"req/s": "requests/s", "tok/s": "tokens/s"}
+_LATENCIES = {
+    "TTFT": "time to first token",
+    "TPOT": "time per output token",
+    "TBT": "time between tokens",
+    "E2E": "end-to-end latency",
+    "SLO attainment": "requests within the SLO",
+    "MFU": "peak FLOP/s used",
+    "MBU": "peak bandwidth used",
+}
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency of requests: its column of requests.parquet (seconds), shown times `factor`; `limit`: of the SLO."""
+
+    column: str
+    words: str
+    unit: str
+    factor: float
+    limit: str
+
+    @property
+    def title(self) -> str:
+        """Of its axis."""
+        return f"{self.words} ({self.unit})"
+
+
+LATENCIES = {
+    "ttft": Latency("ttft_s", "time to first token", "s", 1.0, "ttft_s"),
+    "tpot": Latency("tpot_s", "time per output token", "ms", 1e3, "tpot_s"),
+    "tbt": Latency("tbt_p99_s", "P99 of a request's times between tokens", "ms", 1e3, "tbt_p99_s"),
+    "e2e": Latency("e2e_s", "end-to-end latency", "s", 1.0, ""),
+    "queue": Latency("queue_s", "time in the queue before the prefill", "s", 1.0, ""),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of series.parquet, shown times `factor`; `is_rate`: counts of a window, shown per second; `by_pool`:
+    whether pools have it, too."""
+
+    name: str
+    title: str
+    factor: float = 1.0
+    is_rate: bool = False
+    by_pool: bool = False
+
+
+COLUMNS = {
+    one.name: one
+    for one in (
+        Column("arrivals", "arrivals (requests/s)", is_rate=True),
+        Column("completions", "completions (requests/s)", is_rate=True),
+        Column("good", "goodput (requests/s)", is_rate=True),
+        Column("attainment", "within the SLO (%)", 100.0),
+        Column("queue", "queue (requests)"),
+        Column("decoding", "decoding (requests)", by_pool=True),
+        Column("batch", "decode batch (requests)", by_pool=True),
+        Column("utilization", "time in steps (%)", 100.0, by_pool=True),
+        Column("decode_kv_tokens", "KV read (tokens)", by_pool=True),
+        Column("decode_kv_share", "KV memory read (%)", 100.0, by_pool=True),
+        Column("instances_active", "instances at work", by_pool=True),
+    )
+}
+
+
+def known(names: Sequence[str], table: dict[str, Latency] | dict[str, Column]) -> None:
+    """Raise InputError for a name that the table does not have."""
+    for name in names:
+        if name not in table:
+            shown = printable(name)
+            raise InputError(f"metric={shown}: {nearest(shown, table)}there are {', '.join(table)}")
+
+
+def figure_metrics(names: Sequence[str], records: Sequence[Record]) -> list[Metric]:
+    """Figures of summaries; latencies in seconds where all are long. Raises InputError for one that none has."""
+    found = read_metrics(",".join(names), records)
+    return [_readable(one, records) for one in found]
+
+
+def _readable(metric: Metric, records: Sequence[Record]) -> Metric:
+    values = [figure_of(record.summary, metric.key) for record in records]
+    numbers = [value for value in values if isinstance(value, (int, float))]
+    return metric.in_seconds() if metric.is_latency and numbers and max(numbers) >= _LONG_MS else metric
+
+
+def title_of(metric: Metric) -> str:
+    """Of its axis: its name in words, and its unit."""
+    name = metric.name
+    for short, words in _LATENCIES.items():
+        name = re.sub(rf"\b{short}\b", words, name)
+    unit = _UNITS.get(metric.unit, metric.unit)
+    return f"{name} ({unit})" if unit else name.replace("_", " ")
+
+
+def level(records: Sequence[Record], metric: Metric) -> Estimate:
+    """Its mean over runs as it is shown, with half the width of its interval; NaN where it is undefined in one."""
+    values = [figure_of(record.summary, metric.key) for record in records]
+    if any(value is None for value in values):
+        return Estimate(float("nan"), float("nan"))
+    return scaled(estimate(np.asarray(values, np.float64)), metric.scale)
+
+
+def scaled(found: Estimate, factor: float) -> Estimate:
+    """The same in another unit."""
+    return replace(found, mean=found.mean * factor, half_width=found.half_width * factor)
