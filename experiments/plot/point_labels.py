@@ -55,7 +55,7 @@ def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel]) -> No
             if not inside or any(_overlap(box, other) for other in taken):
                 continue
             others = every[(texts != label.text) | (np.hypot(*(every - own).T) >= _ONE_PT * scale)]
-            if _nearest(box, others) <= _nearest(box, own[None]) + 0.5 * scale:
+            if _nearest(box, others) < _nearest(box, own[None]) + 1.5 * _GAP_PT * scale:
                 continue
             taken.append(box)
             _write(axes, label, right, up)
@@ -84,7 +84,7 @@ def _shared(labels: Sequence[PointLabel], points: Floats, reach: float) -> list[
 
 
 def _box(point: Floats, text: str, right: int, up: int, scale: float) -> Box:
-    width, height = width_pt(text, SMALL_PT) * scale, 0.8 * SMALL_PT * scale
+    width, height = width_pt(text, SMALL_PT) * scale, 1.05 * SMALL_PT * scale
     left = point[0] + {1: _GAP_PT * scale, 0: -width / 2, -1: -_GAP_PT * scale - width}[right]
     gap = _gap_pt(right) * scale
     low = point[1] + gap if up > 0 else point[1] - gap - height

@@ -178,6 +178,8 @@ def lay_out(figure: Figure) -> None:
 def legend_below(figure: Figure, entries: Sequence[Artist]) -> int:
     """A legend below all axes, in as many columns as fit; returns its rows."""
     handles = list(entries)
+    for one in handles:
+        one.set_label(_shortened(str(one.get_label()), 72 * figure.get_figwidth() - (_HANDLE + 3.8) * _LEGEND_PT))
     widths = [width_pt(str(one.get_label()), _LEGEND_PT) + (_HANDLE + 0.8) * _LEGEND_PT for one in handles]
     room = 72 * figure.get_figwidth() - 2 * _LEGEND_PT
     columns = next((count for count in range(len(handles), 1, -1) if _legend_width(widths, count) <= room), 1)
@@ -185,6 +187,14 @@ def legend_below(figure: Figure, entries: Sequence[Artist]) -> int:
         handles=handles, loc="outside lower center", ncols=columns, handlelength=_HANDLE, columnspacing=_BETWEEN
     )
     return math.ceil(len(handles) / columns)
+
+
+def _shortened(label: str, room_pt: float) -> str:
+    """What fits there of a label, its end with it."""
+    while width_pt(label, _LEGEND_PT) > room_pt:
+        middle = len(label) * 2 // 3
+        label = f"{label[: middle - 2].removesuffix('…')}…{label[middle:].removeprefix('…')}"
+    return label
 
 
 def _legend_width(widths: Sequence[float], columns: int) -> float:
