@@ -1,16 +1,17 @@
 """A run as a timeline in the Chrome trace format, which ui.perfetto.dev and chrome://tracing open.
 
-One process an instance: its steps as slices (a leap is one slice), the batch and the summed context of its decodes as
-counters, and an arrow from the end of each prefill whose KV was transferred to the decode that followed.
+One process an instance: its steps as slices (a leap is one slice), and the batch and the summed context of its decodes
+as counters. Arrows lead from the end of each prefill whose KV was transferred to the decode that followed, and from the
+last step of a request on one instance to its first on another. One process more has the requests
+(`framework.report.perfetto_requests`).
 
-A window of time leaves out the steps that lie outside it and the transfers that lie not wholly within it. What is left
-is as in the whole timeline; each counter then has its value at the first step of its instance, too.
+A window of time leaves out the steps and requests that lie outside it and the arrows that lie not wholly within it.
+What is left is as in the whole timeline; each counter of an instance then has its value at the first step there, too.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 import math
 from collections.abc import Iterator
 from typing import IO
@@ -18,6 +19,8 @@ from typing import IO
 import numpy as np
 import polars as pl
 
+from framework.report.perfetto_requests import arrows, in_flight, requests_of
+from framework.report.trace_events import event, filled, us
 from framework.result import Result
 
 _NS = 1e9
@@ -50,13 +53,13 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
     for counter in ("batch", "context"):
         for part in _changes(steps, counter).iter_slices(_ROWS_AT_ONCE):
             yield part.select(_counter(counter)).to_series().to_list()
-    arrows = _arrows(result, window_s)
-    if arrows:
-        yield arrows
+    for table in (arrows(result, window_s), requests_of(result, window_s), in_flight(result, window_s)):
+        for part in table.iter_slices(_ROWS_AT_ONCE):
+            yield part["event"].to_list()
 
 
 def _names(result: Result) -> list[str]:
-    """Processes in the order of the instances, each called by its pool and its number within it."""
+    """Processes in the order of the instances, each called by its pool and its number within it; then the requests."""
     events = []
     instance = 0
     for pool in result.cluster.pools:
@@ -65,9 +68,11 @@ def _names(result: Result) -> list[str]:
                 ("process_name", {"name": f"{pool.name} {number} (instance {instance})"}),
                 ("process_sort_index", {"sort_index": instance}),
             ):
-                events.append(_event(name=name, ph="M", pid=instance, args=value))
-            events.append(_event(name="thread_name", ph="M", pid=instance, tid=_STEPS_THREAD, args={"name": "steps"}))
+                events.append(event(name=name, ph="M", pid=instance, args=value))
+            events.append(event(name="thread_name", ph="M", pid=instance, tid=_STEPS_THREAD, args={"name": "steps"}))
             instance += 1
+    events.append(event(name="process_name", ph="M", pid=instance, args={"name": "requests"}))
+    events.append(event(name="process_sort_index", ph="M", pid=instance, args={"sort_index": instance}))
     return events
 
 
@@ -97,8 +102,8 @@ def _slice() -> pl.Expr:
         '{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},'
         '"args":{"steps":{},"batch":{},"prefill_tokens":{},"context":{}}}'
     )
-    values = (kind, "instance", pl.col("stream") + _STEPS_THREAD, _us("start_ns"), _us("duration_ns"))
-    return _filled(form, *values, "steps", "batch", "prefill_tokens", "context")
+    values = (kind, "instance", pl.col("stream") + _STEPS_THREAD, us("start_ns"), us("duration_ns"))
+    return filled(form, *values, "steps", "batch", "prefill_tokens", "context")
 
 
 def _changes(leaps: pl.DataFrame, counter: str) -> pl.DataFrame:
@@ -109,42 +114,4 @@ def _changes(leaps: pl.DataFrame, counter: str) -> pl.DataFrame:
 
 def _counter(counter: str) -> pl.Expr:
     form = '{"name":"' + counter + '","ph":"C","pid":{},"ts":{},"args":{"' + counter + '":{}}}'
-    return _filled(form, "instance", _us("start_ns"), counter)
-
-
-def _filled(form: str, *values: pl.Expr | str) -> pl.Expr:
-    """`form` with its placeholders filled; other braces stay as they are."""
-    parts = form.split("{}")
-    columns = [pl.col(value) if isinstance(value, str) else value for value in values]
-    pieces: list[pl.Expr] = [pl.lit(parts[0])]
-    for column, part in zip(columns, parts[1:], strict=True):
-        pieces += [column.cast(pl.String), pl.lit(part)]
-    return pl.concat_str(pieces).alias("event")
-
-
-def _us(column: str) -> pl.Expr:
-    """Nanoseconds as decimal microseconds."""
-    whole, rest = pl.col(column) // 1000, pl.col(column) % 1000
-    return pl.concat_str([whole.cast(pl.String), pl.lit("."), rest.cast(pl.String).str.zfill(3)])
-
-
-def _arrows(result: Result, window_s: tuple[float, float]) -> list[str]:
-    """An arrow binds to the slices around its ends: the last instant of the prefill, the first after the transfer."""
-    requests = result.requests
-    within = (requests["prefill_end_s"] > window_s[0]) & (requests["transfer_end_s"] < window_s[1])
-    moved = np.flatnonzero(within)  # a comparison with NaN, where nothing was transferred, is false
-    events = []
-    for r in moved.tolist():
-        request = requests[r]
-        ends = (
-            ("s", request["prefill_instance"], request["prefill_end_s"] * _NS - 1),
-            ("f", request["decode_instance"], request["transfer_end_s"] * _NS),
-        )
-        for phase, instance, at_ns in ends:
-            common = {"name": "transfer", "cat": "request", "id": r, "pid": int(instance), "tid": _STEPS_THREAD}
-            events.append(_event(**common, ph=phase, ts=round(at_ns) / 1000))
-    return events
-
-
-def _event(**fields: object) -> str:
-    return json.dumps(fields, separators=(",", ":"))
+    return filled(form, "instance", us("start_ns"), counter)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from framework.objective.goodput import Measurement
 from framework.report.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
 from framework.run.job import perform
@@ -35,7 +36,7 @@ def events_of(result: Result, window_s: tuple[float, float] = ALWAYS_S) -> Event
 
 def test_each_instance_is_a_process(events: Events) -> None:
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {0: "prefill 0 (instance 0)", 1: "decode 0 (instance 1)"}
+    assert names == {0: "prefill 0 (instance 0)", 1: "decode 0 (instance 1)", 2: "requests"}
 
 
 def test_each_leap_is_a_slice(events: Events) -> None:
@@ -66,13 +67,63 @@ def test_counters_change_where_the_value_does(events: Events) -> None:
 
 
 def test_arrows_start_within_the_prefill_and_end_at_the_transfer(events: Events) -> None:
-    arrows = [(event["ph"], event["id"], event["pid"], event["ts"]) for event in events if event["name"] == "transfer"]
-    assert arrows == [
-        ("s", 0, 0, 1.5e6 - 0.001),
-        ("f", 0, 1, 1.625e6),
-        ("s", 4, 0, 1.5e6 - 0.001),
-        ("f", 4, 1, 1.75e6),
+    """One nanosecond before it, so that the step which begins then is the next one."""
+    assert [(event["name"], event["ph"], event["id"], event["pid"], event["ts"]) for event in arrows_of(events)] == [
+        ("transfer", "s", "0.0", 0, 1.5e6 - 0.001),
+        ("transfer", "f", "0.0", 1, 1.625e6 - 0.001),
+        ("transfer", "s", "4.0", 0, 1.5e6 - 0.001),
+        ("transfer", "f", "4.0", 1, 1.75e6 - 0.001),
     ]
+
+
+def arrows_of(events: Events) -> Events:
+    return [event for event in events if event["ph"] in "sf"]
+
+
+def spans_of(events: Events) -> list[tuple[int, str, float, float]]:
+    """The async slices: request, name, begin and end (us), each within the one that is open around it."""
+    found, open_ones = [], dict[int, list[tuple[str, float]]]()
+    for event in (one for one in events if one["ph"] in "be"):
+        assert event["cat"] == "request"
+        own = open_ones.setdefault(event["id"], [])
+        if event["ph"] == "b":
+            assert not own or own[-1][1] <= event["ts"]
+            own.append((event["name"], event["ts"]))
+        else:
+            name, begin = own.pop()
+            assert name == event["name"]
+            found.append((event["id"], name, begin, event["ts"]))
+    assert not any(open_ones.values())
+    return found
+
+
+def test_each_request_is_a_slice_with_its_phases(events: Events) -> None:
+    assert [one for one in spans_of(events) if one[0] in (0, 1, 2, 3)] == [
+        (0, "queue", 0.5e6, 1e6),
+        (0, "prefill", 1e6, 1.5e6),
+        (0, "transfer", 1.5e6, 1.625e6),
+        (0, "decode", 1.625e6, 2e6),
+        (0, "finished", 0.5e6, 2e6),
+        (1, "queue", 1e6, 1.5e6),
+        (1, "prefill", 1.5e6, 2e6),
+        (1, "finished", 1e6, 2e6),
+        (2, "queue", 1e6, 1e6),
+        (2, "rejected", 1e6, 1e6),
+        (3, "queue", 2e6, 2e6),
+        (3, "prefill", 2e6, 2.5e6),
+        (3, "failed", 2e6, 2.5e6),
+    ]
+    told = next(event["args"] for event in events if event["ph"] == "b" and event["name"] == "finished")
+    assert told == {"request": 0, "input_tokens": 100, "output_tokens": 3, "preemptions": 0, "migrations": 1}
+
+
+def test_requests_that_wait_and_that_are_served_are_counted(events: Events) -> None:
+    for name, levels in (
+        ("waiting", [(0.5e6, 2), (1e6, 1), (1.5e6, 0)]),
+        ("served", [(1e6, 2), (1.5e6, 3), (2e6, 2), (2.5e6, 1), (3e6, 0)]),
+    ):
+        found = [(event["ts"], event["args"]["requests"]) for event in events if event["name"] == name]
+        assert found == levels
 
 
 def test_instance_that_never_ran_is_still_named() -> None:
@@ -80,7 +131,7 @@ def test_instance_that_never_ran_is_still_named() -> None:
     file = io.BytesIO()
     write_timeline(small_result(step_log=result.step_log[:0], token_log=result.token_log[:0]), file)
     events = json.loads(gzip.decompress(file.getvalue()))["traceEvents"]
-    assert sum(event["ph"] == "M" for event in events) == 6
+    assert sum(event["ph"] == "M" for event in events) == 8
     assert not any(event["ph"] == "X" for event in events)
 
 
@@ -90,9 +141,10 @@ def test_instance_that_never_ran_is_still_named() -> None:
 def test_window_of_a_few_steps(events: Events) -> None:
     shown = events_of(small_result(), (1.7, 2.0))
     assert [event["ts"] for event in shown if event["ph"] == "X"] == [1.5e6, 1.625e6, 1.75e6]
-    assert [event["id"] for event in shown if event["name"] == "transfer"] == []
+    assert arrows_of(shown) == []
+    assert {one[0] for one in spans_of(shown)} == {0, 1, 4}
     assert [event for event in shown if event["ph"] == "M"] == [event for event in events if event["ph"] == "M"]
-    assert [event["id"] for event in events_of(small_result(), (1.25, 1.7)) if event["name"] == "transfer"] == [0, 0]
+    assert [event["id"] for event in arrows_of(events_of(small_result(), (1.25, 1.7)))] == ["0.0", "0.0"]
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +166,13 @@ def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[
 
     slices = [event for event in whole if event["ph"] == "X"]
     assert [event for event in shown if event["ph"] == "X"] == [event for event in slices if within(event)]
-    transfers = [event for event in whole if event["name"] == "transfer"]
-    ends = zip(transfers[::2], transfers[1::2], strict=True)
+    every = arrows_of(whole)
+    ends = zip(every[::2], every[1::2], strict=True)
     kept = [event for s, f in ends if s["ts"] >= from_s * 1e6 and f["ts"] < to_s * 1e6 for event in (s, f)]
-    assert [event for event in shown if event["name"] == "transfer"] == kept
+    assert arrows_of(shown) == kept
+    there = {one[0] for one in spans_of(whole) if one[2] < to_s * 1e6 and one[3] > from_s * 1e6}
+    asked = [event for event in whole if event["ph"] in "be" and event["id"] in there]
+    assert [event for event in shown if event["ph"] in "be"] == asked
     counted: dict[tuple[str, int], list[tuple[float, Any]]] = {}
     for event in whole:
         if event["name"] in ("batch", "context"):
@@ -125,7 +180,7 @@ def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[
     for event in (event for event in shown if event["name"] in ("batch", "context")):
         series = counted[event["name"], event["pid"]]
         assert series[bisect_right(series, event["ts"], key=itemgetter(0)) - 1][1] == event["args"]
-    assert (share[0] > 1) == (not any(event["ph"] in "XCsf" for event in shown))
+    assert (share[0] > 1) == (not any(event["ph"] in "XCsfbe" for event in shown))
     assert (share == (0.0, 1.1)) == (shown == whole)
 
 
@@ -135,3 +190,48 @@ def test_a_counter_starts_with_the_first_step_of_the_window() -> None:
     same = small_result()
     same.step_log["batch"][[2, 3, 5]] = 1
     assert [e["ts"] for e in events_of(same, (1.8, 9.0)) if e["name"] == "batch" and e["pid"] == 1] == [1.75e6]
+
+
+# --- totals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def migrating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measurement, Events]:
+    """A run in which KV is transferred and requests migrate, with its timeline."""
+    small = ("trace=synthetic", "trace.requests=300", "trace.limit=300", "trace.arrivals.rate=60")
+    measured = perform(configured("policy=ares", *small), tmp_path_factory.mktemp("run"))
+    return measured, events_of(measured.result)
+
+
+def test_totals_are_those_of_the_summary(migrating: tuple[Measurement, Events]) -> None:
+    measured, events = migrating
+    summary, result = measured.evaluation.summary, measured.result
+    spans = spans_of(events)
+    states = {state: sum(one[1] == state for one in spans) for state in ("finished", "rejected", "failed")}
+    assert states == {"finished": summary["completed"], "rejected": summary["rejected"], "failed": summary["failed"]}
+    assert sum(event["args"]["steps"] for event in events if event["ph"] == "X") == result.steps
+    assert 1e-6 * (max(one[3] for one in spans) - min(one[2] for one in spans)) == pytest.approx(summary["duration"])
+    queue_ms = [1e-3 * (one[3] - one[2]) for one in spans if one[1] == "queue"]
+    assert sum(queue_ms) / len(queue_ms) == pytest.approx(summary["mean_queue_ms"], abs=1e-6)
+    names = [event["name"] for event in arrows_of(events)]
+    assert names.count("migration") == 2 * summary["migrations"] > 0
+    moved = measured.evaluation.requests["transfer_s"].drop_nulls().len()
+    assert names.count("transfer") == sum(one[1] == "transfer" for one in spans) * 2 == 2 * moved > 0
+
+
+def test_each_arrow_leads_from_the_slice_that_ends_there_to_one_that_follows(
+    migrating: tuple[Measurement, Events],
+) -> None:
+    _, events = migrating
+    slices: dict[int, Events] = {}
+    for event in events:
+        if event["ph"] == "X":
+            slices.setdefault(event["pid"], []).append(event)
+    every = arrows_of(events)
+    for begin, end in zip(every[::2], every[1::2], strict=True):
+        assert (begin["ph"], end["ph"], begin["id"]) == ("s", "f", end["id"])
+        around = [one for one in slices[begin["pid"]] if one["ts"] <= begin["ts"] < one["ts"] + one["dur"]]
+        assert around[0]["ts"] + around[0]["dur"] == pytest.approx(begin["ts"], abs=0.0021)
+        follows = next(one for one in slices[end["pid"]] if one["ts"] > end["ts"])
+        assert follows["args"]["batch"] > 0
+        assert begin["pid"] != end["pid"]
