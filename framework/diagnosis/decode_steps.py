@@ -40,8 +40,8 @@ class DecodeSteps:
     stall_every_s: float
 
 
-def decode_steps(result: Result) -> DecodeSteps:
-    """Raises nothing: a run without decode steps has NaN throughout."""
+def decode_steps(result: Result, clock: DecodeClock) -> DecodeSteps:
+    """`clock`: of the step log of the run. Raises nothing: a run without decode steps has NaN throughout."""
     count = len(result.requests)
     leaps = result.step_log[result.step_log["batch"] > 0]
     pool = result.instances["pool"].astype(np.int64)
@@ -54,7 +54,7 @@ def decode_steps(result: Result) -> DecodeSteps:
     share = np.nan_to_num(_ratio(np.bincount(own, context_s, pools), np.bincount(own, lasting_s, pools)))
     step_s = _with_mixed(step_s, leaps, pool)
     rows = result.token_log[result.token_log["instance"] >= 0]
-    interference_s, growth = _beside(result, rows, step_s[pool])
+    interference_s, growth = _beside(clock, rows, step_s[pool])
     decoded_on = np.where(result.requests["decode_instance"] >= 0, result.requests["decode_instance"], 0)
     steps, seconds = float(pure["steps"].sum()), float(lasting_s.sum())
     decodes = float((pure["batch"].astype(np.float64) * pure["steps"]).sum())
@@ -105,14 +105,13 @@ def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) ->
     return found
 
 
-def _beside(result: Result, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
+def _beside(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
     """Of each row of the token log the seconds that prefills add to its decode steps; and how gaps grow (`growth`).
 
     `step_s` (M,): a decode step without prefills, for a request that has had few of them.
     """
     if len(rows) == 0:
         return np.zeros(0), float("nan")
-    clock = DecodeClock(result.step_log)
     instance, first, last = rows["instance"], rows["first_step"], rows["last_step"]
     begin, end = clock.at(instance, first, ends=False), clock.at(instance, last, ends=True)
     mixed_s, mixed = end.mixed_s - begin.mixed_s, end.mixed_steps - begin.mixed_steps

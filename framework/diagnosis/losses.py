@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.diagnosis.decode_steps import DecodeSteps, decode_steps
-from framework.metrics.phases import phase_table
+from framework.metrics.phases import DecodeClock, phase_table
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.result import FINISHED, Result
@@ -37,7 +37,7 @@ class Losses:
     `cause` (N,): index into CAUSES, -1 for a good request. `seconds`: of each request in the phases that causes are
     told from, by the name of the cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of requests that
     finished. `steps`: what decode steps were made of, None where the step log was reduced.
-    `phases`: the table of `framework.metrics.phases`.
+    `phases`: the table of `framework.metrics.phases`, made with `clock`.
     """
 
     cause: Ints
@@ -46,6 +46,7 @@ class Losses:
     tpot_missed: Flags
     steps: DecodeSteps | None
     phases: pl.DataFrame
+    clock: DecodeClock
 
     def of(self, cause: str) -> Flags:
         """The requests lost to it."""
@@ -63,8 +64,9 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
     finished = result.requests["state"] == FINISHED
     ttft_missed = finished & ~requests["ttft_ok"].to_numpy()
     tpot_missed = finished & ~requests["tpot_ok"].to_numpy()
-    steps = decode_steps(result) if result.engine.log == "full" else None
-    table = phase_table(result)
+    clock = DecodeClock(result.step_log)
+    steps = decode_steps(result, clock) if result.engine.log == "full" else None
+    table = phase_table(result, clock)
     seconds = _seconds(result, table, steps)
     classes = result.workload.slo_class
     ttft_limit_s = slo.limits_s("ttft_s", classes, count)
@@ -77,7 +79,7 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
     after = _after_first_token(seconds, tpot_limit_s * later)
     cause = np.where(tpot_missed & ~by_ttft, after, np.where(by_ttft, first, cause))
     cause = np.where(finished, cause, CAUSES.index("unserved"))
-    return Losses(np.where(good, -1, cause), seconds, ttft_missed, tpot_missed, steps, table)
+    return Losses(np.where(good, -1, cause), seconds, ttft_missed, tpot_missed, steps, table, clock)
 
 
 def _seconds(result: Result, table: pl.DataFrame, steps: DecodeSteps | None) -> dict[str, Floats]:

@@ -15,12 +15,12 @@ Floats = NDArray[np.float64]
 _FIRST, _TIMES = 16, 4  # tokens of the first bucket, and how many times as far each next one reaches
 
 
-def by_position(result: Result) -> list[dict[str, Any]] | None:
+def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[str, Any]] | None:
     """One entry a bucket of positions that has gaps of completed requests, the first tokens first.
 
     Gap j of a request is that between its tokens j and j + 1; a bucket holds gaps `from_token` to below `to_token`,
     `gaps` of them, `mean_itl_ms` their mean. None where the step log was reduced, and with drafts, of which the log
-    does not say at which token each was accepted.
+    does not say at which token each was accepted. `clock`: of the step log of the run.
     """
     if result.engine.log != "full" or result.engine.speculation.most > 0:
         return None
@@ -30,7 +30,7 @@ def by_position(result: Result) -> list[dict[str, Any]] | None:
     alone = rows["instance"] < 0
     counts = np.where(alone, 1, rows["last_step"] - rows["first_step"])
     before = _before(rows["request"], counts)
-    clock = DecodeClock(result.step_log)
+    clock = clock or DecodeClock(result.step_log)
     longest = int((before + counts).max(initial=0))
     found = []
     for low, high in pairwise(_edges(longest)):
@@ -74,6 +74,7 @@ def _lasting_s(
     if not own.any():
         return 0.0
     chosen, into = rows[own], (first - before - 1)[own]
-    end_s = clock.at(chosen["instance"], chosen["first_step"] + (last - before)[own], ends=True).time_s
-    begin_s = clock.at(chosen["instance"], chosen["first_step"] + np.maximum(into, 1), ends=True).time_s
-    return float((end_s - np.where(into > 0, begin_s, chosen["previous_token_s"])).sum())
+    end_s = clock.time_s(chosen["instance"], chosen["first_step"] + (last - before)[own], ends=True)
+    later, begin_s = into > 0, chosen["previous_token_s"].copy()
+    begin_s[later] = clock.time_s(chosen["instance"][later], (chosen["first_step"] + into)[later], ends=True)
+    return float((end_s - begin_s).sum())

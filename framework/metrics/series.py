@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -165,33 +165,51 @@ def integral(windows: Windows, begin_s: Floats, end_s: Floats, height: Floats, g
 def _context(windows: Windows, leaps: NDArray[Any], end_s: Floats, group: Ints, groups: int) -> Floats:
     """The integral of the KV tokens that decodes read: leaps are cut at the edges of windows."""
     decodes = np.flatnonzero(leaps["batch"] > 0)
-    leaps, end_s, group = leaps[decodes], end_s[decodes], group[decodes]
-    first, last = windows.index(leaps["start_s"]), windows.index(end_s)
+    end_s, group, start_s = end_s[decodes], group[decodes], leaps["start_s"][decodes]
+    reads = _Reads(*(leaps[name][decodes].astype(np.float64) for name in _Reads._fields))
+    first, last = windows.index(start_s), windows.index(end_s)
     pieces = last - first + 1
-    of = np.repeat(np.arange(len(leaps)), pieces)
+    of = np.repeat(np.arange(len(decodes)), pieces)
     window = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    cut, edges_s = leaps[of], windows.edges_s
-    since_s, lasting_s = cut["start_s"], end_s[of] - cut["start_s"]
-    upto = _context_until(cut, np.clip(edges_s[window + 1] - since_s, 0.0, lasting_s))
-    upto = np.where(window == last[of], _context_until(cut, lasting_s), upto)
-    since = np.where(window == first[of], 0.0, _context_until(cut, np.clip(edges_s[window] - since_s, 0.0, lasting_s)))
+    edges_s, lasting_s = windows.edges_s, end_s - start_s
+    is_last, is_first = window == last[of], window == first[of]
+
+    def until(pieces: NDArray[np.bool_], edge: Ints) -> Floats:
+        """Up to an edge of the window."""
+        own = of[pieces]
+        elapsed_s = np.clip(edges_s[edge[pieces]] - start_s[own], 0.0, lasting_s[own])
+        return _context_until(_Reads(*(column[own] for column in reads)), elapsed_s)
+
+    upto, since = np.empty(len(of)), np.zeros(len(of))
+    upto[is_last] = _context_until(reads, lasting_s)  # every leap has one last piece
+    upto[~is_last] = until(~is_last, window + 1)
+    since[~is_first] = until(~is_first, window)
     place = group[of] * windows.count + window
     read: Floats = np.bincount(place, upto - since, groups * windows.count).astype(np.float64).reshape(groups, -1)
     return read
 
 
-def _context_until(leaps: NDArray[Any], elapsed_s: Floats) -> Floats:
+class _Reads(NamedTuple):
+    """Columns of leaps that tell which tokens their decodes read, shape (N,)."""
+
+    first_s: Floats
+    increment_s: Floats
+    batch: Floats
+    context: Floats
+    steps: Floats
+
+
+def _context_until(leaps: _Reads, elapsed_s: Floats) -> Floats:
     """The integral of the tokens read from the start of each leap on, for `elapsed_s` seconds of it."""
-    first_s, increment_s, batch = leaps["first_s"], leaps["increment_s"], leaps["batch"].astype(np.float64)
-    context = leaps["context"].astype(np.float64)
-    slope_s = first_s - increment_s / 2
-    root_s = np.sqrt(np.maximum(slope_s**2 + 2 * increment_s * elapsed_s, 0.0))
+    slope_s = leaps.first_s - leaps.increment_s / 2
+    root_s = np.sqrt(np.maximum(slope_s**2 + 2 * leaps.increment_s * elapsed_s, 0.0))
     speed_s = slope_s + root_s
     done = np.floor(np.divide(2 * elapsed_s, speed_s, out=np.zeros_like(elapsed_s), where=speed_s > 0))
-    done = np.clip(done, 0, leaps["steps"])
+    done = np.clip(done, 0, leaps.steps)
     numbers, squares = done * (done - 1) / 2, (done - 1) * done * (2 * done - 1) / 6
-    whole = context * _lasting_s(leaps, done) + batch * (first_s * numbers + increment_s * squares)
-    rest: Floats = (context + batch * done) * (elapsed_s - _lasting_s(leaps, done))
+    done_s = done * leaps.first_s + numbers * leaps.increment_s
+    whole = leaps.context * done_s + leaps.batch * (leaps.first_s * numbers + leaps.increment_s * squares)
+    rest: Floats = (leaps.context + leaps.batch * done) * (elapsed_s - done_s)
     return whole + rest
 
 
@@ -203,12 +221,29 @@ def _lasting_s(leaps: NDArray[Any], steps: NDArray[Any]) -> Floats:
 
 def _first_covered(instance: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
     """Of each leap the part in which no earlier one of its instance runs beside: time in two streams counts once."""
+    order = _in_turn(instance, begin_s, end_s)
+    if order is not None:
+        same = np.append(False, instance[order][1:] == instance[order][:-1])
+        before_s = np.where(same, np.roll(end_s[order], 1), -np.inf)
+        alone_s = np.empty(len(order))
+        alone_s[order] = np.maximum(begin_s[order], before_s)
+        return alone_s, np.maximum(alone_s, end_s)
     table = pl.DataFrame({"instance": instance, "begin": begin_s, "end": end_s}).with_row_index("row")
     table = table.sort("instance", "begin", maintain_order=True)
     covered = pl.col("end").cum_max().shift(1).over("instance").fill_null(-np.inf)
     table = table.with_columns(begin=pl.max_horizontal("begin", covered)).sort("row")
     fresh_s = table["begin"].to_numpy()
     return fresh_s, np.maximum(fresh_s, table["end"].to_numpy())
+
+
+def _in_turn(instance: Ints, begin_s: Floats, end_s: Floats) -> Ints | None:
+    """The order of leaps by instance and begin, where no leap of an instance ends before one that began earlier."""
+    if instance.max(initial=0) >= np.iinfo(np.int16).max:
+        return None
+    order = np.argsort(instance.astype(np.int16), kind="stable")
+    same = instance[order][1:] == instance[order][:-1]
+    back = (np.diff(begin_s[order]) < 0) | (np.diff(end_s[order]) < 0)
+    return None if (same & back).any() else order
 
 
 def _pool_of(result: Result, instance: NDArray[Any]) -> Ints:

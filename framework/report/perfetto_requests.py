@@ -183,8 +183,8 @@ def _migrations(result: Result) -> dict[str, NDArray[Any]]:
     else:
         clock = DecodeClock(result.step_log)
         times_s = [
-            clock.at(one["instance"], one["last_step"], ends=True).time_s,
-            clock.at(other["instance"], other["first_step"], ends=False).time_s,
+            clock.time_s(one["instance"], one["last_step"], ends=True),
+            clock.time_s(other["instance"], other["first_step"], ends=False),
         ]
     whole = {"request": one["request"], "from_instance": one["instance"], "to_instance": other["instance"]}
     return {name: values.astype(np.int64) for name, values in whole.items()} | dict(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from framework.metrics.by_position import by_position
+from framework.metrics.phases import DecodeClock
 from framework.report.page.chart import Chart
 from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale, from_zero
 from framework.result import Result
 
 
-def positions(result: Result) -> list[str]:
+def positions(result: Result, clock: DecodeClock | None = None) -> list[str]:
     """The mean gap by position; nothing where that is not known, or all gaps are of one bucket."""
-    found = by_position(result)
+    found = by_position(result, clock)
     if found is None or len(found) < 2:
         return []
     edges = np.array([*(one["from_token"] for one in found), found[-1]["to_token"]], np.float64)

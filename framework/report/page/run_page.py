@@ -32,12 +32,13 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     summary, requests = evaluation.summary, evaluation.requests
     diagnosis = diagnose(result, evaluation, slo)
     pictures, window_s = over_time(result, requests["good"].to_numpy())
-    latency = grid([*distributions(result, requests, slo), *against_lengths(requests, slo), *positions(result)])
+    latency = [*distributions(result, requests, slo), *against_lengths(requests, slo)]
+    latency += positions(result, diagnosis.losses.clock)
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
         Chapter("limits", "What limits goodput", limits, _TRIED),
-        Chapter("latency", "Latency", latency),
+        Chapter("latency", "Latency", grid(latency)),
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
         Chapter("pools", "Pools", _pools(measurement)),
