@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from experiments.plot.frame import Looks, finish, name_y, panels, slos_of, told
+from experiments.plot.frame import Looks, Picture, finish, name_y, panels, slos_of, told
 from experiments.plot.quantities import figure_metrics, level, title_of
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import HATCHES, SMALL_PT, legible, scale_to, width_pt
@@ -25,7 +25,7 @@ _MOST = 60  # bars of a panel
 _TICK_PT = 7.0
 
 
-def bars(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Figure:
+def bars(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
     """The picture. Raises InputError for unknown figures and settings, and for more bars than can be told apart."""
     axis = [request.own["columns"]] if request.own["columns"] else []
     metrics = figure_metrics(request.metrics, records)
@@ -45,8 +45,7 @@ def bars(source: Source, records: Sequence[Record], request: Request, looks: Loo
     _name_clusters(figure, every, clusters, axis)
     entries = [Patch(label=legible(group.label), **style) for group, style in zip(found, styles, strict=True)]
     note = told(found, request.own["replicate"], slos_of(found))
-    finish(figure, entries, note if request.own["note"] == "true" else "")
-    return figure
+    return finish(figure, entries, note, request.is_noted)
 
 
 def _place(value: Any, order: str | None) -> tuple[Any, ...]:

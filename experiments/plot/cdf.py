@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, finish, keep_apart, legend_of, limits_of, panels, told, upright_limits
+from experiments.plot.frame import (
+    Entry,
+    Looks,
+    Picture,
+    finish,
+    keep_apart,
+    legend_of,
+    limits_of,
+    panels,
+    told,
+    upright_limits,
+)
 from experiments.plot.quantities import LATENCIES, Latency, known
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import is_wide, scale_to
@@ -28,7 +38,7 @@ _FAR = 20.0  # times the end: limits beyond are left out
 _HOW = "every run leaves it; in a sweep add force=true"
 
 
-def cdf(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Figure:
+def cdf(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
     """The picture. Raises InputError for runs that left no requests.parquet, and for unknown latencies."""
     known(request.metrics, LATENCIES)
     shown = groups(records, request.own["replicate"], (), request.filters)
@@ -44,9 +54,9 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
         upright_limits(axes, limits)
     note = told(shown, request.own["replicate"], "marks at P50, P90 and P99")
     entries = [Entry(group.label, look) for group, look in zip(shown, styles, strict=True)]
-    finish(figure, legend_of(entries), note if request.own["note"] == "true" else "")
+    picture = finish(figure, legend_of(entries), note, request.is_noted)
     keep_apart(figure)
-    return figure
+    return picture
 
 
 def _values(table: pl.DataFrame, latency: Latency) -> Floats:

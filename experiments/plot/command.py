@@ -33,7 +33,7 @@ from framework.run.store import Record
 
 
 def main(words: Sequence[str]) -> None:
-    """Draw one picture and write it in each format."""
+    """Draw one picture, write it in each format, and print what its caption must say."""
     if not words or {"-h", "--help"} & set(words):
         print(__doc__)
         return
@@ -42,12 +42,16 @@ def main(words: Sequence[str]) -> None:
     records = kept(source.records, request.filters)
     policies = list(read_source([Path(request.own["colours"]).expanduser()]).policies if request.own["colours"] else [])
     policies += [name for name in source.policies if name not in policies]
-    for path in draw(request, source, records, policies):
+    note, paths = draw(request, source, records, policies)
+    print(note)
+    for path in paths:
         print(f"picture in {printable(str(path))}", file=sys.stderr)
 
 
-def draw(request: Request, source: Source, records: Sequence[Record], policies: Sequence[str]) -> list[Path]:
-    """Make the picture of these runs and write it; matplotlib is loaded only here."""
+def draw(
+    request: Request, source: Source, records: Sequence[Record], policies: Sequence[str]
+) -> tuple[str, list[Path]]:
+    """Make the picture of these runs and write it: its note, and the files. Matplotlib is loaded only here."""
     from experiments.plot.bars import bars
     from experiments.plot.cdf import cdf
     from experiments.plot.frame import Looks
@@ -58,5 +62,5 @@ def draw(request: Request, source: Source, records: Sequence[Record], policies: 
 
     kinds = {"cdf": cdf, "series": series, "bars": bars, "pareto": pareto, "slo": slo}
     with styled():
-        figure = kinds[request.kind](source, records, request, Looks(policies))
-        return save(figure, request.out.parent, request.out.name, request.formats, request.dpi)
+        picture = kinds[request.kind](source, records, request, Looks(policies))
+        return picture.note, save(picture.figure, request.out.parent, request.out.name, request.formats, request.dpi)

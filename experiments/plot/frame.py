@@ -64,8 +64,18 @@ def panels(width_in: float, count: int, is_shared: bool = False) -> tuple[Figure
     return figure, every[:count]
 
 
-def finish(figure: Figure, entries: Sequence[Artist], note: str) -> None:
-    """Add the legend and, in small, the note; the panels keep their size."""
+@dataclass(frozen=True)
+class Picture:
+    """A figure that is laid out, and what its reader must know, for a caption."""
+
+    figure: Figure
+    note: str
+
+
+def finish(figure: Figure, entries: Sequence[Artist], note: str, is_noted: bool) -> Picture:
+    """Add the legend and, if `is_noted`, in small the note; the panels keep their size."""
+    picture = Picture(figure, note)
+    note = note if is_noted else ""
     width_in, height_in = figure.get_size_inches()
     lines = textwrap.wrap(note, int(72 * width_in / (_LETTER_EM * SMALL_PT))) if note else []
     while any(width_pt(line, SMALL_PT) > 72 * width_in - 4 for line in lines):
@@ -75,6 +85,7 @@ def finish(figure: Figure, entries: Sequence[Artist], note: str) -> None:
     if lines:
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=SMALL_PT, color=GREY)
     lay_out(figure)
+    return picture
 
 
 def name_y(axes: Axes, title: str) -> None:

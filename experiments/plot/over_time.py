@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, finish, legend_of, panels, told
+from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, panels, told
 from experiments.plot.quantities import COLUMNS, Column, known
 from experiments.plot.source import Source, groups
 from experiments.plot.style import PLAIN, scale_to, variant_style
@@ -57,7 +56,7 @@ class _Line:
         return self.table.filter(pl.col("pool").is_null() if self.pool is None else pl.col("pool") == self.pool)
 
 
-def series(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Figure:
+def series(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
     """The picture. Raises InputError for runs that left no series.parquet, and for unknown columns."""
     known(request.metrics, COLUMNS)
     shown = groups(records, request.own["replicate"], (), request.filters)
@@ -87,8 +86,7 @@ def series(source: Source, records: Sequence[Record], request: Request, looks: L
     entries = _entries(whole, pools, [COLUMNS[name] for name in request.metrics])
     window = ", ".join(dict.fromkeys(f"{table['window_s'][0]:g}" for _, table in tables))
     note = told(shown, request.own["replicate"], f"means of windows of {window} s")
-    finish(figure, legend_of(entries), _without_interval(note) if request.own["note"] == "true" else "")
-    return figure
+    return finish(figure, legend_of(entries), _without_interval(note), request.is_noted)
 
 
 def _label(label: str, record: Record, replicate: str, runs: int) -> str:

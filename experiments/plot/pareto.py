@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, finish, legend_of, name_y, panels, slos_of, told
+from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.quantities import figure_metrics, level, scaled, title_of
 from experiments.plot.source import Group, Source, groups
@@ -40,7 +39,7 @@ class _Point:
     y: Estimate
 
 
-def pareto(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Figure:
+def pareto(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
     """The picture. Raises InputError for unknown figures, and for runs of different requests, load or SLO."""
     replicate, x = request.own["replicate"], request.own["x"]
     if len(request.metrics) != 1:
@@ -79,14 +78,14 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     better = "higher" if metric.better > 0 else "lower"
     line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better}")
     note = told(found, replicate, slos_of(found))
-    finish(figure, [*legend_of(entries, linestyle=""), line], note if request.own["note"] == "true" else "")
+    picture = finish(figure, [*legend_of(entries, linestyle=""), line], note, request.is_noted)
     colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
     labels = [
         PointLabel(one.x.mean, one.y.mean, _short(one.group) if at in front else "", colour, 0 if at in front else 1)
         for at, (one, colour) in enumerate(zip(points, colours, strict=True))
     ]
     place_labels(figure, axes, labels)
-    return figure
+    return picture
 
 
 def _bar(value: Estimate) -> float:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, finish, legend_of, name_y, panels, slos_of, told
+from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
 from experiments.plot.quantities import figure_metrics, level, title_of
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, is_wide, legible, scale_to
@@ -31,7 +30,7 @@ _HOW = "every run leaves it; in a sweep add force=true"
 _WORDS = {"trace.rate": "offered load (requests/s)", "load.concurrency": "clients"}
 
 
-def slo(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Figure:
+def slo(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
     """The picture. Raises InputError for unknown figures and settings, and for limits that cannot be scaled."""
     x = request.own["x"] or ("scale" if source.places else "trace.rate")
     metrics = figure_metrics(request.metrics, records)
@@ -46,8 +45,7 @@ def slo(source: Source, records: Sequence[Record], request: Request, looks: Look
         _against_setting(every, found, metrics, x, looks)
     entries = [Entry(group.label, look) for group, look in zip(found, looks.of(found), strict=True)]
     note = told(found, replicate, slos_of(found))
-    finish(figure, legend_of(entries), note if request.own["note"] == "true" else "")
-    return figure
+    return finish(figure, legend_of(entries), note, request.is_noted)
 
 
 # --- against a setting ------------------------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ class Request:
         return float(self.own["dpi"])
 
     @property
+    def is_noted(self) -> bool:
+        """Whether the picture says what was run."""
+        return self.own["note"] == "true"
+
+    @property
     def out(self) -> Path:
         """The files to write, without their endings."""
         return Path(self.own["out"] or self.kind)

@@ -117,7 +117,8 @@ def made(*words: str) -> Figure:
     request = read_words(words)
     source = read_source(request.places)
     with styled():
-        figure = DRAWN[request.kind](source, kept(source.records, request.filters), request, Looks(source.policies))
+        records = kept(source.records, request.filters)
+        figure = DRAWN[request.kind](source, records, request, Looks(source.policies)).figure
         figure.draw_without_rendering()
     return figure
 
