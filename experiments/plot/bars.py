@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from experiments.plot.frame import Looks, Picture, finish, name_y, panels, slos_of, told
-from experiments.plot.quantities import figure_metrics, level, title_of
+from experiments.plot.quantities import figure_metrics, level, setting_title, title_of
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import HATCHES, SMALL_PT, legible, scale_to, width_pt
 from experiments.plot.words import Request
@@ -102,4 +102,4 @@ def _name_clusters(figure: Figure, every: Sequence[Axes], clusters: Sequence[Lab
             for label in axes.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
         if axis:
-            axes.set_xlabel(legible(axis[0]))
+            axes.set_xlabel(setting_title(axis[0]))

@@ -13,7 +13,7 @@ from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, nam
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.quantities import figure_metrics, level, scaled, title_of
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, is_wide, legible, scale_to, series_style
+from experiments.plot.style import GREY, legible, scale_to, series_style
 from experiments.plot.words import Request
 from experiments.table.metrics import figure_of
 from experiments.table.select import value_of
@@ -24,6 +24,8 @@ from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 _HOUR_S = 3600.0
+_FAR = 30.0  # highest / lowest, from which an axis is logarithmic
+_REACH = (1.0, 2.5, 4.5)  # of labels
 _COSTS = {
     "cost": "price of the GPUs (USD/hour)",
     "gpus": "GPUs",
@@ -60,7 +62,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     ends = []
     for values, halves in ((xs, [p.x.half_width for p in points]), (ys, [p.y.half_width for p in points])):
         high = float((values + np.nan_to_num(halves)).max())
-        wide = is_wide(float(values.min()), high)
+        wide = values.min() > 0 and high > _FAR * values.min()
         ends.append(((float(values.min()) / 1.3, high * 1.3) if wide else (0.0, high * 1.12 or 1.0), wide))
     scale_to(axes, "x", *ends[0])
     scale_to(axes, "y", *ends[1])
@@ -84,7 +86,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
         PointLabel(one.x.mean, one.y.mean, _short(one.group) if at in front else "", colour, 0 if at in front else 1)
         for at, (one, colour) in enumerate(zip(points, colours, strict=True))
     ]
-    place_labels(figure, axes, labels)
+    place_labels(figure, axes, labels, _REACH)
     return picture
 
 

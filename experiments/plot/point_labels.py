@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -32,34 +33,49 @@ class PointLabel:
     rank: int
 
 
-def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel]) -> None:
+def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel], reach: Sequence[float] = (1.0,)) -> None:
     """Write those labels that find room beside their points, in a picture that is laid out.
 
     A label without a text is a point that others keep off. Points that lie on each other and have the same text share
-    one, in grey. No label is nearer to another point than to its own.
+    one, in grey. No label is nearer to another point than to its own, unless a line leads to it. Places off the lines
+    of the axes are taken first. `reach`: distances to try, times the usual one; a line leads to those above 1.
     """
     scale = figure.dpi / 72
-    every = _places(axes, labels)
+    every, texts = _places(axes, labels), np.array([label.text for label in labels])
     radius = _RADIUS_PT * scale
     taken = [(x - radius, y - radius, x + radius, y + radius) for x, y in every]
     taken += [(box.x0, box.y0, box.x1, box.y1) for box in (one.get_window_extent() for one in axes.texts)]
     frame = axes.get_window_extent().padded(-scale)
-    texts = np.array([label.text for label in labels])
     shared = _shared([label for label in labels if label.text], every[texts != ""], _ONE_PT * scale)
-    points = _places(axes, shared)
+    points, drawn = _places(axes, shared), _along(axes, scale)
     for index in sorted(range(len(shared)), key=lambda one: (shared[one].rank, one)):
         label, own = shared[index], points[index]
-        for right, up in _BESIDE:
-            box = _box(own, label.text, right, up, scale)
+        others = every[(texts != label.text) | (np.hypot(*(every - own).T) >= _ONE_PT * scale)]
+
+        def fits(box: Box, far: float, own: Floats = own, others: Floats = others) -> bool:
             inside = frame.x0 <= box[0] and box[2] <= frame.x1 and frame.y0 <= box[1] and box[3] <= frame.y1
             if not inside or any(_overlap(box, other) for other in taken):
-                continue
-            others = every[(texts != label.text) | (np.hypot(*(every - own).T) >= _ONE_PT * scale)]
-            if _nearest(box, others) < _nearest(box, own[None]) + 1.5 * _GAP_PT * scale:
-                continue
+                return False
+            return far > 1 or _nearest(box, others) >= _nearest(box, own[None]) + 1.5 * _GAP_PT * scale
+
+        tried = [(right, up, far) for far in reach for right, up in _BESIDE]
+        free = [(one, box) for one in tried if fits(box := _box(own, label.text, *one, scale), one[2])]
+        if free:
+            (right, up, far), box = min(free, key=lambda found: _nearest(found[1], drawn) == 0)
             taken.append(box)
-            _write(axes, label, right, up)
-            break
+            _write(axes, label, right, up, far)
+
+
+def _along(axes: Axes, scale: float) -> Floats:
+    """Points along all lines of the axes, in pixels, close enough to tell what a label would cover."""
+    found = [np.zeros((0, 2))]
+    for line in axes.lines:
+        ends = line.get_transform().transform(np.column_stack([np.asarray(one, np.float64) for one in line.get_data()]))
+        ends = ends[np.isfinite(ends).all(axis=1)]
+        for one, other in itertools.pairwise(ends):
+            parts = min(400, int(np.hypot(*(other - one)) / (2 * scale)) + 2)
+            found.append(np.linspace(one, other, parts))
+    return np.concatenate(found)
 
 
 def _places(axes: Axes, labels: Sequence[PointLabel]) -> Floats:
@@ -83,28 +99,33 @@ def _shared(labels: Sequence[PointLabel], points: Floats, reach: float) -> list[
     return [replace(labels[one], colour=GREY) if one in grey else labels[one] for one in kept]
 
 
-def _box(point: Floats, text: str, right: int, up: int, scale: float) -> Box:
+def _box(point: Floats, text: str, right: int, up: int, far: float, scale: float) -> Box:
     width, height = width_pt(text, SMALL_PT) * scale, 1.05 * SMALL_PT * scale
-    left = point[0] + {1: _GAP_PT * scale, 0: -width / 2, -1: -_GAP_PT * scale - width}[right]
-    gap = _gap_pt(right) * scale
-    low = point[1] + gap if up > 0 else point[1] - gap - height
+    gap_x, gap_y = (gap * scale for gap in _gaps_pt(right, far))
+    left = point[0] + {1: gap_x, 0: -width / 2, -1: -gap_x - width}[right]
+    low = point[1] + gap_y if up > 0 else point[1] - gap_y - height
     return (float(left), float(low), float(left + width), float(low + height))
 
 
-def _gap_pt(right: int) -> float:
-    return 0.5 * _GAP_PT if right else 1.2 * _GAP_PT
+def _gaps_pt(right: int, far: float) -> tuple[float, float]:
+    """Between a point and its label, across and up."""
+    return _GAP_PT * far, (0.5 * _GAP_PT if right else 1.2 * _GAP_PT) * far
 
 
-def _write(axes: Axes, label: PointLabel, right: int, up: int) -> None:
+def _write(axes: Axes, label: PointLabel, right: int, up: int, far: float) -> None:
+    gap_x, gap_y = _gaps_pt(right, far)
     text = axes.annotate(
         label.text,
         (label.x, label.y),
-        xytext=(right * _GAP_PT, up * _gap_pt(right)),
+        xytext=(right * gap_x, up * gap_y),
         textcoords="offset points",
         ha={1: "left", 0: "center", -1: "right"}[right],
         va="bottom" if up > 0 else "top",
         fontsize=SMALL_PT,
         color=label.colour,
+        arrowprops={"arrowstyle": "-", "color": label.colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+        if far > 1
+        else None,
     )
     text.set_path_effects([patheffects.withStroke(linewidth=1.5, foreground="white")])
     text.set_in_layout(False)

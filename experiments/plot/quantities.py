@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.plot.style import legible
 from experiments.table.metrics import Metric, figure_of, read_metrics
 from experiments.table.select import nearest
 from framework.cli.safe_text import printable
@@ -27,6 +28,14 @@ _LATENCIES = {
     "SLO attainment": "requests within the SLO",
     "MFU": "peak FLOP/s used",
     "MBU": "peak bandwidth used",
+}
+
+
+_SETTINGS = {
+    "trace.rate": "offered load (requests/s)",
+    "load.concurrency": "clients",
+    "slo.ttft_s": "limit of the time to first token (s)",
+    "slo.tpot_s": "limit of the time per output token (s)",
 }
 
 
@@ -112,6 +121,11 @@ def title_of(metric: Metric) -> str:
         name = re.sub(rf"\b{short}\b", words, name)
     unit = _UNITS.get(metric.unit, metric.unit)
     return f"{name} ({unit})" if unit else name.replace("_", " ")
+
+
+def setting_title(key: str) -> str:
+    """Of the axis of a setting."""
+    return _SETTINGS.get(key) or legible(key)
 
 
 def level(records: Sequence[Record], metric: Metric) -> Estimate:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
-from experiments.plot.quantities import figure_metrics, level, title_of
+from experiments.plot.quantities import figure_metrics, level, setting_title, title_of
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, is_wide, legible, scale_to
+from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, is_wide, scale_to
 from experiments.plot.words import Request
 from experiments.table.metrics import Metric
 from experiments.table.select import keys_of, nearest, value_of
@@ -27,7 +27,6 @@ _SCALED = {"slo_attainment", "request_goodput"}
 _SHARES = {"slo_attainment", "share_of_bound"}
 _COLUMNS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "tbt_p99_s": "tbt_p99_s"}  # limit -> column of requests.parquet
 _HOW = "every run leaves it; in a sweep add force=true"
-_WORDS = {"trace.rate": "offered load (requests/s)", "load.concurrency": "clients"}
 
 
 def slo(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
@@ -75,7 +74,7 @@ def _against_setting(
         wide = is_wide(float(values.min()), float(values.max()))
         scale_to(axes, "x", (values.min() / 1.1, values.max() * 1.1) if wide else (0.0, 1.05 * values.max()), wide)
         _frame(axes, metric, highest)
-        axes.set_xlabel(_WORDS.get(x, legible(x)))
+        axes.set_xlabel(setting_title(x))
 
 
 def _frame(axes: Axes, metric: Metric, highest: float) -> None:

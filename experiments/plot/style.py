@@ -101,7 +101,7 @@ def variant_style(index: int, variant: int, variants: int) -> dict[str, Any]:
         return own
     share = variant / (variants - 1)  # from darker to lighter than the colour itself
     rgb = np.asarray(to_rgb(own["color"]))
-    mixed = rgb * (0.65 + 0.35 * min(1.0, 2 * share)) + (1 - rgb) * max(0.0, 1.1 * share - 0.55)
+    mixed = rgb * (0.65 + 0.35 * min(1.0, 2 * share)) + (1 - rgb) * max(0.0, 0.8 * share - 0.4)
     marker = _MARKERS[(_MARKERS.index(own["marker"]) + variant) % len(_MARKERS)]
     dashes = _DASHES[(_DASHES.index(own["linestyle"]) + variant) % len(_DASHES)]
     return {"color": to_hex(tuple(np.clip(mixed, 0, 1).tolist())), "marker": marker, "linestyle": dashes}

@@ -39,7 +39,13 @@ STARTS = [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=py
 _IMPORTED = (
     *("framework.run.job", "framework.report.capacity_table", "framework.report.run_table", "framework.run.sweep"),
     *("scipy.optimize", "scipy.special", "traces.synthetic", "traces.load", "policies.chunked"),
-    *("optuna", "experiments.tune.command", "experiments.table.command", "experiments.curve.command"),
+    *(
+        "optuna",
+        "experiments.tune.command",
+        "experiments.table.command",
+        "experiments.curve.command",
+        "experiments.plot.command",
+    ),
 )
 _CLIENT = """
 import json, os, socket, sys
