@@ -11,15 +11,14 @@ import polars as pl
 
 from experiments.table.command import read_store
 from experiments.table.select import ABSENT, Label, label, rank, shown, value_of
-from framework.cli.reading import parquet_of, parsed_yaml, read_file, read_text
+from framework.cli.reading import parsed_yaml, read_text
 from framework.cli.safe_text import printable
 from framework.errors import InputError
-from framework.run.finished import is_sweep, runs_of_sweep, summary_of
+from framework.run.finished import is_sweep, runs_of_sweep, summary_of, table_of
 from framework.run.job import chosen, flattened
 from framework.run.store import Record
 from framework.run.trying import config_of
 
-_MOST_ROWS = 100_000_000
 _OPTIONS = Path(".hydra") / "hydra.yaml"
 
 
@@ -42,13 +41,7 @@ class Source:
         path = self.places[record.key] / name
         if not path.is_file():
             raise InputError(f"{printable(str(path))}: is not there; {how}")
-        try:
-            found = parquet_of(read_file(path), _MOST_ROWS)
-        except (ValueError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-        if lacking := [name for name in columns if name not in found.columns]:
-            raise InputError(f"{printable(str(path))}: has no column {lacking[0]}")
-        return found
+        return table_of(path, columns)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
     summaries = [summary_of(directory / "summary.json") for directory in directories]
     labels = _labels([str(summary["policy"]) for summary in summaries], settings)
     return [
-        Run(label, str(directory), summary, _requests(directory / "requests.parquet"), own)
+        Run(label, str(directory), summary, table_of(directory / "requests.parquet", _NEEDED), own)
         for label, directory, summary, own in zip(labels, directories, summaries, settings, strict=True)
     ]
 
@@ -86,13 +86,14 @@ def summary_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def _requests(path: Path) -> pl.DataFrame:
+def table_of(path: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """A table that a run left. Raises InputError for what is none, or lacks one of these columns."""
     try:
         found = parquet_of(read_file(path), _MOST_ROWS)
     except (ValueError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-    if lacking := [name for name in _NEEDED if name not in found.columns]:
-        raise InputError(f"{path}: has no column {lacking[0]}; this is no table of the requests of a run")
+    if lacking := [name for name in columns if name not in found.columns]:
+        raise InputError(f"{path}: has no column {lacking[0]}; this is no {path.stem} table of a run")
     return found
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +24,8 @@ from framework.report.page.chart import HEIGHT, WIDTH, Chart
 from framework.report.page.run_page import run_page
 from framework.report.page.scale import Scale, fitting, from_zero, nice, tick_text
 from framework.result import Result
+from framework.run.job import perform
+from tests.helpers.composing import configured
 from tests.helpers.results import FINISHED, reduced_result, small_result
 from tests.house.test_floors import MODULES
 
@@ -269,3 +272,17 @@ def test_a_browser_shows_it_without_a_bar_to_scroll_aside(tmp_path: Path, width:
     (found,) = re.findall(r'<pre id="o">(\d+) (\d+)</pre>', done.stdout)
     assert int(found[0]) <= width
     assert int(found[1]) >= 10
+
+
+@pytest.mark.slow
+def test_a_million_requests_make_a_page_in_seconds(tmp_path: Path) -> None:
+    """At most 10 s beside the run on a machine of its own; twice that where others compute too."""
+    many = ("trace.requests=1000000", "trace.limit=1000000", "trace.arrivals.rate=110", "cluster.instances=16")
+    measured = perform(
+        configured("policy=chunked", "trace=synthetic", *many, "slo.ttft_s=0.1", "slo.tpot_s=0.02"), tmp_path
+    )
+    assert 1 - measured.evaluation.summary["slo_attainment"] > 0.01
+    begin_s = time.process_time()
+    page = run_page(measured, {}, "")
+    assert time.process_time() - begin_s < 20
+    assert len(page.encode()) < 3e6
