@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -36,21 +36,22 @@ _MARKED = (0.5, 0.9, 0.99)
 _ENDS = (0.002, 0.998)  # of what the axis shows
 _FAR = 20.0  # times the end: limits beyond are left out
 _HOW = "every run leaves it; in a sweep add force=true"
+_HOW_GAPS = "run it with output.gaps=true, or take metric=tbt_p99"
 
 
 def cdf(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
-    """The picture. Raises InputError for runs that left no requests.parquet, and for unknown latencies."""
+    """The picture. Raises InputError for runs that left no table of what is asked for, and for unknown latencies."""
     known(request.metrics, LATENCIES)
     shown = groups(records, request.own["replicate"], (), request.filters)
     latencies = [LATENCIES[name] for name in request.metrics]
-    columns = ["state", *(one.column for one in latencies)]
-    tables = [[source.table(one, "requests.parquet", columns, _HOW) for one in group.records] for group in shown]
+    found = [
+        [[_distribution(source, one, latency) for one in group.records] for group in shown] for latency in latencies
+    ]
     figure, every = panels(request.width_in, len(latencies))
     styles = looks.of(shown)
-    for axes, latency in zip(every, latencies, strict=True):
-        values = [[_values(table, latency) for table in own] for own in tables]
+    for axes, latency, own in zip(every, latencies, found, strict=True):
         limits = _limits(shown, latency)
-        _panel(axes, values, styles, latency, limits)
+        _panel(axes, own, styles, latency, limits)
         upright_limits(axes, limits)
     note = told(shown, request.own["replicate"], "marks at P50, P90 and P99")
     entries = [Entry(group.label, look) for group, look in zip(shown, styles, strict=True)]
@@ -59,40 +60,64 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
     return picture
 
 
-def _values(table: pl.DataFrame, latency: Latency) -> Floats:
-    """Sorted, inf for requests that did not finish; those that have none, as of one token, are left out."""
+class _Distribution(NamedTuple):
+    """Values in order, in the unit of the axis, and the share of all up to each; those that never came are in none."""
+
+    values: Floats
+    shares: Floats
+
+    def upto(self, xs: Floats) -> Floats:
+        """In %, shape (xs,)."""
+        places = np.searchsorted(self.values, xs, side="right")
+        return 100 * np.append(0.0, self.shares)[places]
+
+    def quantiles(self, shares: Sequence[float]) -> Floats:
+        """Of those that came."""
+        last = len(self.values) - 1
+        at = np.searchsorted(self.shares, self.shares[-1] * np.asarray(shares))
+        return self.values[np.minimum(at, last)]
+
+
+def _distribution(source: Source, record: Record, latency: Latency) -> _Distribution:
+    """Of the requests of a run, without those that have no such latency, as of one token; or of its gaps."""
+    if latency.counts_gaps:
+        table = source.table(record, "gaps.parquet", ("gap_s", "share"), _HOW_GAPS)
+        return _Distribution(table["gap_s"].to_numpy() * latency.factor, table["share"].to_numpy())
+    table = source.table(record, "requests.parquet", ("state", latency.column), _HOW)
     values = table[latency.column].cast(pl.Float64).fill_null(np.nan).to_numpy() * latency.factor
-    unserved = table["state"].to_numpy() != "finished"
-    values = np.where(unserved & np.isnan(values), np.inf, values)
-    return np.sort(values[~np.isnan(values)])
+    came = ~np.isnan(values)
+    unserved = int(((table["state"].to_numpy() != "finished") & ~came).sum())
+    ordered = np.sort(values[came])
+    return _Distribution(ordered, np.arange(1, len(ordered) + 1) / max(1, len(ordered) + unserved))
 
 
 def _panel(
     axes: Axes,
-    values: Sequence[Sequence[Floats]],
+    found: Sequence[Sequence[_Distribution]],
     styles: Sequence[dict[str, Any]],
     what: Latency,
     limits: Collection[float],
 ) -> None:
-    finite = np.concatenate([one[np.isfinite(one)] for own in values for one in own])
-    if len(finite) == 0:
+    ends_of = [one.quantiles(_ENDS) for own in found for one in own if len(one.values)]
+    if not ends_of:
         raise InputError(f"no request of these runs has a {what.words}")
-    low, high = (float(end) for end in np.quantile(finite, _ENDS))
+    low, high = float(min(one[0] for one in ends_of)), float(max(one[1] for one in ends_of))
     low, high = max(low, high * 1e-6), max([high, *(1.1 * limit for limit in limits if limit <= _FAR * high)])
     wide = is_wide(low, high)
     ends = (low, high) if wide else (0.0, high)
     xs = np.geomspace(*ends, _POINTS) if wide else np.linspace(*ends, _POINTS)
     scale_to(axes, "x", ends, wide)
-    for own, style in zip(values, styles, strict=True):
-        shares = np.array([100 * np.searchsorted(one, xs, side="right") / max(1, len(one)) for one in own])
+    for own, style in zip(found, styles, strict=True):
+        shares = np.array([one.upto(xs) for one in own])
         mean = shares.mean(axis=0)
-        marks = [int(np.searchsorted(mean, 100 * share)) for share in _MARKED]
-        axes.plot(xs, mean, markevery=[at for at in marks if at < _POINTS], **style)
+        marks = [100 * share for share in _MARKED if mean[0] < 100 * share <= mean[-1]]
+        axes.plot(xs, mean, **{**style, "marker": ""})
+        axes.plot(np.interp(marks, mean, xs), marks, **{**style, "linestyle": ""})
         if len(own) > 1:
             half = np.array([estimate(column).half_width for column in shares.T])
             low_side, high_side = np.clip(mean - half, 0, 100), np.clip(mean + half, 0, 100)
             axes.fill_between(xs, low_side, high_side, color=style["color"], alpha=0.18, linewidth=0)
-    axes.set(xlabel=what.title, ylabel="requests (%)", ylim=(0, 101), xlim=ends)
+    axes.set(xlabel=what.title, ylabel="gaps (%)" if what.counts_gaps else "requests (%)", ylim=(0, 101), xlim=ends)
 
 
 def _limits(shown: Sequence[Group], latency: Latency) -> dict[float, str]:

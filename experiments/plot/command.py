@@ -6,7 +6,7 @@
     python -m experiments.plot pareto from=multirun/swept x=cost
     python -m experiments.plot slo from=results x=trace.rate
 
-cdf: latencies of requests (metric=ttft,tpot,tbt,e2e,queue), with the limits of the SLO
+cdf: latencies of requests (metric=ttft,tpot,tbt,tbt_p99,e2e,queue), with the limits of the SLO
 series: runs with output.series_s over time (metric=queue,utilization,...)
 bars: figures of summary.json by policy, in groups by columns=KEY
 pareto: metric= (goodput) against x=cost, gpus, gpu_hours or a figure; a line joins the best ones

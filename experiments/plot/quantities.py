@@ -41,7 +41,10 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency of requests: its column of requests.parquet (seconds), shown times `factor`; `limit`: of the SLO."""
+    """A latency of requests: its column of requests.parquet (seconds), shown times `factor`; `limit`: of the SLO.
+
+    Where `column` is gap_s it is that of gaps.parquet, which has the distribution of the gaps of all requests.
+    """
 
     column: str
     words: str
@@ -54,11 +57,17 @@ class Latency:
         """Of its axis."""
         return f"{self.words} ({self.unit})"
 
+    @property
+    def counts_gaps(self) -> bool:
+        """Whether each gap between tokens counts, not each request."""
+        return self.column == "gap_s"
+
 
 LATENCIES = {
     "ttft": Latency("ttft_s", "time to first token", "s", 1.0, "ttft_s"),
     "tpot": Latency("tpot_s", "time per output token", "ms", 1e3, "tpot_s"),
-    "tbt": Latency("tbt_p99_s", "P99 of a request's times between tokens", "ms", 1e3, "tbt_p99_s"),
+    "tbt": Latency("gap_s", "time between tokens", "ms", 1e3, ""),
+    "tbt_p99": Latency("tbt_p99_s", "P99 of a request's times between tokens", "ms", 1e3, "tbt_p99_s"),
     "e2e": Latency("e2e_s", "end-to-end latency", "s", 1.0, ""),
     "queue": Latency("queue_s", "time in the queue before the prefill", "s", 1.0, ""),
 }

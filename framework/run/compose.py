@@ -179,7 +179,7 @@ def _require_outputs(config: DictConfig) -> None:
                 _require_window(value, config.output.timeline)
         elif not isinstance(value, bool):
             raise InputError(f"output.{name} must be true or false, got {value!r}")
-        elif value and name in ("steps", "timeline") and config.engine.get("log") == "reduced":
+        elif value and name in ("steps", "timeline", "gaps") and config.engine.get("log") == "reduced":
             raise InputError(
                 f"output.{name} needs the step log, which engine.log=reduced does not keep; set engine.log=full"
             )

@@ -153,7 +153,7 @@ def _done(
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
-        further = tables_of(result, evaluation, asked.series_s, asked.phases)
+        further = tables_of(result, evaluation, asked.series_s, asked.phases, asked.gaps)
         if config.report:
             further["report.html"] = partial(_page, measurement, settings, limits)
         if limits is not None:

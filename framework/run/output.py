@@ -16,6 +16,7 @@ from framework.errors import InputError
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
 from framework.metrics.summary import Evaluation
+from framework.metrics.token_gaps import gap_shares
 from framework.report.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
 
@@ -52,16 +53,29 @@ def write(
 
 
 def tables_of(
-    result: Result, evaluation: Evaluation, series_s: float | None, phases: bool
+    result: Result, evaluation: Evaluation, series_s: float | None, phases: bool, gaps: bool = False
 ) -> dict[str, Callable[[], pl.DataFrame | str]]:
-    """The run in windows of `series_s` seconds, and where the time of each request went, if asked for."""
+    """The run in windows of `series_s` seconds, where the time of each request went, and how gaps between tokens are
+    distributed, if asked for."""
     tables: dict[str, Callable[[], pl.DataFrame | str]] = {}
     if series_s is not None:
         good = evaluation.requests["good"].to_numpy()
         tables["series.parquet"] = lambda: time_series(result, good, series_s)
     if phases:
         tables["phases.parquet"] = lambda: phase_table(result)
+    if gaps:
+        tables["gaps.parquet"] = lambda: gap_table(result)
     return tables
+
+
+def gap_table(result: Result) -> pl.DataFrame:
+    """The distribution of the gaps between tokens (TBT) over all of the run: `gap_s`, rising, and the `share` up to it.
+
+    A row stands for a bin that is 0.4 % wide, by its upper edge.
+    """
+    output_tokens = result.workload.output_tokens
+    gap_s, share = gap_shares(result.step_log, result.token_log, output_tokens, len(result.instances))
+    return pl.DataFrame({"gap_s": gap_s, "share": share})
 
 
 def _writer(made: Callable[[], pl.DataFrame | str]) -> Callable[[IO[bytes]], object]:

@@ -72,6 +72,8 @@ def run_of(directory: Path, policy: str = "chunked", seed: int = 0, **changes: A
     directory.mkdir(parents=True, exist_ok=True)
     requests.write_parquet(directory / "requests.parquet")
     pl.concat([whole, *pools]).write_parquet(directory / "series.parquet")
+    gaps = pl.DataFrame({"gap_s": np.linspace(0.01, 0.2, 50) / speed, "share": np.arange(1, 51) / 50})
+    gaps.write_parquet(directory / "gaps.parquet")
     made = record("chunked", seed=seed)
     summary = {
         **made.summary, "policy": policy, "request_goodput": 8.0 + speed + seed / 3,
@@ -129,7 +131,7 @@ def every(runs: Path, *policies: str) -> list[str]:
 
 PICTURES = {
     "cdf": ("cdf", "RUNS", "metric=ttft,tpot"),
-    "cdf of all": ("cdf", "RUNS", "metric=ttft,tpot,tbt,e2e", "width=double"),
+    "cdf of all": ("cdf", "RUNS", "metric=ttft,tpot,tbt,tbt_p99,e2e", "width=double"),
     "series": ("series", "RUNS", "seed=0"),
     "series of one": ("series", "RUNS", "seed=0", "policy=ares", "metric=utilization,arrivals", "width=double"),
     "bars": ("bars", "RUNS", "metric=request_goodput,p99_ttft_ms"),
@@ -291,9 +293,20 @@ def test_a_line_of_the_distribution_is_that_of_all_requests(runs: Path) -> None:
     assert set(data_of(limit)[:, 0]) == {2.0}
 
 
+def test_gaps_are_those_of_their_file(runs: Path) -> None:
+    (axes,) = made("cdf", *every(runs, "ares0"), "metric=tbt").axes
+    assert axes.get_ylabel() == "gaps (%)"
+    table = pl.read_parquet(runs / "ares0" / "gaps.parquet")
+    gap_ms, share = table["gap_s"].to_numpy() * 1e3, table["share"].to_numpy()
+    for x, y in data_of(axes.lines[0]).tolist():
+        assert y == pytest.approx(100 * share[gap_ms <= x].max(initial=0.0))
+
+
 def test_seeds_make_one_line_with_a_band(runs: Path) -> None:
     (axes,) = made("cdf", *every(runs), "metric=tpot").axes
-    assert len([one for one in axes.lines if one.get_linestyle() != ":"]) == 3
+    assert len([one for one in axes.lines if one.get_linestyle() not in (":", "None")]) == 3
+    medians = [data_of(one)[0, 1] for one in axes.lines if one.get_linestyle() == "None"]
+    assert medians == [50.0] * 3
     assert len(axes.collections) == 3
 
 
@@ -411,7 +424,11 @@ def test_runs_that_cannot_be_drawn_are_refused(words: tuple[str, ...], runs: Pat
 
 
 def test_a_run_without_the_file_says_how_to_get_it(tmp_path: Path) -> None:
-    (run_of(tmp_path / "one") / "series.parquet").unlink()
+    for name in ("series.parquet", "gaps.parquet"):
+        (run_of(tmp_path / "one") / name).unlink()
+        kind = "series" if name.startswith("series") else "cdf"
+        assert "output." in refusal([kind, str(tmp_path / "one"), *(["metric=tbt"] if kind == "cdf" else [])])
+    (tmp_path / "one" / "series.parquet").unlink()
     assert "output.series_s=10" in refusal(["series", str(tmp_path / "one")])
     (tmp_path / "one" / "requests.parquet").write_bytes(b"no table")
     assert "cannot be read" in refusal(["cdf", str(tmp_path / "one")])

@@ -187,6 +187,8 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
         (["output.series_s=0"], "output.series_s"),
         (["output.series_s=often"], "output.series_s"),
         (["output.phases=maybe"], "output.phases"),
+        (["output.gaps=2"], "output.gaps"),
+        (["output.gaps=true", "engine.log=reduced"], "output.gaps"),
         *(
             (["output.timeline=true", f"output.window_s={window}"], "output.window_s must be two rising numbers")
             for window in (

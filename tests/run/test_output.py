@@ -18,7 +18,7 @@ from framework.objective.goodput import Measurement
 from framework.run import output
 from framework.run.command import why
 from framework.run.job import perform
-from framework.run.output import step_table, write
+from framework.run.output import gap_table, step_table, write
 from tests.helpers.composing import configured
 from tests.helpers.results import reduced_result, small_result
 
@@ -49,6 +49,13 @@ def test_step_table_keeps_each_leap() -> None:
         *("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")
     ]
     assert table.row(5) == (1, 2, 1, 0, 2.0, 0.5, 0.0, 2, 202)
+
+
+def test_gaps_of_all_requests_add_up_to_one() -> None:
+    """Two of 0.25 s and three of 0.5 s, in bins that are 0.4 % wide."""
+    table = gap_table(small_result())
+    assert table["share"].to_list() == pytest.approx([0.4, 1.0])
+    assert table["gap_s"].to_list() == pytest.approx([0.25, 0.5], rel=0.004)
 
 
 def test_same_run_same_bytes(tmp_path: Path) -> None:
