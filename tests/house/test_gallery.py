@@ -50,7 +50,8 @@ def test_each_picture_has_its_command_and_is_small() -> None:
     assert all(f"experiments.plot {kind}" in text for kind in ("cdf", "series", "bars", "pareto", "slo"))
 
 
-@pytest.mark.parametrize("is_warm", warm.STARTS)
+@pytest.mark.slow
+@pytest.mark.parametrize("is_warm", [True, False])
 def test_the_commands_make_the_pictures(is_warm: bool, tmp_path: Path) -> None:
     told = environment(tmp_path)
     if is_warm:
