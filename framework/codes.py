@@ -20,7 +20,7 @@ from __future__ import annotations
 ) = range(13)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
-DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT = range(7)
+DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT, CHUNKS_FIRST = range(8)
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE, "off": OFF}
 MODES = {
     "decode_first": DECODE_FIRST,
@@ -30,6 +30,7 @@ MODES = {
     "unified": UNIFIED,
     "decode_only": DECODE_ONLY,
     "concurrent": CONCURRENT,
+    "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
 STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, TICK, ARRIVAL, SCHEDULE = range(7)

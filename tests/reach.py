@@ -29,6 +29,7 @@ from framework.engine.reference import (
     links,
     loop,
     prefixes,
+    reserve,
     roles,
     running_list,
     scheduling,
@@ -43,8 +44,8 @@ from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, duration, forming, kv, links, loop, prefixes, roles, running_list, scheduling, step_end),
-    transfers,
+    *(arrivals, cache, duration, forming, kv, links, loop, prefixes, reserve, roles, running_list, scheduling),
+    *(step_end, transfers),
 )
 Names = Iterator[str]
 
@@ -82,6 +83,44 @@ def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -
         yield "preempted on a rank"
     if i.spec.stages > 1:
         yield "preempted in a pipeline"
+    if s.options.engine.requeue == "last" and not swaps and any(key == r.key for key, _, _ in i.waiting):
+        yield "preempted request that waits behind others"
+
+
+def _victim(s: Simulation, i: Instance) -> Names:
+    there, by = i.running + i.prefilling, s.options.engine.victim
+    if by == "fewest_tokens" and min(there, key=lambda r: r.emitted) is not max(there, key=lambda r: r.admission):
+        yield "one of fewer tokens preempted instead of the last"
+
+
+def _finds_blocks(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
+    if s.options.engine.output_reserve.ratio and (i.running or i.prefilling):
+        r = min(i.waiting)[2]
+        if kv.left_blocks(s, i, tokens) >= i.present_watermark:
+            found = reserve.keeps_reserve(s, i, r, kv.left_blocks(s, i, tokens))
+            yield "admitted with room for outputs to come" if found else "output to come bars an admission"
+
+
+def _may_come(i: Instance) -> Names:
+    if i.closed and i.running and i.waiting:
+        yield "admission that is closed"
+
+
+def _settle_reserve(s: Simulation, i: Instance, preempted: bool, chunks_alone: bool) -> Names:
+    options = s.options.engine.output_reserve
+    if not options.ratio:
+        return
+    if preempted and i.running:
+        yield "preemption that tells of outputs"
+    ratio, since = i.ratio_set
+    if i.running and reserve.present_ratio(s, i) == options.least_ratio < ratio and i.totals["decode_steps"] > since:
+        yield "reserve at its least"
+    if not i.running and not i.prefilling and ratio != options.ratio:
+        yield "idle instance that forgets what it knew of outputs"
+    if i.closed and 1 in i.opens_after:
+        yield "chunks alone keep admission closed" if chunks_alone and not preempted else "admission opened again"
+    if s.options.asynchronous and i.closed and 1 in i.opens_after and not chunks_alone:
+        yield "admission opened a step late"
 
 
 def _swap_in(s: Simulation, i: Instance, preempted: bool) -> Names:
@@ -261,6 +300,8 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
             yield "attentions that overlap"
         if s.timing.decode_rows(i.spec.pool) > 0:
             yield "decodes in tiles"
+    if chunks and i.mode == "chunks_first" and i.running:
+        yield "decodes that wait for chunks"
     if len(chunks) > 1:
         yield "several chunks in one step"
     if i.swap_bytes > 0:
@@ -448,6 +489,10 @@ def _always(name: str) -> Callable[..., Iterable[str]]:
 
 PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "preempt": _preempt,
+    "victim": _victim,
+    "finds_blocks": _finds_blocks,
+    "may_come": _may_come,
+    "settle_reserve": _settle_reserve,
     "swap_in": _swap_in,
     "migrate": _migrate,
     "cancel_migration": _cancel_migration,
@@ -559,6 +604,8 @@ EXCLUDED = frozenset({("asynchronous", "beside"), ("ranks", "beside"), ("pipelin
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
+_WHOLE = sum(_SHARES.values())
+_SHARES |= {"reserving": 50}  # beside them
 
 
 Counts = Callable[[str, int], Counter[str]]
@@ -566,9 +613,8 @@ Counts = Callable[[str, int], Counter[str]]
 
 def seeds_of(runs: int) -> Iterator[tuple[str, int]]:
     """The family and the seed of each of so many runs."""
-    whole = sum(_SHARES.values())
-    for family in _SHARES:
-        for seed in range(-(-_SHARES[family] * runs // whole)):
+    for family, share in _SHARES.items():
+        for seed in range(-(-share * runs // _WHOLE)):
             yield family, seed
 
 

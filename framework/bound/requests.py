@@ -179,7 +179,7 @@ def make_pools(setting: Setting) -> list[Pool]:
         )
         batching = spec.batching or engine.batching
         budget = (spec.token_budget or engine.token_budget) + stages - 1
-        whole = batching not in ("decode_first", "unified", "concurrent")
+        whole = batching not in ("decode_first", "unified", "concurrent", "chunks_first")
         if ranks > 1 and not whole:  # where one rank has decodes beyond its share, others have all of theirs
             budget += batch
         if not engine.chunked_prefill and not whole:  # a prompt may be longer than the budget

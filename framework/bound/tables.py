@@ -44,9 +44,11 @@ def least_steps(
     """
     chunks = decodes = None
     again_only = again and pool.role == "decode"
-    mixes = (pool.role == "mixed" or again_only) and batching not in ("prefill_first", "static", "concurrent")
+    apart = ("prefill_first", "static", "concurrent", "chunks_first")
+    mixes = (pool.role == "mixed" or again_only) and batching not in apart
     if pool.role != "decode" or again_only:
-        chunks = _chunks(row, extent, budget, batching not in ("decode_first", "unified", "concurrent"), mixes)
+        whole = batching not in ("decode_first", "unified", "concurrent", "chunks_first")
+        chunks = _chunks(row, extent, budget, whole, mixes)
     if pool.role != "prefill" and extent.most_context > 0:
         decodes = _decodes(row, extent, chunks if mixes else None)
     return PoolSteps(chunks, decodes, mixes, again_only)

@@ -114,6 +114,8 @@ def _set_options(
     options["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
     options["recomputes_there"] = engine.recompute == "there"
     options["least_urgent"] = engine.victim == "least_urgent"
+    options["fewest_tokens"] = engine.victim == "fewest_tokens"
+    options["waits_last"] = engine.requeue == "last"
     options["asynchronous"] = engine.asynchronous
     options["admission_wait_steps"] = engine.admission_wait_steps
     options["by_admission"] = engine.step_order == "admission"
@@ -245,6 +247,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         if pool.parallelism.pp > 1:
             mine["stages"] = pool.parallelism.pp
         mine["prefill_percent"] = engine.sharing.prefill_percent
+        mine["output_ratio"] = engine.output_reserve.ratio
         mine["host_bytes_s"] = pool.host_bytes_s
         bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus
         mine["memory_bytes_s"] = bandwidth_bytes_s if engine.sharing.contention else np.inf

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
+from framework.engine.mechanisms.output_reserve import OutputReserve
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
@@ -32,7 +33,8 @@ __all__ = [
 Preemption = Literal["recompute", "swap"]
 PrefixUnit = Literal["trace", "engine"]
 Recompute = Literal["there", "routed"]
-Victim = Literal["latest", "least_urgent"]
+Victim = Literal["latest", "least_urgent", "fewest_tokens"]
+Requeue = Literal["first", "last"]
 StepOrder = Literal["decodes_first", "admission"]
 AdmissionRoom = Literal["prompt", "chunk"]
 FirstToken = Literal["prefill", "decode"]
@@ -42,7 +44,8 @@ Implementation = Literal["compiled", "reference"]
 PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
 PREFIX_UNITS: tuple[str, ...] = ("trace", "engine")
 RECOMPUTES: tuple[str, ...] = ("there", "routed")
-VICTIMS: tuple[str, ...] = ("latest", "least_urgent")
+VICTIMS: tuple[str, ...] = ("latest", "least_urgent", "fewest_tokens")
+REQUEUES: tuple[str, ...] = ("first", "last")
 STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
 ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
 FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
@@ -56,8 +59,10 @@ class EngineConfig:
 
     `token_budget`: tokens of one step; `max_batch`: sequences on an instance at once; `block_tokens`: tokens of a KV
     block; `preemption`: what happens to a victim's KV; `recompute`: one that has emitted tokens is computed again, and
-    decodes on, where it was preempted, or where the policy routes it; `victim`: who was admitted last, or would be the
-    last of a queue; `prefix_cache`: keep and share the KV of equal prefixes;
+    decodes on, where it was preempted, or where the policy routes it; `victim`: who was admitted last, would be the
+    last of a queue, or has emitted the fewest tokens; `requeue`: before all others of a queue, or behind those of its
+    key; `output_reserve`: room that admissions leave for the output still to come;
+    `prefix_cache`: keep and share the KV of equal prefixes;
     `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
     (above `prefix_stores`, which keep whole ones, always the former);
     `watermark`: fraction of blocks that admissions leave free; `idle_watermark`: also where nothing runs;
@@ -84,6 +89,7 @@ class EngineConfig:
     preemption: Preemption = "recompute"
     recompute: Recompute = "there"
     victim: Victim = "latest"
+    requeue: Requeue = "first"
     prefix_cache: bool = False
     prefix_unit: PrefixUnit = "trace"
     watermark: float = 0.01
@@ -108,6 +114,7 @@ class EngineConfig:
     speculation: Speculation = field(default_factory=Speculation)
     prefix_stores: PrefixStores = field(default_factory=PrefixStores)
     sharing: Sharing = field(default_factory=Sharing)
+    output_reserve: OutputReserve = field(default_factory=OutputReserve)
 
     def __post_init__(self) -> None:
         for name, most in (("token_budget", 10**9), ("max_batch", 10**6), ("block_tokens", 10**6)):
@@ -120,6 +127,7 @@ class EngineConfig:
         require_choice("engine.batching", self.batching, BATCHINGS)
         require_choice("engine.recompute", self.recompute, RECOMPUTES)
         require_choice("engine.victim", self.victim, VICTIMS)
+        require_choice("engine.requeue", self.requeue, REQUEUES)
         require_choice("engine.step_order", self.step_order, STEP_ORDERS)
         require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
         require_choice("engine.first_token", self.first_token, FIRST_TOKENS)
@@ -138,7 +146,8 @@ class EngineConfig:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
-        for name, kind in (groups | {"prefix_stores": PrefixStores, "sharing": Sharing}).items():
+        groups |= {"prefix_stores": PrefixStores, "sharing": Sharing, "output_reserve": OutputReserve}
+        for name, kind in groups.items():
             _require_settings(name, getattr(self, name), kind)
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")

@@ -41,6 +41,8 @@ def free_kv(s: State, i: int, r: int) -> None:
     q, sim = s.requests[r], s.sim
     if unlikely(s.options.shares_early) and q.caches:  # what it has generated too; nobody can have asked for it before
         register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
+    if unlikely(s.options.reserves):
+        s.instances[i].freed |= 2 if s.options.asynchronous else 1
     add_kv_tokens(s, i, -q.kv, sim.now_s)
     free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)
     if q.shared > 0:

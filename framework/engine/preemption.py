@@ -25,10 +25,12 @@ from framework.policy.hooks import ROUTE_PREFILL
 
 @inner
 def preemption_victim(s: State, i: int) -> int:
-    """The running or prefilling request of i that was admitted last, or is the least urgent."""
+    """The running or prefilling request of i that was admitted last, is the least urgent, or has the least done."""
     inst = s.instances[i]
     if unlikely(s.options.least_urgent):
         return _least_urgent(s, i)
+    if unlikely(s.options.fewest_tokens):
+        return _of_fewest_tokens(s, i)
     chosen, latest = -1, -1
     for j in range(inst.running):
         r = s.lists[inst.running_at + j]
@@ -55,6 +57,32 @@ def _least_urgent(s: State, i: int) -> int:
         if chosen < 0 or is_before(s, chosen, r):
             chosen = r
     return chosen
+
+
+@inner
+def _of_fewest_tokens(s: State, i: int) -> int:
+    """The running or prefilling request of i that has emitted the fewest tokens, of these the one with the longest
+    prompt, of these the one that was admitted last.
+    """
+    inst = s.instances[i]
+    chosen, fewest = -1, 0
+    for j in range(inst.running + inst.prefilling):
+        if j < inst.running:
+            r = s.lists[inst.running_at + j]
+            emitted = s.requests[r].offset + inst.decode_steps - s.requests[r].input_tokens + 1
+        else:
+            r = s.lists[inst.prefilling_at + j - inst.running]
+            emitted = s.requests[r].emitted
+        if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
+            chosen, fewest = r, emitted
+    return chosen
+
+
+@inner
+def _is_longer(s: State, a: int, b: int) -> bool:
+    """Whether a has a longer prompt than b, or one as long and was admitted later."""
+    x, y = s.requests[a], s.requests[b]
+    return x.input_tokens > y.input_tokens or (x.input_tokens == y.input_tokens and x.admission > y.admission)
 
 
 @inner

@@ -14,6 +14,7 @@ from framework.engine.mechanisms.data_parallel import (
     share_budget,
     spend,
 )
+from framework.engine.mechanisms.output_reserve import keeps_reserve
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
 from framework.engine.mechanisms.prefix_cache import (
     cached_among,
@@ -208,6 +209,8 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
         return 0
     if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) + inst.late_seats >= inst.max_batch:
         return 0
+    if unlikely(inst.closed) and inst.running > 0:
+        return 0
     q = s.requests[r]
     run = matched_blocks(s, i, r, q.prefill_until)
     cached = run * s.options.hash_blocks * s.options.block_tokens
@@ -225,8 +228,11 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     needed = q.prefill_until
     if unlikely(s.options.room_for_chunk) and inst.running + inst.prefilling > 0:
         needed = kv
-    if left - blocks_of(s, i, needed) + shared < watermark_of(s, i):
+    left -= blocks_of(s, i, needed) - shared
+    if left < watermark_of(s, i) or (unlikely(s.options.reserves) and not keeps_reserve(s, i, r, left)):
+        inst.closed = s.options.reserves and inst.reserve_blocks == 0
         return 0
+    inst.closed = False
     queue_pop(s, i)
     if unlikely(inst.recompute_tokens > 0) and q.emitted > 0:
         inst.recompute_tokens -= q.prefill_until

@@ -116,6 +116,10 @@ INSTANCE = record(
     ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step
     ("preempted", "b1"),  # 1: the step that is being formed preempted
     ("disordered", "b1"),  # 1: its running order may not be that of admission
+    ("closed", "b1"),  # 1: a request found no room, and none has come free since
+    ("freed", "i1"),  # 1: KV came free since it last scheduled; 2: at the end of its last step, too late for the next
+    ("output_ratio", "f8"),  # share of the output still to come that admissions left room for at ...
+    ("ratio_since", "i8"),  # ... so many decode_steps
     # Who is there, counted in requests.
     ("queued", "i8"),  # waiting for their prefill, in the queue and in the inbox
     ("prefilling", "i8"),  # in the prefilling order

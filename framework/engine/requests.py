@@ -250,11 +250,14 @@ def _count_waiting(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_again(s: State, i: int, r: int) -> None:
-    """Let r, preempted, wait at i before all others, or at its old place among them."""
+    """Let r, preempted, wait at i before all others, at its old place among them, or behind those of its key."""
     q = s.requests[r]
     q.instance = i
     q.state = WAITING
-    if not unlikely(s.options.least_urgent):
+    if unlikely(s.options.waits_last):
+        s.sim.queue_number += 1
+        q.queue_number = s.sim.queue_number
+    elif not unlikely(s.options.least_urgent):
         q.key = -np.inf
         q.queue_number = -s.sim.preemptions
     _count_waiting(s, i, r)

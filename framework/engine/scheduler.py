@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from framework.codes import (
+    CHUNKS_FIRST,
     CONCURRENT,
     COPIED,
     DECODE,
@@ -23,6 +24,7 @@ from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.asynchronous import prepare_next
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import switch_over
+from framework.engine.mechanisms.output_reserve import settle_reserve
 from framework.engine.mechanisms.roles import proceed
 from framework.engine.mechanisms.running_list import form_in_order
 from framework.engine.mechanisms.sm_sharing import start_prefill_step, streaming
@@ -52,12 +54,8 @@ def schedule(s: State, i: int) -> None:
     _set_admission(s, i)
     prefill_tokens, decodes = 0, 0
     beside = inst.mode == CONCURRENT or streaming(s, i)
-    if unlikely(beside):
-        pass
-    elif inst.mode == PREFILL_FIRST:
-        prefill_tokens = form_whole_prompts(s, i, inst.token_budget)
-    elif inst.mode == STATIC and inst.prefilling > 0:
-        prefill_tokens = form_batch(s, i, inst.token_budget)
+    if not unlikely(beside):
+        prefill_tokens = _form_prompts_first(s, i)
     if unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside:
         decodes, prefill_tokens = form_in_order(s, i)
     elif prefill_tokens == 0:
@@ -77,7 +75,20 @@ def schedule(s: State, i: int) -> None:
         if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0:
             _send_prompts_ahead(s, i)
     inst.swap_bytes = 0.0
-    _look_ahead(s, i, barred)
+    _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
+
+
+@inner
+def _form_prompts_first(s: State, i: int) -> int:
+    """The prompts of a step of prompts alone, in the modes that ask for these before decodes; their tokens."""
+    inst = s.instances[i]
+    if inst.mode == PREFILL_FIRST:
+        return form_whole_prompts(s, i, inst.token_budget)
+    if inst.mode == CHUNKS_FIRST:
+        return form_chunks(s, i, inst.token_budget)
+    if inst.mode == STATIC and inst.prefilling > 0:
+        return form_batch(s, i, inst.token_budget)
+    return 0
 
 
 @inner
@@ -115,12 +126,12 @@ def schedule_prefills(s: State, i: int) -> None:
     _form_stream(s, i)
     if inst.waiting_root < 0:
         inst.admission_opens = -1
-    _look_ahead(s, i, barred)
+    _look_ahead(s, i, barred, False)
 
 
 @inner
-def _look_ahead(s: State, i: int, barred: bool) -> None:
-    """What the forming of a step of i leaves for others, and for the step after it.
+def _look_ahead(s: State, i: int, barred: bool, chunks_alone: bool) -> None:
+    """What the forming of a step of i, of chunks alone or not, leaves for others, and for the step after it.
 
     `barred`: before it nothing could be sent to i, as requests waited that were preempted there while they decoded.
     """
@@ -130,6 +141,8 @@ def _look_ahead(s: State, i: int, barred: bool) -> None:
         wake(s, i)
     elif unlikely(barred) and inst.recompute_tokens == 0:
         start_transfers(s, i)
+    if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):
+        wake(s, i)
     if unlikely(s.options.asynchronous):
         prepare_next(s, i)
 
@@ -145,10 +158,12 @@ def _form_stream(s: State, i: int) -> None:
 
 @inner
 def _set_admission(s: State, i: int) -> None:
-    """Close admission for a while where requests wait, and none did."""
+    """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
     inst = s.instances[i]
     if inst.admission_opens < 0 and inst.waiting_root >= 0:
         inst.admission_opens = inst.decode_steps + s.options.admission_wait_steps
+    if unlikely(inst.closed) and inst.prefilling > 0:
+        inst.closed = False
 
 
 @inner

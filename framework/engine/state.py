@@ -92,6 +92,8 @@ OPTIONS = record(
     ("preemption", "i8"),  # RECOMPUTE or SWAP
     ("recomputes_there", "b1"),  # 1: what has emitted tokens is computed again where it was preempted, 0: as routed
     ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
+    ("fewest_tokens", "b1"),  # 1: whoever has emitted the fewest tokens is preempted
+    ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key, 0: before all others
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
     ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
     ("hash_at", "i8"),  # names of the blocks of all requests that can be shared
@@ -109,6 +111,14 @@ OPTIONS = record(
     ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
     ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
     ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
+    # Room for the output that is still to come.
+    ("reserves", "b1"),  # 1: admissions leave some
+    ("first_ratio", "f8"),  # share of that output that they leave room for, at first ...
+    ("least_ratio", "f8"),  # ... and at least
+    ("ratio_decay", "f8"),  # by which that share falls with each decode step
+    ("steps_ahead", "i8"),  # tokens that a decode is taken to emit beyond those that it has, after a preemption
+    ("declared_tokens", "i8"),  # the longest output that clients ask for; 0: what the context leaves, -1: what it is
+    ("most_to_come", "i8"),  # of the output of one request, so many tokens count at most
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,10 @@ from framework.system.gpu import Gpu
 from framework.system.parallelism import Parallelism
 
 Role = Literal["mixed", "prefill", "decode", "off"]
-Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent"]
+Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent", "chunks_first"]
 Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
 ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
-BATCHINGS: tuple[str, ...] = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
+BATCHINGS: tuple[str, ...] = get_args(Batching)
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 RankChoice = Literal["even", "kv", "requests", "round_robin"]
 LinkSharing = Literal["fair", "fifo"]

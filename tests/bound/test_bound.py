@@ -354,7 +354,7 @@ def test_tokens_may_come_from_prefills_after_preemption(seed: int) -> None:
     [mixed(1, GPU), disaggregated(1, 1, GPU), mixed(1, GPU, pp=2)],
     ids=["mixed", "disaggregated", "pipeline"],
 )
-@pytest.mark.parametrize("batching", ["decode_first", "prefill_first", "mixed", "static", "unified"])
+@pytest.mark.parametrize("batching", ["decode_first", "prefill_first", "mixed", "static", "unified", "chunks_first"])
 @pytest.mark.parametrize("timing", [replace(TIMING, prefill_quadratic_s=4e-10, intake_s=0.01), Roofline()])
 def test_a_request_alone_reaches_what_is_said_of_it(
     timing: Timing, batching: Any, cluster: ClusterSpec, first_token: Any

@@ -30,7 +30,7 @@ class Steps:
         self.tables: StepTables = step.stack([self.row])
         self.role = str(rng.choice(["mixed", "mixed", "mixed", "prefill", "decode"]))
         self.batching = MODES[rng.integers(len(MODES))]
-        self.whole = self.batching not in ("decode_first", "unified", "concurrent")
+        self.whole = self.batching not in ("decode_first", "unified", "concurrent", "chunks_first")
         self.low = int(rng.integers(2, 20))
         self.high = self.low + int(rng.integers(0, 100))
         self.batch = int(rng.choice([1, 2, 5, 20, 60, 700]))
@@ -54,7 +54,7 @@ class Steps:
 
     def prefill(self, decodes: int) -> tuple[int, bool]:
         """Tokens of a step's chunks beside so many decodes, and whether they are one whole prompt beyond the budget."""
-        mixes = self.role == "mixed" and self.batching not in ("prefill_first", "static", "concurrent")
+        mixes = self.role == "mixed" and self.batching not in ("prefill_first", "static", "concurrent", "chunks_first")
         if self.role == "decode" or decodes >= self.batch or (decodes and (not mixes or self.rng.random() < 0.3)):
             return 0, False
         if self.whole and self.rng.random() < 0.3:

@@ -55,6 +55,11 @@ EVENTS = (
     *("computed again in a pipeline", "computed again on a rank", "decodes where it was computed again, unasked"),
     *("transfer that waits for one preempted there", "kept in its queue by a change of role"),
     *("decodes there once it is computed again, before a role changes", "role changed with one that is computed again"),
+    *("decodes that wait for chunks", "output to come bars an admission", "admitted with room for outputs to come"),
+    *("admission that is closed", "admission opened again", "admission opened a step late", "reserve at its least"),
+    *("preemption that tells of outputs", "idle instance that forgets what it knew of outputs"),
+    "chunks alone keep admission closed",
+    *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
 )
 
 

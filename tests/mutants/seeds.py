@@ -354,7 +354,9 @@ MUTANTS = (
         "step_s + load_s",
     ),
     # --- prefills ---
-    Mutant("admission ignores the watermark", "prefill.py", "+ shared < watermark_of(s, i)", "+ shared < 0"),
+    Mutant(
+        "admission ignores the watermark", "prefill.py", "    if left < watermark_of(s, i) or", "    if left < 0 or"
+    ),
     Mutant(
         "a head is admitted while others are swapped out",
         "prefill.py",
@@ -639,9 +641,9 @@ MUTANTS = (
     Mutant(
         "whoever gave way waits behind others of its urgency",
         "requests.py",
-        "    if not unlikely(s.options.least_urgent):\n        q.key",
+        "    if unlikely(s.options.waits_last):\n        s.sim",
         "    q.queue_number = s.sim.queue_number + s.sim.preemptions\n"
-        "    if not unlikely(s.options.least_urgent):\n        q.key",
+        "    if unlikely(s.options.waits_last):\n        s.sim",
     ),
     # --- step times, order of events ---
     Mutant(
@@ -836,5 +838,78 @@ MUTANTS = (
         "leap.py",
         "blocks, taken_s = _grown_once(s, i, phase, count)",
         "blocks, taken_s = _grown_once(s, i, 0, count)",
+    ),
+    # --- chunks first, the reserve for outputs, who gives way ---
+    Mutant(
+        "chunks that come first have no tokens of decodes of their rank",
+        "mechanisms/data_parallel.py",
+        "decode_tokens = 0 if inst.mode == CHUNKS_FIRST else s.lists",
+        "decode_tokens = s.lists",
+    ),
+    Mutant(
+        "the reserve holds for one that is alone",
+        "mechanisms/output_reserve.py",
+        "inst.reserve_blocks > 0 or inst.running + inst.prefilling == 0",
+        "inst.reserve_blocks > 0",
+    ),
+    Mutant(
+        "what those admitted together may emit is not reserved",
+        "mechanisms/output_reserve.py",
+        "        others += _to_come(s, s.lists[inst.prefilling_at + j], 0)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "the ratio falls from the step on at which it is measured",
+        "mechanisms/output_reserve.py",
+        "    inst.ratio_since = inst.decode_steps + 1\n",
+        "    inst.ratio_since = inst.decode_steps\n",
+    ),
+    Mutant(
+        "an instance that idles keeps its ratio",
+        "mechanisms/output_reserve.py",
+        "        inst.output_ratio, inst.ratio_since = s.options.first_ratio, inst.decode_steps\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "the ratio falls below its least",
+        "mechanisms/output_reserve.py",
+        "    return max(inst.output_ratio - steps * s.options.ratio_decay, s.options.least_ratio)\n",
+        "    return inst.output_ratio - steps * s.options.ratio_decay\n",
+    ),
+    Mutant(
+        "KV that came free late opens no admission",
+        "mechanisms/output_reserve.py",
+        "    inst.freed = 1 if late or (known and chunks_alone) else 0",
+        "    inst.freed = 1 if known and chunks_alone else 0",
+    ),
+    Mutant(
+        "a step of chunks alone opens admission",
+        "mechanisms/output_reserve.py",
+        "(known and not chunks_alone))",
+        "known)",
+    ),
+    Mutant(
+        "admission stays closed though a prompt is computed in part",
+        "scheduler.py",
+        "    if unlikely(inst.closed) and inst.prefilling > 0:\n        inst.closed = False\n",
+        "",
+    ),
+    Mutant(
+        "admission that has opened wakes nobody",
+        "scheduler.py",
+        "    if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):\n        wake(s, i)\n",
+        "    if unlikely(s.options.reserves):\n        settle_reserve(s, i, chunks_alone)\n",
+    ),
+    Mutant(
+        "of those with the fewest tokens the shortest prompt gives way",
+        "preemption.py",
+        "    return x.input_tokens > y.input_tokens or (",
+        "    return x.input_tokens < y.input_tokens or (",
+    ),
+    Mutant(
+        "a preempted request that waits last keeps its queue number",
+        "requests.py",
+        "        s.sim.queue_number += 1\n        q.queue_number = s.sim.queue_number\n",
+        "        pass\n",
     ),
 )

@@ -95,7 +95,10 @@ def test_cluster_must_be_able_to_serve() -> None:
         ({"max_batch": -2}, "pool p: max_batch must be a whole number of at least 1, got -2"),
         (
             {"batching": "x"},
-            "pool p: batching must be one of decode_first, prefill_first, mixed, static, unified, concurrent; got 'x'",
+            (
+                "pool p: batching must be one of decode_first, prefill_first, mixed, static, unified, concurrent,"
+                " chunks_first; got 'x'"
+            ),
         ),
         ({"link_bytes_s": 0.0}, "pool p: link_bytes_s must be a finite number above 0, got 0.0"),
     ],
@@ -146,7 +149,10 @@ def test_configured_engine_has_the_defaults() -> None:
         ({"kv_fraction": 0}, "engine.kv_fraction must be above 0 and at most 1, got 0"),
         (
             {"batching": "x"},
-            "engine.batching must be one of decode_first, prefill_first, mixed, static, unified, concurrent; got 'x'",
+            (
+                "engine.batching must be one of decode_first, prefill_first, mixed, static, unified, concurrent,"
+                " chunks_first; got 'x'"
+            ),
         ),
         ({"first_token": "x"}, "engine.first_token must be one of prefill, decode; got 'x'"),
         ({"log": "x"}, "engine.log must be one of full, reduced; got 'x'"),

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from framework.codes import DECODE_FIRST, RANK_IN_TURN, RANK_OF_LEAST_REQUESTS, UNIFIED
+from framework.codes import CHUNKS_FIRST, DECODE_FIRST, RANK_IN_TURN, RANK_OF_LEAST_REQUESTS, UNIFIED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.state import State
 from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, uneven_s
@@ -128,11 +128,11 @@ def lengthen(s: State, i: int, r: int, tokens: int) -> None:
 
 @inner
 def share_budget(s: State, i: int) -> None:
-    """Begin a step: each rank has its share of i's token budget, less its decodes."""
+    """Begin a step: each rank has its share of i's token budget, less its decodes, where the step has these too."""
     inst = s.instances[i]
     for k in range(inst.ranks):
         at = inst.ranks_at + k * RANK_WORDS
-        decode_tokens = s.lists[at + DECODES] * (1 + s.step[i].depth)
+        decode_tokens = 0 if inst.mode == CHUNKS_FIRST else s.lists[at + DECODES] * (1 + s.step[i].depth)
         s.lists[at + LEFT] = inst.token_budget // inst.ranks - decode_tokens
 
 

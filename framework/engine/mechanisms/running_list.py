@@ -198,7 +198,8 @@ def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
     """So many blocks for r, of those of others where none are available; False if r itself gave way."""
     inst = s.instances[i]
     while blocks > available(s, i):
-        victim = preemption_victim(s, i) if unlikely(s.options.least_urgent) else _last(s, i)
+        by_rule = s.options.least_urgent or s.options.fewest_tokens
+        victim = preemption_victim(s, i) if unlikely(by_rule) else _last(s, i)
         if unlikely(s.requests[victim].admission < s.requests[r].admission):
             _take_back(s, i, victim)
         inst.preempted = True

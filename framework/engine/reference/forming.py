@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from framework.engine.reference.duration import micro_batches, start_prefill_step
-from framework.engine.reference.kv import admit, can_admit, cover, make_room, swap_in
+from framework.engine.reference.kv import admit, cover, finds_blocks, make_room, may_come, swap_in
 from framework.engine.reference.prefixes import matched_prefix, share_chunk
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
@@ -63,14 +63,14 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
 
 def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[Chunk]) -> None:
     """New requests, each with its first chunk, which joins the others of the step; `spent` of the budgets."""
-    while i.waiting and not i.swapped:
+    while not i.swapped and may_come(i):
         r, rank = min(i.waiting)[2], i.coming_rank
         cached = s.hash_tokens * len(matched_prefix(s, i, r))
         tokens = first_chunk(s, i, r, cached, spent[rank], chunks)
         covered = cached + tokens if i.mode == "unified" else r.goal
         beside = bool(i.running or i.prefilling)
         room = covered if beside and s.options.engine.admission_room == "chunk" else None
-        if tokens <= 0 or not can_admit(s, i, room):
+        if tokens <= 0 or not finds_blocks(s, i, room):
             break
         admit(s, i, covered)
         share_chunk(s, i, r, cached + tokens)
@@ -122,7 +122,7 @@ def form_static(s: Simulation, i: Instance) -> Form:
     swap_in(s, i, preempted)
     if i.running:
         return list(i.running), []
-    while not preempted and not i.swapped and can_admit(s, i):
+    while not preempted and not i.swapped and may_come(i) and finds_blocks(s, i):
         r = min(i.waiting)[2]
         admit(s, i, r.goal)
         share_chunk(s, i, r, r.goal)
@@ -152,6 +152,15 @@ def form_prefill_first(s: Simulation, i: Instance) -> Form:
     return list(i.running), []
 
 
+def form_chunks_first(s: Simulation, i: Instance) -> Form:
+    """Chunks of prompts, or decodes where there are none."""
+    chunks = form_chunks(s, i, [0] * i.spec.ranks, preempted=False)
+    if chunks:
+        return [], chunks
+    swap_in(s, i, make_room(s, i) or i.chunk_preempted)
+    return list(i.running), []
+
+
 def form_mixed(s: Simulation, i: Instance) -> Form:
     """Decodes, then whole prompts as the budget allows."""
     preempted = make_room(s, i)
@@ -168,10 +177,10 @@ def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> 
             share_chunk(s, i, r, r.prefill_until)
             chunks.append((r, r.prefilled, r.prefill_until - r.prefilled))
     spent += sum(tokens for _, _, tokens in chunks)
-    while not barred and not i.chunk_preempted and not i.swapped and can_admit(s, i):
+    while not barred and not i.chunk_preempted and not i.swapped and may_come(i):
         r = min(i.waiting)[2]
         tokens = r.goal - s.hash_tokens * len(matched_prefix(s, i, r))
-        if is_full(i, spent, chunks, tokens):
+        if is_full(i, spent, chunks, tokens) or not finds_blocks(s, i):
             break
         admit(s, i, r.goal)
         share_chunk(s, i, r, r.goal)
@@ -188,6 +197,7 @@ def is_full(i: Instance, spent: int, chunks: list[Chunk], tokens: int) -> bool:
 _FORMS: dict[str, Callable[[Simulation, Instance], Form]] = {
     "decode_first": form_decode_first,
     "prefill_first": form_prefill_first,
+    "chunks_first": form_chunks_first,
     "mixed": form_mixed,
     "static": form_static,
     "unified": form_decode_first,

@@ -7,6 +7,7 @@ import math
 from framework.codes import PREFILL
 from framework.engine.reference.duration import choose_depth
 from framework.engine.reference.prefixes import free_kv, load_prefix, matched_prefix
+from framework.engine.reference.reserve import keeps_reserve
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, Instance, Request
 from framework.engine.reference.transfers import cancel_migration, start_decoding, stop_decoding
@@ -16,14 +17,35 @@ def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
     """Whether the head of the queue finds a seat, and blocks for so many tokens, None: for all that it has to compute;
     the budget of the step apart.
     """
+    return may_come(i) and has_blocks(s, i, tokens)
+
+
+def may_come(i: Instance) -> bool:
+    """Whether admission is open, and there is a seat."""
     if not i.waiting or i.seats + i.late_seats >= i.max_batch:
         return False
-    if i.running and i.totals["decode_steps"] < i.admission_opens:
-        return False
+    return not i.running or (not i.closed and i.totals["decode_steps"] >= i.admission_opens)
+
+
+def has_blocks(s: Simulation, i: Instance, tokens: int | None) -> bool:
+    """Whether the head of the queue finds blocks for so many tokens, None: for all that it has to compute."""
+    left = left_blocks(s, i, tokens)
+    return left >= i.present_watermark and keeps_reserve(s, i, min(i.waiting)[2], left)
+
+
+def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
+    """Blocks that are available when the head of the queue has those."""
     r = min(i.waiting)[2]
     ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
     fresh = s.blocks_of(i, r.goal if tokens is None else tokens) - len(ids) * i.cache.blocks_per_id
-    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh >= i.present_watermark
+    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh
+
+
+def finds_blocks(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
+    """The same of a head that lacks nothing else: admission closes where there is a reserve, and it does not."""
+    found = has_blocks(s, i, tokens)
+    i.closed = not found and s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
+    return found
 
 
 def admit(s: Simulation, i: Instance, covered: int) -> None:
@@ -74,7 +96,9 @@ def make_room(s: Simulation, i: Instance) -> bool:
 
 
 def victim(s: Simulation, i: Instance) -> Request:
-    """Who gives way: the last to be admitted, or who would be the last of a queue."""
+    """Who gives way: the last to be admitted, who would be the last of a queue, or who has the least done."""
+    if s.options.engine.victim == "fewest_tokens":
+        return min(i.running + i.prefilling, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
     if s.options.engine.victim == "least_urgent":
         return max(i.running + i.prefilling, key=lambda r: (r.key, r.queue_number))
     return max(i.running + i.prefilling, key=lambda r: r.admission)
@@ -100,6 +124,10 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         return
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
+        entry = (r.key, r.queue_number, r)
+    if s.options.engine.requeue == "last":
+        s.queue_number += 1
+        r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
     if waits_here or i.role & PREFILL or s.stays_to_decode(r):
         i.waiting.append(entry)

@@ -61,6 +61,8 @@ def free_kv(s: Simulation, i: Instance, r: Request) -> None:
     if s.shares_early and r.caches:
         register_prefix(s, i, r, r.kv - r.accepted)
     r.caches, r.accepted = False, 0
+    if s.options.engine.output_reserve.ratio:
+        i.opens_after.append(2 if s.options.asynchronous else 1)
     i.cache.free_kv(r.id)
 
 

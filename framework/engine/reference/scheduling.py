@@ -6,6 +6,7 @@ import math
 
 from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import form_step, form_stream
+from framework.engine.reference.reserve import settle_reserve
 from framework.engine.reference.roles import follow_plan, has_drained, proceed
 from framework.engine.reference.running_list import form_in_order
 from framework.engine.reference.simulation import Simulation
@@ -62,6 +63,7 @@ def schedule(s: Simulation, i: Instance) -> None:
     if s.preemptions > preempted:
         start_transfers(s, i)
         s.wake(i)
+    settle_reserve(s, i, s.preemptions > preempted, bool(chunks) and not decodes)
     if s.options.asynchronous:
         prepare_next(s, i)
 
@@ -91,6 +93,7 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
     if s.preemptions > preempted:
         start_transfers(s, i)
         s.wake(i)
+    settle_reserve(s, i, s.preemptions > preempted, False)
 
 
 def ask_batching(s: Simulation, i: Instance) -> None:
@@ -102,7 +105,9 @@ def ask_batching(s: Simulation, i: Instance) -> None:
 
 
 def set_admission(s: Simulation, i: Instance) -> None:
-    """Close admission for a while where requests wait, and none did."""
+    """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
+    if i.prefilling:
+        i.closed = False
     if i.admission_opens < 0 and i.waiting:
         i.admission_opens = int(i.totals["decode_steps"]) + s.options.admission_wait_steps
 

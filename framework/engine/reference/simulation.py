@@ -85,6 +85,8 @@ class Simulation:
             for k, spec in enumerate(specs)
             for watermark in [math.floor(options.watermark * spec.total_blocks)]
         ]
+        for i in self.instances:
+            i.ratio_set = (options.engine.output_reserve.ratio, 0)
         if self.hash_tokens:
             self._build_stores()
         self.requests = [self._read_request(k) for k in range(len(workload))]

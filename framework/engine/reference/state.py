@@ -206,6 +206,9 @@ class Instance:
         self.stores: list[Store] = []  # the fastest first
         self.hit_tokens: list[int] = []  # by store, of first admissions
         self.loaded_bytes: list[float] = []
+        self.closed = False  # a request found no room, and none has come free since
+        self.opens_after: list[int] = []  # for KV that came free: 1, or 2 where its next step cannot count on that
+        self.ratio_set = (0.0, 0)  # share of the output to come that is reserved, and decode steps when that was set
         self.admission_opens = -1  # decode steps after which its queue is admitted from; -1: none waits
         self.extrapolation = 0.0  # the farthest of its steps past what was measured
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
