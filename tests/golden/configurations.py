@@ -53,6 +53,7 @@ _CHUNKED = "policy=chunked " + _TWO + _REQUESTS
 _DISTSERVE = "policy=distserve " + _APART + _REQUESTS
 _SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
 _CACHED = "policy=vllm_v1 server=none " + _TWO + _SESSIONS + "engine.kv_tokens=8192 "
+_RETRACTING = "policy=sglang server=none engine.output_reserve.declared_tokens=64 engine.token_budget=1024 "
 _TIGHT = "policy=continuous " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
 
 _POLICIES = {
@@ -73,6 +74,12 @@ _POLICIES = {
     ),
     "vllm_v1": Golden(
         _CACHED + "engine.prefix_cache=false engine.kv_tokens=4096 trace.arrivals.rate=16", positive=("preemptions",)
+    ),
+    "sglang": Golden(
+        _RETRACTING + _TWO + _REQUESTS + "engine.kv_tokens=8192 output.steps=true",
+        positive=("preemptions",),
+        steps=("batch = 0 AND prefill_tokens = 1024",),
+        unlike="without_reserve",
     ),
     "chunked": Golden(
         _CHUNKED + "output.steps=true output.timeline=true", steps=("batch > 0 AND prefill_tokens > 0", "steps > 1")
@@ -179,6 +186,18 @@ _MECHANISMS = {
         "engine.watermark=0.0625 engine.step_order=decodes_first engine.idle_watermark=true "
         "policy.order=shortest_prompt",
         positive=("preemptions", "cache_hit_rate"),
+    ),
+    "without_reserve": Golden(
+        _RETRACTING.replace("engine.output_reserve.declared_tokens=64", "engine/output_reserve=none")
+        + _TWO
+        + _REQUESTS
+        + "engine.kv_tokens=8192",
+        positive=("preemptions",),
+    ),
+    "requeued_first": Golden(
+        _RETRACTING + _TWO + _REQUESTS + "engine.kv_tokens=8192 engine.requeue=first",
+        positive=("preemptions",),
+        unlike="sglang",
     ),
     "whole_prompts": Golden(
         _CACHED + "engine.chunked_prefill=false engine.token_budget=512 engine.speculation.depth=2 "

@@ -46,7 +46,7 @@ NO_FLAG = tuple(name for name in VALUES if name not in ("true", "false", "null")
 SMALL = ("trace=synthetic", "trace.limit=20", "trace.requests=20")
 POLICIES = (
     *("static", "orca", "continuous", "vllm_v1", "distserve", "splitwise", "mooncake", "deepseek", "nexus", "ares"),
-    *("taichi", "arrow", "dopd", "dynaserve", "ecoserve", "dynamo"),
+    *("taichi", "arrow", "dopd", "dynaserve", "ecoserve", "dynamo", "sglang"),
 )
 CONFIGURATIONS: tuple[tuple[str, ...], ...] = (
     ("policy=chunked",),
@@ -59,6 +59,7 @@ CONFIGURATIONS: tuple[tuple[str, ...], ...] = (
     ("policy=chunked", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd"),
     ("policy=chunked", "engine/attention=pod"),
     ("policy=nexus", "engine/sharing=nexus"),
+    ("policy=chunked", "engine/output_reserve=adaptive"),
     ("policy=chunked", "slo=slowdown"),
     ("policy=chunked", "objective=capacity", "objective.most_requests=100"),
     ("policy=chunked", "load=closed"),
