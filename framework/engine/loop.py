@@ -10,13 +10,13 @@ from framework.codes import (
     COPY_END,
     DONE,
     LOG_FULL,
-    PAUSED,
     PREFILL_STEP_END,
     REASON_STALLED,
     ROLE_CHANGE,
     SCHEDULE,
     STEP_END,
     TICK,
+    YIELDED,
 )
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.engine.actions import tick
@@ -42,7 +42,7 @@ def _run(s: State, most_events: int) -> int:
         if _log_is_full(s):
             return LOG_FULL
         if s.sim.events >= stop:
-            return PAUSED
+            return YIELDED
         event = next_event(s)
         s.sim.events += s.sim.kind != SCHEDULE
         if event < 0:
@@ -93,7 +93,7 @@ def _log_is_full(s: State) -> bool:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
-    """Process up to `most_events` events; why it came back: DONE, PAUSED, LOG_FULL, or an error of a hook.
+    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, or an error of a hook.
 
     Compiled hooks are handed `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, PAUSED, REJECTED
+from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, REJECTED, YIELDED
 from framework.engine.allocate import allocate
 from framework.engine.binding import Binding
 from framework.engine.config import Setting
@@ -80,7 +80,7 @@ class CompiledEngine:
             if status == LOG_FULL:
                 self._log.add(*rows, self.inspection.oldest_open_step())
                 sim["step_rows"] = sim["token_rows"] = 0
-            elif status != PAUSED:
+            elif status != YIELDED:
                 raise binding.error()
 
 

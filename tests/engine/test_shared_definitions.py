@@ -5,7 +5,9 @@ tests/helpers/definitions.py has the definitions; all is drawn from seeds. By ha
 
 from __future__ import annotations
 
+import ast
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -27,6 +29,7 @@ from framework.system.model import kv_capacity_tokens
 from framework.timing import table
 from framework.timing.table import StepRow, stack
 from framework.workload import Workload
+from tests.conftest import ROOT
 from tests.helpers import definitions
 from tests.helpers.bounds import server
 from tests.helpers.drawing import Draw
@@ -228,3 +231,11 @@ def test_steps_of_a_run(seed: int, implementation: Implementation) -> None:
     steps = np.zeros(count, np.int64)
     np.add.at(steps, log["request"], log["last_step"] - log["first_step"])
     assert steps.tolist() == [definitions.steps_to_decode(seed, r, n, 4, 0.7) for r, n in enumerate(outputs)]
+
+
+def test_no_code_has_two_meanings() -> None:
+    """A name that is given twice would silently mean the later one."""
+    tree = ast.parse((ROOT / "framework" / "codes.py").read_text())
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    assert len(names) > 40
+    assert not [name for name, count in Counter(names).items() if count > 1]
