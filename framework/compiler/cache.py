@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -59,6 +60,13 @@ class _CacheFiles(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]  # noqa: RUF012 (as numba declares it)
 
 
+@functools.cache
+def _tell_of_compiling() -> None:
+    """Say once why nothing moves, to somebody who looks."""
+    if sys.stderr.isatty():
+        print("compiling, once for this code: about half a minute for the engine", file=sys.stderr)
+
+
 class FunctionCache(caching.FunctionCache):
     """A cache is a convenience: what cannot be read is compiled again, what cannot be written is not kept."""
 
@@ -85,6 +93,7 @@ class FunctionCache(caching.FunctionCache):
         needs = self._needs(sig)
         with ExitStack() as held:
             if not needs.exists():
+                _tell_of_compiling()
                 with suppress(OSError):
                     held.enter_context(_locked(needs.with_suffix(".compiling")))
             yield

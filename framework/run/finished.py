@@ -29,7 +29,10 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
     Raises InputError for a directory that has none, and for fewer than two or more than a page can show.
     """
     if not 2 <= len(directories) <= MOST:
-        raise InputError(f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other")
+        raise InputError(
+            f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other; "
+            "a single run writes its page itself: servelab policy=NAME report=true"
+        )
     settings = [flattened(config_of(directory)) for directory in directories]
     summaries = [summary_of(directory / "summary.json") for directory in directories]
     labels = _labels([str(summary["policy"]) for summary in summaries], settings)

@@ -98,6 +98,9 @@ def printed(name: str = "run", **more: str) -> str:
 
 def refresh(*names: str) -> None:
     """Put what these commands of SHOWN print where it is shown, and a picture of the default run into docs/."""
+    unknown = [name for name in names if name not in SHOWN]
+    if unknown:
+        sys.exit(f"error: nothing shown is called {unknown[0]}; there are {', '.join(SHOWN)}, and claims DIR ...")
     for name in names:
         page = next(page for page in PAGES if f"<!-- {name} -->\n" in page.read_text())
         _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name)}\n```\n")

@@ -305,7 +305,8 @@ def unlike_columns(run: Run, result: Result) -> list[str]:
 def unlike_summary(found: Summary, again: Summary, from_histogram: bool = False) -> list[str]:
     """Where summary.json differs, and its keys that have no second computation."""
     compared = {key: value for key, value in found.items() if key not in _NOT_RECOMPUTED}
-    wrong = [f"{key}: only one computation has it" for key in sorted(compared.keys() ^ again.keys())]
+    alone = sorted(compared.keys() ^ again.keys())
+    wrong = [f"{key}: not in both summary.json and tests/helpers/recomputed.py" for key in alone]
     for key in compared.keys() & again.keys():
         if key == "classes":
             for name in sorted(found[key].keys() | again[key].keys()):
