@@ -19,6 +19,7 @@ from framework.cli.launch import explain
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
+from framework.engine.mechanisms.output_reserve import OutputReserve
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
@@ -50,6 +51,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "objective": (Objective,),
     "engine/attention": (Attention,),
     "engine/kv_compression": (KvFormat,),
+    "engine/output_reserve": (OutputReserve,),
     "engine/sharing": (Sharing,),
     "engine/speculation": (Speculation,),
     "engine/prefix_stores": (PrefixStores,),
