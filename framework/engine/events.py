@@ -8,7 +8,7 @@ import numpy as np
 
 from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.leap import end_leap_early
+from framework.engine.leap import catch_up_one, end_leap_early
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import first_due, load_changed, time_of
 from framework.engine.state import State
@@ -126,6 +126,7 @@ def stores_gained(s: State) -> None:
     for k in range(s.sim.leaping):
         i = s.lists[s.options.leaping_at + k]
         if s.instances[i].waiting_root >= 0 and (s.options.unchunked or s.instances[i].chunk_stages > 0):
+            catch_up_one(s, i)  # what has passed is to be seen at this time, whether or not the leap ends now
             end_leap_early(s, i)
 
 
