@@ -45,7 +45,7 @@ from framework.timing.microbench.device import OutOfMemoryError, Repeats, Timed,
 from framework.timing.microbench.journal import Origin, Table
 from framework.timing.microbench.options import Options, gpu_named
 from tests.conftest import ROOT
-from tests.helpers.parts import seconds_of
+from tests.helpers.parts import load, seconds_of
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 ORIGIN = Origin("h200", "2.9.0+cu128", "CC0-1.0")
@@ -56,8 +56,8 @@ def options(*words: str) -> Options:
     return Options.parse(["model=llama3_8b", *words])
 
 
-LLAMA = options().models[0]
-H200 = gpu_named("h200", "", 0.0)
+LLAMA: Model = load("model", "llama3_8b")
+H200: Gpu = load("gpu", "h200")
 
 
 @dataclass
