@@ -95,7 +95,7 @@ def test_in_threads(alone: list[str], tmp_path: Path) -> None:
 
 def test_in_processes(alone: list[str], tmp_path: Path) -> None:
     order = [*range(len(RUNS))] * 2
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, mp_context=CLEAN) as pool:
         digests = pool.map(run, [RUNS[i] for i in order], [tmp_path / str(at) for at in range(len(order))])
         assert list(digests) == [alone[i] for i in order]
 

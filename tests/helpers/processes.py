@@ -90,15 +90,23 @@ def of_session(process: subprocess.Popen[str]) -> list[int]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """The workers of a joblib sweep, apart from the process that tracks their semaphores."""
+    """The workers of a joblib sweep, apart from the process that they are copies of and those that track resources."""
+    copied = [pid for pid in of_session(process) if "multiprocessing.forkserver" in _words(pid)]
+    return [pid for pid in copied if _parent(pid) in copied]
 
-    def words(pid: int) -> str:
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_text()
-        except OSError:
-            return ""
 
-    return [pid for pid in of_session(process) if "popen_loky" in words(pid)]
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def eventually(holds: Callable[[], object], within_s: float = 120.0) -> bool:

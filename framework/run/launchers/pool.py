@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -18,14 +14,13 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from framework.cli.terminal import progress_bar
 from framework.errors import InputError
-from framework.run.launchers.jobs import SINGLE_THREADED, Overrides, Shared, perform, result_of
+from framework.run.launchers.jobs import Overrides, Shared, perform, result_of
+from framework.run.launchers.starting import how_to_start
 
 log = logging.getLogger(__name__)
 
 _AHEAD = 2  # jobs given out per worker, so that none waits for its next
 _IDLE_S = 300.0  # until a worker that nobody uses ends
-_LOOK_S = 0.5  # between looks at whether the process that gives out the jobs is still there
-_GRACE_S = 2.0  # for the job at hand when it is not
 _KILLED = "its worker was killed three times, the last time with no other job; most likely memory ran out"
 
 
@@ -72,9 +67,7 @@ class _Pool:
 
     def _attempt(self, numbers: Iterable[int], workers: int) -> set[int]:
         """Run jobs until all have ended or a worker is killed; those that were given out and lost."""
-        executor = get_reusable_executor(
-            workers, timeout=_IDLE_S, initializer=_start_worker, initargs=(os.getpid(),), env=SINGLE_THREADED
-        )
+        executor = get_reusable_executor(workers, timeout=_IDLE_S, **how_to_start())
         waiting, given, begun = iter(numbers), dict[Future[JobReturn | Exception], int](), set[int]()
         try:
             while True:
@@ -104,16 +97,3 @@ class _Pool:
     def _tell(self) -> None:
         if self.report is not None:
             self.report(len(self.returned), len(self.jobs))
-
-
-def _start_worker(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that gives out the jobs hears it too, and ends this one
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this worker soon after the process `parent`, which may have had no chance to end it."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    time.sleep(_GRACE_S)
-    os._exit(1)
