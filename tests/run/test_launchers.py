@@ -16,8 +16,19 @@ from framework.cli.composition import Loader
 from framework.errors import InputError
 from framework.run.callback import Refusals
 from framework.run.sweep import Sweep
+from tests.helpers import warm
 from tests.helpers.composing import hydra_alone
-from tests.helpers.processes import eventually, finish, of_session, outside_policy, run, runs_below, start, workers_of
+from tests.helpers.processes import (
+    Finished,
+    eventually,
+    finish,
+    of_session,
+    outside_policy,
+    run,
+    runs_below,
+    start,
+    workers_of,
+)
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 SMALL = ("trace=synthetic", "trace.limit=50", "policy=chunked", "cluster=mixed")
@@ -63,9 +74,13 @@ def test_a_sweep_composes_what_hydra_composes(loader: ConfigLoader, overrides: l
 # --- joblib -----------------------------------------------------------------------------------------------------------
 
 
+def swept(directory: Path, *overrides: str, **environment: str) -> Finished:
+    return run(directory, *overrides, python=str(warm.path() / "python"), **environment)
+
+
 def test_refused_runs_of_workers_are_told_once_and_the_others_go_on(tmp_path: Path) -> None:
     overrides = ("policy=chunked,distserve,ares", "seed=1,-1", "model=llama3_8b,llama3_70b")
-    finished = run(tmp_path, "-m", *JOBLIB, *SMALL[:2], "cluster=mixed", *overrides)
+    finished = swept(tmp_path, "-m", *JOBLIB, *SMALL[:2], "cluster=mixed", *overrides)
     assert finished.returncode == 2, finished.stderr
     errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == len(set(errors)) == 4, finished.stderr
@@ -78,7 +93,7 @@ def test_refused_runs_of_workers_are_told_once_and_the_others_go_on(tmp_path: Pa
 
 def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path, faulty: tuple[str, ...]) -> None:
     words = ("policy.kind=none,bug,other", "hydra.launcher.n_jobs=1")
-    finished = run(tmp_path, *faulty, "-m", JOBLIB[0], *words, PYTHONPATH=str(tmp_path / "outside"))
+    finished = swept(tmp_path, *faulty, "-m", JOBLIB[0], *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 1
     assert finished.stderr.count("KeyError: 'nothing'") == 1, finished.stderr
     assert "faulty_policy.py" in finished.stderr
@@ -90,7 +105,7 @@ def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path
 
 def test_what_a_policy_raises_is_told_once_and_the_other_runs_go_on(tmp_path: Path, faulty: tuple[str, ...]) -> None:
     words = ("policy.kind=none,raises", "engine.max_batch=8,16")
-    finished = run(tmp_path, *faulty, "-m", *words, PYTHONPATH=str(tmp_path / "outside"))
+    finished = swept(tmp_path, *faulty, "-m", *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 2
     (error,) = (line for line in finished.stderr.splitlines() if line.startswith("error: "))
     assert error.startswith("error: policy Faulty: route_prefill for request 0 at ")
@@ -107,7 +122,7 @@ def test_a_sweep_outlives_its_workers_and_gives_up_a_job_that_kills_three(
 ) -> None:
     words = ("policy.kind=none,once,deadly,other", f"seed=range({seeds})")
     workers = f"hydra.launcher.n_jobs={seeds}"
-    finished = run(tmp_path, *faulty, "-m", JOBLIB[0], workers, *words, PYTHONPATH=str(tmp_path / "outside"))
+    finished = swept(tmp_path, *faulty, "-m", JOBLIB[0], workers, *words, PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 2, finished.stderr
     survivors = [number for number in range(4 * seeds) if number // seeds != 2]  # those that are not deadly
     assert [path.name for path in runs_below(tmp_path / "multirun")] == [str(number) for number in survivors]
