@@ -1,8 +1,8 @@
 """A run as a timeline in the Chrome trace format, which ui.perfetto.dev and chrome://tracing open.
 
-One process an instance: its steps as slices (a leap is one slice), and the batch and the summed context of its decodes
-as counters. Arrows lead from the end of each prefill whose KV was transferred to the decode that followed, and from the
-last step of a request on one instance to its first on another. One process more has the requests
+One process an instance: its steps as slices (a leap is one slice), and, if it decodes at all, the batch and the summed
+context of its decodes as counters. Arrows lead from the end of each prefill whose KV was transferred to the decode that
+followed, and from the last step of a request on one instance to its first on another. One process more has the requests
 (`framework.report.perfetto_requests`).
 
 A window of time leaves out the steps and requests that lie outside it and the arrows that lie not wholly within it.
@@ -19,13 +19,13 @@ from typing import IO
 import numpy as np
 import polars as pl
 
-from framework.report.perfetto_requests import arrows, in_flight, requests_of
+from framework.report.perfetto_requests import arrows, in_flight, process_of, requests_of, steps_thread
 from framework.report.trace_events import event, filled, us
 from framework.result import Result
 
 _NS = 1e9
-_STEPS_THREAD, _BESIDE_THREAD = 1, 2  # the latter for prefill steps beside the decodes
 _ROWS_AT_ONCE = 100_000
+_COUNTERS = {"batch": "requests", "context": "tokens"}  # and their units, which a viewer shows beside the name
 ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
 
@@ -48,11 +48,12 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
     yield _names(result)
     leaps = _leaps(result, window_s)
     for part in leaps.iter_slices(_ROWS_AT_ONCE):
-        yield part.select(_slice()).to_series().to_list()
-    steps = leaps.filter(pl.col("stream") == 0)
-    for counter in ("batch", "context"):
+        yield part.select(_slice(steps_thread(result))).to_series().to_list()
+    decoding = pl.Series(np.unique(result.step_log["instance"][result.step_log["batch"] > 0]))
+    steps = leaps.filter(pl.col("stream") == 0, pl.col("instance").is_in(decoding.implode()))
+    for counter, unit in _COUNTERS.items():
         for part in _changes(steps, counter).iter_slices(_ROWS_AT_ONCE):
-            yield part.select(_counter(counter)).to_series().to_list()
+            yield part.select(_counter(counter, unit)).to_series().to_list()
     for table in (arrows(result, window_s), requests_of(result, window_s), in_flight(result, window_s)):
         for part in table.iter_slices(_ROWS_AT_ONCE):
             yield part["event"].to_list()
@@ -60,20 +61,25 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
 
 def _names(result: Result) -> list[str]:
     """Processes in the order of the instances, each called by its pool and its number within it; then the requests."""
-    events = []
-    instance = 0
-    for pool in result.cluster.pools:
-        for number in range(pool.instances):
-            for name, value in (
-                ("process_name", {"name": f"{pool.name} {number} (instance {instance})"}),
-                ("process_sort_index", {"sort_index": instance}),
-            ):
-                events.append(event(name=name, ph="M", pid=instance, args=value))
-            events.append(event(name="thread_name", ph="M", pid=instance, tid=_STEPS_THREAD, args={"name": "steps"}))
-            instance += 1
-    events.append(event(name="process_name", ph="M", pid=instance, args={"name": "requests"}))
-    events.append(event(name="process_sort_index", ph="M", pid=instance, args={"sort_index": instance}))
-    return events
+    names = [f"{pool.name} {number}" for pool in result.cluster.pools for number in range(pool.instances)]
+    beside = set(result.step_log["instance"][result.step_log["stream"] == 1].tolist())
+    events: list[str] = []
+    for instance, name in enumerate(names):
+        events += _process(instance, f"{name} (instance {instance})")
+        events.append(_thread(instance, steps_thread(result), "steps"))
+        if instance in beside:
+            events.append(_thread(instance, steps_thread(result) + 1, "prefills beside"))
+    return [*events, *_process(process_of(result), "requests")]
+
+
+def _process(number: int, name: str) -> tuple[str, str]:
+    """Its name, and that it stands in the order of the numbers."""
+    named = event(name="process_name", ph="M", pid=number, args={"name": name})
+    return named, event(name="process_sort_index", ph="M", pid=number, args={"sort_index": number})
+
+
+def _thread(process: int, number: int, name: str) -> str:
+    return event(name="thread_name", ph="M", pid=process, tid=number, args={"name": name})
 
 
 def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
@@ -90,7 +96,7 @@ def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
     return table.filter(within).sort("instance", "start_ns", maintain_order=True)
 
 
-def _slice() -> pl.Expr:
+def _slice(thread: int) -> pl.Expr:
     kind = (
         pl.when(pl.col("batch") == 0)
         .then(pl.lit("prefill"))
@@ -102,7 +108,7 @@ def _slice() -> pl.Expr:
         '{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},'
         '"args":{"steps":{},"batch":{},"prefill_tokens":{},"context":{}}}'
     )
-    values = (kind, "instance", pl.col("stream") + _STEPS_THREAD, us("start_ns"), us("duration_ns"))
+    values = (kind, "instance", pl.col("stream") + thread, us("start_ns"), us("duration_ns"))
     return filled(form, *values, "steps", "batch", "prefill_tokens", "context")
 
 
@@ -112,6 +118,6 @@ def _changes(leaps: pl.DataFrame, counter: str) -> pl.DataFrame:
     return leaps.filter(before.is_null() | (before != pl.col(counter)))
 
 
-def _counter(counter: str) -> pl.Expr:
-    form = '{"name":"' + counter + '","ph":"C","pid":{},"ts":{},"args":{"' + counter + '":{}}}'
+def _counter(counter: str, unit: str) -> pl.Expr:
+    form = '{"name":"' + counter + '","ph":"C","pid":{},"ts":{},"args":{"' + unit + '":{}}}'
     return filled(form, "instance", us("start_ns"), counter)
