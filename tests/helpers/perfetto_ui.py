@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,18 @@ class _Quiet(SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
+
+
+class LackingError(Exception):
+    """What this machine cannot have."""
+
+
+def installed(python: Path, package: str) -> None:
+    """Install a package into the environment of a Python; LackingError where that cannot be."""
+    words = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", package]
+    finished = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    if finished.returncode:
+        raise LackingError(f"the package {package} cannot be installed: {finished.stderr.strip().splitlines()[-1]}")
 
 
 def viewer_of(python: Path) -> Path:
@@ -65,3 +78,25 @@ def rows(page: Tab, question: str) -> list[dict[str, Any]]:
     """What the trace processor of the viewer answers to a question in SQL, a dict a row."""
     found: list[dict[str, Any]] = page.ask(_ROWS % question)
     return found
+
+
+_MOST_ARROWS = """
+    select slice_out as id, ts, max(ends) - ts as dur from (
+        select slice_out, a.ts, b.ts + b.dur as ends from flow
+        join slice a on slice_out = a.id join slice b on slice_in = b.id)
+    group by 1 order by count(*) desc, ts limit 1"""
+_ARRANGED = """(() => {
+    const number = track => Number(track.name.split(" ").at(-1)), {workspace, tabs, timeline, selection} = app.trace;
+    const groups = [...workspace.children].sort((one, other) => number(one) - number(other));
+    groups.forEach(group => { workspace.addChildLast(group); group.expand(); });
+    tabs.setTabPanelVisibility(tabs.tabPanelVisibility);
+    timeline.setViewportTime(%dn, %dn);
+    selection.selectSqlEvent("slice", %d);
+})()"""
+
+
+def arrange(page: Tab) -> None:
+    """All processes open, in the order of their numbers, as versions after 52 have them, around the most arrows."""
+    (found,) = rows(page, _MOST_ARROWS)
+    aside = 2 * found["dur"]
+    page.ask(_ARRANGED % (found["ts"] - aside, found["ts"] + found["dur"] + aside, found["id"]))

@@ -19,7 +19,7 @@ from framework.report.perfetto import write_timeline
 from framework.run.job import perform
 from tests.helpers.browser import program
 from tests.helpers.composing import configured
-from tests.helpers.perfetto_ui import opened, rows, viewer_of
+from tests.helpers.perfetto_ui import LackingError, installed, opened, rows, viewer_of
 
 Rows = list[dict[str, Any]]
 Answers = dict[str, Rows]
@@ -49,17 +49,6 @@ processor = TraceProcessor(trace=sys.argv[1])
 questions = json.loads(sys.argv[2])
 print(json.dumps({name: [row.__dict__ for row in processor.query(asked)] for name, asked in questions.items()}))
 """
-
-
-class LackingError(Exception):
-    """What this machine cannot have."""
-
-
-def installed(python: Path, package: str) -> None:
-    words = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", package]
-    finished = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    if finished.returncode:
-        raise LackingError(f"the package {package} cannot be installed: {finished.stderr.strip().splitlines()[-1]}")
 
 
 def natively(python: Path, file: Path) -> Answers:
