@@ -65,7 +65,7 @@ def test_the_commands_make_the_pictures(is_warm: bool, tmp_path: Path) -> None:
             words, shell=True, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=300
         )
         assert finished.returncode == 0, finished.stderr
-        assert finished.stdout.strip(), command
+        assert finished.stdout.strip() or "servelab report" in command, command  # which names its page on stderr
     for name, command in pictures().items():
         if not is_warm or "experiments.plot" in command:
             assert (tmp_path / made_by(command, name)).is_file(), name
