@@ -33,12 +33,11 @@ def explained(file: str) -> list[str]:
 def full_result() -> HandMade:
     """A run whose tables have every column: a trace with classes, priorities and sessions, drafts, and two streams."""
     plain = small_result()
-    turns = np.arange(5)
-    own = {"slo_class": np.array(["chat"] * 5), "priority": turns, "session_id": turns, "turn": turns}
+    turns, chat = np.arange(5), ("chat",) * 5
     plain.step_log["stream"][0] = 1
     return replace(
         plain,
-        workload=replace(plain.workload, **own),
+        workload=replace(plain.workload, slo_class=chat, priority=turns, session_id=turns, turn=turns),
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
     )
 

@@ -57,7 +57,7 @@ def natively(python: Path, file: Path) -> Answers:
     words = [str(python), "-c", NATIVE, str(file), json.dumps(QUESTIONS)]
     finished = subprocess.run(words, capture_output=True, text=True, timeout=300)
     if finished.returncode and "trace_processor_shell" in finished.stderr:
-        raise LackingError(f"the package perfetto cannot fetch its program: {finished.stderr.strip().splitlines()[-1]}")
+        raise LackingError("the package perfetto cannot fetch its program trace_processor_shell")
     assert finished.returncode == 0, finished.stderr
     found: Answers = json.loads(finished.stdout)
     return found
