@@ -1,9 +1,9 @@
 """A run as a timeline in the Chrome trace format, which ui.perfetto.dev and chrome://tracing open.
 
 One process an instance: its steps as slices (a leap is one slice), and, if it decodes at all, the batch and the summed
-context of its decodes as counters. Arrows lead from the end of each prefill whose KV was transferred to the decode that
-followed, and from the last step of a request on one instance to its first on another. One process more has the requests
-(`framework.report.perfetto_requests`).
+context of its decodes as counters, 0 while it idles. Arrows lead from the end of each prefill whose KV was transferred
+to the decode that followed, and from the last step of a request on one instance to its first on another. One process
+more has the requests (`framework.report.perfetto_requests`).
 
 A window of time leaves out the steps and requests that lie outside it and the arrows that lie not wholly within it.
 What is left is as in the whole timeline; each counter of an instance then has its value at the first step there, too.
@@ -25,6 +25,7 @@ from framework.result import Result
 
 _NS = 1e9
 _ROWS_AT_ONCE = 100_000
+_ROUNDING_NS = 1  # between the end of a leap and the start of the one that follows at once
 _COUNTERS = {"batch": "requests", "context": "tokens"}  # and their units, which a viewer shows beside the name
 ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
@@ -92,8 +93,11 @@ def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
     within = (start_ns < window_s[1] * _NS) & (end_ns > window_s[0] * _NS)
     names = ("instance", "steps", "batch", "prefill_tokens", "context", "stream")
     columns = {name: np.ascontiguousarray(leaps[name]) for name in names}
-    table = pl.DataFrame({**columns, "start_ns": start_ns, "duration_ns": end_ns - start_ns})
-    return table.filter(within).sort("instance", "start_ns", maintain_order=True)
+    times = {"start_ns": start_ns, "end_ns": end_ns, "duration_ns": end_ns - start_ns}
+    table = pl.DataFrame({**columns, **times, "within": within}).sort("instance", "start_ns", maintain_order=True)
+    next_ns = pl.col("start_ns").shift(-1).over("instance", "stream")
+    idle = (next_ns - pl.col("end_ns") > _ROUNDING_NS).fill_null(value=True)
+    return table.with_columns(idle.alias("idle_after")).filter("within")
 
 
 def _slice(thread: int) -> pl.Expr:
@@ -113,11 +117,14 @@ def _slice(thread: int) -> pl.Expr:
 
 
 def _changes(leaps: pl.DataFrame, counter: str) -> pl.DataFrame:
-    """Value at the start of each leap where it differs from that of the instance's leap before."""
-    before = pl.col(counter).shift(1).over("instance")
-    return leaps.filter(before.is_null() | (before != pl.col(counter)))
+    """Value from the start of each leap, and 0 where an instance idles after it, where that differs from before."""
+    begins = leaps.select("instance", pl.col("start_ns").alias("ts_ns"), pl.col(counter).cast(pl.Int64).alias("value"))
+    ends = leaps.filter("idle_after").select("instance", pl.col("end_ns").alias("ts_ns"), pl.lit(0).alias("value"))
+    levels = pl.concat([begins, ends.cast(begins.schema)]).sort("instance", "ts_ns", maintain_order=True)
+    before = pl.col("value").shift(1).over("instance")
+    return levels.filter(before.is_null() | (before != pl.col("value")))
 
 
 def _counter(counter: str, unit: str) -> pl.Expr:
     form = '{"name":"' + counter + '","ph":"C","pid":{},"ts":{},"args":{"' + unit + '":{}}}'
-    return filled(form, "instance", us("start_ns"), counter)
+    return filled(form, "instance", us("ts_ns"), "value")

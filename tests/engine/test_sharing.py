@@ -268,4 +268,4 @@ def test_log_and_timeline_tell_the_streams_apart() -> None:
     assert {threads[event["tid"]] for event in slices if event["name"] == "prefill"} == {"prefills beside"}
     assert {threads[event["tid"]] for event in slices if event["name"] == "decode"} == {"steps"}
     batches = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == "batch"]
-    assert batches == [1, 2, 1]
+    assert batches == [1, 2, 1, 0]

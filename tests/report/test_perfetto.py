@@ -6,9 +6,11 @@ import gzip
 import io
 import json
 from bisect import bisect_right
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from framework.objective.goodput import Measurement
@@ -62,9 +64,9 @@ def test_step_of_decodes_and_a_chunk_is_mixed() -> None:
 
 
 def test_counters_change_where_the_value_does(events: Events) -> None:
-    """Of the instance that decodes."""
+    """Of the instance that decodes; it has none when it idles."""
     batch = [(event["pid"], event["ts"], event["args"]["requests"]) for event in events if event["name"] == "batch"]
-    assert batch == [(1, 1.625e6, 1), (1, 1.75e6, 2), (1, 2e6, 1)]
+    assert batch == [(1, 1.625e6, 1), (1, 1.75e6, 2), (1, 2e6, 1), (1, 3e6, 0)]
     assert {event["pid"] for event in events if event["name"] == "context"} == {1}
 
 
@@ -193,10 +195,10 @@ def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[
 
 def test_a_counter_starts_with_the_first_step_of_the_window() -> None:
     batch = [(e["ts"], e["args"]["requests"]) for e in events_of(small_result(), (2.1, 9.0)) if e["name"] == "batch"]
-    assert batch == [(2e6, 1)]
+    assert batch == [(2e6, 1), (3e6, 0)]
     same = small_result()
     same.step_log["batch"][[2, 3, 5]] = 1
-    assert [e["ts"] for e in events_of(same, (1.8, 9.0)) if e["name"] == "batch" and e["pid"] == 1] == [1.75e6]
+    assert [e["ts"] for e in events_of(same, (1.8, 9.0)) if e["name"] == "batch" and e["pid"] == 1] == [1.75e6, 3e6]
 
 
 # --- totals -----------------------------------------------------------------------------------------------------------
@@ -224,6 +226,20 @@ def test_totals_are_those_of_the_summary(migrating: tuple[Measurement, Events]) 
     assert names.count("migration") == 2 * summary["migrations"] > 0
     moved = measured.evaluation.requests["transfer_s"].drop_nulls().len()
     assert names.count("transfer") == sum(one[1] == "transfer" for one in spans) * 2 == 2 * moved > 0
+
+
+def test_batches_add_up_over_time(migrating: tuple[Measurement, Events]) -> None:
+    """Nothing where an instance idles."""
+    measured, events = migrating
+    series: dict[int, list[tuple[float, float]]] = {}
+    for event in (one for one in events if one["name"] == "batch"):
+        series.setdefault(event["pid"], []).append((event["ts"], event["args"]["requests"]))
+    assert all(levels[-1][1] == 0 for levels in series.values())
+    instances = measured.result.instances
+    for process, levels in series.items():
+        batch_s = sum(level * (end - begin) * 1e-6 for (begin, level), (end, _) in pairwise(levels))
+        assert batch_s == pytest.approx(instances["batch_s"][process], rel=1e-6)
+    assert set(series) == set(np.flatnonzero(instances["batch_s"]))
 
 
 def test_each_arrow_leads_from_the_slice_that_ends_there_to_one_that_follows(
