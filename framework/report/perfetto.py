@@ -1,9 +1,9 @@
 """A run as a timeline in the Chrome trace format, which ui.perfetto.dev and chrome://tracing open.
 
-One process an instance: its steps as slices (a leap is one slice), and the batch and the summed context of its decodes
-as counters. Arrows lead from the end of each prefill whose KV was transferred to the decode that followed, and from the
-last step of a request on one instance to its first on another. One process more has the requests
-(`framework.report.perfetto_requests`).
+One process an instance: its steps as slices (a leap is one slice), and, if it decodes at all, the batch and the summed
+context of its decodes as counters, 0 while it idles. Arrows lead from the end of each prefill whose KV was transferred
+to the decode that followed, and from the last step of a request on one instance to its first on another. One process
+more has the requests (`framework.report.perfetto_requests`).
 
 A window of time leaves out the steps and requests that lie outside it and the arrows that lie not wholly within it.
 What is left is as in the whole timeline; each counter of an instance then has its value at the first step there, too.
@@ -19,13 +19,14 @@ from typing import IO
 import numpy as np
 import polars as pl
 
-from framework.report.perfetto_requests import arrows, in_flight, requests_of
+from framework.report.perfetto_requests import arrows, in_flight, process_of, requests_of, steps_thread
 from framework.report.trace_events import event, filled, us
 from framework.result import Result
 
 _NS = 1e9
-_STEPS_THREAD, _BESIDE_THREAD = 1, 2  # the latter for prefill steps beside the decodes
 _ROWS_AT_ONCE = 100_000
+_ROUNDING_NS = 1  # between the end of a leap and the start of the one that follows at once
+_COUNTERS = {"batch": "requests", "context": "tokens"}  # and their units, which a viewer shows beside the name
 ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
 
@@ -48,11 +49,12 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
     yield _names(result)
     leaps = _leaps(result, window_s)
     for part in leaps.iter_slices(_ROWS_AT_ONCE):
-        yield part.select(_slice()).to_series().to_list()
-    steps = leaps.filter(pl.col("stream") == 0)
-    for counter in ("batch", "context"):
+        yield part.select(_slice(steps_thread(result))).to_series().to_list()
+    decoding = pl.Series(np.unique(result.step_log["instance"][result.step_log["batch"] > 0]))
+    steps = leaps.filter(pl.col("stream") == 0, pl.col("instance").is_in(decoding.implode()))
+    for counter, unit in _COUNTERS.items():
         for part in _changes(steps, counter).iter_slices(_ROWS_AT_ONCE):
-            yield part.select(_counter(counter)).to_series().to_list()
+            yield part.select(_counter(counter, unit)).to_series().to_list()
     for table in (arrows(result, window_s), requests_of(result, window_s), in_flight(result, window_s)):
         for part in table.iter_slices(_ROWS_AT_ONCE):
             yield part["event"].to_list()
@@ -60,20 +62,25 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
 
 def _names(result: Result) -> list[str]:
     """Processes in the order of the instances, each called by its pool and its number within it; then the requests."""
-    events = []
-    instance = 0
-    for pool in result.cluster.pools:
-        for number in range(pool.instances):
-            for name, value in (
-                ("process_name", {"name": f"{pool.name} {number} (instance {instance})"}),
-                ("process_sort_index", {"sort_index": instance}),
-            ):
-                events.append(event(name=name, ph="M", pid=instance, args=value))
-            events.append(event(name="thread_name", ph="M", pid=instance, tid=_STEPS_THREAD, args={"name": "steps"}))
-            instance += 1
-    events.append(event(name="process_name", ph="M", pid=instance, args={"name": "requests"}))
-    events.append(event(name="process_sort_index", ph="M", pid=instance, args={"sort_index": instance}))
-    return events
+    names = [f"{pool.name} {number}" for pool in result.cluster.pools for number in range(pool.instances)]
+    beside = set(result.step_log["instance"][result.step_log["stream"] == 1].tolist())
+    events: list[str] = []
+    for instance, name in enumerate(names):
+        events += _process(instance, f"{name} (instance {instance})")
+        events.append(_thread(instance, steps_thread(result), "steps"))
+        if instance in beside:
+            events.append(_thread(instance, steps_thread(result) + 1, "prefills beside"))
+    return [*events, *_process(process_of(result), "requests")]
+
+
+def _process(number: int, name: str) -> tuple[str, str]:
+    """Its name, and that it stands in the order of the numbers."""
+    named = event(name="process_name", ph="M", pid=number, args={"name": name})
+    return named, event(name="process_sort_index", ph="M", pid=number, args={"sort_index": number})
+
+
+def _thread(process: int, number: int, name: str) -> str:
+    return event(name="thread_name", ph="M", pid=process, tid=number, args={"name": name})
 
 
 def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
@@ -86,11 +93,14 @@ def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
     within = (start_ns < window_s[1] * _NS) & (end_ns > window_s[0] * _NS)
     names = ("instance", "steps", "batch", "prefill_tokens", "context", "stream")
     columns = {name: np.ascontiguousarray(leaps[name]) for name in names}
-    table = pl.DataFrame({**columns, "start_ns": start_ns, "duration_ns": end_ns - start_ns})
-    return table.filter(within).sort("instance", "start_ns", maintain_order=True)
+    times = {"start_ns": start_ns, "end_ns": end_ns, "duration_ns": end_ns - start_ns}
+    table = pl.DataFrame({**columns, **times, "within": within}).sort("instance", "start_ns", maintain_order=True)
+    next_ns = pl.col("start_ns").shift(-1).over("instance", "stream")
+    idle = (next_ns - pl.col("end_ns") > _ROUNDING_NS).fill_null(value=True)
+    return table.with_columns(idle.alias("idle_after")).filter("within")
 
 
-def _slice() -> pl.Expr:
+def _slice(thread: int) -> pl.Expr:
     kind = (
         pl.when(pl.col("batch") == 0)
         .then(pl.lit("prefill"))
@@ -102,16 +112,19 @@ def _slice() -> pl.Expr:
         '{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},'
         '"args":{"steps":{},"batch":{},"prefill_tokens":{},"context":{}}}'
     )
-    values = (kind, "instance", pl.col("stream") + _STEPS_THREAD, us("start_ns"), us("duration_ns"))
+    values = (kind, "instance", pl.col("stream") + thread, us("start_ns"), us("duration_ns"))
     return filled(form, *values, "steps", "batch", "prefill_tokens", "context")
 
 
 def _changes(leaps: pl.DataFrame, counter: str) -> pl.DataFrame:
-    """Value at the start of each leap where it differs from that of the instance's leap before."""
-    before = pl.col(counter).shift(1).over("instance")
-    return leaps.filter(before.is_null() | (before != pl.col(counter)))
+    """Value from the start of each leap, and 0 where an instance idles after it, where that differs from before."""
+    begins = leaps.select("instance", pl.col("start_ns").alias("ts_ns"), pl.col(counter).cast(pl.Int64).alias("value"))
+    ends = leaps.filter("idle_after").select("instance", pl.col("end_ns").alias("ts_ns"), pl.lit(0).alias("value"))
+    levels = pl.concat([begins, ends.cast(begins.schema)]).sort("instance", "ts_ns", maintain_order=True)
+    before = pl.col("value").shift(1).over("instance")
+    return levels.filter(before.is_null() | (before != pl.col("value")))
 
 
-def _counter(counter: str) -> pl.Expr:
-    form = '{"name":"' + counter + '","ph":"C","pid":{},"ts":{},"args":{"' + counter + '":{}}}'
-    return filled(form, "instance", us("start_ns"), counter)
+def _counter(counter: str, unit: str) -> pl.Expr:
+    form = '{"name":"' + counter + '","ph":"C","pid":{},"ts":{},"args":{"' + unit + '":{}}}'
+    return filled(form, "instance", us("ts_ns"), "value")

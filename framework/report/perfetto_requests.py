@@ -17,7 +17,6 @@ from framework.report.trace_events import filled, us
 from framework.result import STATES, Result
 
 _NS = 1e9
-_STEPS_THREAD = 1
 _EVENT = {"event": pl.String}
 Window = tuple[float, float]
 Floats = NDArray[np.float64]
@@ -26,6 +25,14 @@ Floats = NDArray[np.float64]
 def process_of(result: Result) -> int:
     """The process of the requests."""
     return sum(pool.instances for pool in result.cluster.pools)
+
+
+def steps_thread(result: Result) -> int:
+    """The thread of the steps in the process of each instance; the next one has prefills beside its decodes.
+
+    No process has such a number: a thread with that of its process is a main thread to Perfetto.
+    """
+    return process_of(result) + 1
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------
@@ -52,8 +59,8 @@ def requests_of(result: Result, window_s: Window) -> pl.DataFrame:
 
 def _whole(result: Result) -> pl.Expr:
     form = (
-        f'{{"name":"{{}}","cat":"request","id":{{}},"ph":"{{}}","pid":{process_of(result)},"tid":0,"ts":{{}},'
-        '"args":{"request":{},"input_tokens":{},"output_tokens":{},"preemptions":{},"migrations":{}}}'
+        _of_process(result)
+        + ',"args":{"request":{},"input_tokens":{},"output_tokens":{},"preemptions":{},"migrations":{}}}'
     )
     counts = ("request", "input_tokens", "output_tokens", "preemptions", "migrations")
     return filled(form, "state", "request", "ph", us("ts_ns"), *counts)
@@ -61,8 +68,13 @@ def _whole(result: Result) -> pl.Expr:
 
 def _part(result: Result) -> pl.Expr:
     names = pl.col("phase").replace_strict(dict(enumerate(_NAMES)), default="", return_dtype=pl.String)
-    form = f'{{"name":"{{}}","cat":"request","id":{{}},"ph":"{{}}","pid":{process_of(result)},"tid":0,"ts":{{}}}}'
-    return filled(form, names, "request", "ph", us("ts_ns"))
+    return filled(_of_process(result) + "}", names, "request", "ph", us("ts_ns"))
+
+
+def _of_process(result: Result) -> str:
+    """One end of a slice, unfinished: name, number of the request, phase, time. Such a number is the process's own."""
+    own = f'"pid":{process_of(result)},"tid":0'
+    return f'{{"name":"{{}}","cat":"request","id2":{{"local":"{{}}"}},"ph":"{{}}",{own},"ts":{{}}'
 
 
 _NAMES = ("queue", "prefill", "transfer", "decode")
@@ -115,7 +127,8 @@ def _pair(requests: NDArray[np.int64], phase: int, begin_s: Floats, end_s: Float
 def arrows(result: Result, window_s: Window) -> pl.DataFrame:
     """Transfers and migrations that lie wholly within the window, as pairs of events.
 
-    An arrow begins in the slice that ends there, and ends at the first one that begins then or later.
+    An arrow begins in the slice that ends there, and ends at the first one that begins then or later. Their numbers are
+    those of the whole timeline.
     """
     requests = result.requests
     moved = np.flatnonzero(~np.isnan(requests["transfer_end_s"]))
@@ -131,18 +144,18 @@ def arrows(result: Result, window_s: Window) -> pl.DataFrame:
         known = first[moved] >= 0
         transfers["to_instance"] = np.where(known, first[moved], transfers["to_instance"])
     parts = [_named("transfer", transfers), _named("migration", _migrations(result))]
-    every = pl.concat(parts).filter((pl.col("from_s") > window_s[0]) & (pl.col("to_s") < window_s[1]))
-    if every.is_empty():
+    every = pl.concat(parts).with_row_index("number")
+    within = every.filter((pl.col("from_s") > window_s[0]) & (pl.col("to_s") < window_s[1]))
+    if within.is_empty():
         return pl.DataFrame(schema=_EVENT)
-    numbered = every.with_columns(
+    timed = within.with_columns(
         (pl.col("from_s") * _NS).round().cast(pl.Int64).alias("from_ns") - 1,
         (pl.col("to_s") * _NS).round().cast(pl.Int64).alias("to_ns") - 1,
-        pl.col("request").cum_count().over("name", "request").alias("nth") - 1,
     )
-    form = f'{{"name":"{{}}","cat":"kv","id":"{{}}.{{}}","pid":{{}},"tid":{_STEPS_THREAD},"ph":"%s","ts":{{}}}}'
-    begins = filled(form % "s", "name", "request", "nth", "from_instance", us("from_ns"))
-    ends = filled(form % "f", "name", "request", "nth", "to_instance", us("to_ns"))
-    return numbered.select(pl.concat_list(begins, ends).alias("event")).explode("event")
+    form = f'{{"name":"{{}}","cat":"kv","id":{{}},"pid":{{}},"tid":{steps_thread(result)},"ph":"%s","ts":{{}}}}'
+    begins = filled(form % "s", "name", "number", "from_instance", us("from_ns"))
+    ends = filled(form % "f", "name", "number", "to_instance", us("to_ns"))
+    return timed.select(pl.concat_list(begins, ends).alias("event")).explode("event")
 
 
 def _named(name: str, columns: dict[str, NDArray[Any]]) -> pl.DataFrame:

@@ -264,7 +264,8 @@ def test_log_and_timeline_tell_the_streams_apart() -> None:
     write_timeline(result, packed)
     events = json.loads(gzip.decompress(packed.getvalue()))["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
-    assert {event["tid"] for event in slices if event["name"] == "prefill"} == {2}
-    assert {event["tid"] for event in slices if event["name"] == "decode"} == {1}
-    batches = [event["args"]["batch"] for event in events if event["ph"] == "C" and event["name"] == "batch"]
-    assert batches == [1, 2, 1]
+    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {threads[event["tid"]] for event in slices if event["name"] == "prefill"} == {"prefills beside"}
+    assert {threads[event["tid"]] for event in slices if event["name"] == "decode"} == {"steps"}
+    batches = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == "batch"]
+    assert batches == [1, 2, 1, 0]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.conftest import ROOT
 from tests.helpers import warm
-from tests.helpers.gallery import MOST_BYTES, PLACE, commands, made_by, pictures
+from tests.helpers.gallery import PLACE, commands, made_by, most_bytes, pictures
 from tests.helpers.readme import environment
 
 _SMALLER = (
@@ -25,6 +25,7 @@ _SMALLER = (
     (r"rates=20:120:6", "rates=20:120:2"),
     (r"trials=\d+", "trials=5"),
     (r" hydra/launcher=joblib", ""),
+    (r"output\.window_s=\[10,11\]", "output.window_s=[0.2,0.4]"),
     (r"(experiments\.plot.*)", r"\1 dpi=40 formats=png"),
 )
 _LONG = ("experiments.tune", "experiments.curve")  # which other quick tests run with the same words
@@ -43,7 +44,7 @@ def test_each_picture_has_its_command_and_is_small() -> None:
     assert {Path(name).name for name in shown} == {path.name for path in PLACE.iterdir()}
     for name in shown:
         path = ROOT / "docs" / name
-        assert path.stat().st_size <= MOST_BYTES
+        assert path.stat().st_size <= most_bytes(name)
         with Image.open(path) as picture:
             assert picture.width >= 400
     text = "".join(shown.values())
@@ -64,7 +65,7 @@ def test_the_commands_make_the_pictures(is_warm: bool, tmp_path: Path) -> None:
             words, shell=True, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=300
         )
         assert finished.returncode == 0, finished.stderr
-        assert finished.stdout.strip(), command
+        assert finished.stdout.strip() or "servelab report" in command, command  # which names its page on stderr
     for name, command in pictures().items():
         if not is_warm or "experiments.plot" in command:
             assert (tmp_path / made_by(command, name)).is_file(), name

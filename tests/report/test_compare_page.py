@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from framework.report.page.compared import Run, are_alike, changed, differences
 from framework.run.finished import finished_runs
 from framework.run.output import write
 from servelab.report_command import main
+from tests.helpers.browser import program
 from tests.helpers.results import small_result
 from tests.report.test_run_page import _HOSTILE, SLO, Page
 
@@ -192,7 +192,7 @@ def test_what_is_no_run_is_refused_in_a_line(tmp_path: Path) -> None:
 
 def shown_in_a_browser(directory: Path, content: str, width: int) -> tuple[int, int]:
     """How wide Chromium makes a page in a window so wide, and how many pictures it has."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    browser = program()
     if browser is None:
         pytest.skip("no Chromium")
     (directory / "page.html").write_text(content)

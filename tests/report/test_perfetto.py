@@ -6,9 +6,11 @@ import gzip
 import io
 import json
 from bisect import bisect_right
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from framework.objective.goodput import Measurement
@@ -62,17 +64,19 @@ def test_step_of_decodes_and_a_chunk_is_mixed() -> None:
 
 
 def test_counters_change_where_the_value_does(events: Events) -> None:
-    batch = [(event["pid"], event["ts"], event["args"]["batch"]) for event in events if event["name"] == "batch"]
-    assert batch == [(0, 1e6, 0), (1, 1.625e6, 1), (1, 1.75e6, 2), (1, 2e6, 1)]
+    """Of the instance that decodes; it has none when it idles."""
+    batch = [(event["pid"], event["ts"], event["args"]["requests"]) for event in events if event["name"] == "batch"]
+    assert batch == [(1, 1.625e6, 1), (1, 1.75e6, 2), (1, 2e6, 1), (1, 3e6, 0)]
+    assert {event["pid"] for event in events if event["name"] == "context"} == {1}
 
 
 def test_arrows_start_within_the_prefill_and_end_at_the_transfer(events: Events) -> None:
     """One nanosecond before it, so that the step which begins then is the next one."""
     assert [(event["name"], event["ph"], event["id"], event["pid"], event["ts"]) for event in arrows_of(events)] == [
-        ("transfer", "s", "0.0", 0, 1.5e6 - 0.001),
-        ("transfer", "f", "0.0", 1, 1.625e6 - 0.001),
-        ("transfer", "s", "4.0", 0, 1.5e6 - 0.001),
-        ("transfer", "f", "4.0", 1, 1.75e6 - 0.001),
+        ("transfer", "s", 0, 0, 1.5e6 - 0.001),
+        ("transfer", "f", 0, 1, 1.625e6 - 0.001),
+        ("transfer", "s", 1, 0, 1.5e6 - 0.001),
+        ("transfer", "f", 1, 1, 1.75e6 - 0.001),
     ]
 
 
@@ -80,19 +84,24 @@ def arrows_of(events: Events) -> Events:
     return [event for event in events if event["ph"] in "sf"]
 
 
+def _of(event: dict[str, Any]) -> int:
+    """The request of an async event; its number is one of the process, so that it is shown there."""
+    return int(event["id2"]["local"])
+
+
 def spans_of(events: Events) -> list[tuple[int, str, float, float]]:
     """The async slices: request, name, begin and end (us), each within the one that is open around it."""
     found, open_ones = [], dict[int, list[tuple[str, float]]]()
     for event in (one for one in events if one["ph"] in "be"):
         assert event["cat"] == "request"
-        own = open_ones.setdefault(event["id"], [])
+        own = open_ones.setdefault(_of(event), [])
         if event["ph"] == "b":
             assert not own or own[-1][1] <= event["ts"]
             own.append((event["name"], event["ts"]))
         else:
             name, begin = own.pop()
             assert name == event["name"]
-            found.append((event["id"], name, begin, event["ts"]))
+            found.append((_of(event), name, begin, event["ts"]))
     assert not any(open_ones.values())
     return found
 
@@ -144,7 +153,7 @@ def test_window_of_a_few_steps(events: Events) -> None:
     assert arrows_of(shown) == []
     assert {one[0] for one in spans_of(shown)} == {0, 1, 4}
     assert [event for event in shown if event["ph"] == "M"] == [event for event in events if event["ph"] == "M"]
-    assert [event["id"] for event in arrows_of(events_of(small_result(), (1.25, 1.7)))] == ["0.0", "0.0"]
+    assert [event["id"] for event in arrows_of(events_of(small_result(), (1.25, 1.7)))] == [0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +180,7 @@ def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[
     kept = [event for s, f in ends if s["ts"] >= from_s * 1e6 and f["ts"] < to_s * 1e6 for event in (s, f)]
     assert arrows_of(shown) == kept
     there = {one[0] for one in spans_of(whole) if one[2] < to_s * 1e6 and one[3] > from_s * 1e6}
-    asked = [event for event in whole if event["ph"] in "be" and event["id"] in there]
+    asked = [event for event in whole if event["ph"] in "be" and _of(event) in there]
     assert [event for event in shown if event["ph"] in "be"] == asked
     counted: dict[tuple[str, int], list[tuple[float, Any]]] = {}
     for event in whole:
@@ -185,11 +194,11 @@ def test_events_of_a_window_are_those_of_the_whole(moving: Result, share: tuple[
 
 
 def test_a_counter_starts_with_the_first_step_of_the_window() -> None:
-    batch = [(e["ts"], e["args"]["batch"]) for e in events_of(small_result(), (2.1, 9.0)) if e["name"] == "batch"]
-    assert batch == [(2e6, 0), (2e6, 1)]
+    batch = [(e["ts"], e["args"]["requests"]) for e in events_of(small_result(), (2.1, 9.0)) if e["name"] == "batch"]
+    assert batch == [(2e6, 1), (3e6, 0)]
     same = small_result()
     same.step_log["batch"][[2, 3, 5]] = 1
-    assert [e["ts"] for e in events_of(same, (1.8, 9.0)) if e["name"] == "batch" and e["pid"] == 1] == [1.75e6]
+    assert [e["ts"] for e in events_of(same, (1.8, 9.0)) if e["name"] == "batch" and e["pid"] == 1] == [1.75e6, 3e6]
 
 
 # --- totals -----------------------------------------------------------------------------------------------------------
@@ -217,6 +226,20 @@ def test_totals_are_those_of_the_summary(migrating: tuple[Measurement, Events]) 
     assert names.count("migration") == 2 * summary["migrations"] > 0
     moved = measured.evaluation.requests["transfer_s"].drop_nulls().len()
     assert names.count("transfer") == sum(one[1] == "transfer" for one in spans) * 2 == 2 * moved > 0
+
+
+def test_batches_add_up_over_time(migrating: tuple[Measurement, Events]) -> None:
+    """Nothing where an instance idles."""
+    measured, events = migrating
+    series: dict[int, list[tuple[float, float]]] = {}
+    for event in (one for one in events if one["name"] == "batch"):
+        series.setdefault(event["pid"], []).append((event["ts"], event["args"]["requests"]))
+    assert all(levels[-1][1] == 0 for levels in series.values())
+    instances = measured.result.instances
+    for process, levels in series.items():
+        batch_s = sum(level * (end - begin) * 1e-6 for (begin, level), (end, _) in pairwise(levels))
+        assert batch_s == pytest.approx(instances["batch_s"][process], rel=1e-6)
+    assert set(series) == set(np.flatnonzero(instances["batch_s"]))
 
 
 def test_each_arrow_leads_from_the_slice_that_ends_there_to_one_that_follows(

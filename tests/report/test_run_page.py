@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -25,6 +24,7 @@ from framework.report.page.run_page import run_page
 from framework.report.page.scale import Scale, fitting, from_zero, nice, tick_text
 from framework.result import Result
 from framework.run.job import perform
+from tests.helpers.browser import program
 from tests.helpers.composing import configured
 from tests.helpers.results import FINISHED, reduced_result, small_result
 from tests.house.test_floors import MODULES
@@ -255,7 +255,7 @@ def test_lines_break_where_nothing_is_known() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, False)])
 def test_a_browser_shows_it_without_a_bar_to_scroll_aside(tmp_path: Path, width: int, dark: bool) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    browser = program()
     if browser is None:
         pytest.skip("no Chromium")
     (tmp_path / "page.html").write_text(page_of())
