@@ -22,7 +22,6 @@ from hydra._internal.config_repository import CachingConfigRepository, ConfigRep
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.default_element import GroupDefault, InputDefault
 from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -57,13 +56,12 @@ class Loader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        parsed = OverridesParser.create().parse_overrides(overrides)
+        parsed, repository = self._parse_overrides_and_create_caching_repo(config_name, overrides)
         if any(override.is_sweep_override() for override in parsed):
             return super()._load_configuration_impl(
                 config_name, overrides, run_mode, from_shell, validate_sweep_overrides
             )
         is_asking_for_the_mode = run_mode == RunMode.MULTIRUN and not validate_sweep_overrides
-        _, repository = self._parse_overrides_and_create_caching_repo(config_name, overrides)
         settings = [override for override in parsed if _is_setting(override, repository)]
         places = _places(self.config_search_path.get_path())
         choices = tuple(str(override.input_line) for override in parsed if override not in settings)

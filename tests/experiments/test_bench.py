@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from framework.system.cluster import disaggregated, mixed
 from framework.workload import Workload
 from policies.chunked import Chunked
 from policies.distserve import DistServe
+from tests.conftest import ROOT
 
 GPU = ROWS["azure-1"].cluster().pools[0].gpu
 MIXED = mixed(3, GPU, link_latency_s=LINK_LATENCY_S)
@@ -41,34 +45,58 @@ def turned() -> Policy:
     return DistServe(routing="round_robin", placement="round_robin")
 
 
-@pytest.mark.parametrize(
-    ("cluster", "policy", "routing"),
-    [
-        (MIXED, lambda: Chunked(routing="round_robin"), "round_robin"),
-        (MIXED, LeastQueuedInPython, "least_queued"),
-        (SPLIT, turned, "round_robin"),
-    ],
-    ids=["round robin", "least queued", "disaggregated"],
-)
-@pytest.mark.parametrize("limits", [{}, {"kv_tokens": 30_000, "max_batch": 6}], ids=["ample", "tight"])
-def test_bare_loop_ends_each_request_when_the_engine_does(
-    cluster: Any, policy: Callable[[], Policy], routing: str, limits: dict[str, Any]
-) -> None:
-    requests, engine = workload(), EngineConfig(**limits)
-    result = simulate(requests, cluster, model(), TIMING, engine, policy())
-    bare = step_every_iteration(requests, cluster, model(), TIMING, engine, routing)
-    assert result.requests["preemptions"].sum() == 0
-    assert bare.steps == result.steps
-    np.testing.assert_allclose(bare.end_s, result.requests["end_s"], rtol=0, atol=1e-6)
-    assert len(np.unique(bare.end_s)) > 100
+CASES: dict[str, tuple[Any, Callable[[], Policy], str]] = {
+    "round robin": (MIXED, lambda: Chunked(routing="round_robin"), "round_robin"),
+    "least queued": (MIXED, LeastQueuedInPython, "least_queued"),
+    "disaggregated": (SPLIT, turned, "round_robin"),
+}
+LIMITS: dict[str, dict[str, Any]] = {"ample": {}, "tight": {"kv_tokens": 30_000, "max_batch": 6}}
+PRINTED = "import json; from tests.experiments.test_bench import bare_runs; print(json.dumps(bare_runs()))"
 
 
-@pytest.mark.parametrize("kv_tokens", [2_000, 8_000])
-def test_bare_loop_says_what_it_cannot_do(kv_tokens: int) -> None:
+def bare_runs() -> dict[str, Any]:
+    """Steps and ends of each case, and what is said where memory runs short, by `kv_tokens`."""
+    made: dict[str, Any] = {}
+    for name, (cluster, _, routing) in CASES.items():
+        for limit, limits in LIMITS.items():
+            run = step_every_iteration(workload(), cluster, model(), TIMING, EngineConfig(**limits), routing)
+            made[f"{limit}, {name}"] = run.steps, run.end_s.tolist()
     rng = np.random.default_rng(0)
     requests = Workload(np.zeros(60), rng.integers(100, 1900, 60), np.full(60, 900))
-    with pytest.raises(CannotStepError, match=r"too long|KV memory"):
-        step_every_iteration(requests, MIXED, model(), TIMING, EngineConfig(kv_tokens=kv_tokens))
+    for kv_tokens in (2_000, 8_000):
+        with pytest.raises(CannotStepError) as refusal:
+            step_every_iteration(requests, MIXED, model(), TIMING, EngineConfig(kv_tokens=kv_tokens))
+        made[f"{kv_tokens}"] = str(refusal.value)
+    return made
+
+
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.slow)])
+def bare(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """In plain Python, for to compile the two loops takes three times as long as to run them so."""
+    if request.param == "compiled":
+        return bare_runs()
+    words, told = [sys.executable, "-c", PRINTED], os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    run = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    made: dict[str, Any] = json.loads(run.stdout)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("limit", LIMITS)
+def test_bare_loop_ends_each_request_when_the_engine_does(bare: dict[str, Any], name: str, limit: str) -> None:
+    cluster, policy, _ = CASES[name]
+    result = simulate(workload(), cluster, model(), TIMING, EngineConfig(**LIMITS[limit]), policy())
+    steps, end_s = bare[f"{limit}, {name}"]
+    assert result.requests["preemptions"].sum() == 0
+    assert steps == result.steps
+    np.testing.assert_allclose(end_s, result.requests["end_s"], rtol=0, atol=1e-6)
+    assert len(np.unique(end_s)) > 100
+
+
+def test_bare_loop_says_what_it_cannot_do(bare: dict[str, Any]) -> None:
+    assert "too long" in bare["2000"]
+    assert "KV memory" in bare["8000"]
 
 
 def test_peer_trace_holds_the_requests() -> None:
