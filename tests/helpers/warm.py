@@ -31,6 +31,7 @@ import pytest
 from framework.compiler.decorators import prepare
 from framework.engine.loop import run
 from framework.metrics.paper_scores import gaps_of
+from framework.objective.goodput import bound_of
 from framework.run.compose import compose
 from tests.helpers.composing import configured
 
@@ -85,8 +86,10 @@ def serve(address: str) -> None:
     for module in _IMPORTED:
         import_module(module)
     prepare(run)
-    one = compose(configured("policy=chunked", "trace=synthetic", "trace.limit=5"))  # what most of them read and load
-    gaps_of(one.run())
+    for policy in ("chunked", "distserve", "ares"):  # what most of them read and load
+        one = compose(configured(f"policy={policy}", "trace=synthetic", "trace.limit=5"))
+        gaps_of(one.run())
+        bound_of(one)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
