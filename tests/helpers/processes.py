@@ -90,9 +90,10 @@ def of_session(process: subprocess.Popen[str]) -> list[int]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """The workers of a joblib sweep, apart from the process that they are copies of and those that track resources."""
-    copied = [pid for pid in of_session(process) if "multiprocessing.forkserver" in _words(pid)]
-    return [pid for pid in copied if _parent(pid) in copied]
+    """The workers of a sweep by joblib or Ray, apart from what they are copies of and what serves them."""
+    own = of_session(process)
+    copied = [pid for pid in own if "multiprocessing.forkserver" in _words(pid)]
+    return [pid for pid in own if _words(pid).startswith("ray::perform") or (pid in copied and _parent(pid) in copied)]
 
 
 def _words(pid: int) -> str:
