@@ -74,8 +74,11 @@ def _with_storage(words: Sequence[str]) -> None:
     try:
         tune(words)
     except optuna.exceptions.StorageInternalError as error:
-        reason = without(str(error), secrets_of(" ".join(words)))
-        raise InputError(f"the storage cannot be reached any more: {reason}") from error
+        said = str(getattr(error.__cause__, "orig", None) or error).strip()  # the database's word, not Optuna's guess
+        reason = without(said.splitlines()[0] if said else "no reason given", secrets_of(" ".join(words)))
+        raise InputError(
+            f"the storage cannot be reached any more ({reason}); once it can, the same command goes on from here"
+        ) from error
 
 
 def tune(words: Sequence[str]) -> None:

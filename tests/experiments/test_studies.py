@@ -388,7 +388,9 @@ def test_a_database_that_goes_away_is_one_line(name: str) -> None:
     with postgres() as url:
         process = start(*LONGER, "trials=2000", f"name={name}", f"storage={url}")
         assert eventually(lambda: Path("results/records").exists() and len(os.listdir("results/records")) >= 3)
-    assert refused(finish(process), "storage")
+    finished = finish(process)
+    assert refused(finished, "storage", "the same command goes on")
+    assert "invalid data" not in finished.stderr, "what Optuna guesses"
 
 
 @pytest.mark.slow
@@ -401,7 +403,7 @@ def test_a_search_goes_on_after_its_database_was_restarted(name: str) -> None:
         database.restart()
         finished = finish(process)
         if finished.returncode:  # it was in the middle of a question
-            assert refused(finished, "storage")
+            assert refused(finished, "storage", "the same command goes on")
             succeeded(finish(start(*words, f"name={name}")))
         succeeded(finish(start(*words, f"name={name}-whole")))
         after = trials_of(name, database.url)
