@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from tests.conftest import ROOT
 
@@ -54,14 +55,21 @@ def outside_policy(directory: Path) -> tuple[str, str]:
     return "--config-dir", str(package / "conf")
 
 
-def start(directory: Path, *overrides: str, python: str = sys.executable, **environment: str) -> subprocess.Popen[str]:
+def start(
+    directory: Path,
+    *overrides: str,
+    python: str = sys.executable,
+    stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | IO[str] = subprocess.PIPE,
+    **environment: str,
+) -> subprocess.Popen[str]:
     """run.py in `directory`, without recorded traces, as the first of a group of processes."""
     return subprocess.Popen(
         [python, str(ROOT / "run.py"), *overrides],
         cwd=directory,
         env={key: value for key, value in os.environ.items() if key != "TRACES_DIR"} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     )
