@@ -55,21 +55,26 @@ def outside_policy(directory: Path) -> tuple[str, str]:
     return "--config-dir", str(package / "conf")
 
 
-def start(
-    directory: Path,
-    *overrides: str,
-    python: str = sys.executable,
-    stdout: int | IO[str] = subprocess.PIPE,
-    stderr: int | IO[str] = subprocess.PIPE,
-    **environment: str,
-) -> subprocess.Popen[str]:
+def start(directory: Path, *overrides: str, python: str = sys.executable, **environment: str) -> subprocess.Popen[str]:
     """run.py in `directory`, without recorded traces, as the first of a group of processes."""
+    return _started(directory, [python, str(ROOT / "run.py"), *overrides], environment, subprocess.PIPE)
+
+
+def start_quietly(directory: Path, *overrides: str) -> subprocess.Popen[str]:
+    """The same with its words in `table.txt` and `said.txt`: those of a thousand runs fill a pipe that nobody empties."""
+    with (directory / "table.txt").open("w") as table, (directory / "said.txt").open("w") as said:
+        return _started(directory, [sys.executable, str(ROOT / "run.py"), *overrides], {}, table, said)
+
+
+def _started(
+    directory: Path, words: list[str], environment: dict[str, str], stdout: int | IO[str], stderr: IO[str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [python, str(ROOT / "run.py"), *overrides],
+        words,
         cwd=directory,
         env={key: value for key, value in os.environ.items() if key != "TRACES_DIR"} | environment,
         stdout=stdout,
-        stderr=stderr,
+        stderr=subprocess.PIPE if stderr is None else stderr,
         text=True,
         start_new_session=True,
     )
