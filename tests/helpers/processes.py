@@ -61,7 +61,7 @@ def start(directory: Path, *overrides: str, python: str = sys.executable, **envi
 
 
 def start_quietly(directory: Path, *overrides: str) -> subprocess.Popen[str]:
-    """The same with its words in `table.txt` and `said.txt`: those of a thousand runs fill a pipe that nobody empties."""
+    """The same with its words in `table.txt` and `said.txt`: those of a thousand runs fill a pipe."""
     with (directory / "table.txt").open("w") as table, (directory / "said.txt").open("w") as said:
         return _started(directory, [sys.executable, str(ROOT / "run.py"), *overrides], {}, table, said)
 
