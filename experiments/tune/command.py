@@ -74,8 +74,19 @@ def _with_storage(words: Sequence[str]) -> None:
     try:
         tune(words)
     except optuna.exceptions.StorageInternalError as error:
-        reason = without(str(error), secrets_of(" ".join(words)))
-        raise InputError(f"the storage cannot be reached any more: {reason}") from error
+        reason = without(_said(error), secrets_of(" ".join(words)))
+        raise InputError(
+            f"the storage cannot be reached any more ({reason}); once it can, the same command goes on from here"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    """The first line of what the database itself said; Optuna's own words are a guess."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    said = [str(own).strip() for one in causes if (own := getattr(one, "orig", None)) is not None]
+    return next((text.splitlines()[0] for text in [*said, str(causes[-1]).strip()] if text), "it gives no reason")
 
 
 def tune(words: Sequence[str]) -> None:

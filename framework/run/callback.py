@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.files import write_whole
 from framework.cli.launch import USER_ERROR, explain, report_error
 from framework.cli.safe_text import masked
-from framework.errors import hook_noted
+from framework.errors import InputError, hook_noted
 
 _MOST = 40  # runs that a table at the end of a sweep shows all of
 _BEST = 20  # of more than that
@@ -79,7 +79,10 @@ class Runs(Callback):
             report_error(line)
             self._told.add(line)
         else:
-            self._refusals.add(config.hydra.job.num, line, " ".join(job_return.overrides or ()))
+            try:
+                self._refusals.add(config.hydra.job.num, line, " ".join(job_return.overrides or ()))
+            except InputError:  # the disk is full: the failure itself ends the sweep, and is told then
+                return
             if output is not None:
                 FreshDirectory(Path(output), frozenset(), (Path(output),)).discard()
             if os.getpid() == self._process:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +21,8 @@ from framework.metrics.summary import Evaluation
 from framework.metrics.token_gaps import gap_shares
 from framework.report.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
+
+_ROOM_BYTES = 1 << 16  # with less a disk counts as full
 
 
 def write(
@@ -126,12 +130,22 @@ def _write_all(directory: Path, writers: dict[str, Callable[[IO[bytes]], object]
         for target, unfinished in temporary.items():
             os.replace(unfinished, target)
     except BaseException as error:
+        is_full = _is_full(directory)
         _remove(list(temporary.values()), made)
-        if isinstance(error, (OSError, pl.exceptions.PolarsError)):  # polars wraps what the disk says
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if isinstance(error, (OSError, pl.exceptions.PolarsError)):  # polars wraps what the disk says, or keeps it back
+            own = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOSPC) if is_full else None
+            reason = own or str(error)
             raise InputError(f"{directory}: results cannot be written ({reason}); choose another directory") from error
         raise
     return list(temporary)
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether nothing of use can be written there any more."""
+    try:
+        return shutil.disk_usage(directory).free < _ROOM_BYTES
+    except OSError:
+        return False
 
 
 def _remove(files: list[Path], folders: list[Path]) -> None:

@@ -28,7 +28,7 @@ from framework.objective.goodput import Measurement
 from framework.run import job
 from tests.conftest import ROOT
 from tests.helpers import warm
-from tests.helpers.postgres import postgres
+from tests.helpers.postgres import postgres, server
 from tests.helpers.processes import Finished, eventually, finish
 from tests.helpers.processes import run as run_once
 
@@ -388,7 +388,27 @@ def test_a_database_that_goes_away_is_one_line(name: str) -> None:
     with postgres() as url:
         process = start(*LONGER, "trials=2000", f"name={name}", f"storage={url}")
         assert eventually(lambda: Path("results/records").exists() and len(os.listdir("results/records")) >= 3)
-    assert refused(finish(process), "storage")
+    finished = finish(process)
+    assert refused(finished, "storage", "the same command goes on")
+    assert "invalid data" not in finished.stderr, "what Optuna guesses"
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_after_its_database_was_restarted(name: str) -> None:
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    with server() as database:
+        words = (*LONGER, "trials=20", f"storage={database.url}")
+        process = start(*words, f"name={name}")
+        assert eventually(lambda: Path("results/records").exists() and len(os.listdir("results/records")) >= 5)
+        database.restart()
+        finished = finish(process)
+        if finished.returncode:  # it was in the middle of a question
+            assert refused(finished, "storage", "the same command goes on")
+            succeeded(finish(start(*words, f"name={name}")))
+        succeeded(finish(start(*words, f"name={name}-whole")))
+        after = trials_of(name, database.url)
+        assert not [trial for trial in after if trial.state == TrialState.RUNNING]
+        assert complete(after) == complete(trials_of(f"{name}-whole", database.url))
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,24 @@ def programs() -> Path:
     return Path(found).parent if found is not None else folders[0]
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server: the URL of an empty database for SQLAlchemy, and a way to restart it."""
+
+    url: str
+    restart: Callable[[], None]
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
     """A running server; yields the URL of an empty database for SQLAlchemy. It ends with the block."""
+    with server() as running:
+        yield running.url
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A running server, which ends with the block."""
     folder = programs()
     as_user: dict[str, Any] = {"user": _USER, "group": _USER, "extra_groups": []} if os.geteuid() == 0 else {}
     with tempfile.TemporaryDirectory(prefix="postgres") as directory:  # pytest's own cannot be entered by others
@@ -45,9 +62,12 @@ def postgres() -> Iterator[str]:
 
         call("initdb", "-D", data, "-U", "study", "-A", "trust", "--no-sync")
         settings = f"-p {port} -k {directory} -c listen_addresses=127.0.0.1 -c fsync=off"
-        call("pg_ctl", "-D", data, "-o", settings, "-l", f"{directory}/log", "-w", "start")
+        begin = partial(call, "pg_ctl", "-D", data, "-o", settings, "-l", f"{directory}/log", "-w")
+        begin("start")
         try:
-            yield f"postgresql+psycopg://study@127.0.0.1:{port}/postgres"
+            yield Server(
+                f"postgresql+psycopg://study@127.0.0.1:{port}/postgres", partial(begin, "-m", "fast", "restart")
+            )
         finally:
             call("pg_ctl", "-D", data, "-m", "immediate", "stop")
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from tests.conftest import ROOT
 
@@ -56,12 +57,24 @@ def outside_policy(directory: Path) -> tuple[str, str]:
 
 def start(directory: Path, *overrides: str, python: str = sys.executable, **environment: str) -> subprocess.Popen[str]:
     """run.py in `directory`, without recorded traces, as the first of a group of processes."""
+    return _started(directory, [python, str(ROOT / "run.py"), *overrides], environment, subprocess.PIPE)
+
+
+def start_quietly(directory: Path, *overrides: str) -> subprocess.Popen[str]:
+    """The same with its words in `table.txt` and `said.txt`: those of a thousand runs fill a pipe."""
+    with (directory / "table.txt").open("w") as table, (directory / "said.txt").open("w") as said:
+        return _started(directory, [sys.executable, str(ROOT / "run.py"), *overrides], {}, table, said)
+
+
+def _started(
+    directory: Path, words: list[str], environment: dict[str, str], stdout: int | IO[str], stderr: IO[str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [python, str(ROOT / "run.py"), *overrides],
+        words,
         cwd=directory,
         env={key: value for key, value in os.environ.items() if key != "TRACES_DIR"} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE if stderr is None else stderr,
         text=True,
         start_new_session=True,
     )
@@ -90,9 +103,10 @@ def of_session(process: subprocess.Popen[str]) -> list[int]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """The workers of a joblib sweep, apart from the process that they are copies of and those that track resources."""
-    copied = [pid for pid in of_session(process) if "multiprocessing.forkserver" in _words(pid)]
-    return [pid for pid in copied if _parent(pid) in copied]
+    """The workers of a sweep by joblib or Ray, apart from what they are copies of and what serves them."""
+    own = of_session(process)
+    copied = [pid for pid in own if "multiprocessing.forkserver" in _words(pid)]
+    return [pid for pid in own if _words(pid).startswith("ray::perform") or (pid in copied and _parent(pid) in copied)]
 
 
 def _words(pid: int) -> str:

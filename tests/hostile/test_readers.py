@@ -26,6 +26,7 @@ from traces.frame import to_workload
 from traces.load import from_file
 
 _QUICK = 16  # cases of each reader
+_NOTHING_FITS = "unknown lines"  # the reader that knows no good file
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
@@ -40,8 +41,8 @@ def went_wrong(chosen: Sequence[Case], folder: Path) -> list[str]:
         play = functools.partial(READERS[case.reader].play, place, case.damage.content)
         outcomes[case] = outcome_of(play)
         shutil.rmtree(place)
-    kinds = {outcome.kind for outcome in outcomes.values()}
-    assert {SUCCESS, REFUSED} <= kinds, "cases of one kind alone show nothing"
+    kinds = {outcome.kind for case, outcome in outcomes.items() if case.reader != _NOTHING_FITS}
+    assert not kinds or {SUCCESS, REFUSED} <= kinds, "cases of one kind alone show nothing"
     return [f"{case}: {outcome.kind}, {outcome.detail}" for case, outcome in outcomes.items() if not outcome.is_good]
 
 

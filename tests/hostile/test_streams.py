@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from framework.cli.files import remove_abandoned, write_whole
@@ -71,18 +74,54 @@ def test_a_disk_that_takes_no_more_is_one_line(kilobytes: int, tmp_path: Path) -
     assert [name for name in left_in(tmp_path) if not name.startswith("here/.hydra/")] == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_small_disk_is_one_line(tmp_path: Path) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a file system of so many kilobytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        finished = command(tmp_path, f"hydra.run.dir={disk}/run", "trace.limit=5000")
-        refused(finished, "No space left")
-        assert not [name for name in left_in(disk) if ".hydra" not in name]
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+
+    def mounted(kilobytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("no file system can be mounted here")
+        return disk
+
+    yield mounted
+    subprocess.run(["umount", str(disk)], capture_output=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_small_disk_is_one_line(tmp_path: Path, small_disk: Callable[[int], Path]) -> None:
+    disk = small_disk(64)
+    finished = command(tmp_path, f"hydra.run.dir={disk}/run", "trace.limit=5000")
+    refused(finished, "No space left")
+    assert not [name for name in left_in(disk) if ".hydra" not in name]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("kilobytes", [16, 32, 64, 100, 200])
+def test_what_a_small_disk_keeps_is_whole(kilobytes: int, tmp_path: Path, small_disk: Callable[[int], Path]) -> None:
+    disk = small_disk(kilobytes)
+    for words in (
+        (f"hydra.run.dir={disk}/run", "output.steps=true", "output.timeline=true", "report=true"),
+        ("-m", "seed=range(8)", f"hydra.sweep.dir={disk}/sweep", f"store={disk}/store"),
+        ("-m", "seed=range(8)", f"hydra.sweep.dir={disk}/sweep", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+    ):
+        finished = command(tmp_path, *words, "trace.limit=300")
+        lines = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
+        assert finished.returncode == 2, finished.stderr
+        assert lines
+        assert all("cannot be written (No space left on device)" in line for line in lines), lines
+        assert not [word for word in ("Traceback", "Warning", "warnings.warn") if word in finished.stderr]
+        for name in left_in(disk):
+            assert not name.endswith(".tmp") or "joblib" in words[-2]  # whose workers are killed while they write
+            if name.endswith(".parquet"):
+                pl.read_parquet(disk / name)
+            elif name.endswith(".json"):
+                json.loads((disk / name).read_bytes())
+        for folder in disk.iterdir():
+            shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,19 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert names(tmp_path) == []
 
 
+def test_a_full_disk_is_named_where_polars_keeps_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise pl.exceptions.ComputeError("Invalid thrift")
+
+    monkeypatch.setattr(output, "write_timeline", fail)
+    with pytest.raises(InputError, match="Invalid thrift"):
+        write(tmp_path / "results", small_result(), EVALUATION, timeline=True)
+    monkeypatch.setattr(output, "_is_full", lambda directory: True)
+    with pytest.raises(InputError, match="No space left"):
+        write(tmp_path / "results", small_result(), EVALUATION, timeline=True)
+    assert names(tmp_path) == []
+
+
 def test_results_of_an_earlier_run_survive_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, small_result(), EVALUATION)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
