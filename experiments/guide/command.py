@@ -1,0 +1,71 @@
+"""Which architecture serves a load best: each family tuned equally, compared on fresh samples, and where that flips.
+
+    python -m experiments.guide preset=chat model=llama3_8b gpu=h100
+    python -m experiments.guide trace=azure_conv slo.ttft_s=1 gpus=16 model=llama3_70b axes=slo,link
+    python -m experiments.guide preset=agents parts=none trials=20
+
+Aggregated with whole prompts or with chunks, disaggregated, or both phases on shared GPUs: by the highest rate per GPU
+at which 90 % of the requests keep the SLO. Words are KEY=VALUE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+
+import optuna
+
+from experiments.guide.answer import answered
+from experiments.guide.data import text_of
+from experiments.guide.plan import OWN, read_plan
+from experiments.guide.plots import draw
+from experiments.guide.report import report
+from framework.cli.arguments import add_config_dir, all_words
+from framework.cli.files import require_writable, write_whole
+from framework.cli.launch import guard
+from framework.cli.terminal import progress_bar, results_console
+from framework.run.callback import FreshDirectory
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer what the command line asks; the exit code."""
+    options = _parser().parse_args(arguments)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
+    return guard(
+        lambda: guide(all_words(options.words, options.config_dirs)),
+        "interrupted; the runs that ended are kept, and the same command goes on from here",
+    )
+
+
+def guide(words: Sequence[str]) -> None:
+    """Answer, print and draw it. Raises InputError, and Hydra's errors, for what cannot be done."""
+    plan = read_plan(words)
+    before = FreshDirectory.watch(plan.out)
+    require_writable(plan.out)
+    try:
+        with progress_bar(plan.load) as progress:
+            answer = answered(plan, progress)
+        results_console().print(report(answer), highlight=False)
+        write_whole(plan.out / "guide.json", text_of(answer).encode())
+        draw(answer, plan.out)
+    finally:
+        before.discard()  # if it is still empty
+    print(f"results in {plan.out}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    described, _, _ = (__doc__ or "").partition("\n\n    python")
+    keys = "\n".join(f"  {key + '=':13}{text}" for key, text in OWN.items())
+    parser = argparse.ArgumentParser(
+        "python -m experiments.guide",
+        description=described,
+        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py, but for policies",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    add_config_dir(parser)
+    return parser

@@ -1,0 +1,110 @@
+"""One setting moved while the others stay as tuned: chunk size, P:D ratio, batch; and P:D against prefix hits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.guide.axes import Value
+from experiments.guide.families import Family
+from experiments.guide.ranking import Floats, replicated
+from experiments.guide.runs import Runs
+from experiments.tune.space import Point
+from framework.metrics.statistics import Estimate, compare, estimate
+
+BATCHES = (32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of a knob: its rates on each sample, (replicates,)."""
+
+    value: float
+    label: str
+    rates: Floats
+
+    @property
+    def estimate(self) -> Estimate:
+        return estimate(self.rates)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting of a family at several values, in order."""
+
+    family: Family
+    name: str
+    label: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def best(self) -> Setting:
+        return max(self.settings, key=lambda one: float(one.rates.mean()))
+
+    @property
+    def as_good(self) -> tuple[Setting, ...]:
+        """The best, and the settings that are not told apart from it by paired differences."""
+        return tuple(one for one in self.settings if not self._is_worse(one))
+
+    def _is_worse(self, one: Setting) -> bool:
+        difference = compare(self.best.rates - one.rates)
+        return difference.mean > 0 and not difference.mean <= difference.half_width  # NaN: they do not vary
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """What is run: `overrides` make the load and the objective, `seeds` and `samples` the replicates."""
+
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...]
+    samples: tuple[str, ...]
+
+
+def neighbours(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:
+    """The points of the family's space that differ from `best` in its knob alone, by the knob's value."""
+    space = runs.space(family)
+    knob = next(one for one in space.dimensions if one.name == family.knob)
+    others = {label: drawn for label, drawn in best.drawn.items() if label != knob.label}
+    found: dict[tuple[str, ...], tuple[float, Point]] = {}
+    for point in runs.feasible(family).pool or ():
+        if {label: drawn for label, drawn in point.drawn.items() if label != knob.label} == others:
+            found[point.overrides] = (float(knob.value(point.drawn[knob.label])), point)
+    return sorted(found.values(), key=lambda one: one[0])
+
+
+def of_space(runs: Runs, family: Family, best: Point, task: Replicates) -> Knob:
+    """The family's own knob, at each of its values."""
+    settings = []
+    for value, point in neighbours(runs, family, best):
+        rates = replicated(runs, (*family.fixed, *task.overrides, *point.overrides), task.seeds, task.samples)
+        if rates is not None:
+            settings.append(Setting(value, _label(point, value), rates))
+    return Knob(family, family.knob, family.knob_label, tuple(settings))
+
+
+def of_batch(runs: Runs, family: Family, best: Point, task: Replicates) -> Knob:
+    """The most sequences on an instance."""
+    settings = []
+    for batch in BATCHES:
+        job = (*family.fixed, *task.overrides, *best.overrides, f"engine.max_batch={batch}")
+        rates = replicated(runs, job, task.seeds, task.samples)
+        if rates is not None:
+            settings.append(Setting(batch, f"{batch:,}", rates))
+    return Knob(family, "engine.max_batch", "sequences of an instance at most", tuple(settings))
+
+
+def against_hits(
+    runs: Runs, family: Family, best: Point, task: Replicates, values: Sequence[Value]
+) -> list[tuple[Value, Knob]]:
+    """The family's knob at each share of cached prompts."""
+    found = []
+    for value in values:
+        moved = Replicates((*task.overrides, *value.overrides), task.seeds, task.samples)
+        found.append((value, of_space(runs, family, best, moved)))
+    return found
+
+
+def _label(point: Point, value: float) -> str:
+    if "cluster.prefill" in point.settings:
+        return f"{point.settings['cluster.prefill']}:{point.settings['cluster.decode']}"
+    return f"{value:,.0f}"
