@@ -8,19 +8,19 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from experiments.guide.axes import TITLES, Value, all_hits, axis
-from experiments.guide.families import BY_NAME, FAMILIES
+from experiments.guide.axes import Value, all_hits, axis
+from experiments.guide.families import FAMILIES
 from experiments.guide.flips import Line, lines
-from experiments.guide.knobs import BATCHES, Knob, Replicates, against_hits, of_batch, of_space
+from experiments.guide.knobs import BATCHES, Around, Knob, against_hits, of_batch, of_space
 from experiments.guide.limits import SHARE, Front, fronts
 from experiments.guide.plan import Plan
 from experiments.guide.ranking import Ranking, entered
-from experiments.guide.runs import Progress, Runs, starting_at
+from experiments.guide.runs import Progress, Runs
+from experiments.guide.samples import Samples
 from experiments.guide.tuning import CAPACITY, GOODPUT, Task, Tuned, all_tuned
 from framework.errors import InputError
 from framework.workload import Workload, rate_rps
 
-_BLOCKS = "trace.resample_s=300"  # by which a recording has other samples
 _KNOBS = ("chunked", "disaggregated")  # families whose knob and batch are moved
 _CELL_VALUES = 5  # of an axis
 
@@ -57,13 +57,17 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     if all(one.best is None for one in tuned):
         raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
     summary = runs.first.summary
-    samples = (_BLOCKS,) if summary.get("trace_source") == "real" else ()
-    ranking = entered(runs, tuned, task, plan.seeds, samples)
+    samples = Samples(plan.seed, plan.replicates, summary.get("trace_source") == "real")
+    ranking = entered(runs, tuned, task, samples)
     if ranking is None or ranking.best.values.mean() == 0:
         raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
     best_rps = float(ranking.best.values.mean())
     settings = dict(runs.base.settings)
-    replicates = Replicates((*plan.capacity, starting_at(best_rps)), tuple(plan.seeds), samples)
+    around = [
+        Around(one.family, one.point, plan.capacity, one.tuned_value, samples)
+        for one in ranking.entrants
+        if one.family.name in _KNOBS
+    ]
 
     def cell(overrides: tuple[str, ...], compared: int) -> Ranking | None:
         is_search = "objective=goodput" not in overrides
@@ -73,7 +77,7 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         )
         found = [one for one in all_tuned(runs, FAMILIES, task) if one.best is not None]
         found.sort(key=lambda one: -one.best.values[0] if one.best is not None else 0.0)
-        return entered(runs, found[:compared], task, plan.seeds, samples)
+        return entered(runs, found[:compared], task, samples)
 
     axes = [axis(name, settings, best_rps) for name in plan.axes] if "map" in plan.parts else []
     front_rps = SHARE * best_rps
@@ -84,9 +88,11 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         source=str(summary.get("trace_source")),
         tuned=tuple(tuned),
         ranking=ranking,
-        knobs=tuple(_knobs(runs, ranking, replicates)) if "knobs" in plan.parts else (),
+        knobs=tuple(make(runs, one) for one in around for make in (of_space, of_batch))
+        if "knobs" in plan.parts
+        else (),
         lines=tuple(lines(axes, cell)),
-        hits=tuple(_hits(runs, ranking, replicates, settings)) if "hits" in plan.parts else (),
+        hits=tuple(_hits(runs, around, settings)) if "hits" in plan.parts else (),
         fronts=tuple(fronts(runs, FAMILIES, front_rps, plan.trials, plan.seed)) if "limits" in plan.parts else (),
         front_rate_rps=front_rps,
     )
@@ -95,14 +101,13 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
 def expected_runs(plan: Plan) -> int:
     """About how many runs there will be, for a bar of progress."""
     families = len(FAMILIES)
-    found = families * (plan.trials + plan.replicates)
+    found = families * (plan.trials + 1)
     if "knobs" in plan.parts:
-        found += (13 + len(_KNOBS) * len(BATCHES)) * plan.replicates
+        found += 13 + len(_KNOBS) * len(BATCHES)
     if "map" in plan.parts:
-        known = sum(name in TITLES for name in plan.axes)
-        found += known * _CELL_VALUES * (families * plan.cell_trials + 2 * plan.replicates)
+        found += len(plan.axes) * _CELL_VALUES * (families * plan.cell_trials + 2)
     if "hits" in plan.parts:
-        found += _CELL_VALUES * 7 * plan.replicates
+        found += _CELL_VALUES * 7
     return found + families * plan.trials * ("limits" in plan.parts)
 
 
@@ -116,18 +121,10 @@ def _reasons(tuned: Sequence[Tuned]) -> str:
     return "; ".join(f"{one.family.label}: {one.refusal or 'its limit is missed at any rate'}" for one in tuned)
 
 
-def _knobs(runs: Runs, ranking: Ranking, task: Replicates) -> list[Knob]:
-    found = []
-    for one in ranking.entrants:
-        if one.family.name in _KNOBS:
-            found.append(of_space(runs, one.family, one.point, task))
-            found.append(of_batch(runs, one.family, one.point, task))
-    return found
+def _hits(runs: Runs, around: Sequence[Around], settings: dict[str, Any]) -> list[tuple[Value, Knob]]:
+    split = next((one for one in around if one.family.name == "disaggregated"), None)
+    return [] if split is None else against_hits(runs, split, all_hits(settings))
 
 
-def _hits(runs: Runs, ranking: Ranking, task: Replicates, settings: dict[str, Any]) -> list[tuple[Value, Knob]]:
-    family = BY_NAME["disaggregated"]
-    entrant = next((one for one in ranking.entrants if one.family is family), None)
-    if entrant is None or settings.get("trace.input.mean") is None:
-        return []
-    return against_hits(runs, family, entrant.point, task, all_hits(settings))
+def _knobs(runs: Runs, around: Sequence[Around]) -> list[Knob]:
+    return [make(runs, one) for one in around for make in (of_space, of_batch)]

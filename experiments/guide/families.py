@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,11 @@ class Family:
     space: str
     knob: str
     knob_label: str
+    unmoved_by: str = "cluster.link"  # settings that begin so change nothing here: no KV is copied
+
+    def words(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """Its own settings, then those of `overrides` that make a difference to it."""
+        return (*self.fixed, *(one for one in overrides if not self.unmoved_by or not one.startswith(self.unmoved_by)))
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -56,6 +61,7 @@ FAMILIES = (
         "pd",
         "prefill_gpus",
         "GPUs that prefill",
+        unmoved_by="",
     ),
     Family(
         "shared",

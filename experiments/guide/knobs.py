@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.guide.axes import Value
 from experiments.guide.families import Family
-from experiments.guide.ranking import Floats, replicated
 from experiments.guide.runs import Runs
+from experiments.guide.samples import Floats, Samples
 from experiments.tune.space import Point
 from framework.metrics.statistics import Estimate, compare, estimate
 
@@ -52,12 +52,17 @@ class Knob:
 
 
 @dataclass(frozen=True)
-class Replicates:
-    """What is run: `overrides` make the load and the objective, `seeds` and `samples` the replicates."""
+class Around:
+    """What is moved about: the best of a family; `overrides` make the load, searches begin at `start_rps`."""
 
+    family: Family
+    best: Point
     overrides: tuple[str, ...]
-    seeds: tuple[int, ...]
-    samples: tuple[str, ...]
+    start_rps: float
+    samples: Samples
+
+    def rates(self, runs: Runs, words: Sequence[str]) -> Floats | None:
+        return self.samples.searched(runs, (*self.family.words(self.overrides), *words), self.start_rps)
 
 
 def neighbours(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:
@@ -72,36 +77,31 @@ def neighbours(runs: Runs, family: Family, best: Point) -> list[tuple[float, Poi
     return sorted(found.values(), key=lambda one: one[0])
 
 
-def of_space(runs: Runs, family: Family, best: Point, task: Replicates) -> Knob:
+def of_space(runs: Runs, around: Around) -> Knob:
     """The family's own knob, at each of its values."""
-    settings = []
-    for value, point in neighbours(runs, family, best):
-        rates = replicated(runs, (*family.fixed, *task.overrides, *point.overrides), task.seeds, task.samples)
+    family, settings = around.family, []
+    for value, point in neighbours(runs, family, around.best):
+        rates = around.rates(runs, point.overrides)
         if rates is not None:
             settings.append(Setting(value, _label(point, value), rates))
     return Knob(family, family.knob, family.knob_label, tuple(settings))
 
 
-def of_batch(runs: Runs, family: Family, best: Point, task: Replicates) -> Knob:
+def of_batch(runs: Runs, around: Around) -> Knob:
     """The most sequences on an instance."""
     settings = []
     for batch in BATCHES:
-        job = (*family.fixed, *task.overrides, *best.overrides, f"engine.max_batch={batch}")
-        rates = replicated(runs, job, task.seeds, task.samples)
+        rates = around.rates(runs, (*around.best.overrides, f"engine.max_batch={batch}"))
         if rates is not None:
             settings.append(Setting(batch, f"{batch:,}", rates))
-    return Knob(family, "engine.max_batch", "sequences of an instance at most", tuple(settings))
+    return Knob(around.family, "engine.max_batch", "sequences of an instance at most", tuple(settings))
 
 
-def against_hits(
-    runs: Runs, family: Family, best: Point, task: Replicates, values: Sequence[Value]
-) -> list[tuple[Value, Knob]]:
+def against_hits(runs: Runs, around: Around, values: Sequence[Value]) -> list[tuple[Value, Knob]]:
     """The family's knob at each share of cached prompts."""
-    found = []
-    for value in values:
-        moved = Replicates((*task.overrides, *value.overrides), task.seeds, task.samples)
-        found.append((value, of_space(runs, family, best, moved)))
-    return found
+    return [
+        (value, of_space(runs, replace(around, overrides=(*around.overrides, *value.overrides)))) for value in values
+    ]
 
 
 def _label(point: Point, value: float) -> str:

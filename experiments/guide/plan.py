@@ -53,11 +53,6 @@ class Plan:
     words: tuple[str, ...]
     out: Path
 
-    @property
-    def seeds(self) -> list[int]:
-        """Of the fresh samples."""
-        return [self.seed + number for number in range(1, self.replicates + 1)]
-
 
 def presets() -> list[str]:
     """The loads of conf/guide."""

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.guide.families import Family
-from experiments.guide.runs import Runs, starting_at
+from experiments.guide.runs import Runs
+from experiments.guide.samples import Samples
 from experiments.guide.tuning import Task, Tuned
 from experiments.tune.space import Point
 from framework.metrics.statistics import LEVEL, Estimate, compare, estimate, holm
@@ -80,29 +81,15 @@ def ranked(entrants: Sequence[Entrant]) -> Ranking:
     return Ranking(tuple(order), tuple(behind))
 
 
-def entered(
-    runs: Runs, tuned: Sequence[Tuned], task: Task, seeds: Sequence[int], samples: Sequence[str]
-) -> Ranking | None:
-    """The ranking of the best of each; None where nothing serves the load.
-
-    `samples`: settings that make a seed another sample of the trace.
-    """
+def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) -> Ranking | None:
+    """The ranking of the best of each; None where nothing serves the load."""
     entrants = []
     for one in tuned:
         best = one.best
         if best is None:
             continue
-        start = () if task.start_rps is None else (starting_at(best.values[0]),)
-        values = replicated(runs, (*one.family.fixed, *task.overrides, *best.point.overrides, *start), seeds, samples)
+        job = (*one.family.words(task.overrides), *best.point.overrides)
+        values = samples.played(runs, job) if task.start_rps is None else samples.searched(runs, job, best.values[0])
         if values is not None:
             entrants.append(Entrant(one.family, best.point, best.values[0], values))
     return ranked(entrants) if entrants else None
-
-
-def replicated(runs: Runs, job: Sequence[str], seeds: Sequence[int], samples: Sequence[str]) -> Floats | None:
-    """The value of a job on each sample, (replicates,); None where it is refused."""
-    outcomes = runs.run([(*job, *samples, f"seed={seed}") for seed in seeds])
-    records = [one.record for one in outcomes]
-    if any(record is None for record in records):
-        return None
-    return np.array([record.value for record in records if record is not None])

@@ -57,7 +57,7 @@ def tuned(runs: Runs, family: Family, task: Task) -> Tuned:
     """Search the family's space; fewer trials than asked for only where it has no more points."""
     space, feasible = runs.space(family), runs.feasible(family)
     study = optuna.create_study(directions=[goal.direction for goal in task.goals], study_name=family.name)
-    sweep = Within(runs, (*family.fixed, *task.overrides, f"seed={task.seed}"), task.start_rps)
+    sweep = Within(runs, (*family.words(task.overrides), f"seed={task.seed}"), task.start_rps)
     sampler = SamplerKind("gp", task.seed)
     try:
         Search(study, space, feasible, sampler, task.goals, (), sweep, Presence(study)).run(task.trials, workers=1)
