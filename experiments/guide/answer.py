@@ -17,7 +17,7 @@ from experiments.guide.plan import Plan
 from experiments.guide.ranking import Ranking, entered
 from experiments.guide.runs import Progress, Runs
 from experiments.guide.samples import Samples
-from experiments.guide.tuning import CAPACITY, GOODPUT, Task, Tuned, all_tuned
+from experiments.guide.tuning import Task, Tuned, all_tuned, value
 from framework.errors import InputError
 from framework.workload import Workload, rate_rps
 
@@ -52,9 +52,9 @@ class Answer:
 def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     """Run what the plan asks for. Raises InputError where no family serves the load at any rate."""
     runs = Runs(plan, FAMILIES, progress, expected_runs(plan))
-    task = Task(plan.capacity, CAPACITY, plan.trials, plan.seed, rate_rps(_workload(runs)))
+    task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(_workload(runs)))
     tuned = all_tuned(runs, FAMILIES, task)
-    if all(one.best is None for one in tuned):
+    if all(one.best is None or one.best.worth <= 0 for one in tuned):
         raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
     summary = runs.first.summary
     samples = Samples(plan.seed, plan.replicates, summary.get("trace_source") == "real")
@@ -69,14 +69,14 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         if one.family.name in _KNOBS
     ]
 
+    begin = {one.family.name: one.best.point for one in tuned if one.best is not None}
+
     def cell(overrides: tuple[str, ...], compared: int) -> Ranking | None:
         is_search = "objective=goodput" not in overrides
         own = (*plan.capacity, *overrides) if is_search else overrides
-        task = Task(
-            own, CAPACITY if is_search else GOODPUT, plan.cell_trials, plan.seed, best_rps if is_search else None
-        )
-        found = [one for one in all_tuned(runs, FAMILIES, task) if one.best is not None]
-        found.sort(key=lambda one: -one.best.values[0] if one.best is not None else 0.0)
+        task = Task(own, value, plan.cell_trials, plan.seed, best_rps if is_search else None)
+        found = [one for one in all_tuned(runs, FAMILIES, task, begin) if one.best is not None]
+        found.sort(key=lambda one: -one.best.worth if one.best is not None else 0.0)
         return entered(runs, found[:compared], task, samples)
 
     axes = [axis(name, settings, best_rps) for name in plan.axes] if "map" in plan.parts else []

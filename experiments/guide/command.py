@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Sequence
-
-import optuna
 
 from experiments.guide.answer import answered
 from experiments.guide.data import text_of
@@ -32,9 +29,6 @@ from framework.run.callback import FreshDirectory
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answer what the command line asks; the exit code."""
     options = _parser().parse_args(arguments)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
     return guard(
         lambda: guide(all_words(options.words, options.config_dirs)),
         "interrupted; the runs that ended are kept, and the same command goes on from here",

@@ -44,13 +44,15 @@ def content(answer: Answer) -> dict[str, Any]:
 
 
 def _tuned(one: Tuned, gpus: int) -> dict[str, Any]:
-    rows = [] if one.found is None else one.found.rows
-    trials = [{"settings": dict(row.point.settings), "rate": row.values[0] / gpus} for row in rows if row.values]
-    points = None if one.found is None else one.found.feasible
+    trials = [
+        {"settings": dict(trial.point.settings), "rate": trial.worth / gpus}
+        for trial in one.trials
+        if trial.record is not None
+    ]
     return {
         "family": one.family.name,
         "fixed": list(one.family.fixed),
-        "points": points,
+        "points": one.points,
         "trials": trials,
         "refusal": one.refusal,
     }
@@ -113,7 +115,7 @@ def _line(one: Line, gpus: int) -> dict[str, Any]:
 
 def _front(one: Front) -> dict[str, Any]:
     holds = [
-        {"told": told(hold.settings), "ttft_ms": hold.ttft_ms, "tpot_ms": hold.tpot_ms, "settings": dict(hold.settings)}
+        {"told": told(hold.settings), "ttft_ms": hold.ttft_ms, "tpot_ms": hold.tpot_ms, "scale": hold.scale}
         for hold in one.holds
     ]
     return {"family": one.family.name, "holds": holds}

@@ -82,7 +82,7 @@ def _table(*headings: str) -> Table:
 
 def _ranking(answer: Answer) -> Table:
     table = _table("architecture", "tuned to", "req/s\na GPU", "\n±", "below the\nbest %", "\n±", "\np", "trials")
-    trials = {one.family.name: one.trials for one in answer.tuned}
+    trials = {one.family.name: len(one.trials) for one in answer.tuned}
     best = answer.ranking.best.values.mean()
     for place, one in enumerate(answer.ranking.entrants):
         behind = answer.ranking.behind[place - 1] if place else None
@@ -154,9 +154,9 @@ def _hits(answer: Answer) -> Table:
 
 def _limits(answer: Answer) -> Table:
     rate = number(answer.front_rate_rps / answer.gpus)
-    table = _table(f"at {rate} req/s a GPU\n90 % keep", "\ntuned to", "TTFT\nms", "TPOT\nms")
+    table = _table(f"at {rate} req/s a GPU\n90 % keep", "\ntuned to", "TTFT\nms", "TPOT\nms", "of the\nSLO")
     for front in answer.fronts:
         for place, hold in enumerate(front.holds):
             label = front.family.label if place == 0 else ""
-            table.add_row(label, told(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms))
+            table.add_row(label, told(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale))
     return table

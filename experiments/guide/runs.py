@@ -61,21 +61,3 @@ class Runs:
 def starting_at(rate_rps: float) -> str:
     """The setting by which a search for the highest rate begins there: near the end it takes half as many runs."""
     return f"trace.rate={rate_rps:.4g}"
-
-
-class Within(Sweep):
-    """Jobs of a search: each is run with `fixed` before it.
-
-    `start_rps`: where a search for the highest rate begins, at first; later at the best of those that have ended. None:
-    the rate is part of `fixed`.
-    """
-
-    def __init__(self, runs: Runs, fixed: Sequence[str], start_rps: float | None) -> None:
-        self._runs, self._fixed, self._start_rps = runs, tuple(fixed), start_rps
-        self._best_rps = 0.0
-
-    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
-        start = () if self._start_rps is None else (starting_at(self._best_rps or self._start_rps),)
-        outcomes = self._runs.run([(*self._fixed, *start, *job) for job in jobs])
-        self._best_rps = max(self._best_rps, *(one.record.value for one in outcomes if one.record is not None), 0.0)
-        return [Outcome(tuple(job), one.record, one.refusal) for job, one in zip(jobs, outcomes, strict=True)]

@@ -215,12 +215,12 @@ def test_pictures_and_words_of_all_parts(here: Path) -> None:
         settings={**SETTINGS, "model.name": "m", "gpu.name": "g", "slo.tpot_s": 0.05},
         timing="affine",
         source="synthetic",
-        tuned=tuple(Tuned(family, None) for family in FAMILIES),
+        tuned=tuple(Tuned(family, 0, (), "") for family in FAMILIES),
         ranking=FAR,
         knobs=(knob, split),
         lines=(Line(Axis("slo", tuple(cell.value for cell in cells)), cells),),
         hits=((Value("hits", "50 %", ()), split),),
-        fronts=(Front(BY_NAME["chunked"], (Hold(CHUNKED, 100.0, 20.0), Hold(CHUNKED, 200.0, 10.0))),),
+        fronts=(Front(BY_NAME["chunked"], (Hold(CHUNKED, 100.0, 20.0, 0.4), Hold(CHUNKED, 200.0, 10.0, 0.2))),),
         front_rate_rps=4.0,
     )
     assert {path.name for path in draw(whole, here) if path.suffix == ".png"} == {
