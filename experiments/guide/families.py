@@ -60,7 +60,7 @@ FAMILIES = (
         ("policy=distserve", _ROUTER, "policy.placement=least_kv", "policy.order=fcfs", _SEQUENCES, _PROMPTS),
         "pd",
         "prefill_gpus",
-        "GPUs that prefill",
+        "P:D (instances)",
         unmoved_by="",
     ),
     Family(

@@ -23,7 +23,6 @@ from experiments.guide.ranking import Entrant
 from experiments.guide.report import headline
 from experiments.plot.frame import finish, legible_note
 from experiments.plot.style import (
-    GREY,
     PLAIN,
     SMALL_PT,
     WIDTH_IN,
@@ -122,7 +121,7 @@ def _tint(colour: str) -> str:
 def _knobs(answer: Answer) -> Figure:
     names = list(dict.fromkeys(knob.name for knob in answer.knobs))
     figure = Figure(figsize=(WIDTH_IN, _PANEL_IN))
-    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for axes, name in zip(panels, names, strict=True):
         _knob_panel(axes, [knob for knob in answer.knobs if knob.name == name and knob.settings], answer.gpus)
     panels[0].set_ylabel("highest rate (req/s a GPU)")
@@ -148,7 +147,7 @@ def _knob_panel(axes: Axes, knobs: Sequence[Knob], gpus: int) -> None:
     axes.set_xlabel(knobs[0].label)
     axes.set_ylim(bottom=0)
     xs = np.concatenate(every)
-    if xs.max() > 16 * xs.min():
+    if xs.max() > 8 * xs.min():
         axes.set_xscale("log", base=2)
         ticks = np.unique(xs)
         axes.set_xticks(ticks if len(ticks) <= _COLUMNS else ticks[::2])
@@ -196,18 +195,13 @@ def _limits(answer: Answer) -> Figure:
     axes = figure.subplots()
     shown = [front for front in answer.fronts if front.holds]
     for front in shown:
-        xs = np.array([hold.ttft_ms / 1e3 for hold in front.holds])
+        xs = np.array([hold.ttft_ms for hold in front.holds])
         ys = np.array([hold.tpot_ms for hold in front.holds])
         axes.plot(xs, ys, **{**look(front.family.name), "drawstyle": "steps-post"})
-    ttft_s, tpot_s = answer.settings["slo.ttft_s"], answer.settings["slo.tpot_s"]
-    axes.set(xlabel="TTFT that 90 % keep (s)", ylabel="TPOT that 90 % keep (ms)")
-    scale_axis(axes, "x", [np.array([hold.ttft_ms / 1e3 for front in shown for hold in front.holds])])
+    axes.set(xlabel="TTFT that 90 % keep (ms)", ylabel="TPOT that 90 % keep (ms)")
+    scale_axis(axes, "x", [np.array([hold.ttft_ms for front in shown for hold in front.holds])])
     scale_axis(axes, "y", [np.array([hold.tpot_ms for front in shown for hold in front.holds])])
     entries = [Line2D([], [], label=front.family.label, **look(front.family.name)) for front in shown]
-    if ttft_s is not None and tpot_s is not None:
-        axes.axvline(ttft_s, color=GREY, linewidth=0.8, linestyle=":")
-        axes.axhline(1e3 * tpot_s, color=GREY, linewidth=0.8, linestyle=":")
-        entries.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle=":", label="SLO"))
     rate = number(answer.front_rate_rps / answer.gpus)
     note = f"{headline(answer)}. At {rate} req/s a GPU; down and left is tighter; a mark is one configuration"
     return finish(figure, entries, legible_note(note), True).figure
