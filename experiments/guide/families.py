@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _ROUTER = "policy.routing=least_queued"  # of prompts, for all families
-_SEQUENCES = "engine.max_batch=512"  # on an instance, so that memory and limits decide
+_SEQUENCES = "engine.max_batch=1024"  # on an instance, so that memory and limits decide
 _BETWEEN = "engine.asynchronous=false"
 _PROMPTS = "engine.token_budget=8192"  # of a step that prefills alone
 

@@ -12,7 +12,7 @@ from experiments.guide.samples import Floats, Samples
 from experiments.tune.space import Point
 from framework.metrics.statistics import Estimate, compare, estimate
 
-BATCHES = (32, 64, 128, 256, 512)
+BATCHES = (64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)

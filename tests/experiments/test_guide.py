@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from hydra.utils import instantiate
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.command import main
-from experiments.guide.families import BY_NAME, FAMILIES, short, told
+from experiments.guide.families import BY_NAME, FAMILIES, Family, short, told
 from experiments.guide.flips import Cell, Line, is_flip, lines
 from experiments.guide.knobs import Knob, Setting
 from experiments.guide.limits import Front, Hold
@@ -21,10 +23,13 @@ from experiments.guide.plan import presets, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.ranking import Entrant, Ranking, ranked
 from experiments.guide.report import report, verdict
-from experiments.guide.tuning import Tuned
+from experiments.guide.tuning import Task, Tuned, tuned, value
 from experiments.tune.base import Configuration
-from experiments.tune.space import Point
+from experiments.tune.space import Point, Space
+from experiments.tune.space_file import read_space
 from framework.cli.terminal import results_console
+from framework.run.store import Record
+from framework.run.sweep import Outcome
 
 CHUNKED = {"cluster.instances": 8, "cluster.tp": 1, "engine.token_budget": 512}
 SPLIT = {"cluster.prefill": 3, "cluster.prefill_tp": 2, "cluster.decode": 2, "cluster.decode_tp": 1}
@@ -77,7 +82,7 @@ def test_agents_find_as_much_of_their_prompts_cached_as_the_trace_does() -> None
 def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
     for family in FAMILIES:
         assert "policy.routing=least_queued" in family.fixed
-        assert "engine.max_batch=512" in family.fixed
+        assert "engine.max_batch=1024" in family.fixed
         assert {"policy.order=fcfs", "policy.queue=fcfs"} & set(family.fixed)
 
 
@@ -100,8 +105,8 @@ def test_the_prompt_axis_scales_prefix_and_rest() -> None:
 
 
 def test_hits_keep_the_length_of_prompts() -> None:
-    for value, share in zip(axis("hits", SETTINGS, 1.0).values, (0, 0.25, 0.5, 0.75, 0.9), strict=True):
-        words = dict(word.split("=") for word in value.overrides)
+    for hits, share in zip(axis("hits", SETTINGS, 1.0).values, (0, 0.25, 0.5, 0.75, 0.9), strict=True):
+        words = dict(word.split("=") for word in hits.overrides)
         mean, prefix = float(words["trace.input.mean"]), int(words["trace.sessions.prefix_tokens"])
         assert mean + prefix == pytest.approx(1156)
         assert prefix % 128 == 0
@@ -115,6 +120,79 @@ def test_the_other_axes() -> None:
     recorded = axis("prompt", {"slo.ttft_s": 1.0}, 1.0)
     assert not recorded.values
     assert "recording" in recorded.missing
+
+
+# --- equal tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Anything:
+    """Whatever a space does not rule out can be launched."""
+
+    pool: list[Point]
+
+    def is_feasible(self, point: Point) -> bool:
+        return point.shortfall == 0
+
+
+class Hill:
+    """Stands for the runs of families whose spaces are those of conf/space: worth falls off from one point."""
+
+    def __init__(self, top: dict[str, int]) -> None:
+        self.top = top
+        self.asked: list[tuple[str, ...]] = []
+
+    def space(self, family: Family) -> Space:
+        names = ("cluster.instances", "cluster.tp", "engine.token_budget", "policy.prefill_percent")
+        settings = dict.fromkeys((*names, "engine.max_batch", "policy.order"), 1)
+        settings |= {"engine.token_budget": 2048, "policy.prefill_percent": 50}
+        pools = {f"cluster.{pool}{part}": 1 for pool in ("prefill", "decode") for part in ("", "_tp")}
+        given = ("engine.max_batch", "policy.order", *family.given)
+        return read_space(family.space, {**settings, **pools}, given, {"gpus": "8"})
+
+    def feasible(self, family: Family) -> Anything:
+        return Anything([point for point in self.space(family).points() if point.shortfall == 0])
+
+    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
+        self.asked += [tuple(job) for job in jobs]
+        return [Outcome(tuple(job), Record("", {}, {}, {}, self.worth(job)), None) for job in jobs]
+
+    def worth(self, job: Sequence[str]) -> float:
+        words = dict(word.split("=") for word in job)
+        return 9.0 - sum(abs(math.log2(int(words[name]) / wanted)) for name, wanted in self.top.items())
+
+
+@pytest.mark.parametrize("trials", [1, 7, 12])
+def test_every_family_gets_as_many_trials_none_of_them_twice(trials: int) -> None:
+    for family in FAMILIES:
+        hill = Hill({})
+        found = tuned(hill, family, Task(("slo.ttft_s=1",), value, trials, 3))  # type: ignore[arg-type]
+        assert len(found.trials) == trials
+        assert len(set(hill.asked)) == len(hill.asked) == trials
+        assert all("seed=3" in job and "slo.ttft_s=1" in job for job in hill.asked)
+
+
+def test_a_climb_ends_at_the_top_of_a_hill() -> None:
+    hill = Hill({"engine.token_budget": 512, "cluster.tp": 2})
+    found = tuned(hill, BY_NAME["chunked"], Task((), value, 12, 0))  # type: ignore[arg-type]
+    assert found.best is not None
+    assert (found.best.point.settings["engine.token_budget"], found.best.point.settings["cluster.tp"]) == (512, 2)
+    assert found.points == 28
+
+
+def test_a_space_that_is_smaller_is_tried_whole() -> None:
+    found = tuned(Hill({}), BY_NAME["whole"], Task((), value, 100, 0))  # type: ignore[arg-type]
+    assert len(found.trials) == found.points == 20
+
+
+def test_searches_begin_at_the_best_rate_so_far_and_links_move_those_alone_that_copy() -> None:
+    task = Task(("cluster.link_bandwidth_bytes_s=1e9",), value, 12, 0, 5.0)
+    for family in FAMILIES:
+        hill = Hill({})
+        tuned(hill, family, task)  # type: ignore[arg-type]
+        assert "trace.rate=5" in hill.asked[0]
+        assert "trace.rate=9" in hill.asked[-1]
+        assert (task.overrides[0] in hill.asked[0]) == (family.name == "disaggregated")
 
 
 # --- ranking and flips ------------------------------------------------------------------------------------------------
