@@ -10,7 +10,6 @@ at which 90 % of the requests keep the SLO. Words are KEY=VALUE.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -19,7 +18,7 @@ from experiments.guide.data import text_of
 from experiments.guide.plan import OWN, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.report import report
-from framework.cli.arguments import add_config_dir, all_words
+from framework.cli.arguments import all_words, word_parser
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import guard
 from framework.cli.terminal import progress_bar, results_console
@@ -28,7 +27,7 @@ from framework.run.callback import FreshDirectory
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answer what the command line asks; the exit code."""
-    options = _parser().parse_args(arguments)
+    options = word_parser("python -m experiments.guide", __doc__, OWN).parse_args(arguments)
     return guard(
         lambda: guide(all_words(options.words, options.config_dirs)),
         "interrupted; the runs that ended are kept, and the same command goes on from here",
@@ -49,17 +48,3 @@ def guide(words: Sequence[str]) -> None:
     finally:
         before.discard()  # if it is still empty
     print(f"results in {plan.out}", file=sys.stderr)
-
-
-def _parser() -> argparse.ArgumentParser:
-    described, _, _ = (__doc__ or "").partition("\n\n    python")
-    keys = "\n".join(f"  {key + '=':13}{text}" for key, text in OWN.items())
-    parser = argparse.ArgumentParser(
-        "python -m experiments.guide",
-        description=described,
-        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py, but for policies",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    add_config_dir(parser)
-    return parser
