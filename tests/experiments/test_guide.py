@@ -30,6 +30,7 @@ from experiments.tune.space_file import read_space
 from framework.cli.terminal import results_console
 from framework.run.store import Record
 from framework.run.sweep import Outcome
+from tests.conftest import ROOT
 
 CHUNKED = {"cluster.instances": 8, "cluster.tp": 1, "engine.token_budget": 512}
 SPLIT = {"cluster.prefill": 3, "cluster.prefill_tp": 2, "cluster.decode": 2, "cluster.decode_tp": 1}
@@ -345,3 +346,10 @@ def test_a_load_that_nothing_serves_is_one_line(
     assert main([*SMALL, "slo.ttft_s=1e-6"]) == 2
     assert "no architecture sustains any rate within the SLO" in capsys.readouterr().err
     assert not (here / "out").exists()
+
+
+def test_pictures_of_the_page_are_shown_and_small() -> None:
+    page = (ROOT / "docs" / "guide.md").read_text()
+    for picture in (ROOT / "docs" / "guide").iterdir():
+        assert f"(guide/{picture.name})" in page
+        assert picture.stat().st_size < 100_000
