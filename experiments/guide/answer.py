@@ -17,7 +17,7 @@ from experiments.guide.plan import Plan
 from experiments.guide.ranking import Ranking, entered
 from experiments.guide.runs import Progress, Runs
 from experiments.guide.samples import Samples
-from experiments.guide.tuning import Task, Tuned, all_tuned, value
+from experiments.guide.tuning import Task, Tuned, all_tuned, good_rps, value
 from framework.errors import InputError
 from framework.workload import Workload, rate_rps
 
@@ -74,7 +74,7 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     def cell(overrides: tuple[str, ...], compared: int) -> Ranking | None:
         is_search = "objective=goodput" not in overrides
         own = (*plan.capacity, *overrides) if is_search else overrides
-        task = Task(own, value, plan.cell_trials, plan.seed, best_rps if is_search else None)
+        task = Task(own, value if is_search else good_rps, plan.cell_trials, plan.seed, best_rps if is_search else None)
         found = [one for one in all_tuned(runs, FAMILIES, task, begin) if one.best is not None]
         found.sort(key=lambda one: -one.best.worth if one.best is not None else 0.0)
         return entered(runs, found[:compared], task, samples)

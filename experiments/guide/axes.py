@@ -10,6 +10,7 @@ _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of mean lengths
 _LIMITS = (0.4, 0.7, 1.0, 1.5, 2.5)  # of the SLO
 _HITS = (0.0, 0.25, 0.5, 0.75, 0.9)  # share of a prompt that is cached
 _LINKS_GB_S = (0.5, 2.0, 5.0, 20.0, None)  # of an instance, each direction; None: the ports of its GPUs
+_LONG = "trace.tile=8"  # of a run at one rate: an overload takes time to show
 _LOADS = (0.3, 0.6, 0.8, 0.95, 1.15)  # of the highest rate of the best
 TITLES = {
     "load": "load (share of the\nhighest rate)",
@@ -75,7 +76,7 @@ def hits(share: float, settings: Mapping[str, Any]) -> Value:
 
 def _of_load(best_rps: float) -> Axis:
     values = (
-        Value("load", f"{100 * share:.0f} %", ("objective=goodput", f"trace.rate={best_rps * share:.6g}"))
+        Value("load", f"{100 * share:.0f} %", ("objective=goodput", _LONG, f"trace.rate={best_rps * share:.6g}"))
         for share in _LOADS
     )
     return Axis("load", tuple(values))

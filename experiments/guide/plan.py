@@ -28,7 +28,7 @@ _GROUPS = (
     *("predictor", "hydra/launcher"),
 )
 _FEWEST = 4  # replicates: fewer never tell a difference at 5 %
-_CAPACITY = ("objective=capacity", "objective.tolerance=0.03", "objective.most_requests=16000")
+_CAPACITY = ("objective=capacity", "objective.tolerance=0.03", "objective.most_requests=160000")
 _SERVER = "server=vllm_v1"  # of all families, unless the user says otherwise
 
 

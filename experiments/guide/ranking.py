@@ -89,7 +89,9 @@ def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) ->
         if best is None or best.worth <= 0:
             continue
         job = (*one.family.words(task.overrides), *best.point.overrides)
-        values = samples.played(runs, job) if task.start_rps is None else samples.searched(runs, job, best.worth)
+        values = (
+            samples.played(runs, job, task.worth) if task.start_rps is None else samples.searched(runs, job, best.worth)
+        )
         if values is not None:
             entrants.append(Entrant(one.family, best.point, best.worth, values))
     return ranked(entrants) if entrants else None

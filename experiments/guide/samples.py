@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.guide.runs import Runs, starting_at
+from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 _BLOCKS = "trace.resample_s=300"  # by which a recording has other samples
@@ -28,11 +29,11 @@ class Samples:
         (outcome,) = runs.run([(*job, *words)])
         return None if outcome.record is None else np.array(outcome.record.summary["capacity_replicates"], np.float64)
 
-    def played(self, runs: Runs, job: Sequence[str]) -> Floats | None:
-        """The goodput at the rate that is set on each sample, (count,); None where it is refused."""
+    def played(self, runs: Runs, job: Sequence[str], worth: Callable[[Record], float]) -> Floats | None:
+        """The worth of a run at the rate that is set on each sample, (count,); None where it is refused."""
         blocks = (_BLOCKS,) if self.is_recorded else ()
         seeds = range(self.seed + 1, self.seed + 1 + self.count)
         records = [one.record for one in runs.run([(*job, *blocks, f"seed={seed}") for seed in seeds])]
         if any(record is None for record in records):
             return None
-        return np.array([record.value for record in records if record is not None])
+        return np.array([worth(record) for record in records if record is not None])

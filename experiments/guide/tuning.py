@@ -64,6 +64,11 @@ def value(record: Record) -> float:
     return record.value
 
 
+def good_rps(record: Record) -> float:
+    """The rate of good requests among those that arrive, which the time that a run takes to drain leaves alone."""
+    return float(record.summary["slo_attainment"] * record.config["trace.rate"])
+
+
 def tuned(runs: Runs, family: Family, task: Task, begin: Point | None = None) -> Tuned:
     """The family after its trials; fewer than asked for only where its space has no more points.
 

@@ -117,7 +117,7 @@ def test_hits_keep_the_length_of_prompts() -> None:
 def test_the_other_axes() -> None:
     assert axis("slo", SETTINGS, 1.0).values[0].overrides == ("slo.ttft_s=0.8",)
     assert axis("link", SETTINGS, 1.0).values[1].overrides == ("cluster.link_bandwidth_bytes_s=2e+09",)
-    assert axis("load", SETTINGS, 10.0).values[1].overrides == ("objective=goodput", "trace.rate=6")
+    assert axis("load", SETTINGS, 10.0).values[1].overrides == ("objective=goodput", "trace.tile=8", "trace.rate=6")
     recorded = axis("prompt", {"slo.ttft_s": 1.0}, 1.0)
     assert not recorded.values
     assert "recording" in recorded.missing
