@@ -20,6 +20,7 @@ COMMANDS = {
     "curve": ("experiments.curve", "goodput and latency over the load, as a picture"),
     "plot": ("experiments.plot", "pictures for papers: cdf, series, bars, pareto, slo"),
     "placement": ("experiments.placement", "which parallelism and how many instances serve a rate"),
+    "guide": ("experiments.guide", "which architecture serves a load best, and where that flips"),
     "optimum": ("experiments.optimum", "the best of all configurations of a space, and how near searches come"),
     "ablation": ("experiments.ablation", "a policy without each of its mechanisms in turn"),
     "claims": ("experiments.claims", "what papers claim, beside what is simulated in their regimes"),

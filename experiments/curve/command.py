@@ -11,7 +11,6 @@ settings with several values, as policy=chunked,distserve, is a series. Several 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ from experiments.curve.figures import tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
 from experiments.curve.words import Plan, read_plan
-from framework.cli.arguments import add_config_dir, all_words
+from framework.cli.arguments import all_words, word_parser
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import USER_ERROR, guard, report_error
 from framework.cli.terminal import progress_bar, results_console
@@ -44,7 +43,7 @@ _BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for, print and draw it; the exit code."""
-    options = _parser().parse_args(arguments)
+    options = word_parser("python -m experiments.curve", __doc__, _KEYS).parse_args(arguments)
     return guard(
         lambda: curve(all_words(options.words, options.config_dirs)), "interrupted; the runs that ended are kept"
     )
@@ -86,17 +85,3 @@ def run(plan: Plan, directory: Path) -> list[Outcome]:
                 elapsed_s = time.monotonic() - started_s
                 print(f"{len(outcomes)} of {len(jobs)} runs, {elapsed_s:.0f} s", file=sys.stderr, flush=True)
     return outcomes
-
-
-def _parser() -> argparse.ArgumentParser:
-    described, _, _ = (__doc__ or "").partition("\n\n    python")
-    keys = "\n".join(f"  {key + '=':13}{text}" for key, text in _KEYS.items())
-    parser = argparse.ArgumentParser(
-        "python -m experiments.curve",
-        description=described,
-        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    add_config_dir(parser)
-    return parser

@@ -10,7 +10,6 @@ fast link, within the TPOT.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from rich.table import Table
 
 from experiments.tune.base import Configuration
 from experiments.tune.files import write_tuned
-from framework.cli.arguments import add_config_dir, all_words
+from framework.cli.arguments import all_words, word_parser
 from framework.cli.launch import explain, guard
 from framework.cli.terminal import results_console
 from framework.errors import InputError
@@ -61,7 +60,7 @@ class Found:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search, print what was found and write the best placement; the exit code."""
-    options = _parser().parse_args(arguments)
+    options = word_parser("python -m experiments.placement", __doc__, _KEYS).parse_args(arguments)
     return guard(lambda: place(all_words(options.words, options.config_dirs)))
 
 
@@ -154,16 +153,3 @@ def _sorted(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     pairs = [(word, *word.partition("=")[::2]) for word in words]
     own = {key: value for _, key, value in pairs if key in _KEYS}
     return own, [word for word, key, _ in pairs if key not in _KEYS]
-
-
-def _parser() -> argparse.ArgumentParser:
-    keys = "\n".join(f"  {key + '=':8}{text}" for key, text in _KEYS.items())
-    parser = argparse.ArgumentParser(
-        "python -m experiments.placement",
-        description=(__doc__ or "").partition("\n\n    python")[0],
-        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    add_config_dir(parser)
-    return parser

@@ -8,7 +8,6 @@ search is left as it is given. A study goes on where it was left, and processes 
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import re
@@ -33,7 +32,7 @@ from experiments.tune.space import Space
 from experiments.tune.space_file import read_space, space_names
 from experiments.tune.storage import Presence, only_study, open_storage, open_study
 from experiments.tune.study import Search
-from framework.cli.arguments import add_config_dir, all_words, whole
+from framework.cli.arguments import all_words, whole, word_parser
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import guard
 from framework.cli.safe_text import one_line, secrets_of, without
@@ -60,7 +59,7 @@ _OWN = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search as the command line says and print what was found; the exit code."""
-    options = _parser().parse_args(arguments)
+    options = word_parser("python -m experiments.tune", __doc__, _OWN).parse_args(arguments)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
@@ -138,20 +137,6 @@ def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[s
 
 
 # --- reading the command line -----------------------------------------------------------------------------------------
-
-
-def _parser() -> argparse.ArgumentParser:
-    described, _, _ = (__doc__ or "").partition("\n\n    python")
-    keys = "\n".join(f"  {key + '=':13}{text}" for key, text in _OWN.items())
-    parser = argparse.ArgumentParser(
-        "python -m experiments.tune",
-        description=described,
-        epilog=f"keys:\n{keys}\nall other words are settings of every run, as for run.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    add_config_dir(parser)
-    return parser
 
 
 def _sorted(words: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:

@@ -71,6 +71,25 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(*_CONFIG_DIR, dest="config_dirs", action="append", default=[], metavar="DIR", help=text)
 
 
+def word_parser(program: str, described: str | None, keys: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The parser of a command of KEY=VALUE words: `words` and `config_dirs`.
+
+    `described`: the docstring of its module, of which what stands before the examples is shown; `keys`: what its own
+    keys mean.
+    """
+    width = max(map(len, keys)) + 2
+    told = "\n".join(f"  {key + '=':{width}}{text}" for key, text in keys.items())
+    parser = argparse.ArgumentParser(
+        program,
+        description=(described or "").partition("\n\n    python")[0],
+        epilog=f"keys:\n{told}\nall other words are settings of every run, as for run.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    add_config_dir(parser)
+    return parser
+
+
 def all_words(words: Sequence[str], directories: Sequence[str]) -> list[str]:
     """The words of a command, and those that add its `config_dirs`. Raises InputError for what is no directory."""
     return with_config_dirs([*words, *(f"{_CONFIG_DIR[0]}={directory}" for directory in directories)])

@@ -31,6 +31,7 @@ _NAMES = (
     "timing",
     "results",
     "experiments",
+    "guide",
     "engine",
     "trust",
     "speed",

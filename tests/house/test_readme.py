@@ -113,6 +113,8 @@ def shortened(line: str) -> str:
         return f"{line.replace('trials=40', 'trials=6')} trace.limit=200"
     if "experiments.curve" in line:
         return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=200"
+    if "experiments.guide" in line:
+        return f"{re.sub(r' (axes|parts|gpus)=[^ ]*', '', line)} gpus=2 parts=none trials=1 replicates=4 trace.limit=60"
     if "experiments.ablation" in line:
         return f"{line} --replicates 2 trace.requests=200"
     if "seed=range" in line:
@@ -252,7 +254,7 @@ def test_paths_exist() -> None:
         "policy/NAME.yaml",
     }
     made = {"summary.json", "requests.parquet", "steps.parquet", "timeline.json.gz", "my_twin.json"}
-    made |= {"series.parquet", "phases.parquet", "gaps.parquet", "diagnosis.json"}
+    made |= {"series.parquet", "phases.parquet", "gaps.parquet", "diagnosis.json", "guide.json"}
     named = set(re.findall(r"[`(]((?:\w+/)+|(?:\w+/)*[\w.]+\.(?:py|json|md|yaml|svg|parquet|gz))[`)]", TEXT))
     missing = {name for name in named - own - made if not (ROOT / name).exists()}
     assert len(named) > 8

@@ -1,0 +1,1 @@
+"""Which architecture serves a load best: `python -m experiments.guide`."""

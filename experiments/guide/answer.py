@@ -1,0 +1,130 @@
+"""The whole answer: the ranking, then the parts that were asked for beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.utils import instantiate
+
+from experiments.guide.axes import Value, all_hits, axis
+from experiments.guide.families import FAMILIES
+from experiments.guide.flips import Line, lines
+from experiments.guide.knobs import BATCHES, Around, Knob, against_hits, of_batch, of_space
+from experiments.guide.limits import SHARE, Front, fronts
+from experiments.guide.plan import Plan
+from experiments.guide.ranking import Ranking, entered
+from experiments.guide.runs import Progress, Runs
+from experiments.guide.samples import Samples
+from experiments.guide.tuning import Task, Tuned, all_tuned, good_rps, value
+from framework.errors import InputError
+from framework.workload import Workload, rate_rps
+
+_KNOBS = ("chunked", "disaggregated")  # families whose knob and batch are moved
+_CELL_VALUES = 5  # of an axis
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found. Parts that were not asked for are empty; rates are requests/s of all GPUs together.
+
+    `hits`: the P:D ratios at each share of cached prompts. `fronts` are at `front_rate_rps`.
+    """
+
+    plan: Plan
+    settings: dict[str, Any]
+    timing: str
+    source: str
+    tuned: tuple[Tuned, ...]
+    ranking: Ranking
+    knobs: tuple[Knob, ...]
+    lines: tuple[Line, ...]
+    hits: tuple[tuple[Value, Knob], ...]
+    fronts: tuple[Front, ...]
+    front_rate_rps: float
+
+    @property
+    def gpus(self) -> int:
+        return self.plan.gpus
+
+
+def answered(plan: Plan, progress: Progress | None = None) -> Answer:
+    """Run what the plan asks for. Raises InputError where no family serves the load at any rate."""
+    runs = Runs(plan, FAMILIES, progress, expected_runs(plan))
+    task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(_workload(runs)))
+    tuned = all_tuned(runs, FAMILIES, task)
+    if all(one.best is None or one.best.worth <= 0 for one in tuned):
+        raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
+    summary = runs.first.summary
+    samples = Samples(plan.seed, plan.replicates, summary.get("trace_source") == "real")
+    ranking = entered(runs, tuned, task, samples)
+    if ranking is None or ranking.best.values.mean() == 0:
+        raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
+    best_rps = float(ranking.best.values.mean())
+    settings = dict(runs.base.settings)
+    around = [
+        Around(one.family, one.point, plan.capacity, one.tuned_value, samples)
+        for one in ranking.entrants
+        if one.family.name in _KNOBS
+    ]
+
+    begin = {one.family.name: one.best.point for one in tuned if one.best is not None}
+
+    def cell(overrides: tuple[str, ...], compared: int) -> Ranking | None:
+        is_search = "objective=goodput" not in overrides
+        own = (*plan.capacity, *overrides) if is_search else overrides
+        task = Task(own, value if is_search else good_rps, plan.cell_trials, plan.seed, best_rps if is_search else None)
+        found = [one for one in all_tuned(runs, FAMILIES, task, begin) if one.best is not None]
+        found.sort(key=lambda one: -one.best.worth if one.best is not None else 0.0)
+        return entered(runs, found[:compared], task, samples)
+
+    axes = [axis(name, settings, best_rps) for name in plan.axes] if "map" in plan.parts else []
+    front_rps = SHARE * best_rps
+    return Answer(
+        plan=plan,
+        settings=settings,
+        timing=str(summary.get("timing_source")),
+        source=str(summary.get("trace_source")),
+        tuned=tuple(tuned),
+        ranking=ranking,
+        knobs=tuple(make(runs, one) for one in around for make in (of_space, of_batch))
+        if "knobs" in plan.parts
+        else (),
+        lines=tuple(lines(axes, cell)),
+        hits=tuple(_hits(runs, around, settings)) if "hits" in plan.parts else (),
+        fronts=tuple(fronts(runs, FAMILIES, front_rps, plan.trials, plan.seed)) if "limits" in plan.parts else (),
+        front_rate_rps=front_rps,
+    )
+
+
+def expected_runs(plan: Plan) -> int:
+    """About how many runs there will be, for a bar of progress."""
+    families = len(FAMILIES)
+    found = families * (plan.trials + 1)
+    if "knobs" in plan.parts:
+        found += 13 + len(_KNOBS) * len(BATCHES)
+    if "map" in plan.parts:
+        found += len(plan.axes) * _CELL_VALUES * (families * plan.cell_trials + 2)
+    if "hits" in plan.parts:
+        found += _CELL_VALUES * 7
+    return found + families * plan.trials * ("limits" in plan.parts)
+
+
+def _workload(runs: Runs) -> Workload:
+    found = instantiate(runs.base.config.trace, _convert_="all")
+    assert isinstance(found, Workload)
+    return found
+
+
+def _reasons(tuned: Sequence[Tuned]) -> str:
+    return "; ".join(f"{one.family.label}: {one.refusal or 'its limit is missed at any rate'}" for one in tuned)
+
+
+def _hits(runs: Runs, around: Sequence[Around], settings: dict[str, Any]) -> list[tuple[Value, Knob]]:
+    split = next((one for one in around if one.family.name == "disaggregated"), None)
+    return [] if split is None else against_hits(runs, split, all_hits(settings))
+
+
+def _knobs(runs: Runs, around: Sequence[Around]) -> list[Knob]:
+    return [make(runs, one) for one in around for make in (of_space, of_batch)]

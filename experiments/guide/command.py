@@ -1,0 +1,50 @@
+"""Which architecture serves a load best: each family tuned equally, compared on fresh samples, and where that flips.
+
+    python -m experiments.guide preset=chat model=llama3_8b gpu=h100
+    python -m experiments.guide trace=azure_conv slo.ttft_s=1 gpus=16 model=llama3_70b axes=slo,link
+    python -m experiments.guide preset=agents parts=none trials=20
+
+Aggregated with whole prompts or with chunks, disaggregated, or both phases on shared GPUs: by the highest rate per GPU
+at which 90 % of the requests keep the SLO. Words are KEY=VALUE.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from experiments.guide.answer import answered
+from experiments.guide.data import text_of
+from experiments.guide.plan import OWN, read_plan
+from experiments.guide.plots import draw
+from experiments.guide.report import report
+from framework.cli.arguments import all_words, word_parser
+from framework.cli.files import require_writable, write_whole
+from framework.cli.launch import guard
+from framework.cli.terminal import progress_bar, results_console
+from framework.run.callback import FreshDirectory
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer what the command line asks; the exit code."""
+    options = word_parser("python -m experiments.guide", __doc__, OWN).parse_args(arguments)
+    return guard(
+        lambda: guide(all_words(options.words, options.config_dirs)),
+        "interrupted; the runs that ended are kept, and the same command goes on from here",
+    )
+
+
+def guide(words: Sequence[str]) -> None:
+    """Answer, print and draw it. Raises InputError, and Hydra's errors, for what cannot be done."""
+    plan = read_plan(words)
+    before = FreshDirectory.watch(plan.out)
+    require_writable(plan.out)
+    try:
+        with progress_bar(plan.load) as progress:
+            answer = answered(plan, progress)
+        results_console().print(report(answer), highlight=False)
+        write_whole(plan.out / "guide.json", text_of(answer).encode())
+        draw(answer, plan.out)
+    finally:
+        before.discard()  # if it is still empty
+    print(f"results in {plan.out}", file=sys.stderr)

@@ -1,0 +1,107 @@
+"""The families of architectures that are compared: what each fixes, and the space in which it is tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ROUTER = "policy.routing=least_queued"  # of prompts, for all families
+_SEQUENCES = "engine.max_batch=1024"  # on an instance, so that memory and limits decide
+_BETWEEN = "engine.asynchronous=false"
+_PROMPTS = "engine.token_budget=8192"  # of a step that prefills alone
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: `fixed` are its settings beside those that `space` (conf/space) searches.
+
+    `knob`: what the space draws that is particular to it, a name in conf/space; `knob_label`: what that is called.
+    """
+
+    name: str
+    label: str
+    fixed: tuple[str, ...]
+    space: str
+    knob: str
+    knob_label: str
+    unmoved_by: str = "cluster.link"  # settings that begin so change nothing here: no KV is copied
+
+    def words(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """Its own settings, then those of `overrides` that make a difference to it."""
+        return (*self.fixed, *(one for one in overrides if not self.unmoved_by or not one.startswith(self.unmoved_by)))
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The settings that it fixes, by name."""
+        return tuple(word.partition("=")[0] for word in self.fixed)
+
+
+FAMILIES = (
+    Family(
+        "whole",
+        "whole prompts",
+        ("policy=continuous", _ROUTER, "policy.order=fcfs", _SEQUENCES),
+        "whole",
+        "engine.token_budget",
+        "tokens of a step",
+    ),
+    Family(
+        "chunked",
+        "chunked prefill",
+        ("policy=chunked", _ROUTER, "policy.order=fcfs", _SEQUENCES),
+        "chunked",
+        "engine.token_budget",
+        "tokens of a step (chunk size)",
+    ),
+    Family(
+        "disaggregated",
+        "disaggregated",
+        ("policy=distserve", _ROUTER, "policy.placement=least_kv", "policy.order=fcfs", _SEQUENCES, _PROMPTS),
+        "pd",
+        "prefill_gpus",
+        "P:D (instances)",
+        unmoved_by="",
+    ),
+    Family(
+        "shared",
+        "shared GPU",
+        # The engine has no asynchronous scheduling of two streams: the host works between steps. A static split does as
+        # well as the controller of the policy once it is tuned, and is simulated in half the time.
+        ("policy=nexus", _ROUTER, "policy.queue=fcfs", "policy.split=static", _SEQUENCES, _PROMPTS, _BETWEEN),
+        "shared",
+        "policy.prefill_percent",
+        "SMs that prefill (%)",
+    ),
+)
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def told(settings: Mapping[str, Any]) -> str:
+    """The settings of a point of a family's space, for a reader."""
+    if "cluster.prefill" in settings:
+        pools = (
+            (settings["cluster.prefill"], settings["cluster.prefill_tp"]),
+            (
+                settings["cluster.decode"],
+                settings["cluster.decode_tp"],
+            ),
+        )
+        return f"P:D {pools[0][0]}:{pools[1][0]}, TP {pools[0][1]} and {pools[1][1]}"
+    told_of = f"{settings['cluster.instances']} × TP {settings['cluster.tp']}"
+    if "policy.prefill_percent" in settings:
+        return f"{told_of}, {settings['policy.prefill_percent']} % prefill"
+    return f"{told_of}, {settings['engine.token_budget']:,} tokens"
+
+
+def short(settings: Mapping[str, Any]) -> str:
+    """The same in the few letters of a map's cell: TP only beyond 1."""
+    if "cluster.prefill" in settings:
+        degrees = settings["cluster.prefill_tp"], settings["cluster.decode_tp"]
+        found = f"{settings['cluster.prefill']}:{settings['cluster.decode']}"
+        return found if degrees == (1, 1) else f"{found} TP{degrees[0]},{degrees[1]}"
+    if "policy.prefill_percent" in settings:
+        found = f"{settings['policy.prefill_percent']} %"
+    else:
+        found = f"{settings['engine.token_budget']:,}"
+    return found if settings["cluster.tp"] == 1 else f"{found} TP{settings['cluster.tp']}"

@@ -1,0 +1,110 @@
+"""One setting moved while the others stay as tuned: chunk size, P:D ratio, batch; and P:D against prefix hits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from experiments.guide.axes import Value
+from experiments.guide.families import Family
+from experiments.guide.runs import Runs
+from experiments.guide.samples import Floats, Samples
+from experiments.tune.space import Point
+from framework.metrics.statistics import Estimate, compare, estimate
+
+BATCHES = (64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of a knob: its rates on each sample, (replicates,)."""
+
+    value: float
+    label: str
+    rates: Floats
+
+    @property
+    def estimate(self) -> Estimate:
+        return estimate(self.rates)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting of a family at several values, in order."""
+
+    family: Family
+    name: str
+    label: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def best(self) -> Setting:
+        return max(self.settings, key=lambda one: float(one.rates.mean()))
+
+    @property
+    def as_good(self) -> tuple[Setting, ...]:
+        """The best, and the settings that are not told apart from it by paired differences."""
+        return tuple(one for one in self.settings if not self._is_worse(one))
+
+    def _is_worse(self, one: Setting) -> bool:
+        difference = compare(self.best.rates - one.rates)
+        return difference.mean > 0 and not difference.mean <= difference.half_width  # NaN: they do not vary
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is moved about: the best of a family; `overrides` make the load, searches begin at `start_rps`."""
+
+    family: Family
+    best: Point
+    overrides: tuple[str, ...]
+    start_rps: float
+    samples: Samples
+
+    def rates(self, runs: Runs, words: Sequence[str]) -> Floats | None:
+        return self.samples.searched(runs, (*self.family.words(self.overrides), *words), self.start_rps)
+
+
+def neighbours(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:
+    """The points of the family's space that differ from `best` in its knob alone, by the knob's value."""
+    space = runs.space(family)
+    knob = next(one for one in space.dimensions if one.name == family.knob)
+    others = {label: drawn for label, drawn in best.drawn.items() if label != knob.label}
+    found: dict[tuple[str, ...], tuple[float, Point]] = {}
+    for point in runs.feasible(family).pool or ():
+        if {label: drawn for label, drawn in point.drawn.items() if label != knob.label} == others:
+            found[point.overrides] = (float(knob.value(point.drawn[knob.label])), point)
+    return sorted(found.values(), key=lambda one: one[0])
+
+
+def of_space(runs: Runs, around: Around) -> Knob:
+    """The family's own knob, at each of its values."""
+    family, settings = around.family, []
+    for value, point in neighbours(runs, family, around.best):
+        rates = around.rates(runs, point.overrides)
+        if rates is not None:
+            settings.append(Setting(value, _label(point, value), rates))
+    return Knob(family, family.knob, family.knob_label, tuple(settings))
+
+
+def of_batch(runs: Runs, around: Around) -> Knob:
+    """The most sequences on an instance."""
+    settings = []
+    for batch in BATCHES:
+        rates = around.rates(runs, (*around.best.overrides, f"engine.max_batch={batch}"))
+        if rates is not None:
+            settings.append(Setting(batch, f"{batch:,}", rates))
+    return Knob(around.family, "engine.max_batch", "sequences of an instance at most", tuple(settings))
+
+
+def against_hits(runs: Runs, around: Around, values: Sequence[Value]) -> list[tuple[Value, Knob]]:
+    """The family's knob at each share of cached prompts."""
+    return [
+        (value, of_space(runs, replace(around, overrides=(*around.overrides, *value.overrides)))) for value in values
+    ]
+
+
+def _label(point: Point, value: float) -> str:
+    if "cluster.prefill" in point.settings:
+        return f"{point.settings['cluster.prefill']}:{point.settings['cluster.decode']}"
+    return f"{value:,.0f}"

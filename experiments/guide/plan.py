@@ -1,0 +1,111 @@
+"""The words of the guide's command line, and what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.tune.base import CONF
+from framework.cli.arguments import split_arguments, whole
+from framework.errors import InputError, require_choice
+
+PARTS = ("knobs", "map", "hits", "limits")  # beside the ranking, which is always there
+AXES = ("load", "prompt", "output", "slo", "link", "hits")
+OWN = {
+    "preset": "a load of conf/guide, in place of trace= and slo.*",
+    "gpus": "GPUs that every candidate has, 8 if nothing is said",
+    "trials": "configurations that each family may try, 12 if nothing is said",
+    "cell_trials": "the same of each cell of the map, from there on, 8 if nothing is said",
+    "replicates": "fresh samples on which the best of each family are compared, 6 if nothing is said; at least 4",
+    "seed": "of the first sample and of the searches, 0 if nothing is said",
+    "parts": f"of the answer beside the ranking: {','.join(PARTS)}, all if nothing is said, or none",
+    "axes": f"of the map: {','.join(AXES)}, all if nothing is said",
+    "out": "directory of the results, outputs/guide/NAME if nothing is said",
+}
+_GROUPS = (
+    *("model", "gpu", "timing", "engine", "server", "slo", "cluster", "trace", "objective", "store", "force"),
+    *("predictor", "hydra/launcher"),
+)
+_FEWEST = 4  # replicates: fewer never tell a difference at 5 %
+_CAPACITY = ("objective=capacity", "objective.tolerance=0.03", "objective.most_requests=160000")
+_SERVER = "server=vllm_v1"  # of all families, unless the user says otherwise
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked.
+
+    `load`: the preset or the trace. `shared`: the settings of every run; `capacity`: those of a search for the highest
+    rate beside them.
+    """
+
+    load: str
+    gpus: int
+    trials: int
+    cell_trials: int
+    replicates: int
+    seed: int
+    parts: tuple[str, ...]
+    axes: tuple[str, ...]
+    shared: tuple[str, ...]
+    capacity: tuple[str, ...]
+    words: tuple[str, ...]
+    out: Path
+
+
+def presets() -> list[str]:
+    """The loads of conf/guide."""
+    return sorted(path.stem for path in (CONF / "guide").glob("*.yaml"))
+
+
+def read_plan(words: Sequence[str]) -> Plan:
+    """The plan that `words` ask for. Raises InputError for words that cannot be meant."""
+    own, overrides = split_arguments(words, tuple(OWN), _GROUPS)
+    chosen = dict(word.split("=", 1) for word in overrides)
+    load = _load(own, chosen)
+    replicates = _number(own, "replicates", 6)
+    if replicates < _FEWEST:
+        raise InputError(f"replicates={replicates}: fewer than {_FEWEST} never tell a difference at 5 %; give more")
+    if "objective" in chosen:
+        raise InputError("objective= is the guide's own: rates are searched, and runs at one rate beside them")
+    server = () if "server" in chosen else (_SERVER,)
+    preset = (f"+guide={own['preset']}",) if "preset" in own else ()
+    return Plan(
+        load=load,
+        gpus=_number(own, "gpus", 8),
+        trials=_number(own, "trials", 12),
+        cell_trials=_number(own, "cell_trials", 8),
+        replicates=replicates,
+        seed=0 if own.get("seed", "0") == "0" else whole("seed", own["seed"]),
+        parts=() if own.get("parts") == "none" else _several(own, "parts", PARTS),
+        axes=_several(own, "axes", AXES),
+        shared=(*server, *preset, *(word for word in overrides if not word.startswith("objective."))),
+        capacity=(*_CAPACITY, *(word for word in overrides if word.startswith("objective."))),
+        words=tuple(word for word in words if not word.startswith("out=")),
+        out=Path(own.get("out", f"outputs/guide/{_name(load, chosen)}")).expanduser(),
+    )
+
+
+def _load(own: Mapping[str, str], chosen: Mapping[str, str]) -> str:
+    if ("preset" in own) == ("trace" in chosen):
+        raise InputError(f"give the load once, as preset=NAME ({', '.join(presets())}) or as trace=NAME")
+    if "preset" in own:
+        require_choice("preset", own["preset"], tuple(presets()))
+        return own["preset"]
+    return chosen["trace"]
+
+
+def _name(load: str, chosen: Mapping[str, str]) -> str:
+    return "-".join((load, chosen.get("model", "llama3_8b"), chosen.get("gpu", "h100")))
+
+
+def _number(own: Mapping[str, str], key: str, default: int) -> int:
+    return whole(key, own[key], 10_000) if key in own else default
+
+
+def _several(own: Mapping[str, str], key: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    named = own[key].split(",") if key in own else list(known)
+    for one in named:
+        require_choice(key, one, known)
+    return tuple(one for one in known if one in named)

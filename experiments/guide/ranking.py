@@ -1,0 +1,97 @@
+"""Which is best: the best of each family on the same fresh samples, and whether the next one is told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.guide.families import Family
+from experiments.guide.runs import Runs
+from experiments.guide.samples import Samples
+from experiments.guide.tuning import Task, Tuned
+from experiments.tune.space import Point
+from framework.metrics.statistics import LEVEL, Estimate, compare, estimate, holm
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """The best of a family: its rates (requests/s, or what the task's first goal is) on each sample, (replicates,)."""
+
+    family: Family
+    point: Point
+    tuned_value: float
+    values: Floats
+
+    @property
+    def estimate(self) -> Estimate:
+        return estimate(self.values)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far an entrant is below the best: mean of paired differences, half its 95 % interval, Holm-adjusted p."""
+
+    mean: float
+    half_width: float
+    p: float
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the two are told apart: the interval leaves out 0, and a test that supposes no normality agrees."""
+        if math.isnan(self.p):  # differences that do not vary
+            return self.mean != 0
+        return abs(self.mean) > self.half_width and self.p <= LEVEL
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Entrants, the best first; `behind[k]` says how far entrant k + 1 is below the first."""
+
+    entrants: tuple[Entrant, ...]
+    behind: tuple[Difference, ...]
+
+    @property
+    def best(self) -> Entrant:
+        return self.entrants[0]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the best is told apart from every other."""
+        return all(one.is_told for one in self.behind)
+
+    @property
+    def as_good(self) -> tuple[Entrant, ...]:
+        """The best and those that are not told apart from it."""
+        others = (one for one, behind in zip(self.entrants[1:], self.behind, strict=True) if not behind.is_told)
+        return (self.best, *others)
+
+
+def ranked(entrants: Sequence[Entrant]) -> Ranking:
+    """Order them by their means, and compare each with the first, sample by sample."""
+    order = sorted(entrants, key=lambda one: -one.values.mean())
+    compared = [compare(order[0].values - one.values) for one in order[1:]]
+    p_values = holm([one.p for one in compared])
+    behind = (Difference(one.mean, one.half_width, p) for one, p in zip(compared, p_values, strict=True))
+    return Ranking(tuple(order), tuple(behind))
+
+
+def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) -> Ranking | None:
+    """The ranking of the best of each; None where nothing serves the load."""
+    entrants = []
+    for one in tuned:
+        best = one.best
+        if best is None or best.worth <= 0:
+            continue
+        job = (*one.family.words(task.overrides), *best.point.overrides)
+        values = (
+            samples.played(runs, job, task.worth) if task.start_rps is None else samples.searched(runs, job, best.worth)
+        )
+        if values is not None:
+            entrants.append(Entrant(one.family, best.point, best.worth, values))
+    return ranked(entrants) if entrants else None

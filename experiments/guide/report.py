@@ -1,0 +1,162 @@
+"""The answer for people: words, and tables beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from experiments.curve.table import number
+from experiments.guide.answer import Answer
+from experiments.guide.axes import TITLES
+from experiments.guide.families import short, told
+from experiments.guide.flips import Cell, Line
+from experiments.guide.knobs import Knob
+from experiments.guide.ranking import Difference
+
+
+def report(answer: Answer) -> RenderableType:
+    """Everything a reader is told, for `rich.console.Console.print`."""
+    parts: list[RenderableType] = [Text(headline(answer), "bold"), Text(), _ranking(answer), Text(), *_verdict(answer)]
+    if answer.knobs:
+        parts += [Text(), *(Text(sentence) for knob in answer.knobs for sentence in _of_knob(knob, answer.gpus))]
+    for line in answer.lines:
+        parts += [Text(), *_of_line(line, answer.gpus)]
+    if answer.hits:
+        parts += [Text(), _hits(answer)]
+    if answer.fronts:
+        parts += [Text(), _limits(answer)]
+    return Group(*parts)
+
+
+def headline(answer: Answer) -> str:
+    """What was asked."""
+    settings = answer.settings
+    limits = [("TTFT", settings["slo.ttft_s"], "s", 1), ("TPOT", settings["slo.tpot_s"], "ms", 1000)]
+    told_limits = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
+    source = " TWIN, not the real trace" if answer.source == "twin" else ""
+    return (
+        f"{answer.plan.load}{source} on {answer.gpus} {settings['gpu.name']}, {settings['model.name']}; "
+        f"SLO {', '.join(told_limits) or 'none'}; {answer.plan.trials} trials a family, "
+        f"{answer.plan.replicates} fresh samples"
+    )
+
+
+def verdict(answer: Answer) -> str:
+    """Which is best, how near the next one is, and whether the two are told apart."""
+    ranking = answer.ranking
+    best, gpus = ranking.best, answer.gpus
+    found = (
+        f"{best.family.label} ({told(best.point.settings)}) is best: {number(best.values.mean() / gpus)} req/s a GPU"
+    )
+    if not ranking.behind:
+        return f"{found}; no other serves this load at any rate."
+    following, behind = ranking.entrants[1], ranking.behind[0]
+    share = 100 * behind.mean / best.values.mean()
+    distance = f"{following.family.label} is {share:.1f} % below it"
+    if not math.isnan(behind.half_width):
+        distance += f" (± {100 * behind.half_width / best.values.mean():.1f} %, paired)"
+    if behind.is_told:
+        return f"{found}; {distance}."
+    names = " and ".join(one.family.label for one in ranking.as_good[1:])
+    return f"{found}, but {names} cannot be told from it; {distance}."
+
+
+def _verdict(answer: Answer) -> Iterator[Text]:
+    yield Text(verdict(answer))
+    for one in answer.tuned:
+        if one.refusal:
+            yield Text(f"{one.family.label}: {one.refusal}")
+
+
+def _table(*headings: str) -> Table:
+    found = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        found.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
+    return found
+
+
+def _ranking(answer: Answer) -> Table:
+    table = _table("architecture", "tuned to", "req/s\na GPU", "\n±", "below the\nbest %", "\n±", "\np", "trials")
+    trials = {one.family.name: len(one.trials) for one in answer.tuned}
+    best = answer.ranking.best.values.mean()
+    for place, one in enumerate(answer.ranking.entrants):
+        behind = answer.ranking.behind[place - 1] if place else None
+        found = one.estimate
+        table.add_row(
+            *(one.family.label, told(one.point.settings)),
+            *(number(found.mean / answer.gpus), number(found.half_width / answer.gpus)),
+            *_below(behind, best),
+            str(trials[one.family.name]),
+        )
+    return table
+
+
+def _below(behind: Difference | None, best: float) -> tuple[str, str, str]:
+    if behind is None:
+        return "", "", ""
+    told_p = "–" if math.isnan(behind.p) else f"{behind.p:.3f}"
+    return f"{100 * behind.mean / best:.1f}", number(100 * behind.half_width / best), told_p
+
+
+def _of_knob(knob: Knob, gpus: int) -> Iterator[str]:
+    if not knob.settings:
+        return
+    values = ", ".join(f"{one.label}: {number(one.rates.mean() / gpus)}" for one in knob.settings)
+    good = [one.label for one in knob.as_good]
+    yield f"{knob.family.label}, req/s a GPU by {knob.label}: {values}. As good as the best: {', '.join(good)}."
+
+
+def _of_line(line: Line, gpus: int) -> Iterator[RenderableType]:
+    title = TITLES[line.axis.name].replace("\n", " ")
+    if line.axis.missing:
+        yield Text(f"{title}: {line.axis.missing}")
+        return
+    table = _table(title, "best", "tuned to", "req/s\na GPU", "next", "\nbelow %", "told\napart")
+    for cell in line.cells:
+        table.add_row(cell.value.label, *_of_cell(cell, gpus))
+    yield table
+    for first, second in line.flips:
+        assert first.ranking is not None
+        assert second.ranking is not None
+        yield Text(
+            f"Between {first.value.label} and {second.value.label} the answer flips from"
+            f" {first.ranking.best.family.label} to {second.ranking.best.family.label}."
+        )
+
+
+def _of_cell(cell: Cell, gpus: int) -> tuple[str, ...]:
+    ranking = cell.ranking
+    if ranking is None:
+        return ("none", "", "", "", "", "")
+    best = ranking.best
+    mean = best.values.mean()
+    found = (best.family.label, short(best.point.settings), number(mean / gpus))
+    if not ranking.behind:
+        return (*found, "none", "", "")
+    behind = ranking.behind[0]
+    share = f"{100 * behind.mean / mean:.1f}" if mean else "–"
+    return (*found, ranking.entrants[1].family.label, share, "yes" if behind.is_told else "no")
+
+
+def _hits(answer: Answer) -> Table:
+    labels = [one.label for one in answer.hits[0][1].settings]
+    table = _table("share of prompts\nthat is cached", "best\nP:D", *(f"req/s a GPU\nat {label}" for label in labels))
+    for value, knob in answer.hits:
+        good = " ".join(one.label for one in knob.as_good)
+        table.add_row(value.label, good, *(number(one.rates.mean() / answer.gpus) for one in knob.settings))
+    return table
+
+
+def _limits(answer: Answer) -> Table:
+    rate = number(answer.front_rate_rps / answer.gpus)
+    table = _table(f"at {rate} req/s a GPU\n90 % keep", "\ntuned to", "TTFT\nms", "TPOT\nms", "of the\nSLO")
+    for front in answer.fronts:
+        for place, hold in enumerate(front.holds):
+            label = front.family.label if place == 0 else ""
+            table.add_row(label, told(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale))
+    return table

@@ -1,0 +1,63 @@
+"""The runs of the guide: all through one sweep, whose store has those that were run before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from experiments.guide.families import Family
+from experiments.guide.plan import Plan
+from experiments.tune.base import Configuration
+from experiments.tune.feasible import Feasibility
+from experiments.tune.space import Space
+from experiments.tune.space_file import read_space
+from framework.errors import InputError
+from framework.run.store import Record
+from framework.run.sweep import Outcome, Sweep
+
+Progress = Callable[[int, int], None]
+
+
+class Runs:
+    """One sweep for every run, what each family may be, and how far the work is."""
+
+    def __init__(self, plan: Plan, families: Sequence[Family], progress: Progress | None, expected: int) -> None:
+        self.plan = plan
+        self.sweep = Sweep(plan.shared, plan.out)
+        self.base = Configuration(plan.shared)
+        self._progress, self._expected, self._done = progress, expected, 0
+        self._records: list[Record] = []
+        self._spaces = {family.name: self._space(family, plan.gpus) for family in families}
+
+    def space(self, family: Family) -> Space:
+        return self._spaces[family.name][0]
+
+    def feasible(self, family: Family) -> Feasibility:
+        """Of all cells together: no axis of the map changes what fits."""
+        return self._spaces[family.name][1]
+
+    @property
+    def first(self) -> Record:
+        """That of the first run that was not refused: what all have in common. Raises InputError where all were."""
+        if not self._records:
+            raise InputError("none of the runs could be made")
+        return self._records[0]
+
+    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
+        """Run each job, or find it in the store."""
+        outcomes = self.sweep.run(jobs)
+        self._done += len(jobs)
+        self._records += [one.record for one in outcomes[:1] if one.record is not None and not self._records]
+        if self._progress is not None:
+            self._progress(self._done, max(self._done, self._expected))
+        return outcomes
+
+    def _space(self, family: Family, gpus: int) -> tuple[Space, Feasibility]:
+        base = self.base.with_overrides(family.fixed)
+        settings = {**base.choices, **base.settings}
+        space = read_space(family.space, settings, family.given, {"gpus": str(gpus)})
+        return space, Feasibility(space, base)
+
+
+def starting_at(rate_rps: float) -> str:
+    """The setting by which a search for the highest rate begins there: near the end it takes half as many runs."""
+    return f"trace.rate={rate_rps:.4g}"

@@ -1,0 +1,355 @@
+"""The guide: presets that are what they say, equal tuning, rankings with intervals, flips, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+
+from experiments.guide import answer as answering
+from experiments.guide.axes import Axis, Value, axis
+from experiments.guide.command import main
+from experiments.guide.families import BY_NAME, FAMILIES, Family, short, told
+from experiments.guide.flips import Cell, Line, is_flip, lines
+from experiments.guide.knobs import Knob, Setting
+from experiments.guide.limits import Front, Hold
+from experiments.guide.plan import presets, read_plan
+from experiments.guide.plots import draw
+from experiments.guide.ranking import Entrant, Ranking, ranked
+from experiments.guide.report import report, verdict
+from experiments.guide.tuning import Task, Tuned, tuned, value
+from experiments.tune.base import Configuration
+from experiments.tune.space import Point, Space
+from experiments.tune.space_file import read_space
+from framework.cli.terminal import results_console
+from framework.run.store import Record
+from framework.run.sweep import Outcome
+from tests.conftest import ROOT
+
+CHUNKED = {"cluster.instances": 8, "cluster.tp": 1, "engine.token_budget": 512}
+SPLIT = {"cluster.prefill": 3, "cluster.prefill_tp": 2, "cluster.decode": 2, "cluster.decode_tp": 1}
+SETTINGS = {
+    "trace.input.mean": 900.0,
+    "trace.input.high": 16384,
+    "trace.output.mean": 200.0,
+    "trace.output.high": None,
+    "trace.sessions.prefix_tokens": 256,
+    "trace.sessions.block_tokens": 128,
+    "slo.ttft_s": 2.0,
+    "slo.tpot_s": None,
+}
+
+
+# --- presets ----------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_the_loads_that_are_asked_for() -> None:
+    assert presets() == ["agents", "batch", "chat", "code", "documents", "rag", "reasoning"]
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_has_the_lengths_that_it_states(name: str) -> None:
+    config = Configuration((f"+guide={name}", "policy=chunked")).config
+    for law in (config.trace.input, config.trace.output):
+        drawn = instantiate(law).quantile((np.arange(200_000) + 0.5) / 200_000)
+        assert drawn.mean() == pytest.approx(law.mean, rel=0.01)
+        assert drawn.std() / drawn.mean() == pytest.approx(law.cv, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "output"),
+    [("chat", 1155, 211), ("code", 2048, 28), ("agents", 8596, 182), ("reasoning", 803, 1200)],
+)
+def test_a_preset_with_a_source_has_its_means(name: str, prompt: float, output: float) -> None:
+    trace = Configuration((f"+guide={name}", "policy=chunked")).config.trace
+    assert trace.sessions.prefix_tokens + trace.input.mean == prompt
+    assert trace.output.mean == output
+
+
+def test_agents_find_as_much_of_their_prompts_cached_as_the_trace_does() -> None:
+    trace = Configuration(("+guide=agents", "policy=chunked")).config.trace
+    assert trace.sessions.prefix_tokens / 8596 == pytest.approx(0.59, abs=0.01)
+
+
+# --- families and axes ------------------------------------------------------------------------------------------------
+
+
+def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
+    for family in FAMILIES:
+        assert "policy.routing=least_queued" in family.fixed
+        assert "engine.max_batch=1024" in family.fixed
+        assert {"policy.order=fcfs", "policy.queue=fcfs"} & set(family.fixed)
+
+
+def test_settings_are_told() -> None:
+    assert told(CHUNKED) == "8 × TP 1, 512 tokens"
+    assert short(CHUNKED) == "512"
+    assert short({**CHUNKED, "cluster.tp": 2}) == "512 TP2"
+    assert told(SPLIT) == "P:D 3:2, TP 2 and 1"
+    assert short(SPLIT) == "3:2 TP2,1"
+
+
+def test_the_prompt_axis_scales_prefix_and_rest() -> None:
+    value = axis("prompt", SETTINGS, 1.0).values[3]
+    assert value.label == "2,312"
+    assert value.overrides == (
+        *("trace.input.mean=1800", "trace.input.high=32768"),
+        "trace.sessions.prefix_tokens=512",
+    )
+    assert axis("prompt", SETTINGS, 1.0).values[2].overrides == ()
+
+
+def test_hits_keep_the_length_of_prompts() -> None:
+    for hits, share in zip(axis("hits", SETTINGS, 1.0).values, (0, 0.25, 0.5, 0.75, 0.9), strict=True):
+        words = dict(word.split("=") for word in hits.overrides)
+        mean, prefix = float(words["trace.input.mean"]), int(words["trace.sessions.prefix_tokens"])
+        assert mean + prefix == pytest.approx(1156)
+        assert prefix % 128 == 0
+        assert abs(prefix - share * 1156) <= 64
+
+
+def test_the_other_axes() -> None:
+    assert axis("slo", SETTINGS, 1.0).values[0].overrides == ("slo.ttft_s=0.8",)
+    assert axis("link", SETTINGS, 1.0).values[1].overrides == ("cluster.link_bandwidth_bytes_s=2e+09",)
+    assert axis("load", SETTINGS, 10.0).values[1].overrides == ("objective=goodput", "trace.tile=8", "trace.rate=6")
+    recorded = axis("prompt", {"slo.ttft_s": 1.0}, 1.0)
+    assert not recorded.values
+    assert "recording" in recorded.missing
+
+
+# --- equal tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Anything:
+    """Whatever a space does not rule out can be launched."""
+
+    pool: list[Point]
+
+    def is_feasible(self, point: Point) -> bool:
+        return point.shortfall == 0
+
+
+class Hill:
+    """Stands for the runs of families whose spaces are those of conf/space: worth falls off from one point."""
+
+    def __init__(self, top: dict[str, int]) -> None:
+        self.top = top
+        self.asked: list[tuple[str, ...]] = []
+
+    def space(self, family: Family) -> Space:
+        names = ("cluster.instances", "cluster.tp", "engine.token_budget", "policy.prefill_percent")
+        settings = dict.fromkeys((*names, "engine.max_batch", "policy.order"), 1)
+        settings |= {"engine.token_budget": 2048, "policy.prefill_percent": 50}
+        pools = {f"cluster.{pool}{part}": 1 for pool in ("prefill", "decode") for part in ("", "_tp")}
+        given = ("engine.max_batch", "policy.order", *family.given)
+        return read_space(family.space, {**settings, **pools}, given, {"gpus": "8"})
+
+    def feasible(self, family: Family) -> Anything:
+        return Anything([point for point in self.space(family).points() if point.shortfall == 0])
+
+    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
+        self.asked += [tuple(job) for job in jobs]
+        return [Outcome(tuple(job), Record("", {}, {}, {}, self.worth(job)), None) for job in jobs]
+
+    def worth(self, job: Sequence[str]) -> float:
+        words = dict(word.split("=") for word in job)
+        return 9.0 - sum(abs(math.log2(int(words[name]) / wanted)) for name, wanted in self.top.items())
+
+
+@pytest.mark.parametrize("trials", [1, 7, 12])
+def test_every_family_gets_as_many_trials_none_of_them_twice(trials: int) -> None:
+    for family in FAMILIES:
+        hill = Hill({})
+        found = tuned(hill, family, Task(("slo.ttft_s=1",), value, trials, 3))  # type: ignore[arg-type]
+        assert len(found.trials) == trials
+        assert len(set(hill.asked)) == len(hill.asked) == trials
+        assert all("seed=3" in job and "slo.ttft_s=1" in job for job in hill.asked)
+
+
+def test_a_climb_ends_at_the_top_of_a_hill() -> None:
+    hill = Hill({"engine.token_budget": 512, "cluster.tp": 2})
+    found = tuned(hill, BY_NAME["chunked"], Task((), value, 12, 0))  # type: ignore[arg-type]
+    assert found.best is not None
+    assert (found.best.point.settings["engine.token_budget"], found.best.point.settings["cluster.tp"]) == (512, 2)
+    assert found.points == 28
+
+
+def test_a_space_that_is_smaller_is_tried_whole() -> None:
+    found = tuned(Hill({}), BY_NAME["whole"], Task((), value, 100, 0))  # type: ignore[arg-type]
+    assert len(found.trials) == found.points == 20
+
+
+def test_searches_begin_at_the_best_rate_so_far_and_links_move_those_alone_that_copy() -> None:
+    task = Task(("cluster.link_bandwidth_bytes_s=1e9",), value, 12, 0, 5.0)
+    for family in FAMILIES:
+        hill = Hill({})
+        tuned(hill, family, task)  # type: ignore[arg-type]
+        assert "trace.rate=5" in hill.asked[0]
+        assert "trace.rate=9" in hill.asked[-1]
+        assert (task.overrides[0] in hill.asked[0]) == (family.name == "disaggregated")
+
+
+# --- ranking and flips ------------------------------------------------------------------------------------------------
+
+
+def entrant(name: str, *values: float) -> Entrant:
+    settings = SPLIT if name == "disaggregated" else CHUNKED
+    return Entrant(BY_NAME[name], Point({}, settings, 0.0), values[0], np.array(values))
+
+
+NEAR = ranked([entrant("chunked", 10, 11, 12, 10, 11, 13), entrant("whole", 10.1, 10.8, 12.2, 9.9, 11.2, 12.9)])
+FAR = ranked([entrant("chunked", 10, 11, 12, 10, 11, 13), entrant("disaggregated", 14, 15.5, 16, 14.2, 15, 17.1)])
+
+
+def test_the_best_has_the_highest_mean_and_paired_differences_tell_it_apart() -> None:
+    assert [one.family.name for one in FAR.entrants] == ["disaggregated", "chunked"]
+    assert FAR.is_clear
+    assert FAR.behind[0].mean == pytest.approx(np.mean([4, 4.5, 4, 4.2, 4, 4.1]))
+    assert [one.family.name for one in FAR.as_good] == ["disaggregated"]
+
+
+def test_samples_that_vary_more_than_families_do_leave_them_as_good() -> None:
+    assert not NEAR.is_clear
+    assert {one.family.name for one in NEAR.as_good} == {"chunked", "whole"}
+
+
+def test_a_difference_that_does_not_vary_is_one() -> None:
+    same = ranked([entrant("chunked", 1, 2, 3, 4), entrant("whole", 0, 1, 2, 3)])
+    assert math.isnan(same.behind[0].p)
+    assert same.is_clear
+    assert not ranked([entrant("chunked", 1, 2), entrant("whole", 1, 2)]).is_clear
+
+
+def test_an_answer_flips_where_no_family_is_good_on_both_sides() -> None:
+    chunked = ranked([entrant("chunked", 5, 5.1, 5.2, 5, 5.3, 5), entrant("whole", 1, 1.1, 1.3, 1.2, 1.4, 1.1)])
+    assert is_flip(chunked, FAR)
+    assert not is_flip(chunked, NEAR)
+    assert not is_flip(chunked, None)
+
+
+def test_each_setting_of_the_map_is_ranked_once() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def cell(overrides: tuple[str, ...], compared: int) -> Ranking:
+        asked.append(overrides)
+        return FAR if overrides else NEAR
+
+    base, other = Value("slo", "× 1", ()), Value("slo", "× 2", ("slo.ttft_s=4",))
+    found = lines([Axis("slo", (base, other)), Axis("link", (Value("link", "own ports", ()),))], cell)
+    assert asked == [(), ("slo.ttft_s=4",)]
+    assert [cell.ranking for cell in found[0].cells] == [NEAR, FAR]
+    assert found[1].cells[0].ranking is NEAR
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+SMALL = (
+    *("preset=chat", "timing=affine", "server=none", "trace.requests=30", "gpus=2", "parts=none", "trials=1"),
+    *("replicates=4", "objective.tolerance=0.5", "objective.most_requests=200", "out=out"),
+)
+
+
+def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:3])
+    assert main(SMALL) == 0
+    printed = capsys.readouterr()
+    assert "is best" in printed.out
+    assert printed.err == "results in out\n"
+    first = (here / "out" / "guide.json").read_bytes()
+    found = json.loads(first)
+    assert [len(one["trials"]) for one in found["tuned"]] == [1, 1]
+    assert {len(one["rates"]) for one in found["ranking"]["entrants"]} == {4}
+    assert len(list((here / "results" / "records").iterdir())) == 2 * (1 + 1)
+    assert main(SMALL) == 0
+    assert (here / "out" / "guide.json").read_bytes() == first
+
+
+def test_pictures_and_words_of_all_parts(here: Path) -> None:
+    plan = read_plan(("preset=chat", "seed=3"))
+    knob = Knob(BY_NAME["chunked"], "engine.token_budget", "tokens", tuple(setting(2.0**n) for n in range(8, 13)))
+    split = Knob(BY_NAME["disaggregated"], "prefill_gpus", "GPUs", tuple(setting(float(n)) for n in range(1, 4)))
+    cells = (
+        Cell(Value("slo", "× 1", ()), NEAR),
+        Cell(Value("slo", "× 2", ()), FAR),
+        Cell(Value("slo", "× 3", ()), None),
+    )
+    whole = answering.Answer(
+        plan=plan,
+        settings={**SETTINGS, "model.name": "m", "gpu.name": "g", "slo.tpot_s": 0.05},
+        timing="affine",
+        source="synthetic",
+        tuned=tuple(Tuned(family, 0, (), "") for family in FAMILIES),
+        ranking=FAR,
+        knobs=(knob, split),
+        lines=(Line(Axis("slo", tuple(cell.value for cell in cells)), cells),),
+        hits=((Value("hits", "50 %", ()), split),),
+        fronts=(Front(BY_NAME["chunked"], (Hold(CHUNKED, 100.0, 20.0, 0.4), Hold(CHUNKED, 200.0, 10.0, 0.2))),),
+        front_rate_rps=4.0,
+    )
+    assert {path.name for path in draw(whole, here) if path.suffix == ".png"} == {
+        *("map.png", "knobs.png", "split.png", "limits.png")
+    }
+    assert "disaggregated (P:D 3:2, TP 2 and 1) is best: 1.91 req/s a GPU" in verdict(whole)
+    with results_console().capture():
+        results_console().print(report(whole))
+
+
+def setting(value: float) -> Setting:
+    return Setting(value, f"{value:g}", np.array([1.0, 1.1, 1.2, 1.0]) * (1 + value / 1e4))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give the load once, as preset=NAME (agents, batch"),
+        (("preset=chat", "trace=azure_conv"), "give the load once"),
+        (("preset=nonesuch",), "preset must be one of agents"),
+        (("preset=chat", "policy=ares"), "policy=ares: not understood"),
+        (("preset=chat", "replicates=3"), "replicates=3: fewer than 4"),
+        (("preset=chat", "parts=nonesuch"), "parts must be one of knobs, map, hits, limits"),
+        (("preset=chat", "axes=load,nonesuch"), "axes must be one of load"),
+        (("preset=chat", "trials=0"), "trials must be a whole number"),
+        (("preset=chat", "objective=goodput"), "objective= is the guide's own"),
+        (("preset=chat", "gpus=1", "gpus=2"), "gpus is given twice"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    here: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert not list(here.iterdir())
+
+
+def test_a_load_that_nothing_serves_is_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:2])
+    assert main([*SMALL, "slo.ttft_s=1e-6"]) == 2
+    assert "no architecture sustains any rate within the SLO" in capsys.readouterr().err
+    assert not (here / "out").exists()
+
+
+def test_pictures_of_the_page_are_shown_and_small() -> None:
+    page = (ROOT / "docs" / "guide.md").read_text()
+    for picture in (ROOT / "docs" / "guide").iterdir():
+        assert f"(guide/{picture.name})" in page
+        assert picture.stat().st_size < 100_000
