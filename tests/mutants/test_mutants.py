@@ -13,7 +13,11 @@ from tests.mutants.__main__ import fate, seen_before
 from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
-NASTY = ("a leap goes on past the opening of admission", "a boundary at this very time has passed")
+NASTY = (
+    *("a leap goes on past the opening of admission", "a boundary at this very time has passed"),
+    *("swap-in ignores the watermark", "a migration outlives the preemption of its request"),
+    *("a rank crosses a step late", "blocks of a leap are booked at its end"),
+)
 
 
 def test_there_are_enough_and_each_has_a_name() -> None:
