@@ -175,12 +175,13 @@ def end_leap_early(s: State, i: int) -> None:
 @inner
 def reserve(s: State, i: int, blocks: int) -> None:
     """Take available blocks for KV that comes from elsewhere; a leap that counted on them ends earlier."""
-    step = s.step[i]
+    inst, step = s.instances[i], s.step[i]
+    evictable = inst.evictable_blocks
     allocate(s, i, blocks)
-    inst = s.instances[i]
     if inst.busy and step.steps > 1:
         ungrown = step.steps - step.grown
-        if growth(s, i, inst.decode_steps - step.done + step.grown, ungrown) > available(s, i):
+        is_tight = growth(s, i, inst.decode_steps - step.done + step.grown, ungrown) > _room_of_leap(s, i)
+        if is_tight or (_waits_for_chunk(s, i) and inst.evictable_blocks < evictable):
             end_leap_early(s, i)
 
 
@@ -193,7 +194,7 @@ def steps_until_decision(s: State, i: int) -> int:
         steps = min(steps, inst.admission_opens - inst.decode_steps)
     if unlikely(inst.ranks > 0) and inst.waiting_root >= 0:
         steps = min(steps, steps_of_choice(s, i))
-    room = available(s, i)
+    room = _room_of_leap(s, i)
     if ((steps - 1) // s.options.block_tokens + 1) * step.decodes > room:
         low, high = 1, steps  # the first step's blocks have been taken
         while low < high:
@@ -204,6 +205,21 @@ def steps_until_decision(s: State, i: int) -> int:
                 high = middle - 1
         steps = low
     return steps
+
+
+@inner
+def _room_of_leap(s: State, i: int) -> int:
+    """Blocks that i's decodes may take without a decision.
+
+    Where a prompt waits for room for its first chunk alone, to take a cached block is one: if it was of that prompt's
+    prefix, the others of this prefix, which could not be taken for the prompt itself, are room for it now.
+    """
+    return s.instances[i].free_blocks if unlikely(_waits_for_chunk(s, i)) else available(s, i)
+
+
+@inner
+def _waits_for_chunk(s: State, i: int) -> bool:
+    return s.options.room_for_chunk and s.instances[i].waiting_root >= 0
 
 
 @inner

@@ -22,6 +22,7 @@ FOUND = [  # among a hundred thousand
     *(("ranked", seed) for seed in (511023, 511070, 511730, 512830)),  # the rank of least KV changes within a leap
     ("sharing", 1000559),  # a store that instances share gains the prefix of a prompt that waits where it does not fit
     *(("fetching", seed) for seed in (1000528, 1001050)),  # the same at a boundary, and a hook looks at this time
+    ("sharing", 10348),  # decodes evict a block of a prompt that waits for room for its first chunk, which then has it
     ("moving", 500122),  # KV comes to an instance whose running leap has evicted blocks of the same names
 ]
 _BLOCK = 25  # runs of one test, so that processes share them out
