@@ -914,12 +914,6 @@ MUTANTS = (
     ),
     # --- what came of a second look for bugs that these runs would not see ---
     Mutant(
-        "the last to schedule at a time stands for all that have",
-        "events.py",
-        "    sim.scheduled = max(sim.scheduled, i)\n",
-        "    sim.scheduled = i\n",
-    ),
-    Mutant(
         "a plan outlives the change of role that it came with",
         "mechanisms/roles.py",
         "    inst.next_mode = action.mode\n"
@@ -982,12 +976,6 @@ MUTANTS = (
         "prefill.py",
         "inst.closed = s.options.reserves and inst.reserve_blocks == 0",
         "inst.closed = s.options.reserves",
-    ),
-    Mutant(
-        "who waits for the size of its chunk does not hear that a store has gained a prefix",
-        "events.py",
-        "(s.options.unchunked or s.instances[i].chunk_stages > 0)",
-        "s.options.unchunked",
     ),
     Mutant(
         "KV that comes at a boundary finds the growth of a leap counted from a step too late",
