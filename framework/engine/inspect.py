@@ -205,10 +205,19 @@ def _residents(
                 ids[count], positions[count], stays[count] = r, j if target < 0 else position[target], target < 0
                 count += 1
     decoding = count
-    for k in range(s.sim.heap_size):  # copies under way; those of prefixes have no destination
+    for i in range(s.options.instances):
+        if position[i] >= 0:
+            continue
+        for slot in range(s.instances[i].running):  # they migrate from an instance that was not asked about
+            r = s.lists[s.instances[i].running_at + slot]
+            target = s.requests[r].destination
+            if target >= 0 and position[target] >= 0:
+                ids[count] = r
+                count += 1
+    for k in range(s.sim.heap_size):  # copies of those that do not decode; copies of prefixes have no destination
         r = s.lists[s.options.heap_at + k]
         q = s.requests[r]
-        if q.destination >= 0 and q.state != DECODING and position[q.destination] >= 0:
+        if q.destination >= 0 and q.state != DECODING and q.state != PAUSED and position[q.destination] >= 0:
             ids[count] = r
             count += 1
     for i in instances:  # those that wait for room there

@@ -14,7 +14,7 @@ from tests.helpers.differences import differences, run_engine, run_reference
 from tests.helpers.families import FAMILIES
 from tests.helpers.kept_counts import KeptCounts
 
-QUICK = dict.fromkeys(FAMILIES, 50) | {"unequal": 25, "many": 25}  # the slowest
+QUICK = dict.fromkeys(FAMILIES, 50) | {"unequal": 25, "many": 25, "scattered": 25}  # the slowest
 QUICK |= {"scenarios": 250, "crowded": 75, "severed": 75, "sharing": 75, "shared": 75}
 FOUND = [  # among a hundred thousand
     *(("clocked", seed) for seed in (200248, 201470, 202939)),

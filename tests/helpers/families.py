@@ -16,7 +16,17 @@ from tests.helpers.broad_families import (
     sharing,
     staged,
 )
-from tests.helpers.rare_families import clocked, many, migrating, ranked, rationed, streams, trickling, unequal
+from tests.helpers.rare_families import (
+    clocked,
+    many,
+    migrating,
+    ranked,
+    rationed,
+    scattered,
+    streams,
+    trickling,
+    unequal,
+)
 from tests.helpers.reserve_families import reserving
 from tests.helpers.returning_family import returning
 from tests.helpers.scenarios import Scenario, scenarios
@@ -25,4 +35,4 @@ Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
-FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_RARE, reserving)}}
+FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_RARE, reserving, scattered)}}

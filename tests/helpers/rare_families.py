@@ -164,6 +164,12 @@ def many(draw: Draw) -> Scenario:
     return replace(scenario, workload=workload, engine=engine, cluster=cluster, rules=rules, load=Open())
 
 
+def scattered(draw: Draw) -> Scenario:
+    """As many instances, where prompts are split, most often to go on where they are or where nothing waits."""
+    scenario = many(draw)
+    return replace(scenario, rules=replace(scenario.rules, split_at=draw.one(["prompt", "both"])))
+
+
 def ranked(draw: Draw) -> Scenario:
     """Data-parallel ranks with unlike requests, which decode for long without a decision between."""
     scenario, ranks = scenarios(draw), draw.one([2, 4])

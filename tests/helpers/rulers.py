@@ -106,6 +106,9 @@ class Note:
     seen: tuple[Any, ...]
 
 
+Residents = list[tuple[int, int, bool]]  # request, position of where it is or is going, whether it stays
+
+
 @dataclass
 class Ruler:
     """Decides by `rules`, and notes all that it was asked."""
@@ -177,9 +180,9 @@ class Ruler:
             return prompt + draw % 16
         return draw % (2 * prompt + 8)
 
-    def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
+    def on_tick(self, look: Look, residents: Residents) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
-        self.note("on_tick", 0, look)
+        self.note("on_tick", 0, look, residents)
         actions: list[tuple[Any, ...]] = []
         decoding = sorted(id for there in look.decoding for id, _, _ in there)
         for k in range(self.rules.moves):
@@ -257,6 +260,17 @@ def instance_columns(i: Instance) -> tuple[int, ...]:
     )
 
 
+def residents_in_simulation(s: Simulation) -> Residents:
+    """Who decodes where new decodes may come, and who is on the way there."""
+    position = {i.id: k for k, i in enumerate([i for i in s.instances if i.role & DECODE])}
+    targets = {r.id: r.migration.target if r.migration else r.destination for r in s.present.values()}
+    bound = {id: i.id for id, i in targets.items() if i is not None}
+    decoding = [(r.id, bound.get(r.id, i.id)) for i in s.instances if i.id in position for r in i.running]
+    here = [(id, position[at], id not in bound) for id, at in decoding if at in position]
+    known = {id for id, _ in decoding}
+    return here + [(id, position[to], False) for id, to in sorted(bound.items()) if to in position and id not in known]
+
+
 def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
     """Tokens of r's prompt in the cache of each instance, one token at least left to compute."""
     if not s.hash_tokens:
@@ -331,7 +345,7 @@ class RuledHooks(Hooks):
         return self.ruler.split_at(look_at_simulation(s), r.id, r.input_tokens)
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_tick(look_at_simulation(s))
+        return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s))
 
 
 # the compiled engine
@@ -401,7 +415,8 @@ def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
 
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
-    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster)):
+    residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
+    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster), residents):
         if kind == "role":
             yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
         else:

@@ -912,4 +912,99 @@ MUTANTS = (
         "        s.sim.queue_number += 1\n        q.queue_number = s.sim.queue_number\n",
         "        pass\n",
     ),
+    # --- what came of a second look for bugs that these runs would not see ---
+    Mutant(
+        "a plan outlives the change of role that it came with",
+        "mechanisms/roles.py",
+        "    inst.next_mode = action.mode\n"
+        "    inst.next_budget = action.value\n"
+        "    inst.next_percent = action.percent\n",
+        "    if action.value > 0:\n"
+        "        inst.next_mode, inst.next_budget = action.mode, action.value\n"
+        "        inst.next_percent = action.percent\n",
+    ),
+    Mutant(
+        "late room that transfers take at once is not late",
+        "step_end.py",
+        "    if unlikely(s.options.asynchronous):\n"
+        "        note_late(s, i, free_blocks, taken_seats)\n"
+        "    if inst.frees_memory:\n"
+        "        start_transfers(s, i)\n",
+        "    if inst.frees_memory:\n"
+        "        start_transfers(s, i)\n"
+        "    if unlikely(s.options.asynchronous):\n"
+        "        note_late(s, i, free_blocks, taken_seats)\n",
+    ),
+    Mutant(
+        "of KV that comes a token at least is copied",
+        "mechanisms/prefix_transfer.py",
+        "kv // (s.options.hash_blocks * s.options.block_tokens))",
+        "(kv - 1) // (s.options.hash_blocks * s.options.block_tokens))",
+    ),
+    Mutant(
+        "the last layer is sent at the bandwidth of its source",
+        "transfers.py",
+        "last_layer_bytes / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)",
+        "last_layer_bytes / s.instances[q.instance].bandwidth_bytes_s",
+    ),
+    Mutant(
+        "decodes that wait are drafted for",
+        "duration.py",
+        "draft_s(s, i, decodes, step.context - decodes * (1 + step.depth))",
+        "draft_s(s, i, decodes, inst.decode_kv)",
+    ),
+    Mutant(
+        "of ranks that are as full the lowest number is taken",
+        "mechanisms/data_parallel.py",
+        "0 if lead % closing == 0 and _wins_tie(s, i, k, best) else 1",
+        "0 if lead % closing == 0 and k < best else 1",
+    ),
+    Mutant(
+        "swap-in keeps the watermark of an instance that idles",
+        "preemption.py",
+        _ROOM,
+        "available(s, i) - blocks < inst.watermark",
+    ),
+    Mutant(
+        "a prompt that goes on where it was split does not tell the tree of loads",
+        "step_end.py",
+        "        inst.queued_tokens += q.prefill_until - q.prefilled\n        load_changed(s, i)\n",
+        "        inst.queued_tokens += q.prefill_until - q.prefilled\n",
+    ),
+    Mutant(
+        "an instance that does not page closes admission",
+        "prefill.py",
+        "inst.closed = s.options.reserves and inst.reserve_blocks == 0",
+        "inst.closed = s.options.reserves",
+    ),
+    Mutant(
+        "KV that comes at a boundary finds the growth of a leap counted from a step too late",
+        "leap.py",
+        "growth(s, i, inst.decode_steps - step.done + step.grown, ungrown)",
+        "growth(s, i, inst.decode_steps + 1, ungrown)",
+    ),
+    Mutant(
+        "a micro-batch samples a token of a split prompt",
+        "mechanisms/pipeline_parallel.py",
+        "if q.prefilled + chunk == q.prefill_until and q.prefill_until != q.split:",
+        "if q.prefilled + chunk == q.prefill_until:",
+    ),
+    Mutant(
+        "a start that is given up leaves its instance on",
+        "mechanisms/roles.py",
+        "    elif _is_off(s, i):  # it was being started\n        inst.off_since_s = sim.now_s\n",
+        "",
+    ),
+    Mutant(
+        "a decode that waits and migrates is on its way twice",
+        "inspect.py",
+        "q.state != DECODING and q.state != PAUSED and position",
+        "q.state != DECODING and position",
+    ),
+    Mutant(
+        "a decode that migrates from an instance that leaves its role is not on its way",
+        "inspect.py",
+        "        if position[i] >= 0:\n            continue\n",
+        "        continue\n",
+    ),
 )
