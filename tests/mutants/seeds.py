@@ -193,8 +193,14 @@ MUTANTS = (
     Mutant(
         "KV that comes does not end a leap",
         "leap.py",
-        "> available(s, i):\n            end_leap_early(s, i)",
-        "> available(s, i) + 1000:\n            end_leap_early(s, i)",
+        "ungrown) > _room_of_leap(s, i)\n",
+        "ungrown) > _room_of_leap(s, i) + 1000\n",
+    ),
+    Mutant(
+        "decodes that evict do not let who waits for a chunk look again",
+        "leap.py",
+        "if unlikely(_waits_for_chunk(s, i)) else available(s, i)",
+        "if False else available(s, i)",
     ),
     Mutant(
         "steps of a leap last all the same",
