@@ -108,9 +108,10 @@ def bound(
     """The bound for a cluster as the policy lays it out. Raises InputError where the model does not fit it.
 
     It holds for every policy that leaves token budgets and batching as they are configured; for one that plans steps
-    itself (`Policy.batching`, `SetTokenBudget`) give `any_plan(cluster)`, for one that changes roles
-    `any_role(cluster)`, for one that shares GPUs `any_stream` of that. `Bound.duration_s` is the time from the first
-    arrival to the last, or, where arrivals depend on the run (sessions, closed loads), the least time to serve all.
+    itself (`Policy.batching`, `SetTokenBudget`) or cuts prompts (`Policy.split_at`) give `any_plan(cluster)`, for one
+    that changes roles `any_role(cluster)`, for one that shares GPUs `any_stream` of that. `Bound.duration_s` is the
+    time from the first arrival to the last, or, where arrivals depend on the run (sessions, closed loads), the least
+    time to serve all.
     """
     workload = within_context(workload, model.max_context)
     setting = Setting(workload, streams_apart(cluster, engine), model, timing, engine, slo, load)

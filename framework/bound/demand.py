@@ -6,7 +6,7 @@ How many requests can have their first token in time: prefill work in windows fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,21 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
 
     Of requests that a cache may serve, each block of a prompt is charged to all that hold it.
     """
+    columns, uses = _columns(setting, pools, needs), _uses(setting, pools, needs)
+    columns["uses"] = np.stack([use.each for use in uses])
+    for name, column in columns.items():  # one by one: of millions of requests each is large
+        columns[name] = column[..., chosen]
+    return Demand(
+        **columns,
+        pace_s=_pace_s(setting, needs, chosen),
+        recomputes=setting.recomputes,
+        rates=np.array([use.rate for use in uses]),
+        lasting=np.array([use.lasting for use in uses]),
+    )
+
+
+def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str, NDArray[Any]]:
+    """Those of `Demand` by name, of all requests."""
     workload, prefixes = setting.workload, needs.prefixes
     prompts, later = workload.input_tokens, setting.decode_steps
     tokens, none = prompts.astype(np.float64), np.zeros_like(prompts)
@@ -31,7 +46,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     if setting.caches:
         tokens = prefixes.charged(lambda upto: upto.astype(np.float64), prompts)
         known = prefixes.block_tokens * (prompts // prefixes.block_tokens)
-    extra_s, again_s = np.full((2, len(pools), len(prompts)), np.inf)
+    extra_s, again_s = (np.full((len(pools), len(prompts)), np.inf) for _ in range(2))
     alone = np.zeros(extra_s.shape, bool)
     for k, pool in enumerate(pools):
         if pool.attention is None or pool.steps.chunks is None:
@@ -47,24 +62,16 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
             extra_s[k] = np.where(pool.holds, seen * spent_s + pool.row.per_sampled_s, np.inf)
         anew_s = pool.attention.upto_s(prompts + 1) - pool.attention.upto_s(known)
         again_s[k] = np.where(pool.holds, seen * anew_s + pool.row.per_sampled_s, np.inf)
-    uses = _uses(setting, pools, needs)
-    demand = Demand(
-        tokens=tokens,
-        decodes=later.astype(np.float64),
-        context=later * prompts + 0.5 * later * (later + 1),
-        first_context=(prompts + 1).astype(np.float64),
-        pace_s=_pace_s(setting, needs, chosen),
-        extra_s=extra_s,
-        alone=alone,
-        computed=prompts.astype(np.float64),
-        recomputes=setting.recomputes,
-        known=known.astype(np.float64),
-        again_s=again_s,
-        uses=np.stack([use.each for use in uses]),
-        rates=np.array([use.rate for use in uses]),
-        lasting=np.array([use.lasting for use in uses]),
-    )
-    return demand.of(chosen)
+    return {
+        "tokens": tokens,
+        "decodes": later.astype(np.float64),
+        "context": later * prompts + 0.5 * later * (later + 1),
+        "extra_s": extra_s,
+        "alone": alone,
+        "computed": prompts.astype(np.float64),
+        "known": known.astype(np.float64),
+        "again_s": again_s,
+    }
 
 
 def use_names(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[str]:
@@ -100,12 +107,13 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
 
 
 def _pace_s(setting: Setting, needs: Needs, chosen: Flags) -> Floats | None:
-    """The most time that requests may spend in decode steps, (N,); None where one of those chosen may spend any."""
+    """The most time that the chosen requests may spend in decode steps; None where one of them may spend any."""
     later = setting.workload.output_tokens - 1
     spent_s = np.where(later > 0, setting.limits_s("tpot_s"), 0.0) * later - needs.transfer_s
     if setting.engine.first_token == "decode":  # the first of them may come before token 1 is stamped
         spent_s += np.where(later > 0, setting.limits_s("ttft_s"), 0.0) + needs.transfer_s
-    return spent_s if np.all(np.isfinite(spent_s[chosen])) else None
+    spent_s = spent_s[chosen]
+    return spent_s if np.all(np.isfinite(spent_s)) else None
 
 
 def most_started(setting: Setting, pools: Sequence[Pool], needs: Needs) -> int:

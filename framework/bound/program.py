@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,6 @@ class Demand:
     tokens: Floats
     decodes: Floats
     context: Floats
-    first_context: Floats
     pace_s: Floats | None
     extra_s: Floats
     alone: Flags
@@ -49,14 +47,9 @@ class Demand:
     rates: Floats
     lasting: Flags
 
-    def of(self, chosen: Flags) -> Demand:
-        """Of some of the requests alone."""
-        columns: dict[str, Any] = {
-            name: column[..., chosen]
-            for name, column in vars(self).items()
-            if isinstance(column, np.ndarray) and name not in ("rates", "lasting")
-        }
-        return replace(self, **columns)
+    @property
+    def first_context(self) -> Floats:
+        return self.computed + 1.0
 
 
 @dataclass(frozen=True)
@@ -161,18 +154,23 @@ class Program:
         `again`: not of requests but of one token each that comes from another prefill instead of a decode.
         """
         demand, columns, class_of = self._demand, [], []
-        reads = demand.context / np.maximum(demand.decodes, 1.0)
+        needed = demand.tokens
+        if again:
+            reads = demand.context / np.maximum(demand.decodes, 1.0)
+            needed = reads - demand.known
         for k, pool in enumerate(self._pools):
             if pool.chunks is None:
                 continue
             own_s = demand.again_s[k] if again else demand.extra_s[k]
             there = np.isfinite(own_s)
+            tokens, extra_s = needed, np.where(there, own_s, 0.0)
             own = demand.alone[k] & (not pool.mixes)  # else steps that decode ride along with would be missed
-            tokens = np.where(own, 0.0, reads - demand.known if again else demand.tokens)
-            extra_s = np.where(there, own_s, 0.0)
+            if own.any():
+                tokens = np.where(own, 0.0, needed)
+                extra_s[own] += pool.chunks.step_s(demand.computed[own])
             column = np.zeros((len(self._time), len(self._sizes)))
             column[_AGAIN if pool.again_only else _TOKENS] = self._means(tokens)
-            column[_POOLS + k] = self._means(extra_s + np.where(own, pool.chunks.step_s(demand.computed), 0.0))
+            column[_POOLS + k] = self._means(extra_s)
             if again:
                 column[_DECODES], column[_CONTEXT] = -1.0, -self._means(reads)
             else:
@@ -191,12 +189,19 @@ class Program:
 
 def _classes(demand: Demand) -> Integers:
     """A number for requests of like prompts and outputs that can go to the same pools; all numbers are used."""
-    parts = []
+    numbers = np.zeros(len(demand.computed), np.int64)
     for values, count in ((demand.computed, _PROMPT_CLASSES), (demand.decodes, _OUTPUT_CLASSES)):
         edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
-        parts.append(np.searchsorted(edges, values, side="left"))
-    where = 2 ** np.arange(len(demand.again_s)) @ np.isfinite(demand.again_s)
-    return np.asarray(np.unique(np.stack([*parts, where]), axis=1, return_inverse=True)[1].ravel(), np.int64)
+        numbers = count * numbers + np.searchsorted(edges, values, side="left")
+    for there in np.isfinite(demand.again_s)[::-1]:  # numbered anew each time: there may be a hundred pools
+        numbers = _ranks(2 * numbers + there)
+    return _ranks(numbers)
+
+
+def _ranks(numbers: Integers) -> Integers:
+    """Each of these small numbers by its rank among those there are."""
+    there = np.bincount(numbers) > 0
+    return (np.cumsum(there) - 1)[numbers]
 
 
 def _guesses(demand: Demand, pools: Sequence[PoolSteps]) -> list[Prices]:

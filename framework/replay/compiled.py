@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from framework.metrics.token_gaps import GapReducer
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
+from framework.replay.pages import give_back
 from framework.result import OUTCOME, Gaps
 from framework.workload import Workload
 
@@ -29,6 +32,7 @@ _ENDS = np.zeros(128, np.int8)  # by the engine's states, those of results
 _ENDS[[FINISHED, REJECTED, FAILED]] = 1, 2, 3
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
+_LARGE_BYTES = 1 << 28  # of all requests, from which on their memory is given back as their outcomes are taken
 
 
 class CompiledEngine:
@@ -40,11 +44,13 @@ class CompiledEngine:
             workload, setting.cluster, setting.model, setting.timing, setting.engine, setting.load, setting.seed
         )
         self.inspection = MemoryInspection(self._memory)
-        full = setting.engine.log == "full"
-        self._log: _FullLog | _ReducedLog = _FullLog() if full else _ReducedLog(workload, len(self._memory.instances))
+        instances = len(self._memory.instances)
+        reduced = setting.engine.log == "reduced"
+        self._new_log: Callable[[], _FullLog | _ReducedLog]
+        self._new_log = partial(_ReducedLog, workload, instances) if reduced else _FullLog
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
-        """Run the loop to the end, emptying the engine's log whenever it is full."""
+        """Run the loop to the end, emptying the engine's log whenever it is full. The inspection tells nothing then."""
         memory = self._memory
         binding = Binding(policy, cluster, memory)
         begin_s = perf_counter()
@@ -69,16 +75,16 @@ class CompiledEngine:
         )
 
     def _replayed(self, binding: Binding, progress: Progress) -> _Log:
-        memory = binding.memory
+        memory, log = binding.memory, self._new_log()
         sim, total = memory.sim, len(memory.requests)
         while True:
             status = run(memory, binding.view, binding.params, binding.numbers, _EVENTS_BETWEEN_REPORTS)
             rows = memory.step_log[: sim["step_rows"][0]], memory.token_log[: sim["token_rows"][0]]
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
-                return self._log.finish(*rows)
+                return log.finish(*rows)
             if status == LOG_FULL:
-                self._log.add(*rows, self.inspection.oldest_open_step())
+                log.add(*rows, self.inspection.oldest_open_step())
                 sim["step_rows"] = sim["token_rows"] = 0
             elif status != YIELDED:
                 raise binding.error()
@@ -141,6 +147,8 @@ def _outcomes(memory: Memory) -> NDArray[np.void]:
     for first in range(0, len(requests), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         _fill(outcomes[part], requests[part])
+        if requests.nbytes > _LARGE_BYTES:
+            give_back(requests[part])
     outcomes["arrival_s"] -= memory.options["request_s"]  # the client's clock
     return outcomes
 

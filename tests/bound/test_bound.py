@@ -56,7 +56,7 @@ NEAR = 1 + 1e-6
 def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
     """Run it; under SLOs that lie on what it reached, no bound may be lower than what it reached."""
     result, _ = run_engine(scenario)
-    plans = bool(scenario.rules.batching) or scenario.rules.budgets
+    plans = bool(scenario.rules.batching) or scenario.rules.budgets or bool(scenario.rules.split_at)
     cluster = any_plan(scenario.cluster) if plans else scenario.cluster
     if scenario.rules.roles:
         cluster = any_role(scenario.cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -36,7 +37,9 @@ def launch(shared: Shared, n_jobs: int, job_overrides: Sequence[Overrides], firs
     workers = effective_n_jobs(n_jobs)
     log.info(f"{len(job_overrides):,} runs, {workers} at a time, in {directory}")
     jobs = dict(enumerate(job_overrides, first))
-    with progress_bar("runs") as report:
+    with progress_bar("runs") as report, warnings.catch_warnings():
+        # Before loky ends a worker it asks the system for the worker's children, and not every system answers.
+        warnings.filterwarnings("ignore", "Failed to kill subprocesses")
         pool = _Pool(shared.pack(), jobs, workers, report)
         for number in pool.run_all():
             pool.returned[number] = shared.failed(number, jobs[number], _KILLED)
