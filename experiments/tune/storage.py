@@ -96,6 +96,7 @@ class Presence:
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> Presence:
+        self._study.set_user_attr(_ALIVE + self.owner, 0)
         self._thread.start()
         return self
 
@@ -108,13 +109,18 @@ class Presence:
     def is_running(self, trial: optuna.trial.FrozenTrial) -> bool:
         """Whether a trial that has begun and not ended is in somebody's hands."""
         owner = trial.user_attrs.get(OWNER)
-        if owner is None:
-            begun = trial.datetime_start
-            return begun is None or time.time() - begun.timestamp() < _UNOWNED_S
-        host, pid, started = str(owner).rsplit(":", 2)
+        if owner is not None:
+            return self._is_there(str(owner))
+        if trial.datetime_start is not None and time.time() - trial.datetime_start.timestamp() > _UNOWNED_S:
+            return False
+        said = [key.removeprefix(_ALIVE) for key in self._study.user_attrs if key.startswith(_ALIVE)]
+        return any(self._is_there(other) for other in said if other != self.owner)
+
+    def _is_there(self, owner: str) -> bool:
+        host, pid, started = owner.rsplit(":", 2)
         if host == socket.gethostname():
             return _started(int(pid)) == started
-        return self._is_heard(str(owner))
+        return self._is_heard(owner)
 
     def _is_heard(self, owner: str) -> bool:
         said = self._study.user_attrs.get(_ALIVE + owner)

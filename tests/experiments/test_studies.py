@@ -368,6 +368,14 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(name: str) -> None:
     assert complete(after) == complete(trials_of(f"{name}-whole"))
 
 
+def test_a_trial_that_was_begun_by_a_process_that_died_at_once_changes_nothing(name: str, tune: Tune) -> None:
+    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
+    optuna.load_study(study_name=name, storage=open_storage(f"studies/{name}.journal")).ask()  # it said nothing more
+    succeeded(tune(*SEARCH, "trials=6", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=6", f"name={name}-whole"))
+    assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
+
+
 @pytest.mark.slow
 def test_the_lock_of_a_dead_process_blocks_nobody_for_good(name: str) -> None:
     succeeded(finish(start(*SEARCH, "trials=2", f"name={name}")))
