@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -48,24 +49,30 @@ def sweep(runs: int) -> tuple[str, ...]:
     return ("-m", *SETTINGS, f"seed=range({runs})")
 
 
+class Whole(NamedTuple):
+    """A sweep that was left alone."""
+
+    directory: Path
+    finished: Finished
+    records: set[str]  # names of files, which the store puts together when it is read
+
+
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, Finished]]:
-    """A sweep of so many runs, left alone: its directory, and how it ended."""
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Whole]:
+    """Such a sweep of so many runs."""
 
     @functools.cache
-    def made(runs: int) -> tuple[Path, Finished]:
+    def made(runs: int) -> Whole:
         directory = tmp_path_factory.mktemp("whole")
         finished = run(directory, *sweep(runs))
         assert finished.returncode == 0, finished.stderr
-        return directory, finished
+        return Whole(directory, finished, {path.name for path in _loose(directory)})
 
     return made
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_sweep_outlives_its_processes(
-    launcher: str, tmp_path: Path, expected: Callable[[int], tuple[Path, Finished]]
-) -> None:
+def test_a_sweep_outlives_its_processes(launcher: str, tmp_path: Path, expected: Callable[[int], Whole]) -> None:
     if launcher == "ray":
         pytest.importorskip("ray", reason="Ray is not installed")
     runs, rng = RUNS[launcher], random.Random(launcher)
@@ -87,7 +94,7 @@ def test_a_sweep_outlives_its_processes(
     assert process.wait(timeout=1800) == 0
     assert "Traceback" not in (tmp_path / "said.txt").read_text()
     assert seen.items() <= _written(tmp_path).items()
-    _is_what_it_always_is(tmp_path, *expected(runs))
+    _is_what_it_always_is(tmp_path, expected(runs))
     _leaves_nothing_behind(tmp_path)
 
 
@@ -123,13 +130,13 @@ def _kill_one(process: subprocess.Popen[str], rng: random.Random) -> bool:
     return bool(workers)
 
 
-def _is_what_it_always_is(directory: Path, other: Path, whole: Finished) -> None:
+def _is_what_it_always_is(directory: Path, whole: Whole) -> None:
     """Every record, every file of a run, and the table at the end, to the byte."""
-    assert {path.name for path in _loose(directory)} == {path.name for path in _loose(other)}
-    kept, all_of_it = Store(directory / "results").read(), Store(other / "results").read()
+    assert {path.name for path in _loose(directory)} == whole.records
+    kept, all_of_it = Store(directory / "results").read(), Store(whole.directory / "results").read()
     assert [json.dumps(asdict(record)) for record in kept] == [json.dumps(asdict(record)) for record in all_of_it]
     assert sorted(record.config["seed"] for record in kept) == list(range(len(all_of_it)))
-    contents = {_seed(path): _files(path) for path in runs_below(other / "multirun")}
+    contents = {_seed(path): _files(path) for path in runs_below(whole.directory / "multirun")}
     ends = list[int]()
     for path in runs_below(directory / "multirun"):
         own, seed = _files(path), _seed(path)
@@ -137,7 +144,7 @@ def _is_what_it_always_is(directory: Path, other: Path, whole: Finished) -> None
         if len(own) > 1:  # of a run that a later sweep found in the store there is the summary alone
             ends.append(seed)
     assert set(ends) == set(contents)
-    assert (directory / "table.txt").read_text().endswith(whole.stdout)  # Ray says things of its own before
+    assert (directory / "table.txt").read_text().endswith(whole.finished.stdout)  # Ray says things of its own before
 
 
 def _seed(run_directory: Path) -> int:
