@@ -137,10 +137,12 @@ def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np
     tables = StepTables(s.timing_rows, s.timing_data)
     tokens = min(inst.token_budget, inst.queued_tokens)
     prefill_s, attention_s, read = 0.0, 0.0, 0
+    r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+    if r < 0:
+        r = inst.inbox_head
+    if r < 0:  # what lacks prefill is on its way here, with the KV of the tokens before it
+        tokens = 0
     if tokens > 0:
-        r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
-        if r < 0:
-            r = inst.inbox_head
         q = s.requests[r]
         chunk = min(tokens, q.prefill_until - q.prefilled)
         read = q.prefilled + tokens
@@ -151,7 +153,7 @@ def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np
     decode_step = 0.0
     if inst.running > 0:
         decode_step = decode_step_s(s, i, choose_depth(s, i))
-        if tokens > 0:
+        if prefill_s > 0.0:
             context = inst.decode_kv + inst.running
             decode_step += contention_beside_s(s, i, context, attention_s / prefill_s, read)
     prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)

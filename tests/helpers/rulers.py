@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
+from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.engine.reference.state import FINISHED, Instance, Request
 from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
@@ -109,6 +110,20 @@ class Note:
 Residents = list[tuple[int, int, bool]]  # request, position of where it is or is going, whether it stays
 
 
+@dataclass(frozen=True)
+class Times:
+    """What a policy may ask for at a tick: seconds of each instance's next decode step and of the next step of each of
+    its streams, by some shares of its SMs, and which of those that decode are being migrated.
+    """
+
+    step_s: list[float]
+    streams_s: list[list[list[float]]]
+    migrating: list[bool]
+
+
+_SHARES = (4, 36, 75, 100)  # percent of the SMs
+
+
 @dataclass
 class Ruler:
     """Decides by `rules`, and notes all that it was asked."""
@@ -126,8 +141,11 @@ class Ruler:
             return mix(self.rules.seed, 1, request) % 8 > 0
         return min(look.columns["queued_tokens"]) < 96
 
-    def route_prefill(self, look: Look, request: int, generated: int, cached: list[int]) -> int:
-        self.note("route_prefill", request, look, generated, cached)
+    def route_prefill(
+        self, look: Look, request: int, generated: int, cached: list[int], prefill_s: list[list[float]]
+    ) -> int:
+        """`prefill_s`: of each instance, in one piece and in chunks of CHUNK."""
+        self.note("route_prefill", request, look, generated, cached, prefill_s)
         return self.pick(self.rules.route_prefill, "prefill", 2, look, request, generated, cached)
 
     def fetch_prefix(self, look: Look, request: int, cached: list[int]) -> int:
@@ -180,9 +198,9 @@ class Ruler:
             return prompt + draw % 16
         return draw % (2 * prompt + 8)
 
-    def on_tick(self, look: Look, residents: Residents) -> list[tuple[Any, ...]]:
+    def on_tick(self, look: Look, residents: Residents, times: Times) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
-        self.note("on_tick", 0, look, residents)
+        self.note("on_tick", 0, look, residents, times.step_s, times.streams_s, times.migrating)
         actions: list[tuple[Any, ...]] = []
         decoding = sorted(id for there in look.decoding for id, _, _ in there)
         for k in range(self.rules.moves):
@@ -203,6 +221,7 @@ class Ruler:
 
 
 STRIDE = 4
+CHUNK = 7
 
 
 def expected_tokens(rules: Rules, request: int, generated: int, ended_tokens: int) -> float:
@@ -283,6 +302,28 @@ def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
     return [s.hash_tokens * min(run, (r.input_tokens - 1) // s.hash_tokens) for run in runs]
 
 
+def times_in_simulation(s: Simulation) -> Times:
+    seen, ids = _inspected(s), range(len(s.instances))
+    return Times(
+        seen.step_times_s(np.arange(len(s.instances))).tolist(),
+        [[stream[list(_SHARES)].tolist() for stream in seen.stream_times_s(i)] for i in ids],
+        [r.migration is not None for i in s.instances for r in i.running],
+    )
+
+
+def prefills_in_simulation(s: Simulation, r: Request) -> list[list[float]]:
+    """In one piece and in chunks, behind what each instance has cached."""
+    ids, cached = np.arange(len(s.instances)), np.array(cached_in_simulation(s, r))
+    return [_inspected(s).prefill_times_s(ids, r.id, cached, most).tolist() for most in (10**9, CHUNK)]
+
+
+def _inspected(s: Simulation) -> PlainInspection:
+    """The reference's second statement of these times."""
+    seen = PlainInspection.__new__(PlainInspection)  # all but the times are columns, which a look does without
+    seen._s = s
+    return seen
+
+
 class RuledHooks(Hooks):
     """The ruler for the reference engine, with the framework's default routing where it rules nothing."""
 
@@ -305,7 +346,8 @@ class RuledHooks(Hooks):
             return self.compiled.route(s, self.ruler.rules.route_prefill, "prefill")
         look = look_at_simulation(s)
         if "route_prefill" in self.overrides:
-            return self.ruler.route_prefill(look, r.id, r.emitted, cached_in_simulation(s, r))
+            prefill_s = prefills_in_simulation(s, r)
+            return self.ruler.route_prefill(look, r.id, r.emitted, cached_in_simulation(s, r), prefill_s)
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
@@ -345,7 +387,7 @@ class RuledHooks(Hooks):
         return self.ruler.split_at(look_at_simulation(s), r.id, r.input_tokens)
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s))
+        return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s), times_in_simulation(s))
 
 
 # the compiled engine
@@ -381,7 +423,9 @@ def _admit(self: _Ruled, request: RequestView, cluster: Cluster) -> bool | str:
 
 
 def _route_prefill(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
-    return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
+    prefill_s = [cluster.instances.prefill_s(request, chunk_tokens=chunk).tolist() for chunk in (None, CHUNK)]
+    cached = _cached(request, cluster)
+    return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, cached, prefill_s)
 
 
 def _fetch_prefix(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
@@ -416,11 +460,21 @@ def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
     residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
-    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster), residents):
+    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster), residents, _times(cluster)):
         if kind == "role":
             yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
         else:
             yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
+
+
+def _times(cluster: Cluster) -> Times:
+    count = len(cluster.instances)
+    decoding = np.concatenate([cluster.decoding(i) for i in range(count)])
+    return Times(
+        cluster.instances.step_s().tolist(),
+        [[stream[list(_SHARES)].tolist() for stream in cluster.streams_s(i)] for i in range(count)],
+        cluster.migrating(decoding).tolist(),
+    )
 
 
 _METHODS: dict[str, Callable[..., Any]] = {

@@ -193,7 +193,7 @@ class PlainInspection:
     def _next_prefill(self, i: Instance) -> tuple[float, float, int]:
         """Seconds of a step of the tokens that lack prefill, of its attention, and the KV tokens that it reads."""
         tokens = min(i.token_budget, i.queued_tokens)
-        if tokens == 0:
+        if tokens == 0 or not (i.prefilling or i.waiting or i.inbox):  # some may be on its way here
             return 0.0, 0.0, 0
         r = i.prefilling[0] if i.prefilling else (min(i.waiting) if i.waiting else i.inbox[0])[2]
         done, until = (r.prefilled, r.prefill_until) if i.prefilling else (0, r.goal)
