@@ -1013,4 +1013,28 @@ MUTANTS = (
         "        if position[i] >= 0:\n            continue\n",
         "        continue\n",
     ),
+    Mutant(
+        "prefills that take no time hide the decodes beside them",
+        "inspect.py",
+        "        if prefill_s > 0.0:\n            context",
+        "        if tokens > 0:\n            context",
+    ),
+    Mutant(
+        "what is to be prefilled counts although it is on its way",
+        "inspect.py",
+        "    if r < 0:  # what lacks prefill is on its way here, with the KV of the tokens before it\n        tokens = 0\n",
+        "",
+    ),
+    Mutant(
+        "the next decode step drafts nothing",
+        "inspect.py",
+        "times_s[j] = decode_step_s(s, instances[j], choose_depth(s, instances[j]))",
+        "times_s[j] = decode_step_s(s, instances[j], 0)",
+    ),
+    Mutant(
+        "the next prefill begins its prompt anew",
+        "inspect.py",
+        "attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)",
+        "attention_s = chunk_s(tables, inst.pool, 0, chunk)",
+    ),
 )
