@@ -56,6 +56,7 @@ def simulate(
         predictor.prepare(workload, seed)
     predictions = Predictions(predictor, workload, lambda: replaying.inspection.finished)
     view = Cluster(replaying.inspection, spec, predictions)
+    policy.prepare(view)
     replayed = replaying.replay(policy, view, progress or _silent)
     rows = [timing.row(model, pool.gpu, pool.parallelism) for pool in spec.pools]
     return Result(

@@ -8,24 +8,35 @@ How slow the decode pool is, and how slow it will be (Mooncake: arXiv 2407.00079
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
-from operator import add
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.compiler.decorators import compiled
+from framework.codes import DECODE, PREFILL
+from framework.compiler.decorators import compiled, either
 from framework.errors import require_choice, require_count, require_positive, require_whole
-from framework.policy import Disaggregated
-from framework.policy.rules import rule
-from framework.policy.view import Cluster, Floats, Integers, Request
+from framework.policy import Disaggregated, decision
+from framework.policy.view import Cluster, Floats, Request, View
+from framework.replay.lookups import cached_tokens, callable_with, instance_of, now_s, prefill_s, request_of, step_s
 from framework.system.cluster import ClusterSpec
-from framework.timing.estimate import StepTimes, estimate_s, prefill_alone_s
-from framework.timing.table import StepTables
+from policies._placed import (
+    Placement,
+    cached_on,
+    confirm,
+    instances_in,
+    is_confirmed,
+    is_full,
+    keep,
+    left_s,
+    note_cached,
+    nothing_placed,
+    remember,
+    remembered,
+    send,
+)
 
 
 class DecodeLoad:
@@ -80,115 +91,129 @@ class DecodeLoad:
         return float(cluster.decode.estimate_s(0, batch, tokens // size).max()) if count else 0.0
 
 
-def _never(load: DecodeLoad, request: Request, cluster: Cluster, ttft_s: float) -> float:
-    return 0.0
-
-
-def _of_least_loaded(load: DecodeLoad, request: Request, cluster: Cluster, ttft_s: float) -> float:
-    """That of the decode instance that holds least, with this request."""
-    pool = cluster.decode
-    held = pool.kv_tokens + pool.incoming_kv_tokens
-    least = int(held.argmin())
-    batch = int(pool.running[least]) + int(pool.incoming[least]) + 1
-    return estimate_s(pool.step_times, least, 0, batch, int(held[least]) + request.input_tokens)
-
-
-def _of_pool(load: DecodeLoad, request: Request, cluster: Cluster, ttft_s: float) -> float:
+def _of_pool(load: DecodeLoad, cluster: Cluster, ttft_s: float) -> float:
     return load.now_s(cluster)
 
 
-def _of_pool_then(load: DecodeLoad, request: Request, cluster: Cluster, ttft_s: float) -> float:
+def _of_pool_then(load: DecodeLoad, cluster: Cluster, ttft_s: float) -> float:
     return load.then_s(cluster, cluster.now_s + ttft_s)
 
 
-ExpectedTbt = Callable[[DecodeLoad, Request, Cluster, float], float]
-EXPECTED_TBT: dict[str, ExpectedTbt] = {
-    "none": _never,
-    "slo": _of_least_loaded,
+# Of the whole decode pool, when a prompt has been prefilled or before that.
+EXPECTED_TBT: dict[str, Callable[[DecodeLoad, Cluster, float], float]] = {
     "baseline": _of_pool,
     "early": _of_pool,
     "predicted": _of_pool_then,
 }
+ADMISSION = ("none", "slo", *EXPECTED_TBT)
 
 
-# --- the policy -------------------------------------------------------------------------------------------------------
+# --- where a prompt goes, in compiled code ---------------------------------------------------------------------------
 
 
 ROUTING = ("random", "load", "local", "global")
 
+# Settings among the numbers of a policy. `_LONGER`: as `kvcache_balancing_threshold`, 0: nothing is copied; `_DRAWN`:
+# the instance that was drawn at random, -1: it is chosen by cost.
+_TTFT_LIMIT_S, _TBT_LIMIT_S, _LONGER, _BY_QUEUE, _CHUNK_TOKENS, _BYTES_PER_TOKEN, _DRAWN = range(7)
+_LATE = ("", "ttft", "tbt")
 
-class Placement(NamedTuple):
-    """Where a request is to be prefilled, whose prefix is sent there first (-1: nobody's), and what is expected: TTFT,
-    prefill alone, and when it will be in that queue.
+
+@either()
+def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
+    """Algorithm 1, lines 1 to 20. The longest prefix is copied where it is more than `_LONGER` times as long as the
+    instance's own.
     """
-
-    instance: int
-    source: int
-    ttft_s: float
-    prefill_s: float
-    there_s: float
-
-
-class Sent:
-    """What was sent to an instance, in order: when it will be in the queue there, and seconds of its prefill; `left_s`
-    is the sum of these.
-    """
-
-    def __init__(self) -> None:
-        self.there_s: deque[float] = deque()
-        self.prefill_s: deque[float] = deque()
-        self.left_s = 0.0
-
-    def append(self, there_s: float, prefill_s: float) -> None:
-        self.there_s.append(there_s)
-        self.prefill_s.append(prefill_s)
-        self.left_s += prefill_s
-
-    def keep(self, left: int, now_s: float) -> float:
-        """Forget all but the last `left` of those that are there, and those still on their way; seconds of what stays.
-
-        They are added from the first on: a running sum from which seconds are taken would drift.
-        """
-        if len(self.there_s) > left:
-            left += sum(map(now_s.__lt__, self.there_s))
-            if len(self.there_s) > left:
-                while len(self.there_s) > left:
-                    self.there_s.popleft()
-                    self.prefill_s.popleft()
-                self.left_s = reduce(add, self.prefill_s, 0.0)
-        return self.left_s
+    present_s, prompt = now_s(engine), int(request_of(engine, r).input_tokens)
+    best, longest = -1, -1
+    for i in range(instances_in(numbers)):
+        inst = instance_of(engine, i)
+        if inst.role & PREFILL:
+            keep(numbers, i, inst.queued + inst.prefilling, present_s)
+            own = cached_tokens(engine, i, r)
+            note_cached(numbers, i, own)
+            if own > longest:
+                best, longest = i, own
+    found, least = Placement(-1, -1, 0.0, 0.0, 0.0), np.inf
+    computed, pool, alone_s = -1, -1, 0.0
+    for i in range(instances_in(numbers)):
+        inst = instance_of(engine, i)
+        if inst.role & PREFILL:
+            prefix, source, transfer_s = cached_on(numbers, i), -1, 0.0
+            if numbers[_LONGER] > 0.0 and longest > numbers[_LONGER] * prefix:  # also where its own is 0
+                slower = min(inst.bandwidth_bytes_s, instance_of(engine, best).bandwidth_bytes_s)
+                transfer_s = (longest - prefix) * numbers[_BYTES_PER_TOKEN] / slower
+                prefix, source = longest, best
+            if prefix != computed or inst.pool != pool:  # not again what was computed for the instance before
+                alone_s = prefill_s(engine, i, prefix, prompt, int(numbers[_CHUNK_TOKENS]))
+                computed, pool = prefix, inst.pool
+            ttft_s = left_s(numbers, i) + transfer_s + alone_s
+            cost = left_s(numbers, i) if numbers[_BY_QUEUE] else ttft_s
+            if i == numbers[_DRAWN] or (numbers[_DRAWN] < 0 and (found.instance < 0 or cost < least)):
+                found, least = Placement(i, source, ttft_s, alone_s, present_s + transfer_s), cost
+    return found
 
 
-class Costs(NamedTuple):
-    """What a placement is chosen by, for each prefill instance: seconds of its queue, tokens of the prompt that it has,
-    and the bandwidth of its link.
-    """
-
-    queue_s: Floats
-    own: Integers
-    bandwidth_bytes_s: Floats
+@either()
+def tbt_s(engine: Any, instances: int, prompt: int) -> float:
+    """Seconds of a decode step on the instance that holds least, with a prompt of so many tokens."""
+    best, least = -1, 0
+    for i in range(instances):
+        inst = instance_of(engine, i)
+        held = inst.kv_tokens + inst.incoming_kv_tokens
+        if inst.role & DECODE and (best < 0 or held < least):
+            best, least = i, held
+    there = instance_of(engine, best)
+    return step_s(engine, best, 0, there.running + there.incoming + 1, least + prompt)
 
 
 @compiled
-def expected(
-    costs: Costs, times: StepTimes, prompt: int, chunk_tokens: int, longer: float, bytes_per_token: float
-) -> tuple[Floats, Floats, Floats, int]:
-    """Algorithm 1, lines 1 to 20: seconds to copy a prefix, to prefill and to the first token, of each instance, shape
-    (instances,), and which has the longest prefix.
+def judged(engine: Any, numbers: Floats, r: int) -> int:
+    """Place r; the number of the limit, in `_LATE`, that it would break, 0: none."""
+    placement = best_placement(engine, numbers, r)
+    remember(numbers, r, placement)
+    if placement.ttft_s > numbers[_TTFT_LIMIT_S]:
+        return 1
+    if numbers[_TBT_LIMIT_S] == np.inf:
+        return 0
+    late = tbt_s(engine, instances_in(numbers), request_of(engine, r).input_tokens) > numbers[_TBT_LIMIT_S]
+    return 2 if late else 0
 
-    That prefix is copied where it is more than `longer` times as long as the instance's own, inf: nowhere.
-    """
-    transfer_s, prefill_s, ttft_s = np.zeros(len(costs.own)), np.zeros(len(costs.own)), np.zeros(len(costs.own))
-    best, tables = int(costs.own.argmax()), StepTables(times.rows, times.data)
-    for k in range(len(costs.own)):
-        prefix = costs.own[k]
-        if costs.own[best] > longer * prefix:  # also where its own is 0
-            prefix = costs.own[best]
-            slower = min(costs.bandwidth_bytes_s[k], costs.bandwidth_bytes_s[best])
-            transfer_s[k] = (prefix - costs.own[k]) * bytes_per_token / slower
-        prefill_s[k] = prefill_alone_s(tables, times.pools[k], times.stages[k], prefix, prompt, chunk_tokens)
-        ttft_s[k] = costs.queue_s[k] + transfer_s[k] + prefill_s[k]
-    return transfer_s, prefill_s, ttft_s, best
+
+@either()
+def sent_to(engine: Any, numbers: Floats, r: int) -> int:
+    """Send r where it is prefilled: as it was placed at its admission, if nothing was placed since."""
+    if not is_confirmed(numbers, r):
+        remember(numbers, r, best_placement(engine, numbers, r))
+        confirm(numbers, r)
+    if is_full(numbers):
+        for i in range(instances_in(numbers)):
+            inst = instance_of(engine, i)
+            keep(numbers, i, inst.queued + inst.prefilling, now_s(engine))
+    placement = remembered(numbers, r)
+    send(numbers, placement.instance, placement.there_s, placement.prefill_s)
+    return placement.instance
+
+
+@compiled
+def sent_from_python(engine: Any, numbers: Floats, r: int) -> int:
+    """The same, for hooks in Python."""
+    return sent_to(engine, numbers, r)
+
+
+@decision(observes=True)
+def as_placed(request: int, view: View, params: Floats, state: Floats) -> int:
+    """The instance of the best placement."""
+    return sent_to(view.engine, params, request)
+
+
+@decision(observes=False)
+def source_of_prefix(request: int, view: View, params: Floats, state: Floats) -> int:
+    """The instance whose prefix is sent to where the request was placed."""
+    return remembered(params, request).source
+
+
+# --- the policy -------------------------------------------------------------------------------------------------------
 
 
 class Mooncake(Disaggregated):
@@ -199,6 +224,8 @@ class Mooncake(Disaggregated):
     none, slo (of the instances chosen), or by the mean TBT of the decode pool: baseline (once a prompt has been
     prefilled), early (before that), predicted (before, as it will be then if each decode lasts `decode_s`).
     """
+
+    route_prefill: Any = as_placed
 
     def __init__(
         self,
@@ -220,18 +247,28 @@ class Mooncake(Disaggregated):
         require_count("policy.chunk_tokens", chunk_tokens)
         require_whole("policy.seed", seed)
         require_choice("policy.routing", routing, ROUTING)
+        require_choice("policy.admission", admission, ADMISSION)
         self.routing, self.admission = routing, admission
-        self.expected_tbt_s = rule("policy.admission", admission, EXPECTED_TBT)
-        self.threshold = kvcache_balancing_threshold
-        self.ttft_s, self.tbt_s = (np.inf if limit is None else limit for limit in limits.values())
-        self.chunk_tokens, self.random = chunk_tokens, np.random.default_rng(seed)
+        self.tbt_s = np.inf if tbt_s is None else tbt_s
+        self.random = np.random.default_rng(seed)
         self.decode_load = DecodeLoad(decode_s)
+        self.chunk_tokens = chunk_tokens
+        self.settings = {
+            _TTFT_LIMIT_S: np.inf if ttft_s is None else ttft_s,
+            _TBT_LIMIT_S: self.tbt_s if admission == "slo" else np.inf,
+            _LONGER: kvcache_balancing_threshold if routing == "global" else 0.0,
+            _BY_QUEUE: float(routing == "load"),
+            _CHUNK_TOKENS: chunk_tokens,
+            _DRAWN: -1.0,
+        }
         if admission != "none":
             vars(self)["admit"] = self._admit
         if routing == "global":
-            vars(self)["fetch_prefix"] = self._fetch_prefix
-        self.sent: defaultdict[int, Sent] = defaultdict(Sent)  # by instance
-        self.placed: tuple[int, Placement] | None = None  # the request looked at last
+            vars(self)["fetch_prefix"] = source_of_prefix
+        if routing == "random" or admission == "predicted":
+            vars(self)["route_prefill"] = self._route_prefill
+        if admission in ("baseline", "predicted"):
+            vars(self)["route_decode"] = self._route_decode
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         """Prompts are prefilled in chunks; those of several requests share one."""
@@ -243,53 +280,42 @@ class Mooncake(Disaggregated):
         ]
         return super().layout(replace(spec, pools=tuple(pools)))
 
+    def prepare(self, cluster: Cluster) -> None:
+        settings = self.settings | {_BYTES_PER_TOKEN: cluster.kv_bytes_per_token}
+        self.numbers = nothing_placed(settings, len(cluster.instances), len(cluster.requests.arrival_s))
+        self.compiled_params = self.numbers
+        self.engine = cluster.view.engine
+        self.judged, self.sent_to = callable_with(self.engine, judged), callable_with(self.engine, sent_from_python)
+
     def _admit(self, request: Request, cluster: Cluster) -> bool | str:
-        placement = self._place(request, cluster)
-        if placement.ttft_s > self.ttft_s:
-            return "ttft"
-        if self.admission != "baseline" and self._is_late(request, cluster, placement.ttft_s):
+        self._draw(cluster)
+        late = self.judged(self.engine, self.numbers, request.id)
+        if late:
+            return _LATE[late]
+        ttft_s = remembered(self.numbers, request.id).ttft_s
+        if self.admission in ("early", "predicted") and self._is_late(cluster, ttft_s):
             return "tbt"
-        self.placed = request.id, placement
+        confirm(self.numbers, request.id)
         return True
 
-    def _is_late(self, request: Request, cluster: Cluster, ttft_s: float) -> bool:
-        return self.expected_tbt_s(self.decode_load, request, cluster, ttft_s) > self.tbt_s
+    def _draw(self, cluster: Cluster) -> None:
+        if self.routing == "random":
+            pool = cluster.prefill
+            self.numbers[_DRAWN] = pool.ids[self.random.random(len(pool)).argmin()]
 
-    def _place(self, request: Request, cluster: Cluster) -> Placement:
-        pool, now_s = cluster.prefill, cluster.now_s
-        left = (pool.queued + pool.prefilling).tolist()
-        queue_s = np.array([self.sent[i].keep(n, now_s) for i, n in zip(pool.ids.tolist(), left, strict=True)])
-        own = pool.cached_tokens(request)
-        copies = self.routing == "global"
-        transfer_s, prefill_s, ttft_s, best = expected(
-            Costs(queue_s, own, pool.bandwidth_bytes_s),
-            pool.step_times,
-            request.input_tokens,
-            self.chunk_tokens,
-            self.threshold if copies else np.inf,
-            cluster.kv_bytes_per_token,
-        )
-        costs = queue_s if self.routing == "load" else ttft_s
-        chosen = int((self.random.random(len(pool)) if self.routing == "random" else costs).argmin())
-        source = int(pool.ids[best]) if copies and own[best] > self.threshold * own[chosen] else -1
-        there_s = now_s + float(transfer_s[chosen])
-        return Placement(int(pool.ids[chosen]), source, float(ttft_s[chosen]), float(prefill_s[chosen]), there_s)
+    def _is_late(self, cluster: Cluster, ttft_s: float) -> bool:
+        return EXPECTED_TBT[self.admission](self.decode_load, cluster, ttft_s) > self.tbt_s
 
-    def route_prefill(self, request: Request, cluster: Cluster) -> int:
-        known, self.placed = self.placed, None
-        placement = known[1] if known is not None and known[0] == request.id else self._place(request, cluster)
-        self.sent[placement.instance].append(placement.there_s, placement.prefill_s)
-        self.decode_load.expect(request, cluster.now_s + placement.ttft_s)
-        self.placed = request.id, placement
-        return placement.instance
+    def _route_prefill(self, request: Request, cluster: Cluster) -> int:
+        if not is_confirmed(self.numbers, request.id):
+            self._draw(cluster)
+        instance = self.sent_to(self.engine, self.numbers, request.id)
+        self.decode_load.expect(request, cluster.now_s + float(remembered(self.numbers, request.id).ttft_s))
+        return int(instance)
 
-    def _fetch_prefix(self, request: Request, cluster: Cluster) -> int:
-        assert self.placed is not None
-        return self.placed[1].source
-
-    def route_decode(self, request: Request, cluster: Cluster) -> int | str:
+    def _route_decode(self, request: Request, cluster: Cluster) -> int | str:
         pool = cluster.decode
-        if self.admission == "baseline" and request.generated == 1 and self._is_late(request, cluster, 0.0):
+        if self.admission == "baseline" and request.generated == 1 and self._is_late(cluster, 0.0):
             return "tbt"
         self.decode_load.begin(request, cluster)
         return pool.argmin(pool.kv_tokens + pool.incoming_kv_tokens)

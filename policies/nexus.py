@@ -13,18 +13,69 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.compiler.decorators import compiled
+from framework.codes import CONCURRENT
+from framework.compiler.decorators import either
 from framework.engine.config import Batching
 from framework.engine.mechanisms.sm_sharing import require_percent
 from framework.errors import InputError, require_at_least, require_choice, require_share, require_whole
-from framework.policy import Aggregated, Plan
+from framework.policy import Aggregated, decision
 from framework.policy.rules import PREFILL_RULES, rule
-from framework.policy.view import Cluster
+from framework.policy.view import Cluster, Floats, View
+from framework.replay.lookups import as_plan, decode_slowdown, instance_of, prefill_slowdown, streams_s
 from framework.system.cluster import ClusterSpec
 
-Floats = NDArray[np.float64]
-
 _LARGEST = 99  # percent: each stream keeps one
+
+
+# The numbers of a policy: settings, then the percent of the SMs that each instance's prefills have.
+_DYNAMIC, _FULL, _DECODE_SLACK, _PREFILL_SLACK, _HYSTERESIS, _PERCENTS_AT = range(6)
+
+
+@either()
+def largest(engine: Any, decodes: bool, step_s: float, slack: float, percent: int) -> int:
+    """The largest part of one stream, in steps of 1 % from the present one, at which the other, whose step takes
+    `step_s` on all SMs, keeps its limit with the rest. Where that has nothing to do it keeps it with anything.
+
+    `decodes`: the other one decodes.
+    """
+    limit_s = slack * step_s
+    while percent > 1 and on_part_s(engine, decodes, step_s, 100 - percent) > limit_s:
+        percent -= 1
+    while percent < _LARGEST and on_part_s(engine, decodes, step_s, 100 - percent - 1) <= limit_s:
+        percent += 1
+    return percent
+
+
+@either()
+def on_part_s(engine: Any, decodes: bool, step_s: float, percent: int) -> float:
+    """Seconds of a step on so many percent of the SMs."""
+    if step_s == 0.0:
+        return 0.0
+    factor = decode_slowdown(engine, percent) if decodes else prefill_slowdown(engine, percent)
+    seconds: float = step_s * factor
+    return seconds
+
+
+@either()
+def best_percent(engine: Any, i: int, params: Floats, percent: int) -> int:
+    """The prefills' part of the SMs, sought from the present one."""
+    inst = instance_of(engine, i)
+    prefill_s, decode_s = streams_s(engine, i)
+    if inst.free_blocks + inst.evictable_blocks > (1.0 - params[_FULL]) * inst.total_blocks:
+        return largest(engine, True, decode_s, params[_DECODE_SLACK], percent)
+    return 100 - largest(engine, False, prefill_s, params[_PREFILL_SLACK], 100 - percent)
+
+
+@decision(observes=True)
+def divided(i: int, view: View, params: Floats, state: Floats) -> int:
+    """The plan of an instance whose streams have the parts that suit it now, unless they nearly do."""
+    percent = int(params[_PERCENTS_AT + i])
+    if params[_DYNAMIC]:
+        best = best_percent(view.engine, i, params, percent)
+        if abs(best - percent) > params[_HYSTERESIS]:
+            percent = best
+            params[_PERCENTS_AT + i] = percent
+    return as_plan(percent, view.instances[i].token_budget, CONCURRENT)
 
 
 class Nexus(Aggregated):
@@ -65,8 +116,7 @@ class Nexus(Aggregated):
         self.full, self.decode_slack, self.prefill_slack = full, decode_slack, prefill_slack
         self.hysteresis = hysteresis
         self.aging = aging
-        self.percents: dict[int, int] = {}  # of prefills, by instance
-        self.plans: dict[tuple[int, int], Plan] = {}  # by token budget and percent, made once
+        vars(self)["batching"] = divided
         if queue == "spf":
             vars(self)["prioritize"] = self.shortest_first
 
@@ -80,37 +130,7 @@ class Nexus(Aggregated):
         """Prompt - aging * age. All ages grow alike, so that prompt + aging * arrival gives the same order."""
         return cluster.requests.input_tokens[queue] + self.aging * cluster.requests.arrival_s[queue]
 
-    def batching(self, instance: int, cluster: Cluster) -> Plan:
-        percent = self.percents.get(instance, self.first_percent)
-        if self.dynamic:
-            best = self._best_percent(instance, cluster, percent)
-            if abs(best - percent) > self.hysteresis:
-                percent = best
-        self.percents[instance] = percent
-        chosen = int(cluster.instances.token_budget[instance]), percent
-        if chosen not in self.plans:
-            self.plans[chosen] = Plan(chosen[0], "concurrent", percent)
-        return self.plans[chosen]
-
-    def _best_percent(self, instance: int, cluster: Cluster, percent: int) -> int:
-        """The prefills' part of the SMs, sought from the present one."""
-        there = cluster.instances
-        prefill_s, decode_s = cluster.streams_s(instance)
-        available = int(there.free_blocks[instance]) + int(there.evictable_blocks[instance])
-        if available > (1.0 - self.full) * int(there.total_blocks[instance]):
-            return _largest(percent, decode_s, self.decode_slack)
-        return 100 - _largest(100 - percent, prefill_s, self.prefill_slack)
-
-
-@compiled
-def _largest(percent: int, other_s: Floats, slack: float) -> int:
-    """The largest part, in steps of 1 % from the present one, at which the other stream keeps its limit with the rest.
-
-    Where that has nothing to do it keeps it with anything.
-    """
-    limit_s = slack * other_s[100]
-    while percent > 1 and other_s[100 - percent] > limit_s:
-        percent -= 1
-    while percent < _LARGEST and other_s[100 - percent - 1] <= limit_s:
-        percent += 1
-    return percent
+    def prepare(self, cluster: Cluster) -> None:
+        self.compiled_params = np.full(_PERCENTS_AT + len(cluster.instances), float(self.first_percent))
+        slacks = self.decode_slack, self.prefill_slack
+        self.compiled_params[:_PERCENTS_AT] = self.dynamic, self.full, *slacks, self.hysteresis

@@ -31,16 +31,19 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from framework.codes import MODES
 from framework.compiler.decorators import compiled
 from framework.engine.attach import DECISION
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
+from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
-from framework.policy import Decision, Policy
-from framework.policy.hooks import HOOK_NAMES
+from framework.policy import Decision, Plan, Policy
+from framework.policy.hooks import HOOK_NAMES, decode_plan
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster, Request
+from framework.replay.lookups import PlainEngine
 from framework.result import Result
 from framework.run.building import build
 from framework.simulate import simulate
@@ -165,6 +168,7 @@ class LearnedMean(Predictor):
 
 
 Rule = Callable[..., int]  # a compiled one
+_MODE_NAMES: dict[int, Any] = {mode: name for name, mode in MODES.items()}
 
 
 @dataclass(frozen=True)
@@ -190,8 +194,7 @@ class Record:
             rule = getattr(policy, hook)
             defined = hook in vars(policy) or getattr(type(policy), hook) is not getattr(Policy, hook)
             if isinstance(rule, Decision):
-                params = np.asarray(policy.compiled_params, np.float64)
-                rule = _called_from_python(self.form(rule.function), hook, params, own_state)
+                rule = _called_from_python(self.form(rule.function), hook, policy, own_state)
             if defined or hook == "route_prefill":  # other hooks are not asked where they are not defined
                 setattr(policy, hook, self._recorded(hook, rule))
         return policy
@@ -227,15 +230,20 @@ def _in_machine_code(rule: Rule) -> Rule:
 
 
 def _called_from_python(
-    rule: Rule, hook: str, params: np.ndarray[Any, Any], own_state: np.ndarray[Any, Any]
-) -> Callable[[Request, Cluster], Any]:
+    rule: Rule, hook: str, policy: Policy, own_state: np.ndarray[Any, Any]
+) -> Callable[[Any, Cluster], Any]:
     """A compiled rule as a method, which also sees to it that the rule leaves what it is shown as it was."""
 
-    def call(request: Request, cluster: Cluster) -> Any:
-        view = cluster.view
-        before = [array.tobytes() for array in view]
-        answer = int(rule(request.id, view, params, own_state))
-        assert [array.tobytes() for array in view] == before, f"{hook} wrote into the view"
+    def call(subject: Any, cluster: Cluster) -> Any:
+        params, view = np.asarray(policy.compiled_params, np.float64), cluster.view
+        if not hasattr(rule, "py_func"):
+            view = view._replace(engine=PlainEngine(cluster._engine, Sharing().slowdowns()))
+        before = [array.tobytes() for array in view[:4]]
+        answer = int(rule(subject.id if isinstance(subject, Request) else subject, view, params, own_state))
+        assert [array.tobytes() for array in view[:4]] == before, f"{hook} wrote into the view"
+        if hook == "batching":
+            percent, token_budget, mode = decode_plan(answer)
+            return Plan(token_budget, _MODE_NAMES[mode], percent or None)
         return answer == 0 if hook == "admit" else answer
 
     return call

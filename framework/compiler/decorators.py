@@ -80,6 +80,19 @@ def inner(function: F) -> F:
     return cast(F, Inner(function, targetoptions=_OPTIONS | alone))
 
 
+def either(plain: Callable[..., Any] | None = None) -> Callable[[F], F]:
+    """The same as `inner`, for what Python calls too: it then gets `plain`, or the function as it is written."""
+
+    def declare(function: F) -> F:
+        if numba_config.DISABLE_JIT:
+            return function if plain is None else cast(F, plain)
+        declared: Any = inner(function)
+        declared.plain = plain or function
+        return cast(F, declared)
+
+    return declare
+
+
 if numba_config.DISABLE_JIT:
 
     def unlikely(condition: Any) -> bool:

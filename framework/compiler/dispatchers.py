@@ -101,8 +101,11 @@ class Inner(CPUDispatcher):
     """A function that only compiled code calls, compiled once: for the types that its annotations name.
 
     `int`, `float` and `bool` are int64, float64 and boolean, whatever a caller has (a literal, a narrow integer). A
-    parameter of another kind, such as the state of the engine, has the type that the caller passes.
+    parameter of another kind, such as the state of the engine, has the type that the caller passes. `plain`: what
+    Python that calls it gets, None: an error.
     """
+
+    plain: Callable[..., Any] | None = None
 
     def __init__(self, function: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
         pipeline = linking.InnerCompiler if linking.SUPPORTED else compiler.Compiler
@@ -110,7 +113,9 @@ class Inner(CPUDispatcher):
         self._declared = {name: _declared_kind(function, name) for name in inspect.signature(function).parameters}
 
     def __call__(self, *args: Any, **kws: Any) -> Any:
-        """Refuse: there is no machine code to call."""
+        """There is no machine code that Python could call."""
+        if self.plain is not None:
+            return self.plain(*args, **kws)
         raise TypeError(f"{self.py_func.__qualname__} is a part of its compiled callers; Python cannot call it")
 
     def get_call_template(self, args: Any, kws: Any) -> Any:

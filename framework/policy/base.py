@@ -7,7 +7,7 @@ A hook is a method of plain Python or, where it is hot, a compiled function of (
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from framework.errors import InputError, PolicyError
 from framework.policy.actions import Action, Plan
 from framework.policy.hooks import HOOK_NAMES
 from framework.policy.predictor import given_name
-from framework.policy.view import Cluster, Request, View
+from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
 _NEARLY = 0.8  # as difflib measures it: a letter or two
@@ -41,8 +41,9 @@ class Decision:
 def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
     """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
 
-    `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, `params`
-    the policy's `compiled_params`, `state` 16 floats of the policy's own that start at 0.
+    `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, and
+    `framework.replay.lookups` tells more by `view.engine`. `params` are the policy's `compiled_params`, `state` 16
+    floats of the policy's own that start at 0.
     """
     return lambda function: Decision(function, observes)
 
@@ -109,7 +110,7 @@ class Policy:
     changes_roles: bool = False  # on_tick may return SetRole
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
     dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
-    compiled_params: tuple[float, ...] = ()  # read once the cluster is laid out
+    compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
 
     @property
     def name(self) -> str:
@@ -126,6 +127,9 @@ class Policy:
             )
         pools = tuple(replace(pool, batching=pool.batching or self.batching_mode) for pool in spec.pools)
         return replace(spec, pools=pools)
+
+    def prepare(self, cluster: Cluster) -> None:
+        """Called once, before the first event."""
 
     def admit(self, request: Request, cluster: Cluster) -> bool | str:
         """Whether to serve an arriving request; a string rejects it for that reason."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ class View(NamedTuple):
     sim: NDArray[np.void]  # (1,): the clock, `now_s`, and counters
     requests: NDArray[np.void]  # (N,)
     instances: NDArray[np.void]  # (M,)
+    engine: Any = np.zeros(0, np.int64)  # for the functions of `framework.replay.lookups`
 
 
 class Inspection(Protocol):

@@ -16,6 +16,7 @@ from framework.errors import InputError
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
+from framework.replay.lookups import PlainEngine
 from framework.result import OUTCOME
 
 MOST_REQUESTS = 20_000
@@ -38,6 +39,8 @@ class ReferenceEngine:
         bytes_per_token = what_holds.copy_bytes_per_token
         assert bytes_per_token is not None
         self.inspection = PlainInspection(self._simulation, shown_tables(setting), bytes_per_token)
+        plain = PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
+        self.inspection.view = self.inspection.view._replace(engine=plain)
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
         """Run event by event to the end."""

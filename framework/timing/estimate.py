@@ -29,8 +29,12 @@ def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int
 
     `prompt` is its length in tokens, 0 for a step without one; `decodes` is the number of decodes.
     """
-    tables = StepTables(times.rows, times.data)
-    k, stages = times.pools[i], times.stages[i]
+    return step_alone_s(StepTables(times.rows, times.data), times.pools[i], times.stages[i], prompt, decodes, context)
+
+
+@compiled
+def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: int, context: int) -> float:
+    """The same by table k, for an instance of so many pipeline stages."""
     time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
     if prompt > 0:
         time_s += stages * chunk_s(tables, k, 0, prompt)

@@ -12,7 +12,7 @@ import pytest
 from numba.core import codegen
 
 from framework.compiler import linking
-from framework.compiler.decorators import compiled, inner, prepare
+from framework.compiler.decorators import compiled, either, inner, prepare
 from framework.compiler.record_names import short_name
 from framework.engine.loop import run
 
@@ -131,6 +131,22 @@ def test_python_cannot_call_an_inner_function() -> None:
     _, (lowest, *_) = chain()
     with pytest.raises(TypeError, match="lowest is a part of its compiled callers"):
         lowest(1)
+
+
+def test_python_may_call_what_has_something_for_it() -> None:
+    @either()
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    @either(lambda x: 100 * x)
+    def as_told(x: int) -> int:
+        return doubled(x) + 1
+
+    @compiled
+    def caller(x: int) -> int:
+        return doubled(x) + as_told(x)
+
+    assert (doubled(3), as_told(3), caller(3)) == (6, 300, 13)
 
 
 def test_the_cache_of_the_engine_is_small() -> None:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import any_stream, bound, streams_apart
+from framework.compiler.decorators import compiled
+from framework.engine.attach import DECISION
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.errors import InputError, PolicyError
@@ -20,6 +22,7 @@ from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.policy import Aggregated, Disaggregated, Plan
+from framework.policy.hooks import decode_plan
 from framework.policy.view import Cluster
 from framework.report.perfetto import write_timeline
 from framework.result import Result
@@ -28,7 +31,7 @@ from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.timing.affine import Affine
 from framework.workload import Open, Workload
-from policies.nexus import Nexus
+from policies.nexus import Nexus, divided
 from tests.conformance import CLUSTERS, MODEL, SCENARIOS
 from tests.conformance import TIMING as AFFINE
 from tests.helpers.recovery import step_times, token_times
@@ -208,17 +211,21 @@ L20 = Sharing(
 )
 
 
+DIVIDED: Any = compiled(DECISION)(divided.function)
+
+
 class Noted(Nexus):
     """Keeps what it planned."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.planned: list[tuple[float, int | None]] = []
+        self.planned: list[tuple[float, int]] = []
+        vars(self)["batching"] = self.noted
 
-    def batching(self, instance: int, cluster: Cluster) -> Plan:
-        plan = super().batching(instance, cluster)
-        self.planned.append((cluster.now_s, plan.prefill_percent))
-        return plan
+    def noted(self, instance: int, cluster: Cluster) -> Plan:
+        percent, token_budget, _ = decode_plan(DIVIDED(instance, cluster.view, self.compiled_params, np.zeros(16)))
+        self.planned.append((cluster.now_s, percent))
+        return Plan(token_budget, "concurrent", percent)
 
 
 def test_prefills_get_what_decodes_can_spare_and_decodes_when_memory_is_nearly_full() -> None:

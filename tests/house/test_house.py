@@ -121,7 +121,7 @@ def test_every_policy_and_predictor_has_a_config_and_the_other_way_round() -> No
     for group, package in (("policy", "policies"), ("predictor", "predictors")):
         targets = "\n".join(path.read_text() for path in (ROOT / "conf" / group).glob("*.yaml"))
         named = set(re.findall(rf"_target_: {package}\.(\w+)\.", targets))
-        modules = list((ROOT / package).glob("*.py"))
+        modules = list((ROOT / package).glob("[!_]*.py"))
         assert named <= {path.stem for path in modules}, f"conf/{group} names modules that do not exist"
         unnamed = {path.stem for path in modules if has_derived_class(path)} - named
         assert not unnamed, f"modules of {package} without a YAML in conf/{group}"

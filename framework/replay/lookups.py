@@ -1,0 +1,179 @@
+"""What compiled rules ask of an engine beside the columns of their view: cached prefixes, step times, streams.
+
+Each function takes `view.engine` first. For the compiled engine that is where its memory begins, for the plain one, and
+without a compiler, a `PlainEngine`; a rule need not know which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.compiler.decorators import either
+from framework.engine.attach import attach_at
+from framework.engine.mechanisms import sm_sharing
+from framework.engine.mechanisms.prefix_cache import matched_blocks
+from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s
+from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
+from framework.policy.hooks import encode_plan
+from framework.policy.inspection import Inspection
+from framework.timing.estimate import prefill_alone_s, step_alone_s
+from framework.timing.table import StepTables, base_s, chunk_s
+
+
+class PlainEngine(NamedTuple):
+    """An engine that answers in Python. `slowdowns`: as `Sharing.slowdowns` has them, shape (2, 101)."""
+
+    inspection: Inspection
+    slowdowns: NDArray[np.float64]
+
+
+def callable_with(engine: Any, function: Any) -> Callable[..., Any]:
+    """A function made with `compiled`, for Python to call with `view.engine`: as machine code where that is memory."""
+    python: Callable[..., Any] = getattr(function, "py_func", function)
+    return python if isinstance(engine, PlainEngine) else function
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _plain_now_s(engine: PlainEngine) -> float:
+    return engine.inspection.now_s
+
+
+@either(_plain_now_s)
+def now_s(engine: Any) -> float:
+    """Time of the present event, seconds."""
+    time_s: float = attach_at(engine).sim.now_s
+    return time_s
+
+
+def _plain_instance(engine: PlainEngine, i: int) -> Any:
+    return engine.inspection.instances[i]
+
+
+@either(_plain_instance)
+def instance_of(engine: Any, i: int) -> Any:
+    """The record of an instance, with the columns of `Instances`."""
+    return attach_at(engine).instances[i]
+
+
+def _plain_request(engine: PlainEngine, r: int) -> Any:
+    return engine.inspection.requests[r]
+
+
+@either(_plain_request)
+def request_of(engine: Any, r: int) -> Any:
+    """The record of a request, with the columns of `Requests`."""
+    return attach_at(engine).requests[r]
+
+
+# --- prefixes and step times ------------------------------------------------------------------------------------------
+
+
+def _plain_cached_tokens(engine: PlainEngine, i: int, r: int) -> int:
+    return int(engine.inspection.cached_tokens(np.array([i]), r)[0])
+
+
+@either(_plain_cached_tokens)
+def cached_tokens(engine: Any, i: int, r: int) -> int:
+    """Tokens of r's prompt that i has in its prefix cache and its stores."""
+    s = attach_at(engine)
+    tokens: int = matched_blocks(s, i, r, s.requests[r].input_tokens) * s.options.hash_blocks * s.options.block_tokens
+    return tokens
+
+
+def _plain_prefill_s(engine: PlainEngine, i: int, cached: int, prompt: int, most: int) -> float:
+    inst = engine.inspection.instances[i]
+    return prefill_alone_s(engine.inspection.tables, inst["pool"], max(1, inst["stages"]), cached, prompt, most)
+
+
+@either(_plain_prefill_s)
+def prefill_s(engine: Any, i: int, cached: int, prompt: int, most: int) -> float:
+    """Seconds to prefill what a prompt lacks beyond `cached` tokens on i, alone, in steps of at most `most` tokens."""
+    s = attach_at(engine)
+    inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
+    time_s: float = prefill_alone_s(tables, inst.pool, max(1, inst.stages), cached, prompt, most)
+    return time_s
+
+
+def _plain_step_s(engine: PlainEngine, i: int, prompt: int, decodes: int, context: int) -> float:
+    inst = engine.inspection.instances[i]
+    return step_alone_s(engine.inspection.tables, inst["pool"], max(1, inst["stages"]), prompt, decodes, context)
+
+
+@either(_plain_step_s)
+def step_s(engine: Any, i: int, prompt: int, decodes: int, context: int) -> float:
+    """Seconds of one step of i: a whole prompt (0: none) and decodes that read so many tokens together."""
+    s = attach_at(engine)
+    inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
+    time_s: float = step_alone_s(tables, inst.pool, max(1, inst.stages), prompt, decodes, context)
+    return time_s
+
+
+# --- two streams on one instance --------------------------------------------------------------------------------------
+
+
+def _plain_streams_s(engine: PlainEngine, i: int) -> tuple[float, float]:
+    prefills_s, decodes_s = engine.inspection.stream_times_s(i)
+    return float(prefills_s[WHOLE]), float(decodes_s[WHOLE])
+
+
+@either(_plain_streams_s)
+def streams_s(engine: Any, i: int) -> tuple[float, float]:
+    """Seconds of i's next prefill step and decode step, each on all SMs, beside each other; 0 where there is none.
+
+    The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
+    prefills first or else waits first.
+    """
+    s = attach_at(engine)
+    inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
+    tokens = min(inst.token_budget, inst.queued_tokens)
+    prefill_step_s, attention_s, read = 0.0, 0.0, 0
+    r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+    if r < 0:
+        r = inst.inbox_head
+    if r >= 0 and tokens > 0:  # without a request, what lacks prefill is on its way here, with the KV before it
+        q = s.requests[r]
+        chunk = min(tokens, q.prefill_until - q.prefilled)
+        read = q.prefilled + tokens
+        attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
+        if tokens > chunk:
+            attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
+        prefill_step_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
+    decode_s = 0.0
+    if inst.running > 0:
+        decode_s = decode_step_s(s, i, choose_depth(s, i))
+        if prefill_step_s > 0.0:
+            decode_s += contention_beside_s(s, i, inst.decode_kv + inst.running, attention_s / prefill_step_s, read)
+    return prefill_step_s, decode_s
+
+
+def _plain_prefill_slowdown(engine: PlainEngine, percent: int) -> float:
+    return float(engine.slowdowns[0, percent])
+
+
+@either(_plain_prefill_slowdown)
+def prefill_slowdown(engine: Any, percent: int) -> float:
+    """How many times as long a prefill step takes on so many percent of the SMs, inf on none."""
+    factor: float = sm_sharing.prefill_slowdown(attach_at(engine), percent)
+    return factor
+
+
+def _plain_decode_slowdown(engine: PlainEngine, percent: int) -> float:
+    return float(engine.slowdowns[1, percent])
+
+
+@either(_plain_decode_slowdown)
+def decode_slowdown(engine: Any, percent: int) -> float:
+    """The same of a decode step."""
+    factor: float = sm_sharing.decode_slowdown(attach_at(engine), percent)
+    return factor
+
+
+# A plan as a compiled `batching` answers it: (percent of the SMs for prefills, 0: as before; token budget; mode, one of
+# `framework.codes`).
+as_plan: Callable[[int, int, int], int] = either()(encode_plan)

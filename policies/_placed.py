@@ -1,0 +1,182 @@
+"""What compiled placement remembers of a run, in one array of floats: compiled rules have no objects.
+
+Its first numbers are the policy's own settings. Then come a row of each instance, a note of each prompt that was sent
+somewhere and is not known to be done (those of one instance are a linked list in the order of sending), and a row of
+each request: how it was placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from framework.compiler.decorators import either
+from framework.policy.view import Floats
+
+_SETTINGS = 16
+_INSTANCES, _REQUESTS, _FREE, _LAST_PLACED, _HEAD = range(_SETTINGS, _SETTINGS + 5)
+_FIRST, _LAST, _COUNT, _LEFT_S, _CACHED, _ROW = range(6)  # of an instance
+_NEXT, _SENT_THERE_S, _SENT_PREFILL_S, _NOTE = range(4)
+_INSTANCE, _SOURCE, _TTFT_S, _PREFILL_S, _THERE_S, _PLACED = range(6)  # of a request
+
+
+class Placement(NamedTuple):
+    """Where a request is to be prefilled, whose prefix is sent there first (-1: nobody's), and what is expected: TTFT,
+    prefill alone, and when it will be in that queue.
+    """
+
+    instance: int
+    source: int
+    ttft_s: float
+    prefill_s: float
+    there_s: float
+
+
+def nothing_placed(settings: Mapping[int, float], instances: int, requests: int) -> Floats:
+    """The numbers as they are before the first request; `settings` by their position, up to 16."""
+    rows, notes = np.zeros((instances, _ROW)), np.zeros((requests + 1, _NOTE))
+    rows[:, [_FIRST, _LAST]] = -1.0
+    notes[:, _NEXT] = [*range(1, requests + 1), -1]
+    head = np.zeros(_HEAD)
+    head[list(settings)] = list(settings.values())
+    head[[_INSTANCES, _REQUESTS, _FREE, _LAST_PLACED]] = instances, requests, 0, -1
+    return np.concatenate([head, rows.ravel(), notes.ravel(), np.zeros(requests * _PLACED)])
+
+
+@either()
+def instances_in(numbers: Floats) -> int:
+    """How many instances there are."""
+    return int(numbers[_INSTANCES])
+
+
+@either()
+def _instance_at(numbers: Floats, i: int) -> int:
+    return _HEAD + _ROW * i
+
+
+@either()
+def _note_at(numbers: Floats, note: float) -> int:
+    return _HEAD + _ROW * int(numbers[_INSTANCES]) + _NOTE * int(note)
+
+
+@either()
+def _request_at(numbers: Floats, r: int) -> int:
+    return _note_at(numbers, numbers[_REQUESTS] + 1.0) + _PLACED * r
+
+
+# --- how requests were placed -----------------------------------------------------------------------------------------
+
+
+@either()
+def note_cached(numbers: Floats, i: int, tokens: int) -> None:
+    """i has so many tokens of the prompt that is being placed."""
+    numbers[_instance_at(numbers, i) + _CACHED] = tokens
+
+
+@either()
+def cached_on(numbers: Floats, i: int) -> int:
+    """What `note_cached` has noted."""
+    return int(numbers[_instance_at(numbers, i) + _CACHED])
+
+
+@either()
+def remember(numbers: Floats, r: int, placement: Placement) -> None:
+    """r would be placed so."""
+    at = _request_at(numbers, r)
+    numbers[at + _INSTANCE], numbers[at + _SOURCE] = placement.instance, placement.source
+    numbers[at + _TTFT_S], numbers[at + _PREFILL_S] = placement.ttft_s, placement.prefill_s
+    numbers[at + _THERE_S] = placement.there_s
+
+
+@either()
+def remembered(numbers: Floats, r: int) -> Placement:
+    """What `remember` was told last."""
+    at = _request_at(numbers, r)
+    instance, source = int(numbers[at + _INSTANCE]), int(numbers[at + _SOURCE])
+    return Placement(instance, source, numbers[at + _TTFT_S], numbers[at + _PREFILL_S], numbers[at + _THERE_S])
+
+
+@either()
+def confirm(numbers: Floats, r: int) -> None:
+    """r is placed as was remembered last, and nothing was placed since."""
+    numbers[_LAST_PLACED] = r
+
+
+@either()
+def is_confirmed(numbers: Floats, r: int) -> bool:
+    """Whether r is what was confirmed last."""
+    confirmed: bool = numbers[_LAST_PLACED] == r
+    return confirmed
+
+
+# --- what was sent where ----------------------------------------------------------------------------------------------
+
+
+@either()
+def send(numbers: Floats, i: int, there_s: float, prefill_s: float) -> None:
+    """A prompt has been sent to i: when it will be in the queue there, and seconds of its prefill.
+
+    There must be a free note: see `keep`.
+    """
+    row, note = _instance_at(numbers, i), numbers[_FREE]
+    at = _note_at(numbers, note)
+    numbers[_FREE] = numbers[at + _NEXT]
+    numbers[at + _NEXT], numbers[at + _SENT_THERE_S], numbers[at + _SENT_PREFILL_S] = -1.0, there_s, prefill_s
+    if numbers[row + _COUNT] == 0.0:
+        numbers[row + _FIRST] = note
+    else:
+        numbers[_note_at(numbers, numbers[row + _LAST]) + _NEXT] = note
+    numbers[row + _LAST] = note
+    numbers[row + _COUNT] += 1.0
+    numbers[row + _LEFT_S] += prefill_s
+
+
+@either()
+def keep(numbers: Floats, i: int, left: int, now_s: float) -> None:
+    """Forget all that was sent to i but the last `left` of those that are there, and those still on their way.
+
+    There are no more of these than requests, so that a note is free when all instances have forgotten.
+    """
+    row = _instance_at(numbers, i)
+    count = int(numbers[row + _COUNT])
+    if count > left:
+        note = numbers[row + _FIRST]
+        while note >= 0.0:
+            at = _note_at(numbers, note)
+            left += 1 if now_s < numbers[at + _SENT_THERE_S] else 0
+            note = numbers[at + _NEXT]
+    if count > left:
+        while count > left:
+            at = _note_at(numbers, numbers[row + _FIRST])
+            note, numbers[row + _FIRST] = numbers[row + _FIRST], numbers[at + _NEXT]
+            numbers[at + _NEXT], numbers[_FREE] = numbers[_FREE], note
+            count -= 1
+        numbers[row + _COUNT] = float(count)
+        numbers[row + _LEFT_S] = _sum_s(numbers, i)
+
+
+@either()
+def _sum_s(numbers: Floats, i: int) -> float:
+    """Seconds of what was sent to i, added from the first on: a sum from which seconds are taken would drift."""
+    seconds, note = 0.0, numbers[_instance_at(numbers, i) + _FIRST]
+    while note >= 0.0:
+        at = _note_at(numbers, note)
+        seconds += numbers[at + _SENT_PREFILL_S]
+        note = numbers[at + _NEXT]
+    return seconds
+
+
+@either()
+def left_s(numbers: Floats, i: int) -> float:
+    """Seconds of what was sent to i and has not been forgotten."""
+    seconds: float = numbers[_instance_at(numbers, i) + _LEFT_S]
+    return seconds
+
+
+@either()
+def is_full(numbers: Floats) -> bool:
+    """Whether no note is free."""
+    full: bool = numbers[_FREE] < 0.0
+    return full

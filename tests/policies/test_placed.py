@@ -1,0 +1,66 @@
+"""What compiled placement remembers, beside a plain model of it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from policies._placed import (
+    Placement,
+    confirm,
+    is_confirmed,
+    is_full,
+    keep,
+    left_s,
+    nothing_placed,
+    remember,
+    remembered,
+    send,
+)
+
+
+def test_what_was_sent_is_forgotten_from_the_first_on_but_not_what_is_on_its_way() -> None:
+    random = np.random.default_rng(0)
+    numbers = nothing_placed({0: 7.0}, 3, 60)
+    sent: list[deque[tuple[float, float]]] = [deque() for _ in range(3)]
+    for step in range(600):
+        now_s, i = step / 4.0, int(random.integers(3))
+        if not is_full(numbers) and random.random() < 0.6:
+            note = now_s + float(random.integers(0, 12)), float(random.random())
+            send(numbers, i, *note)
+            sent[i].append(note)
+        else:
+            left = int(random.integers(0, 8))
+            keep(numbers, i, left, now_s)
+            left += sum(there_s > now_s for there_s, _ in sent[i])
+            while len(sent[i]) > left:
+                sent[i].popleft()
+        for k, notes in enumerate(sent):
+            whole = 0.0
+            for _, prefill_s in notes:
+                whole += prefill_s
+            assert left_s(numbers, k) == whole
+    assert numbers[0] == 7.0
+
+
+def test_there_is_a_note_for_each_request_and_one_more() -> None:
+    numbers = nothing_placed({}, 1, 2)
+    for _ in range(3):
+        assert not is_full(numbers)
+        send(numbers, 0, 0.0, 1.0)
+    assert is_full(numbers)
+    keep(numbers, 0, 2, 1.0)
+    assert not is_full(numbers)
+    assert left_s(numbers, 0) == 2.0
+
+
+def test_a_placement_is_remembered_by_request() -> None:
+    numbers = nothing_placed({}, 2, 5)
+    for r in range(5):
+        assert not is_confirmed(numbers, r)
+        remember(numbers, r, Placement(r % 2, -1, 0.5 * r, 0.25 * r, 10.0 + r))
+    confirm(numbers, 3)
+    send(numbers, 0, 0.0, 1.0)
+    assert remembered(numbers, 3) == Placement(1, -1, 1.5, 0.75, 13.0)
+    assert [is_confirmed(numbers, r) for r in range(5)] == [False, False, False, True, False]
