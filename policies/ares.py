@@ -29,23 +29,21 @@ _MOST_HORIZON_TOKENS = 10_000_000
 _DISCOUNT_TOKENS = 256
 
 
-class Grid(NamedTuple):
-    """Tokens ahead at which load is projected, and what each counts for; shape (G,)."""
-
-    horizon: Floats
-    weights: Floats
-
-
-class Movable(NamedTuple):
-    """Requests that decode on overloaded instances, as columns: whether each may move, where it is in the pool, its KV
-    tokens, output tokens expected of it, and what a move costs.
+class Residents(NamedTuple):
+    """Requests of the decode pool as columns: position in the pool, whether it stays there, tokens that it has, output
+    tokens expected of it, NaN: nothing is known, and when it was moved last, -inf: never.
     """
 
-    may_move: Flags
     owners: Integers
-    kv: Floats
+    settled: Flags
+    tokens: Integers
     remaining: Floats
-    price: Floats
+    moved_at_s: Floats
+
+
+# Those that decode on overloaded instances, as an array of shape (K, 6): row among the residents, whether it may move,
+# 1 or 0, position in the pool, KV tokens, output tokens expected of it, and what a move costs.
+_ROW, _MAY_MOVE, _OWNER, _KV, _REMAINING, _PRICE = range(6)
 
 
 class Ares(Disaggregated):
@@ -90,13 +88,11 @@ class Ares(Disaggregated):
         self.route_decode = rule("policy.placement", placement, DECODE_RULES)
         self.tick_s = period_s
         require_number("policy.horizon_tokens", horizon_tokens, 0, _MOST_HORIZON_TOKENS)
-        self.horizon = np.arange(0, horizon_tokens + 1, _GRID_TOKENS, dtype=np.float64)
-        self.weights = discount ** (self.horizon / _DISCOUNT_TOKENS)
+        horizon = np.arange(0, horizon_tokens + 1, _GRID_TOKENS, dtype=np.float64)
+        self.weights = discount ** (horizon / _DISCOUNT_TOKENS)
         self.imbalance = imbalance
         self.headroom = headroom
-        self.amortisation = amortisation
-        self.transfer_overhead_s = transfer_overhead_s
-        self.transfer_weight = transfer_weight
+        self.transfer = np.array([transfer_overhead_s, amortisation, transfer_weight], np.float64)
         self.moves = moves
         self.cooldown_s = cooldown_s
         self.limit: Floats | None = None  # KV tokens of each decode instance, once the cluster is known
@@ -105,36 +101,31 @@ class Ares(Disaggregated):
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         pool = cluster.decode
         ids, owners, settled = cluster.residents(pool)
-        if not settled.any():
+        if np.count_nonzero(settled) == 0:
             return ()
         generated = cluster.requests.generated(ids)
         tokens = cluster.requests.input_tokens[ids] + generated
         remaining = cluster.predictions.remaining(ids, generated)
-        projected = projection(tokens, remaining, owners, self.horizon, len(pool))
+        projected = projection(tokens, remaining, owners, len(self.weights), len(pool))
         load = projected @ self.weights
         limit = self._limit(cluster)
         overloaded = exceeding(load, (1.0 + self.imbalance) * _mean(load), projected, limit)
-        if not overloaded.any():
+        sources = np.flatnonzero(overloaded).tolist()
+        if not sources:
             return ()
-        movable = np.flatnonzero(settled & overloaded[owners])
-        movable = movable[self._cooled(ids[movable], cluster)]
-        ids, owners, remaining = ids[movable], owners[movable], remaining[movable]
-        kv = (tokens[movable] - 1).astype(np.float64)
-        remaining[np.isnan(remaining)] = np.inf  # nothing is known: it goes on for ever
-        transfer_s = kv * cluster.kv_bytes_per_token / pool.bandwidth_bytes_s[owners] + self.transfer_overhead_s
-        pays = remaining * pool.step_s()[owners] >= self.amortisation * transfer_s
-        requests = Movable(pays, owners, kv, remaining, transfer_s * self.transfer_weight)
-        grid = Grid(self.horizon, self.weights)
+        moved_at_s = self._moved_at_s(cluster)
+        residents = Residents(owners, settled, tokens, remaining, moved_at_s.take(ids))
+        requests = movable(residents, overloaded, cluster.now_s, self.cooldown_s)
+        price(requests, self.transfer, cluster.kv_bytes_per_token, pool.bandwidth_bytes_s, pool.step_s())
         actions = []
-        order = np.argsort(-load, kind="stable")
-        for source in order[overloaded[order]]:
+        for source in sorted(sources, key=(-load).tolist().__getitem__):
             for _ in range(self.moves):
                 most = (1.0 - self.imbalance) * _mean(load)
-                row, target = move_best(requests, grid, source, load, most, projected, limit)
+                row, target = move_best(requests, self.weights, source, load, most, projected, limit)
                 if row < 0:
                     break
                 load = projected @ self.weights
-                self.moved_at_s[ids[row]] = cluster.now_s
+                moved_at_s[ids[row]] = cluster.now_s
                 actions.append(Migrate(int(ids[row]), int(pool.ids[target])))
         return actions
 
@@ -145,28 +136,38 @@ class Ares(Disaggregated):
             self.limit = np.asarray((1.0 - self.headroom) * blocks * cluster.block_tokens, np.float64)
         return self.limit
 
-    def _cooled(self, ids: Integers, cluster: Cluster) -> Flags:
-        """Which requests have not been moved lately."""
+    def _moved_at_s(self, cluster: Cluster) -> Floats:
+        """When each request of the run was moved last."""
         if len(self.moved_at_s) == 0:
             self.moved_at_s = np.full(len(cluster.requests.arrival_s), -np.inf)
-        return cluster.now_s - self.moved_at_s[ids] >= self.cooldown_s
+        return self.moved_at_s
 
 
 def _mean(values: Floats) -> float:
-    return float(values.sum()) / len(values)
+    return float(np.add.reduce(values)) / len(values)
 
 
 @compiled
-def projection(tokens: Integers, remaining: Floats, owners: Integers, horizon: Floats, instances: int) -> Floats:
-    """KV tokens of each instance at each point of the horizon, (instances, G), if each of its requests, which has so
-    many tokens, goes on to generate `remaining` ones; NaN: for ever.
+def projection(tokens: Integers, remaining: Floats, owners: Integers, points: int, instances: int) -> Floats:
+    """KV tokens of each instance at each point of the horizon, (instances, points), if each of its requests, which has
+    so many tokens, goes on to generate `remaining` ones; NaN: for ever.
+
+    A request is noted at the last point that it reaches, and counts there and before: sums of whole numbers.
     """
-    projected = np.zeros((instances, len(horizon)))
+    projected, count = np.zeros((instances, points)), np.zeros((instances, points))
     for q in range(len(tokens)):
-        kv = float(tokens[q] - 1)
-        for g in range(len(horizon)):
-            if not remaining[q] <= horizon[g]:
-                projected[owners[q], g] += kv + horizon[g]
+        reached = points
+        if remaining[q] <= (points - 1) * _GRID_TOKENS:
+            reached = int(np.ceil(remaining[q] / _GRID_TOKENS))
+        if reached > 0:
+            projected[owners[q], reached - 1] += tokens[q] - 1
+            count[owners[q], reached - 1] += 1.0
+    for i in range(instances):
+        for g in range(points - 2, -1, -1):
+            projected[i, g] += projected[i, g + 1]
+            count[i, g] += count[i, g + 1]
+        for g in range(points):
+            projected[i, g] += count[i, g] * (g * _GRID_TOKENS)
     return projected
 
 
@@ -182,48 +183,90 @@ def exceeding(load: Floats, most: float, projected: Floats, limit: Floats) -> Fl
 
 
 @compiled
+def movable(residents: Residents, overloaded: Flags, now_s: float, cooldown_s: float) -> Floats:
+    """Those that decode on overloaded instances and have not been moved lately, without prices; shape (K, 6)."""
+    found, count = np.empty((len(residents.owners), 6)), 0
+    for row in range(len(found)):
+        owner = residents.owners[row]
+        if residents.settled[row] and overloaded[owner] and now_s - residents.moved_at_s[row] >= cooldown_s:
+            request = found[count]
+            request[_ROW], request[_MAY_MOVE], request[_OWNER] = row, 1.0, owner
+            request[_KV], request[_REMAINING] = residents.tokens[row] - 1, residents.remaining[row]
+            if np.isnan(request[_REMAINING]):
+                request[_REMAINING] = np.inf  # nothing is known: it goes on for ever
+            count += 1
+    return found[:count]
+
+
+@compiled
+def price(
+    requests: Floats, transfer: Floats, bytes_per_token: float, bandwidth_bytes_s: Floats, step_s: Floats
+) -> None:
+    """What moving each of them costs, and whether that pays.
+
+    `transfer`: seconds of a transfer beside its bytes, for how many times its transfer a request that moves is expected
+    to decode, and what a second of it counts.
+    """
+    overhead_s, amortisation, weight = transfer
+    for request in requests:
+        owner = int(request[_OWNER])
+        transfer_s = request[_KV] * bytes_per_token / bandwidth_bytes_s[owner] + overhead_s
+        request[_MAY_MOVE] = 1.0 if request[_REMAINING] * step_s[owner] >= amortisation * transfer_s else 0.0
+        request[_PRICE] = transfer_s * weight
+
+
+@compiled
 def move_best(
-    requests: Movable, grid: Grid, source: int, load: Floats, most: float, projected: Floats, limit: Floats
+    requests: Floats, weights: Floats, source: int, load: Floats, most: float, projected: Floats, limit: Floats
 ) -> tuple[int, int]:
     """Move the request of `source` to the instance whose load is below `most`, of all such pairs the one that lowers
-    the variance of the loads most, its price deducted: it may not move again, and `projected` follows. The pair;
-    (-1, -1) if none does.
+    the variance of the loads most, its price deducted: it may not move again, and `projected` follows. Its row among
+    the residents, and where it goes; (-1, -1) if none does.
 
     Moving weight w from a to b changes the sum of squares by 2 w (w + load_b - load_a); the mean stays.
     """
-    best, best_row, best_target = 0.0, -1, -1
+    here, weight = np.empty(len(requests), np.int64), np.empty(len(requests))
+    count = 0
+    for k in range(len(requests)):
+        if requests[k, _MAY_MOVE] and requests[k, _OWNER] == source:
+            here[count], weight[count] = k, 0.0
+            for g in range(len(weights)):
+                weight[count] += _share(requests[k], g) * weights[g]
+            count += 1
+    best, best_k, best_target = 0.0, -1, -1
     for target in range(len(load)):
         if load[target] >= most:
             continue
-        gap = load[source] - (projected[target] * grid.weights).sum()
-        for row in range(len(requests.owners)):
-            if not requests.may_move[row] or requests.owners[row] != source:
-                continue
-            weight = 0.0
-            for g in range(len(grid.weights)):
-                weight += _share(requests, row, grid.horizon[g]) * grid.weights[g]
-            gain = 2.0 * weight * (gap - weight) / len(projected) - requests.price[row]
-            if gain > best and _has_room(requests, row, grid.horizon, projected[target], limit[target]):
-                best, best_row, best_target = gain, row, target
-    if best_row >= 0:
-        requests.may_move[best_row] = False
-        for g in range(len(grid.horizon)):
-            share = _share(requests, best_row, grid.horizon[g])
-            projected[source, g] -= share
-            projected[best_target, g] += share
-    return best_row, best_target
+        there = 0.0
+        for g in range(len(weights)):
+            there += projected[target, g] * weights[g]
+        gap = load[source] - there
+        for j in range(count):
+            gain = 2.0 * weight[j] * (gap - weight[j]) / len(projected) - requests[here[j], _PRICE]
+            if gain > best and _has_room(requests[here[j]], projected[target], limit[target]):
+                best, best_k, best_target = gain, here[j], target
+    if best_k < 0:
+        return -1, -1
+    requests[best_k, _MAY_MOVE] = 0.0
+    for g in range(len(weights)):
+        share = _share(requests[best_k], g)
+        projected[source, g] -= share
+        projected[best_target, g] += share
+    return int(requests[best_k, _ROW]), best_target
 
 
 @compiled
-def _share(requests: Movable, row: int, ahead: float) -> float:
-    """KV tokens that a request is projected to hold so many tokens ahead."""
-    return requests.kv[row] + ahead if requests.remaining[row] > ahead else 0.0
+def _share(request: Floats, point: int) -> float:
+    """KV tokens that a request is projected to hold at a point of the horizon."""
+    ahead = float(point * _GRID_TOKENS)
+    held: float = request[_KV] + ahead if request[_REMAINING] > ahead else 0.0
+    return held
 
 
 @compiled
-def _has_room(requests: Movable, row: int, horizon: Floats, projected: Floats, limit: float) -> bool:
+def _has_room(request: Floats, projected: Floats, limit: float) -> bool:
     """Whether a request fits into what an instance is projected to hold, at each point of the horizon."""
     fits = True
-    for g in range(len(horizon)):
-        fits = fits and projected[g] + _share(requests, row, horizon[g]) <= limit
+    for g in range(len(projected)):
+        fits = fits and projected[g] + _share(request, g) <= limit
     return fits

@@ -33,9 +33,29 @@ def uniforms(keys: Keys, index: Integers) -> Floats:
     """Number `index` (0 or more) of each key's stream, in the open interval (0, 1); shapes (k,)."""
     found = np.empty(len(keys), np.float64)
     for k in range(len(keys)):
-        bits = _mixed(keys[k] + _GAMMA * (np.uint64(index[k]) + np.uint64(1)))
-        found[k] = (np.float64(bits >> np.uint64(11)) + 0.5) * 2.0**-53
+        found[k] = _uniform(keys[k], index[k])
     return found
+
+
+@compiled
+def _uniform(key: np.uint64, index: int) -> float:
+    bits = _mixed(key + _GAMMA * (np.uint64(index) + np.uint64(1)))
+    drawn: float = (np.float64(bits >> np.uint64(11)) + 0.5) * 2.0**-53
+    return drawn
+
+
+@compiled
+def uniforms_of(keys: Keys, requests: Integers, generated: Integers, stride: int) -> Floats:
+    """Of each of these requests the uniform of its stride, the first being number 1 of its stream; shape (k,)."""
+    found = np.empty(len(requests), np.float64)
+    for k in range(len(requests)):
+        found[k] = _uniform(keys[requests[k]], generated[k] // stride + 1)
+    return found
+
+
+def normals_of(keys: Keys, requests: Integers, generated: Integers, stride: int) -> Floats:
+    """As `uniforms_of`, standard normal."""
+    return ndtri(uniforms_of(keys, requests, generated, stride))
 
 
 def normals(keys: Keys, index: Integers) -> Floats:

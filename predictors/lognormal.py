@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import erf
 
+from framework.compiler.decorators import compiled
 from framework.errors import InputError, require_at_least, require_count, require_positive
 from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
-from predictors._noise import normals, request_keys
+from predictors._noise import normals, normals_of, request_keys
 
 _LONGEST_KNOWN = 1 << 17  # output tokens, up to which errors are worked out before a run
 _LARGEST_SIGMA = 5.0  # of the logarithm: factors of e^5 either way; beyond, numbers overflow before they mean anything
@@ -60,14 +61,14 @@ class LogNormal(Predictor):
         self._kept = np.sqrt(self.persistence) * normals(self._keys, first)  # number 0 of each stream; strides follow
 
     def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
-        drawn = normals(self._keys[requests], generated // self.stride + 1)
+        drawn = normals_of(self._keys, requests, generated, self.stride)
         error = drawn if self.persistence == 0 else self._kept[requests] + np.sqrt(1 - self.persistence) * drawn
         if self._known is None:
             sigma, spread = self._errors(generated)
         else:
-            sigma, spread = self._known[0][generated], self._known[1][generated]
+            sigma, spread = self._known[0].take(generated), self._known[1].take(generated)
         factor = np.exp(sigma * error)
-        estimate = np.maximum((self._output_tokens[requests] - generated) * factor, 1.0)
+        estimate = estimates(self._output_tokens, requests, generated, factor)
         return estimate, estimate * spread
 
     def _errors(self, generated: Integers) -> tuple[Floats, Floats]:
@@ -75,6 +76,15 @@ class LogNormal(Predictor):
         sigma = self.sigma * np.exp(generated / -self.decay_tokens)
         variance = sigma * sigma
         return sigma, np.sqrt(np.exp(variance) * np.expm1(variance))
+
+
+@compiled
+def estimates(output_tokens: Integers, requests: Integers, generated: Integers, factor: Floats) -> Floats:
+    """What each of these requests has still before it, times its factor; at least 1."""
+    found = np.empty(len(requests))
+    for k in range(len(requests)):
+        found[k] = max((output_tokens[requests[k]] - generated[k]) * factor[k], 1.0)
+    return found
 
 
 def relative_mae(sigma: Floats | float) -> Floats | float:

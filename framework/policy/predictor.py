@@ -75,31 +75,26 @@ class Predictions:
         if self._predictor is None:
             return np.full(len(ids), np.nan)
         self._ask(ids, generated)
-        return self._remaining[ids]
+        return self._remaining.take(ids)
 
     def spread(self, ids: Integers, generated: Integers) -> Floats:
         """One standard deviation of `remaining`; NaN without a predictor."""
         if self._predictor is None:
             return np.full(len(ids), np.nan)
         self._ask(ids, generated)
-        return self._spread[ids]
+        return self._spread.take(ids)
 
     def _ask(self, ids: Integers, generated: Integers) -> None:
         assert self._predictor is not None
         stride = self._predictor.stride
-        stale = stale_positions(ids, generated, stride, self._strides)
-        if len(stale) == 0:
+        asked, at = stale(ids, generated, stride, self._strides)
+        if len(asked) == 0:
             return
         self._observe_finished()
-        asked = ids[stale]
-        at = generated[stale] // stride * stride  # not `generated`: the answer must not depend on who asked first
         remaining, spread = self._predictor.predict(asked, at)
         self._remaining[asked] = remaining
         self._spread[asked] = spread
-        self._strides[asked] = at // stride
-        known = self.first_total[asked]
-        if np.isnan(known).any():
-            self.first_total[asked] = np.where(np.isnan(known), at + remaining, known)
+        note_asked(asked, at, stride, self._strides, self._remaining, self.first_total)
 
     def _observe_finished(self) -> None:
         assert self._predictor is not None
@@ -112,12 +107,26 @@ class Predictions:
 
 
 @compiled
-def stale_positions(ids: Integers, generated: Integers, stride: int, strides: Integers) -> Integers:
-    """Where in `ids` the requests are that have come to another stride than that of their estimate."""
-    found = np.empty(len(ids), np.int64)
+def stale(ids: Integers, generated: Integers, stride: int, strides: Integers) -> tuple[Integers, Integers]:
+    """Those requests that have come to another stride than that of their estimate, and the tokens at its start: not
+    those generated, for the answer must not depend on who asked first.
+    """
+    found, at = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = 0
     for k in range(len(ids)):
-        if generated[k] // stride != strides[ids[k]]:
-            found[count] = k
+        number = generated[k] // stride
+        if number != strides[ids[k]]:
+            found[count], at[count] = ids[k], number * stride
             count += 1
-    return found[:count]
+    return found[:count], at[:count]
+
+
+@compiled
+def note_asked(
+    ids: Integers, at: Integers, stride: int, strides: Integers, remaining: Floats, first_total: Floats
+) -> None:
+    """Note the strides of new estimates, and the whole output that is expected of a request for the first time."""
+    for k in range(len(ids)):
+        strides[ids[k]] = at[k] // stride
+        if np.isnan(first_total[ids[k]]):
+            first_total[ids[k]] = at[k] + remaining[ids[k]]
