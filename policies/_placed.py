@@ -105,6 +105,12 @@ def confirm(numbers: Floats, r: int) -> None:
 
 
 @either()
+def last_confirmed(numbers: Floats) -> int:
+    """What was confirmed last, -1: nothing."""
+    return int(numbers[_LAST_PLACED])
+
+
+@either()
 def is_confirmed(numbers: Floats, r: int) -> bool:
     """Whether r is what was confirmed last."""
     confirmed: bool = numbers[_LAST_PLACED] == r

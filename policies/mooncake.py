@@ -30,6 +30,7 @@ from policies._placed import (
     is_confirmed,
     is_full,
     keep,
+    last_confirmed,
     left_s,
     note_cached,
     nothing_placed,
@@ -169,15 +170,16 @@ def tbt_s(engine: Any, instances: int, prompt: int) -> float:
 
 @compiled
 def judged(engine: Any, numbers: Floats, r: int) -> int:
-    """Place r; the number of the limit, in `_LATE`, that it would break, 0: none."""
+    """Place r; the number of the limit, in `_LATE`, that it would break, 0: none, and its placement is confirmed."""
     placement = best_placement(engine, numbers, r)
     remember(numbers, r, placement)
     if placement.ttft_s > numbers[_TTFT_LIMIT_S]:
         return 1
-    if numbers[_TBT_LIMIT_S] == np.inf:
-        return 0
-    late = tbt_s(engine, instances_in(numbers), request_of(engine, r).input_tokens) > numbers[_TBT_LIMIT_S]
-    return 2 if late else 0
+    prompt, limit_s = request_of(engine, r).input_tokens, numbers[_TBT_LIMIT_S]
+    if limit_s < np.inf and tbt_s(engine, instances_in(numbers), prompt) > limit_s:
+        return 2
+    confirm(numbers, r)
+    return 0
 
 
 @either()
@@ -261,8 +263,10 @@ class Mooncake(Disaggregated):
             _CHUNK_TOKENS: chunk_tokens,
             _DRAWN: -1.0,
         }
+        self.by_pool = admission in ("early", "predicted")
         if admission != "none":
-            vars(self)["admit"] = self._admit
+            by_cost = self._admit_by_pool if self.by_pool else self._admit
+            vars(self)["admit"] = self._admit_at_random if routing == "random" else by_cost
         if routing == "global":
             vars(self)["fetch_prefix"] = source_of_prefix
         if routing == "random" or admission == "predicted":
@@ -288,26 +292,30 @@ class Mooncake(Disaggregated):
         self.judged, self.sent_to = callable_with(self.engine, judged), callable_with(self.engine, sent_from_python)
 
     def _admit(self, request: Request, cluster: Cluster) -> bool | str:
-        self._draw(cluster)
         late = self.judged(self.engine, self.numbers, request.id)
-        if late:
-            return _LATE[late]
-        ttft_s = remembered(self.numbers, request.id).ttft_s
-        if self.admission in ("early", "predicted") and self._is_late(cluster, ttft_s):
+        return _LATE[late] if late else True
+
+    def _admit_by_pool(self, request: Request, cluster: Cluster) -> bool | str:
+        before = last_confirmed(self.numbers)
+        admitted = self._admit(request, cluster)
+        if admitted is True and self._is_late(cluster, remembered(self.numbers, request.id).ttft_s):
+            confirm(self.numbers, before)
             return "tbt"
-        confirm(self.numbers, request.id)
-        return True
+        return admitted
+
+    def _admit_at_random(self, request: Request, cluster: Cluster) -> bool | str:
+        self._draw(cluster)
+        return self._admit_by_pool(request, cluster) if self.by_pool else self._admit(request, cluster)
 
     def _draw(self, cluster: Cluster) -> None:
-        if self.routing == "random":
-            pool = cluster.prefill
-            self.numbers[_DRAWN] = pool.ids[self.random.random(len(pool)).argmin()]
+        pool = cluster.prefill
+        self.numbers[_DRAWN] = pool.ids[self.random.random(len(pool)).argmin()]
 
     def _is_late(self, cluster: Cluster, ttft_s: float) -> bool:
         return EXPECTED_TBT[self.admission](self.decode_load, cluster, ttft_s) > self.tbt_s
 
     def _route_prefill(self, request: Request, cluster: Cluster) -> int:
-        if not is_confirmed(self.numbers, request.id):
+        if self.routing == "random" and not is_confirmed(self.numbers, request.id):
             self._draw(cluster)
         instance = self.sent_to(self.engine, self.numbers, request.id)
         self.decode_load.expect(request, cluster.now_s + float(remembered(self.numbers, request.id).ttft_s))
