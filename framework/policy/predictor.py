@@ -94,7 +94,7 @@ class Predictions:
         remaining, spread = self._predictor.predict(asked, at)
         self._remaining[asked] = remaining
         self._spread[asked] = spread
-        note_asked(asked, at, stride, self._strides, self._remaining, self.first_total)
+        note_first_totals(asked, at, self._remaining, self.first_total)
 
     def _observe_finished(self) -> None:
         assert self._predictor is not None
@@ -109,24 +109,22 @@ class Predictions:
 @compiled
 def stale(ids: Integers, generated: Integers, stride: int, strides: Integers) -> tuple[Integers, Integers]:
     """Those requests that have come to another stride than that of their estimate, and the tokens at its start: not
-    those generated, for the answer must not depend on who asked first.
+    those generated, for the answer must not depend on who asked first. The new strides are noted.
     """
     found, at = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = 0
     for k in range(len(ids)):
         number = generated[k] // stride
         if number != strides[ids[k]]:
+            strides[ids[k]] = number
             found[count], at[count] = ids[k], number * stride
             count += 1
     return found[:count], at[:count]
 
 
 @compiled
-def note_asked(
-    ids: Integers, at: Integers, stride: int, strides: Integers, remaining: Floats, first_total: Floats
-) -> None:
-    """Note the strides of new estimates, and the whole output that is expected of a request for the first time."""
+def note_first_totals(ids: Integers, at: Integers, remaining: Floats, first_total: Floats) -> None:
+    """Note the whole output that is expected of each of these requests of which nothing was expected before."""
     for k in range(len(ids)):
-        strides[ids[k]] = at[k] // stride
         if np.isnan(first_total[ids[k]]):
             first_total[ids[k]] = at[k] + remaining[ids[k]]
