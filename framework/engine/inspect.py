@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODING, PAUSED
-from framework.compiler.decorators import compiled
+from framework.compiler.decorators import compiled, inner
 from framework.engine.attach import attach_at, words_of
 from framework.engine.mechanisms.prefix_cache import matched_blocks
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
 from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
-from framework.engine.state import Memory
+from framework.engine.state import Memory, State
 from framework.policy.inspection import View
 from framework.timing.estimate import prefill_alone_s
 from framework.timing.table import StepTables, base_s, chunk_s
@@ -28,13 +28,13 @@ class MemoryInspection:
     def __init__(self, memory: Memory) -> None:
         self.requests = memory.requests
         self.instances = memory.instances
-        self.view = View(memory.options, memory.sim, memory.requests, memory.instances)
+        self._words = words_of(memory)
+        self.view = View(memory.options, memory.sim, memory.requests, memory.instances, self._words)
         self.tables = StepTables(memory.timing_rows, memory.timing_data)
         self.block_tokens = int(memory.options["block_tokens"][0])
         self.copy_bytes_per_token = float(memory.options["copy_bytes_per_token"][0])
         self._memory = memory
         self._now_s = memory.sim["now_s"]
-        self._words = words_of(memory)
         most, size = int(memory.options["most_running"][0]), len(memory.instances)
         self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
         self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
@@ -125,14 +125,13 @@ def _step_times_s(words: Any, instances: NDArray[np.int64]) -> NDArray[np.float6
     return times_s
 
 
-@compiled
-def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Seconds of i's next step in each of two streams, by the percent of the SMs that the stream has, shape (101,).
+@inner
+def next_streams_s(s: State, i: int) -> tuple[float, float]:
+    """Seconds of i's next prefill step and decode step, each on all SMs, beside each other; 0 where there is none.
 
     The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
-    prefills first or else waits first; 0 where there are none, and for the decodes' likewise.
+    prefills first or else waits first. What lacks prefill may also be on its way here, with the KV before it.
     """
-    s = attach_at(words)
     inst = s.instances[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     tokens = min(inst.token_budget, inst.queued_tokens)
@@ -140,9 +139,7 @@ def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np
     r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
     if r < 0:
         r = inst.inbox_head
-    if r < 0:  # what lacks prefill is on its way here, with the KV of the tokens before it
-        tokens = 0
-    if tokens > 0:
+    if r >= 0 and tokens > 0:
         q = s.requests[r]
         chunk = min(tokens, q.prefill_until - q.prefilled)
         read = q.prefilled + tokens
@@ -150,18 +147,25 @@ def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np
         if tokens > chunk:
             attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
         prefill_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
-    decode_step = 0.0
+    decode_s = 0.0
     if inst.running > 0:
-        decode_step = decode_step_s(s, i, choose_depth(s, i))
+        decode_s = decode_step_s(s, i, choose_depth(s, i))
         if prefill_s > 0.0:
-            context = inst.decode_kv + inst.running
-            decode_step += contention_beside_s(s, i, context, attention_s / prefill_s, read)
+            decode_s += contention_beside_s(s, i, inst.decode_kv + inst.running, attention_s / prefill_s, read)
+    return prefill_s, decode_s
+
+
+@compiled
+def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same by the percent of the SMs that each stream has, shape (101,)."""
+    s = attach_at(words)
+    prefill_s, decode_s = next_streams_s(s, i)
     prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
     for percent in range(WHOLE + 1):
         if prefill_s > 0.0:
             prefills_s[percent] = prefill_s * prefill_slowdown(s, percent)
-        if decode_step > 0.0:
-            decodes_s[percent] = decode_step * decode_slowdown(s, percent)
+        if decode_s > 0.0:
+            decodes_s[percent] = decode_s * decode_slowdown(s, percent)
     return prefills_s, decodes_s
 
 

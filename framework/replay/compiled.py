@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, REJECTED, YIELDED
 from framework.compiler.dispatchers import numba_config
 from framework.engine.allocate import allocate
-from framework.engine.attach import words_of
 from framework.engine.binding import Binding
 from framework.engine.config import Setting
 from framework.engine.inspect import MemoryInspection
@@ -47,17 +46,13 @@ class CompiledEngine:
             workload, setting.cluster, setting.model, setting.timing, setting.engine, setting.load, setting.seed
         )
         self.inspection = MemoryInspection(self._memory)
-        self.inspection.view = self.inspection.view._replace(engine=self._told(setting))
+        if numba_config.DISABLE_JIT:  # compiled rules are plain Python then, and ask as such
+            plain = PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
+            self.inspection.view = self.inspection.view._replace(engine=plain)
         instances = len(self._memory.instances)
         reduced = setting.engine.log == "reduced"
         self._new_log: Callable[[], _FullLog | _ReducedLog]
         self._new_log = partial(_ReducedLog, workload, instances) if reduced else _FullLog
-
-    def _told(self, setting: Setting) -> Any:
-        """What compiled rules reach this engine by."""
-        if numba_config.DISABLE_JIT:
-            return PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
-        return words_of(self._memory)
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
         """Run the loop to the end, emptying the engine's log whenever it is full. The inspection tells nothing then."""

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from framework.compiler.decorators import either
 from framework.engine.attach import attach_at
+from framework.engine.inspect import next_streams_s
 from framework.engine.mechanisms import sm_sharing
 from framework.engine.mechanisms.prefix_cache import matched_blocks
-from framework.engine.mechanisms.sm_sharing import WHOLE, contention_beside_s
-from framework.engine.mechanisms.speculation import choose_depth, decode_step_s
+from framework.engine.mechanisms.sm_sharing import WHOLE
 from framework.policy.hooks import encode_plan
 from framework.policy.inspection import Inspection
 from framework.timing.estimate import prefill_alone_s, step_alone_s
-from framework.timing.table import StepTables, base_s, chunk_s
+from framework.timing.table import StepTables
 
 
 class PlainEngine(NamedTuple):
@@ -124,32 +124,8 @@ def _plain_streams_s(engine: PlainEngine, i: int) -> tuple[float, float]:
 
 @either(_plain_streams_s)
 def streams_s(engine: Any, i: int) -> tuple[float, float]:
-    """Seconds of i's next prefill step and decode step, each on all SMs, beside each other; 0 where there is none.
-
-    The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
-    prefills first or else waits first.
-    """
-    s = attach_at(engine)
-    inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
-    tokens = min(inst.token_budget, inst.queued_tokens)
-    prefill_step_s, attention_s, read = 0.0, 0.0, 0
-    r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
-    if r < 0:
-        r = inst.inbox_head
-    if r >= 0 and tokens > 0:  # without a request, what lacks prefill is on its way here, with the KV before it
-        q = s.requests[r]
-        chunk = min(tokens, q.prefill_until - q.prefilled)
-        read = q.prefilled + tokens
-        attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
-        if tokens > chunk:
-            attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
-        prefill_step_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
-    decode_s = 0.0
-    if inst.running > 0:
-        decode_s = decode_step_s(s, i, choose_depth(s, i))
-        if prefill_step_s > 0.0:
-            decode_s += contention_beside_s(s, i, inst.decode_kv + inst.running, attention_s / prefill_step_s, read)
-    return prefill_step_s, decode_s
+    """Seconds of i's next prefill step and decode step, each on all SMs, beside each other; 0 where there is none."""
+    return next_streams_s(attach_at(engine), i)
 
 
 def _plain_prefill_slowdown(engine: PlainEngine, percent: int) -> float:

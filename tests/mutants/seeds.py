@@ -1016,14 +1016,14 @@ MUTANTS = (
     Mutant(
         "prefills that take no time hide the decodes beside them",
         "inspect.py",
-        "        if prefill_s > 0.0:\n            context",
-        "        if tokens > 0:\n            context",
+        "        if prefill_s > 0.0:\n            decode_s",
+        "        if tokens > 0:\n            decode_s",
     ),
     Mutant(
         "what is to be prefilled counts although it is on its way",
         "inspect.py",
-        "    if r < 0:  # what lacks prefill is on its way here, with the KV of the tokens before it\n        tokens = 0\n",
-        "",
+        "    if r >= 0 and tokens > 0:",
+        "    if tokens > 0:",
     ),
     Mutant(
         "the next decode step drafts nothing",
