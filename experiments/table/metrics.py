@@ -22,6 +22,7 @@ _NAMES = {
     "output_throughput": ("output throughput", "tok/s"),
     "total_token_throughput": ("token throughput", "tok/s"),
     "slo_attainment": ("SLO attainment", "%"),
+    "slo_tightness": ("tightness of the SLO", "×"),
     "cache_hit_rate": ("cache hits", "%"),
     "mean_prefill_batch_tokens": ("mean prefill batch", "tokens"),
     "kv_utilization": ("KV in use", "%"),
@@ -38,7 +39,7 @@ _NAMES = {
 _LATENCY = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el|queue)_ms")
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TBT", "e2el": "E2E", "queue": "queue delay"}
 _HIGHER = re.compile(
-    r"(.*goodput|.*throughput|capacity)(_per_gpu)?|slo_attainment|cache_hit_rate|share_of_bound|mfu|mbu"
+    r"(.*goodput|.*throughput|capacity)(_per_gpu)?|slo_attainment|slo_tightness|cache_hit_rate|share_of_bound|mfu|mbu"
 )
 _LOWER = re.compile(
     r".*_ms|rejected|failed|preemptions|out_of_memory_rate|preempted_rate|energy(_per_token)?_j|cost_usd"

@@ -79,6 +79,7 @@ METRICS: Mapping[str, str] = {
     "capacity_requests": "requests of the run that is shown",
     "capacity_seconds": "s: simulated time of the run that is shown",
     "capacity_settled": "whether each rate could be told to be sustained or not",
+    "slo_tightness": "by what factor all limits could be divided, with a share of the requests still keeping them",
     "policy": "the scheduling policy",
     "predictor": "the predictor of output lengths",
     "trace": "name of the requests that were played",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,17 @@ class Slo:
 
     def _class_limits(self) -> list[tuple[str, Mapping[str, float | None]]]:
         return [(f"slo.classes.{name}", limits) for name, limits in (self.classes or {}).items()]
+
+    def scaled(self, factor: float) -> Slo:
+        """With every limit `factor` times as long: of all requests, of classes, and of slowdowns."""
+
+        def of(limits: Mapping[str, float | None]) -> dict[str, float | None]:
+            return {name: None if limit is None else factor * limit for name, limit in limits.items()}
+
+        own = of({name: getattr(self, name) for name in _LIMITS})
+        classes = {name: of(limits) for name, limits in (self.classes or {}).items()}
+        slowdown = None if self.slowdown is None else self.slowdown.scaled(factor)
+        return replace(self, **own, classes=classes, slowdown=slowdown)
 
     def limits_s(self, name: str, slo_class: tuple[str, ...] | None, count: int) -> Floats:
         """The limit `name` ("ttft_s", say) of each of `count` requests, (count,); inf where not in force."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,11 @@ class Slowdown:
         for name in ("ttft", "tpot", "e2e"):
             if getattr(self, name) is not None:
                 require_positive(f"slo.slowdown.{name}", getattr(self, name))
+
+    def scaled(self, factor: float) -> Slowdown:
+        """With every limit `factor` times as large."""
+        limits = {name: getattr(self, name) for name in ("ttft", "tpot", "e2e")}
+        return replace(self, **{name: None if limit is None else factor * limit for name, limit in limits.items()})
 
     def kept(self, result: Result) -> NDArray[np.bool_]:
         """Which requests of a run keep all limits, (N,); those that did not finish do not."""

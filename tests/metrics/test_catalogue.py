@@ -10,6 +10,7 @@ import pytest
 from framework.metrics.catalogue import METRICS
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput, Objective
+from framework.objective.tightness import Tightness
 from framework.run.compose import compose
 from tests.helpers.composing import configured
 
@@ -21,6 +22,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}",)),
     (Goodput(), ("policy=static",)),
+    (Tightness(), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
 

@@ -1,0 +1,59 @@
+"""How far the limits of the SLO could be tightened together at one rate, and still be kept by enough of the requests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from framework.errors import InputError, require_share
+from framework.metrics.slo import Slo, judge
+from framework.objective.experiment import Experiment
+from framework.objective.goodput import Measurement, Objective, Progress, evaluated
+from framework.result import Result
+
+_LOOSEST = 1e6  # of the limits as they are; the tightest is as far on the other side
+_RESOLUTION = 1e-4  # of the factor that is found
+
+
+@dataclass(frozen=True)
+class Tightness(Objective):
+    """The factor by which all limits could be divided while a share `attainment` of the requests keeps them.
+
+    One run at the rate of its trace, whose requests are then judged by scaled limits. Above 1 they could be tighter;
+    below 1 they are missed as they are; 0 where no limits are loose enough, for requests were not served. A policy that
+    plans by the limits does so by those that were given. At a rate that is not sustained the figure falls with the
+    length of the run. The SLO scale of Zhong et al. (OSDI 2024, section 6.2) is 1 over it. Raises InputError where
+    nothing is limited.
+    """
+
+    key: ClassVar[str] = "slo_tightness"
+
+    attainment: float = 0.9
+
+    def __post_init__(self) -> None:
+        require_share("objective.attainment", self.attainment)
+
+    def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
+        if experiment.slo == experiment.slo.scaled(2.0):
+            raise InputError("objective=tightness scales the limits of the SLO, and none is set; set slo.ttft_s, say")
+        result = experiment.run(progress)
+        evaluation = evaluated(experiment, result)
+        found = tightness(result, experiment.slo, self.attainment)
+        evaluation = replace(evaluation, summary=evaluation.summary | {self.key: found})
+        return Measurement(found, result, evaluation, experiment.slo)
+
+
+def tightness(result: Result, slo: Slo, attainment: float) -> float:
+    """1 over the least factor on all limits of `slo` with which that share of the requests keeps them, by bisection."""
+
+    def is_kept(scale: float) -> bool:
+        return float(judge(result, slo.scaled(scale)).good.mean()) >= attainment
+
+    tight, loose = 1 / _LOOSEST, _LOOSEST
+    if not is_kept(loose):
+        return 0.0
+    while loose > tight * (1 + _RESOLUTION):
+        middle = math.sqrt(tight * loose)
+        tight, loose = (tight, middle) if is_kept(middle) else (middle, loose)
+    return 1 / loose
