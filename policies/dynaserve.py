@@ -1,7 +1,9 @@
 """Unified instances that share a request, cut in two at any one token (DynaServe: arXiv 2504.09285).
 
 The global scheduler cuts a request where the predicted work of the two instances that it goes to is balanced: in its
-prompt, in its output or between them. Each instance forms chunked steps as large as its TBT limit allows.
+prompt, in its output or between them; of all pairs of instances it takes the one whose busier instance is then least
+busy. Each instance forms chunked steps as large as its TBT limit allows, every chunk priced after the prefix that it
+attends to.
 
 Work before and after a cut of a request: compiled parts of policies that cut requests in two.
 """
@@ -15,7 +17,7 @@ from framework.compiler.decorators import compiled
 from framework.errors import require_count, require_positive
 from framework.policy import Aggregated, Plan
 from framework.policy.view import Cluster, Request
-from framework.timing.estimate import StepTimes, estimate_s
+from framework.timing.estimate import StepTimes, chunked_s, estimate_s
 from policies._scaling import largest_batch
 
 Integers = NDArray[np.int64]
@@ -59,6 +61,25 @@ def balanced_cut(
     return low, max(first_s, before_s[1] + (whole_s - work_s(low, times, pair[1], each_s[1], prompt)))
 
 
+@compiled
+def best_pair(
+    load_s: Floats, queued: Integers, total: int, times: StepTimes, each_s: Floats, prompt: int
+) -> tuple[int, int, int, float]:
+    """The two instances on which a cut request leaves the busier one least busy, first the one with fewer tokens queued,
+    or else with less work; its cut, and the work of the busier.
+    """
+    best = -1, -1, 0, np.inf
+    for i in range(len(load_s)):
+        for j in range(i + 1, len(load_s)):
+            is_later = queued[j] < queued[i] or (queued[j] == queued[i] and load_s[j] < load_s[i])
+            first, second = (j, i) if is_later else (i, j)
+            pair = np.array([first, second])
+            cut, busier_s = balanced_cut(load_s[pair], total, times, pair, each_s[pair], prompt)
+            if busier_s < best[3]:
+                best = first, second, cut, busier_s
+    return best
+
+
 # --- the policy -------------------------------------------------------------------------------------------------------
 
 
@@ -91,14 +112,16 @@ class DynaServe(Aggregated):
         self.ended = 0
         self.decode_s: tuple[Floats, Floats] | None = None  # of a token on each instance, and more for each of context
         self.largest_step: Integers = np.zeros(0, np.int64)  # tokens of a step of each instance, whatever its limit
+        self.prompts: list[list[int]] = []  # that each instance has to compute, or a part of, in its order
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         if len(self.largest_step) == 0:
             self.largest_step = cluster.instances.token_budget.copy()
             count = len(cluster.requests.input_tokens)
             self.parts, self.is_divided = np.zeros((3, count), np.int64), np.zeros(count, np.bool_)
+            self.prompts = [[] for _ in range(len(cluster.instances))]
         if self.is_divided[request.id]:  # at its cut
-            return int(self.parts[1, request.id])
+            return self._second_part(request.id)
         ended = cluster.finished(self.ended).ids
         if len(ended):
             self.ended += len(ended)
@@ -107,7 +130,18 @@ class DynaServe(Aggregated):
         self.parts[:, request.id] = self._divide(request, cluster)
         self.is_divided[request.id] = True
         self.unfinished = np.append(self.unfinished, request.id)
-        return int(self.parts[0, request.id])
+        first = int(self.parts[0, request.id])
+        self.prompts[first].append(request.id)
+        return first
+
+    def _second_part(self, r: int) -> int:
+        """Where a request goes at its cut; what is left of its prompt goes before those that have not begun there."""
+        first, second, _ = (int(part) for part in self.parts[:, r])
+        if r in self.prompts[first]:
+            self.prompts[first].remove(r)
+            begun = [k for k, other in enumerate(self.prompts[second]) if self.parts[0, other] != second]
+            self.prompts[second].insert(1 + max(begun, default=0), r)
+        return second
 
     def split_at(self, request: Request, cluster: Cluster) -> int:
         cut = int(self.parts[2, request.id])
@@ -124,22 +158,21 @@ class DynaServe(Aggregated):
         """Where the two parts of a request go, and its cut."""
         there, prompt = cluster.instances, request.input_tokens
         load_s = self._load_s(cluster)
-        pair = np.argsort(load_s, kind="stable")[:2]
-        least = int(pair[0])
-        if len(pair) < 2:
+        least = int(load_s.argmin())
+        if len(load_s) < 2:
             return least, least, _NO_CUT
-        pair = pair[np.argsort(there.queued_tokens[pair], kind="stable")]
         ids = np.array([request.id])
         output = int(self._expected(ids, cluster.requests.generated(ids), cluster)[0])
         total = prompt + output
         each_s = self._decode_s(prompt + output / 2, cluster)
-        cut, loads_s = balanced_cut(load_s[pair], total, there.step_times, pair, each_s[pair], prompt)
+        queued = np.ascontiguousarray(there.queued_tokens)
+        first, second, cut, busier_s = best_pair(load_s, queued, total, there.step_times, each_s, prompt)
         alone_s = work_s(total, there.step_times, least, float(each_s[least]), prompt)
-        saved_s = load_s[least] + alone_s - loads_s
-        transfer_s = cut * cluster.kv_bytes_per_token / float(there.bandwidth_bytes_s[pair[0]])
+        saved_s = load_s[least] + alone_s - busier_s
+        transfer_s = cut * cluster.kv_bytes_per_token / float(there.bandwidth_bytes_s[first])
         if min(cut, total - cut) < self.least_part or saved_s <= transfer_s:
             return least, least, _NO_CUT
-        return int(pair[0]), int(pair[1]), cut
+        return first, second, cut
 
     def _load_s(self, cluster: Cluster) -> Floats:
         """Seconds of work that each instance has before it: prompts, and the tokens expected of its decodes."""
@@ -178,18 +211,49 @@ class DynaServe(Aggregated):
         most, running = int(self.largest_step[instance]), int(there.running[instance])
         if there.queued_tokens[instance] == 0:
             return Plan(max(most, running + self.least_chunk), "decode_first")
-        context = int((cluster.requests.kv_tokens(cluster.decoding(instance)) + 1).sum())
+        contexts = cluster.requests.kv_tokens(cluster.decoding(instance)) + 1
+        decodes = running, int(contexts.sum()), int(contexts.max(initial=0))
         sizes = self.least_chunk, max(most - running, self.least_chunk)
-        chunk = largest_chunk(there.step_times, instance, running, context, *sizes, self.tbt_s)
+        prompts = self._lacking(instance, cluster)
+        chunk = largest_chunk(there.step_times, instance, prompts, *decodes, *sizes, self.tbt_s)
         return Plan(running + chunk, "decode_first")
+
+    def _lacking(self, instance: int, cluster: Cluster) -> Integers:
+        """Of each prompt that an instance has to compute, in order, the tokens that are there and those that lack.
+
+        What it has computed of them so far is known for all together: it is of the first ones. What no part is known to
+        lack is that of requests which are computed again.
+        """
+        self.prompts[instance] = [r for r in self.prompts[instance] if np.isnan(cluster.requests.first_token_s[r])]
+        ids = np.array(self.prompts[instance], np.int64)
+        first, second, cut = self.parts[:, ids]
+        whole, is_cut = cluster.requests.input_tokens[ids], (first != second) & (second == instance)
+        start = np.where(is_cut, cut, 0)
+        end = np.where(is_cut, whole, np.minimum(cut, whole))
+        lacking = end - start
+        done = int(lacking.sum()) - int(cluster.instances.queued_tokens[instance])
+        if done < 0:
+            return np.stack([np.append(0, start), np.append(-done, lacking)])
+        of_each = np.minimum(lacking, np.maximum(done - (np.cumsum(lacking) - lacking), 0))
+        return np.stack([start + of_each, lacking - of_each])
 
 
 @compiled
-def largest_chunk(times: StepTimes, i: int, running: int, context: int, least: int, most: int, limit_s: float) -> int:
-    """Tokens of a prompt, from `least` to `most`, beside which a step of these decodes keeps the limit."""
+def largest_chunk(
+    times: StepTimes,
+    i: int,
+    prompts: Integers,
+    running: int,
+    context: int,
+    longest: int,
+    least: int,
+    most: int,
+    limit_s: float,
+) -> int:
+    """Tokens of prompts, from `least` to `most`, beside which a step of these decodes keeps the limit."""
     while least < most:
         middle = (least + most) // 2
-        if estimate_s(times, i, middle + 1, running, context) > limit_s:
+        if chunked_s(times, i, prompts, middle + 1, running, context, longest) > limit_s:
             most = middle
         else:
             least = middle + 1

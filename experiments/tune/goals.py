@@ -13,7 +13,7 @@ from experiments.tune.expression import is_number
 from framework.errors import InputError
 from framework.run.store import Record
 
-_MORE_IS_BETTER = ("goodput", "throughput", "attainment", "tightness", "capacity", "mfu", "mbu", "hit_rate", "completed")
+_MORE_IS_BETTER = ("goodput", "throughput", "attainment", "tight", "capacity", "mfu", "mbu", "hit_rate", "completed")
 
 
 @dataclass(frozen=True)

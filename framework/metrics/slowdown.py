@@ -42,8 +42,8 @@ class Slowdown:
 
     def scaled(self, factor: float) -> Slowdown:
         """With every limit `factor` times as large."""
-        limits = {name: getattr(self, name) for name in ("ttft", "tpot", "e2e")}
-        return replace(self, **{name: None if limit is None else factor * limit for name, limit in limits.items()})
+        ttft, tpot, e2e = (None if one is None else factor * one for one in (self.ttft, self.tpot, self.e2e))
+        return replace(self, ttft=ttft, tpot=tpot, e2e=e2e)
 
     def kept(self, result: Result) -> NDArray[np.bool_]:
         """Which requests of a run keep all limits, (N,); those that did not finish do not."""

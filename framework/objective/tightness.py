@@ -1,4 +1,4 @@
-"""How far the limits of the SLO could be tightened together at one rate, and still be kept by enough of the requests."""
+"""How far all limits of the SLO could be tightened at one rate, and still be kept by enough of the requests."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s
+from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, host_s, uneven_s
 
 
 class StepTimes(NamedTuple):
@@ -42,6 +42,30 @@ def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: 
         decoding_s = decode_s(tables, k, decodes, context)[0]
         time_s += beside_chunks_s(tables, k, decodes, context, decoding_s) if prompt > 0 else decoding_s
     return time_s
+
+
+@compiled
+def chunked_s(
+    times: StepTimes, i: int, prompts: NDArray[np.int64], tokens: int, decodes: int, context: int, longest: int
+) -> float:
+    """Seconds of a step on instance i that computes `tokens` >= 1 tokens of prompts, in order, beside decodes.
+
+    `prompts`, shape (2, P): of each prompt the tokens that are there, which the chunk attends to, and those that it
+    lacks. The decodes read `context` tokens together, the one with the longest context `longest`. As the engine has it
+    on an instance of one pipeline stage.
+    """
+    tables, k = StepTables(times.rows, times.data), times.pools[i]
+    left, chunks, chunks_s = tokens, 0, 0.0
+    for j in range(prompts.shape[1]):
+        chunk = min(left, prompts[1, j])
+        if chunk > 0:
+            chunks_s += chunk_s(tables, k, prompts[0, j], chunk)
+            chunks, left = chunks + 1, left - chunk
+    time_s = base_s(tables, k, tokens - left, decodes, decodes + chunks) + chunks_s
+    if decodes > 0:
+        decoding_s = decode_s(tables, k, decodes, context)[0] + uneven_s(tables, k, decodes, context, longest)
+        time_s += beside_chunks_s(tables, k, decodes, context, decoding_s)
+    return max(time_s, host_s(tables, k, tokens - left + decodes, decodes))
 
 
 @compiled

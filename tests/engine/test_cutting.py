@@ -21,7 +21,7 @@ from framework.timing.affine import Affine
 from framework.timing.estimate import StepTimes
 from framework.timing.table import StepRow, stack
 from framework.workload import Workload
-from policies.dynaserve import DynaServe, balanced_cut, largest_chunk
+from policies.dynaserve import DynaServe, balanced_cut, best_pair, largest_chunk
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL
 
@@ -157,7 +157,46 @@ def alike(row: StepRow) -> StepTimes:
 def test_the_largest_chunk_within_a_limit(limit_s: float, chunk: int) -> None:
     """Beside 5 decodes of a second each, 5 s for the step and a second for each token of a prompt."""
     times = alike(StepRow(base_s=5.0, per_sequence_s=1.0, per_prefill_token_s=1.0))
-    assert largest_chunk(times, 0, 5, 50, 2, 8, limit_s) == chunk
+    assert largest_chunk(times, 0, np.array([[0], [100]]), 5, 50, 10, 2, 8, limit_s) == chunk
+
+
+@pytest.mark.parametrize(
+    ("prompts", "longest", "chunk"),
+    [
+        ([[0], [90]], 0, 10),  # 100 s of attention
+        ([[48], [90]], 0, 1),  # the second token after 48 would make it 196
+        ([[48, 0], [1, 90]], 0, 2),  # one more of the next prompt is cheap
+        ([[0], [90]], 12, 9),  # decodes of unlike contexts take 19 s more
+    ],
+)
+def test_a_chunk_is_priced_with_its_prefix_and_decodes_with_their_longest(
+    prompts: list[list[int]], longest: int, chunk: int
+) -> None:
+    times = alike(StepRow(prefill_quadratic_s=1.0, skew_s=1.0))
+    assert largest_chunk(times, 0, np.array(prompts), 2 if longest else 0, 5, longest, 1, 80, 100.0) == chunk
+
+
+def test_the_pair_is_the_one_whose_busier_instance_is_least_busy() -> None:
+    """Of three instances, the second much faster: a prompt of 12 seconds on the others is 3 there."""
+    slow, fast = StepRow(per_prefill_token_s=1.0), StepRow(per_prefill_token_s=0.25)
+    times = StepTimes(*stack([slow, fast]), np.array([0, 1, 0]), np.ones(3, np.int64))
+    load_s, queued, each_s = np.array([0.0, 1.0, 2.5]), np.array([0, 4, 2]), np.ones(3)
+    first, second, cut, busier_s = best_pair(load_s, queued, 12, times, each_s, 12)
+    assert (first, second) == (0, 1)
+    assert (cut, busier_s) == (4, 4.0)
+
+
+def test_steps_keep_the_limit_however_long_the_prefix() -> None:
+    """A chunk of c tokens after p takes ((p + c)^2 - p^2) / 100 s; decodes of other requests run beside it."""
+    policy = DynaServe(tbt_s=2.0, least_part=10**6, least_chunk=1)
+    engine = EngineConfig(token_budget=64, block_tokens=1, watermark=0.0, kv_tokens=2000)
+    spec = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(2.0**60))
+    timing = Affine(base_s=0.5, prefill_quadratic_s=0.01)
+    result = simulate(trace((0, 4, 40), (1, 40, 30), (2, 60, 3)), spec, MODEL, timing, engine, policy)
+    chunks = result.step_log[result.step_log["prefill_tokens"] > 0]
+    assert len(chunks) > 20
+    assert chunks["first_s"].max() <= 2.0
+    assert chunks["prefill_tokens"].max() > 8
 
 
 @pytest.mark.parametrize(

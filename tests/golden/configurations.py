@@ -122,6 +122,7 @@ _POLICIES = {
         "policy=nexus policy.split=static policy.queue=fcfs engine.sharing.contention=false " + _TWO + _REQUESTS,
         unlike="nexus",
     ),
+    "nexus_model": Golden("policy=nexus engine/sharing=nexus_model " + _TWO + _REQUESTS, unlike="nexus"),
     "ares": Golden(
         "policy=ares predictor=oracle policy.discount=1.0 policy.period_s=0.25 policy.cooldown_s=0.5 "
         "policy.placement=round_robin policy.amortisation=1.0 " + _APART + _REQUESTS + "cluster.decode=3",
@@ -276,6 +277,7 @@ _MECHANISMS = {
         _CHUNKED + "objective=capacity objective.tolerance=0.25 objective.most_requests=640",
         positive=("capacity",),
     ),
+    "tightness": Golden(_CHUNKED + "objective=tightness", positive=("slo_tightness",)),
     "transforms": Golden(
         _CHUNKED + "trace.window_s=[0.5,4] trace.max_input_tokens=2600 trace.tile=2 trace.limit=150 "
         "trace.rate_scale=0.5 seed=3",

@@ -42,5 +42,5 @@ def test_it_is_0_where_requests_are_not_served() -> None:
 
 
 def test_a_run_without_limits_is_refused() -> None:
-    with pytest.raises(InputError, match="none is set; set slo.ttft_s"):
+    with pytest.raises(InputError, match=r"none is set; set slo\.ttft_s"):
         Tightness().measure(experiment(requests(regular(4)), Slo(ttft_s=None, tpot_s=None)))
