@@ -65,7 +65,7 @@ def balanced_cut(
 def best_pair(
     load_s: Floats, queued: Integers, total: int, times: StepTimes, each_s: Floats, prompt: int
 ) -> tuple[int, int, int, float]:
-    """The two instances on which a cut request leaves the busier one least busy, first the one with fewer tokens queued,
+    """The two instances on which a cut request leaves the busier one least busy, first that with fewer tokens queued,
     or else with less work; its cut, and the work of the busier.
     """
     best = -1, -1, 0, np.inf
