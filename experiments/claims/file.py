@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from framework.errors import InputError
+from framework.errors import InputError, require_count
 from framework.moved import note
 
 FOLDER = Path(__file__).resolve().parents[2] / "conf" / "experiment"
@@ -29,7 +29,8 @@ class Claim:
     `lengths`: the figures of prompts and outputs that the source quotes, which the laws in `settings` meet.
     `sensitivity`: overrides for both arms, by what they change. `common`: arms of the comparison in the common regime,
     those in `arms` where nothing is said, none if empty. `found`: what was found by looking. `changed`: each change of
-    the row, or of its class, after a result of it was seen, and why. `fast`: further overrides of the fast mode. Raises
+    the row, or of its class, after a result of it was seen, and why. `fast`: further overrides of the fast mode.
+    `replicates`: so many in place of those of all rows, where the trace leaves next to nothing to be drawn. Raises
     InputError for what does not fit together.
     """
 
@@ -49,6 +50,7 @@ class Claim:
     changed: Sequence[str] = ()
     fast: Sequence[str] = ()
     lengths: Mapping[str, Any] | None = None
+    replicates: int | None = None
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,8 @@ class Claim:
             arms = getattr(self, name)
             if arms and set(arms) != set(ARMS):
                 raise InputError(f"{where}: {name} must be {' and '.join(ARMS)}, got {', '.join(arms)}")
+        if self.replicates is not None:
+            require_count(f"{where}: replicates", self.replicates)
         low, high = self.range
         if not (0 < low <= high < math.inf) or low <= 1 <= high:
             raise InputError(f"{where}: claimed must be a factor above or below 1, or the ends of a range of them")

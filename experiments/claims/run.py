@@ -80,8 +80,8 @@ def _comparisons(claim: Claim, common: Common, is_fast: bool) -> Iterator[_Compa
     fast = tuple(claim.fast) if is_fast else ()
     for kind, further in {_MAIN: (), **claim.sensitivity}.items():
         arms = {arm: (*claim.settings, *claim.arms[arm], *further, *fast) for arm in ARMS}
-        decides = kind == _MAIN and not is_fast
-        yield _Comparison(claim, kind, claim.metric, arms, common.replicates if decides else common.fast_replicates)
+        most = common.replicates if kind == _MAIN and not is_fast else common.fast_replicates
+        yield _Comparison(claim, kind, claim.metric, arms, min(most, claim.replicates or most))
     if claim.common_arms:
         for trace, own in common.traces.items():
             shared = (*common.settings, *own, *(common.fast if is_fast else ()))

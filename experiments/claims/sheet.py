@@ -125,6 +125,8 @@ def _remarks(one: Finding) -> Iterator[str]:
     said = [f"{claim.system}, {claim.text} ({claim.source}): the regime {told}. {claim.class_reason}"]
     if claim.lengths:
         said.append(f"Its lengths have the figures that stand here: {claim.lengths['source']}.")
+    if claim.replicates is not None:
+        said.append(f"Its replicates would all be alike, for next to nothing is drawn; it has {claim.replicates}.")
     if claim.chosen:
         said.append(f"What had to be chosen is this: {'; '.join(claim.chosen)}.")
     if one.sensitivity:

@@ -125,6 +125,7 @@ def test_the_former_rule_is_that_of_logarithms() -> None:
         ({"claimed": -2.0}, ["claimed", "factor"]),
         ({"arms": {"system": []}}, ["arms", "system and baseline"]),
         ({"chosen": ["the rate", {"and this": "the limit"}]}, ["chosen", "needs quotes"]),
+        ({"replicates": 0}, ["replicates", "whole number"]),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(changes: dict[str, Any], words: list[str]) -> None:
@@ -248,6 +249,19 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     lines = as_csv([tested], COMMON).splitlines()
     assert len(lines) == 1 + 3
     assert [line.split(",")[2] for line in lines[1:]] == ['""', "a slower load", "synthetic"]
+
+
+def test_a_row_that_draws_nothing_has_as_many_replicates_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tested,) = put_to_test([claim(replicates=1, common={})], COMMON, False, tmp_path)
+    assert tested.effect.replicates == 1
+    assert math.isnan(tested.effect.low)
+    assert len(list((tmp_path / "results").rglob("*.json"))) == 2
+    markdown = as_markdown(lay_out([tested], COMMON, False))
+    assert "for next to nothing is drawn; it has 1." in markdown
+    assert f"| × {tested.effect.factor:.2f} |" in markdown  # no interval
 
 
 def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
