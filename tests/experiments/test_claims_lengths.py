@@ -57,3 +57,12 @@ def test_most_rows_with_drawn_lengths_quote_them() -> None:
     assert {row.name for row in rows if row.lengths} == set(NAMES) <= drawn
     without = {name.split("/")[0] for name in drawn} - {name.split("/")[0] for name in NAMES}
     assert without == {"eagle", "eagle3", "hack", "mtp"}  # these say in `chosen` what lengths they play
+
+
+def test_rows_with_fewer_replicates_draw_neither_lengths_nor_waits() -> None:
+    """Fixed lengths, of clients that never pause or of requests that all come at once."""
+    for row in read_claims():
+        if row.replicates is not None:
+            words = " ".join((*row.settings, *row.arms["system"], *row.arms["baseline"]))
+            assert words.count("law:") == words.count("law:fixed") == 2, row.name
+            assert "load=closed" in words or "trace.arrivals.rate=1e6" in words, row.name
