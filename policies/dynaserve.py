@@ -113,6 +113,7 @@ class DynaServe(Aggregated):
         self.decode_s: tuple[Floats, Floats] | None = None  # of a token on each instance, and more for each of context
         self.largest_step: Integers = np.zeros(0, np.int64)  # tokens of a step of each instance, whatever its limit
         self.prompts: list[list[int]] = []  # that each instance has to compute, or a part of, in its order
+        self.coming: list[list[int]] = []  # the same, of which the first part is on its way there
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         if len(self.largest_step) == 0:
@@ -120,6 +121,7 @@ class DynaServe(Aggregated):
             count = len(cluster.requests.input_tokens)
             self.parts, self.is_divided = np.zeros((3, count), np.int64), np.zeros(count, np.bool_)
             self.prompts = [[] for _ in range(len(cluster.instances))]
+            self.coming = [[] for _ in range(len(cluster.instances))]
         if self.is_divided[request.id]:  # at its cut
             return self._second_part(request.id)
         ended = cluster.finished(self.ended).ids
@@ -135,12 +137,11 @@ class DynaServe(Aggregated):
         return first
 
     def _second_part(self, r: int) -> int:
-        """Where a request goes at its cut; what is left of its prompt goes before those that have not begun there."""
+        """Where a request goes at its cut."""
         first, second, _ = (int(part) for part in self.parts[:, r])
         if r in self.prompts[first]:
             self.prompts[first].remove(r)
-            begun = [k for k, other in enumerate(self.prompts[second]) if self.parts[0, other] != second]
-            self.prompts[second].insert(1 + max(begun, default=0), r)
+            self.coming[second].append(r)
         return second
 
     def split_at(self, request: Request, cluster: Cluster) -> int:
@@ -224,18 +225,34 @@ class DynaServe(Aggregated):
         What it has computed of them so far is known for all together: it is of the first ones. What no part is known to
         lack is that of requests which are computed again.
         """
-        self.prompts[instance] = [r for r in self.prompts[instance] if np.isnan(cluster.requests.first_token_s[r])]
-        ids = np.array(self.prompts[instance], np.int64)
+        requests = cluster.requests
+        self.prompts[instance] = [r for r in self.prompts[instance] if np.isnan(requests.first_token_s[r])]
+        there, lacking, done = self._progress(instance, cluster)
+        arrived = [r for r in self.coming[instance] if requests.instance[r] == instance]
+        if arrived:  # behind what has begun, before what has not
+            begun = int((there > 0).sum())
+            self.prompts[instance][begun:begun] = arrived
+            self.coming[instance] = [r for r in self.coming[instance] if r not in arrived]
+            there, lacking, done = self._progress(instance, cluster)
+        if done < 0:
+            return np.stack([np.append(0, there), np.append(-done, lacking)])
+        return np.stack([there, lacking])
+
+    def _progress(self, instance: int, cluster: Cluster) -> tuple[Integers, Integers, int]:
+        """Tokens that are there and that lack of its prompts, and those that it has computed of them together."""
+        start, end = self._part_of(self.prompts[instance], instance, cluster)
+        from_start, to_end = self._part_of(self.coming[instance], instance, cluster)
+        lacking = end - start
+        done = int(lacking.sum() + (to_end - from_start).sum() - cluster.instances.queued_tokens[instance])
+        of_each = np.clip(done - (np.cumsum(lacking) - lacking), 0, lacking)
+        return start + of_each, lacking - of_each, done
+
+    def _part_of(self, prompts: list[int], instance: int, cluster: Cluster) -> tuple[Integers, Integers]:
+        """The tokens of these prompts with which an instance begins and ends."""
+        ids = np.array(prompts, np.int64)
         first, second, cut = self.parts[:, ids]
         whole, is_cut = cluster.requests.input_tokens[ids], (first != second) & (second == instance)
-        start = np.where(is_cut, cut, 0)
-        end = np.where(is_cut, whole, np.minimum(cut, whole))
-        lacking = end - start
-        done = int(lacking.sum()) - int(cluster.instances.queued_tokens[instance])
-        if done < 0:
-            return np.stack([np.append(0, start), np.append(-done, lacking)])
-        of_each = np.minimum(lacking, np.maximum(done - (np.cumsum(lacking) - lacking), 0))
-        return np.stack([start + of_each, lacking - of_each])
+        return np.where(is_cut, cut, 0), np.where(is_cut, whole, np.minimum(cut, whole))
 
 
 @compiled
