@@ -78,7 +78,7 @@ METRICS: Mapping[str, str] = {
     "capacity_runs": "runs that the search took",
     "capacity_requests": "requests of the run that is shown",
     "capacity_seconds": "s: simulated time of the run that is shown",
-    "capacity_settled": "whether each rate could be told to be sustained or not",
+    "capacity_settled": "whether the last rates of each search, replicates too, could be told to be sustained or not",
     "slo_tightness": "by what factor all limits could be divided, with a share of the requests still keeping them",
     "policy": "the scheduling policy",
     "predictor": "the predictor of output lengths",

@@ -20,7 +20,8 @@ from framework.objective.stability import undisturbed_misses
 from framework.result import FINISHED, Result
 from framework.workload import at_rate, rate_rps, repeated
 
-_FAR, _NEAR = 2.0, 1.1  # ratio of the first two rates of a search: from any rate; from one that should be close
+_NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
+_FAR = 2.0  # the same of bisection as far as progress is told
 _CHECKED = (0.5, 1.1)  # rates tried beside the bracket, as ratios to the capacity
 _LEAST = 1e-9  # of the first rate; below, the search gives up
 _CONFIDENCE = 0.95
@@ -38,6 +39,11 @@ class Capacity(Objective):
     interval: how far the capacity found on one trace of this length may be from that of all such traces. `run_limits`:
     figures of the requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
     (`framework.objective.run_limits`).
+
+    A search begins at the rate of the trace and doubles or halves it, or multiplies it by another `first_step`; from a
+    rate that should be close a small one takes fewer runs. `at_least`, requests/s, is for candidates that have to beat
+    another: the search begins there and goes up, and a system that does not sustain that rate is given up at once, with
+    a capacity of 0.
     """
 
     key: ClassVar[str] = "capacity"
@@ -48,6 +54,8 @@ class Capacity(Objective):
     replicates: int = 0
     resample_s: float = 300.0
     run_limits: Mapping[str, float] | None = None
+    first_step: float = 2.0
+    at_least: float | None = None
 
     def __post_init__(self) -> None:
         require_share("objective.attainment", self.attainment)
@@ -58,18 +66,21 @@ class Capacity(Objective):
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")
         require_known("objective.run_limits", self.run_limits or {})
+        require_at_least("objective.first_step", self.first_step, 1.01)
+        if self.at_least is not None:
+            require_positive("objective.at_least", self.at_least)
+            if self.replicates:
+                raise InputError("objective.at_least gives a system up on one sample; set objective.replicates=0")
 
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         """Search, then evaluate the run at capacity in full. Raises InputError for requests that have no rate."""
-        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
         start_rps = _own_rate_rps(experiment)
-        search = Search(experiment, criterion, self._part(progress, 0))
-        search.find(start_rps, _FAR)
+        search = self._searched(experiment, start_rps, self._part(progress, 0))
         search.check()
         others = []
         for number in range(1, self.replicates + 1):
             sample = experiment.on(experiment.sample(number, self.resample_s))
-            others.append(Search(sample, criterion, self._part(progress, number)))
+            others.append(Search(sample, self._criterion, self._part(progress, number)))
             others[-1].find(search.low_rps or start_rps, _NEAR)
         shown = search.ends[0]
         at_capacity = experiment.on(repeated(at_rate(experiment.workload, shown.rate_rps), shown.passes))
@@ -87,10 +98,19 @@ class Capacity(Objective):
 
     def rate_rps(self, experiment: Experiment) -> float:
         """The capacity alone, 0 where there is none. Raises InputError for requests that have no rate."""
-        criterion = Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
-        search = Search(experiment, criterion, self._part(None, 0))
-        search.find(_own_rate_rps(experiment), _FAR)
-        return search.low_rps
+        return self._searched(experiment, _own_rate_rps(experiment), self._part(None, 0)).low_rps
+
+    @property
+    def _criterion(self) -> Criterion:
+        return Criterion(self.attainment, self.tolerance, self.most_requests, self.run_limits or {})
+
+    def _searched(self, experiment: Experiment, start_rps: float, progress: Progress) -> Search:
+        search = Search(experiment, self._criterion, progress)
+        if self.at_least is None:
+            search.find(start_rps, self.first_step)
+        else:
+            search.find_above(self.at_least, self.first_step)
+        return search
 
     def _part(self, progress: Progress | None, number: int) -> Progress:
         """Reports of one search of several as of the whole."""
@@ -114,14 +134,27 @@ class Search:
     def find(self, start_rps: float, step: float) -> None:
         """Bracket the capacity from `start_rps`, in steps that begin with a ratio of `step`, and bisect."""
         self._narrow(start_rps)
-        while self.high_rps == math.inf:
-            self._narrow(self.low_rps * step)
-            step *= step
+        self._rise(step)
         while self.low_rps == 0:
             if 1 - self._lost < self._criterion.attainment or self.high_rps < _LEAST * start_rps:
                 return
             self._narrow(self.high_rps / step)
             step *= step
+        self._bisect()
+
+    def find_above(self, least_rps: float, step: float) -> None:
+        """The same for capacities from `least_rps` on: where that rate fails, no other is tried."""
+        self._narrow(least_rps)
+        if self.low_rps > 0:
+            self._rise(step)
+            self._bisect()
+
+    def _rise(self, step: float) -> None:
+        while self.high_rps == math.inf:
+            self._narrow(self.low_rps * step)
+            step *= step
+
+    def _bisect(self) -> None:
         while self.high_rps > self.low_rps * (1 + self._criterion.resolution):
             self._narrow(math.sqrt(self.low_rps * self.high_rps))
 
@@ -195,7 +228,7 @@ def _found(aim: Capacity, experiment: Experiment, search: Search, others: Sequen
         "capacity_runs": sum(one.runs for one in (search, *others)),
         "capacity_requests": shown.requests,
         "capacity_seconds": shown.simulated_s,
-        "capacity_settled": all(one.settled for one in search.ends),
+        "capacity_settled": all(one.settled for each in (search, *others) for one in each.ends),
     }
 
 
@@ -218,7 +251,7 @@ def _kind(aim: Capacity, experiment: Experiment) -> str:
 
 def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result) -> tuple[str, ...]:
     """What is odd about the search that ended with `result`."""
-    notes = [] if search.low_rps else [_why_none(aim, experiment, search, result)]
+    notes = [] if search.low_rps else [_given_up(aim.at_least) or _why_none(aim, experiment, search, result)]
     for one in search.probes:
         if not one.passed and one.rate_rps < search.low_rps:
             notes.append(f"{one.rate_rps:.4g} req/s, less than the capacity, fails: {one.reading.verdict}")
@@ -230,6 +263,13 @@ def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result
                 " raise objective.most_requests"
             )
     return tuple(notes)
+
+
+def _given_up(at_least: float | None) -> str:
+    """That a system was given up at a rate; nothing where none was asked for."""
+    return (
+        "" if at_least is None else f"{at_least:.4g} req/s is not sustained; objective.at_least asks for no lower rate"
+    )
 
 
 def _why_none(aim: Capacity, experiment: Experiment, search: Search, crowded: Result) -> str:

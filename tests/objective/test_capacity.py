@@ -122,7 +122,8 @@ def test_what_has_no_rate_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attainment": 0.0}, {"attainment": 90}, {"tolerance": 0}, {"most_requests": 1.5}, {"replicates": 1}],
+    [{"attainment": 0.0}, {"attainment": 90}, {"tolerance": 0}, {"most_requests": 1.5}, {"replicates": 1}]
+    + [{"first_step": 1.0}, {"at_least": 0.0}],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"objective.{next(iter(wrong))}"):
@@ -162,6 +163,47 @@ def test_search_gives_up_where_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
     search = searched(monkeypatch, lambda rate: False, 1.0)
     assert search.low_rps == 0.0
     assert len(search.probes) < 10
+
+
+@pytest.mark.parametrize(("edge_rps", "is_given_up"), [(5.0, False), (3.0, True)])
+def test_a_search_from_above_gives_up_at_once(
+    monkeypatch: pytest.MonkeyPatch, edge_rps: float, is_given_up: bool
+) -> None:
+    search = searched(monkeypatch, lambda rate: rate <= edge_rps, 1.0)
+    search.probes.clear()
+    search.low_rps, search.high_rps = 0.0, math.inf
+    search.find_above(4.0, 1.1)
+    assert (search.low_rps == 0.0) == is_given_up
+    assert (len(search.probes) == 1) == is_given_up
+    if not is_given_up:
+        assert search.low_rps <= edge_rps < search.high_rps <= 1.01 * search.low_rps
+
+
+def test_a_system_that_does_not_sustain_what_is_asked_for_has_capacity_0_and_a_note() -> None:
+    one = experiment(requests(regular(300)), ttft_within(10.0))
+    rate_rps = 1 / SERVICE_S
+    beaten = Capacity(at_least=1.1 * rate_rps).measure(one)
+    assert beaten.value == beaten.evaluation.summary["capacity_low"] == 0.0
+    assert beaten.evaluation.summary["capacity_high"] == 1.1 * rate_rps
+    assert beaten.probes is not None
+    assert len(beaten.probes) == 1
+    assert "objective.at_least asks for no lower rate" in beaten.notes[0]
+    better = Capacity(at_least=0.8 * rate_rps, first_step=1.2)
+    assert better.measure(one).value == pytest.approx(rate_rps, rel=0.01)
+    assert better.rate_rps(one) == pytest.approx(rate_rps, rel=0.01)
+
+
+def test_a_replicate_that_is_undecided_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = experiment(requests(regular(1000)), ttft_within(10.0))
+    other = replace(one, sample=lambda number, block_s: requests(regular(500)))
+
+    def told(experiment: Experiment, rate_rps: float, criterion: Criterion) -> tuple[Probe, Result]:
+        found, result = probe(experiment, rate_rps, criterion)
+        return replace(found, settled=found.passed or len(experiment.workload) == 1000), result
+
+    monkeypatch.setattr(capacity, "probe", told)
+    assert Capacity(tolerance=0.1).measure(other).evaluation.summary["capacity_settled"]
+    assert not Capacity(tolerance=0.1, replicates=2).measure(other).evaluation.summary["capacity_settled"]
 
 
 def test_attainment_that_rises_with_the_rate_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
