@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 
 from experiments.guide.axes import Value, all_hits, axis
 from experiments.guide.families import FAMILIES
-from experiments.guide.flips import Line, lines
+from experiments.guide.flips import Bests, Line, lines
 from experiments.guide.knobs import BATCHES, Around, Knob, against_hits, of_batch, of_space
 from experiments.guide.limits import SHARE, Front, fronts
 from experiments.guide.plan import Plan
@@ -21,15 +21,17 @@ from experiments.guide.tuning import Task, Tuned, all_tuned, good_rps, value
 from framework.errors import InputError
 from framework.workload import Workload, rate_rps
 
-_KNOBS = ("chunked", "disaggregated")  # families whose knob and batch are moved
+_KNOBS = ("chunked", "disaggregated")  # families whose knob is moved; so is the batch, of the best aggregated too
 _CELL_VALUES = 5  # of an axis
+_COMPARED = 2  # of each cell, on fresh samples: those that tuned best
 
 
 @dataclass(frozen=True)
 class Answer:
     """What was found. Parts that were not asked for are empty; rates are requests/s of all GPUs together.
 
-    `hits`: the P:D ratios at each share of cached prompts. `fronts` are at `front_rate_rps`.
+    `batches`: the most sequences in a batch. `hits`: the P:D ratios at each share of cached prompts. `fronts` are at
+    `front_rate_rps`.
     """
 
     plan: Plan
@@ -39,6 +41,7 @@ class Answer:
     tuned: tuple[Tuned, ...]
     ranking: Ranking
     knobs: tuple[Knob, ...]
+    batches: tuple[Knob, ...]
     lines: tuple[Line, ...]
     hits: tuple[tuple[Value, Knob], ...]
     fronts: tuple[Front, ...]
@@ -63,21 +66,19 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
     best_rps = float(ranking.best.values.mean())
     settings = dict(runs.base.settings)
-    around = [
-        Around(one.family, one.point, plan.capacity, one.tuned_value, samples)
-        for one in ranking.entrants
-        if one.family.name in _KNOBS
-    ]
+    every = [Around(one.family, one.point, plan.capacity, one.tuned_value, samples) for one in ranking.entrants]
+    around = [one for one in every if one.family.name in _KNOBS]
+    aggregated = next((one for one in every if one.family.name != "disaggregated"), None)
+    batched = [one for one in every if one is aggregated or one in around]
+    few = Samples(samples.seed, plan.cell_replicates, samples.is_recorded)
 
-    begin = {one.family.name: one.best.point for one in tuned if one.best is not None}
-
-    def cell(overrides: tuple[str, ...], compared: int) -> Ranking | None:
+    def cell(overrides: tuple[str, ...], begin: Bests) -> tuple[Ranking | None, Bests]:
         is_search = "objective=goodput" not in overrides
         own = (*plan.capacity, *overrides) if is_search else overrides
         task = Task(own, value if is_search else good_rps, plan.cell_trials, plan.seed, best_rps if is_search else None)
         found = [one for one in all_tuned(runs, FAMILIES, task, begin) if one.best is not None]
         found.sort(key=lambda one: -one.best.worth if one.best is not None else 0.0)
-        return entered(runs, found[:compared], task, samples)
+        return entered(runs, found[:_COMPARED], task, few), _bests(found)
 
     axes = [axis(name, settings, best_rps) for name in plan.axes] if "map" in plan.parts else []
     front_rps = SHARE * best_rps
@@ -88,12 +89,11 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         source=str(summary.get("trace_source")),
         tuned=tuple(tuned),
         ranking=ranking,
-        knobs=tuple(make(runs, one) for one in around for make in (of_space, of_batch))
-        if "knobs" in plan.parts
-        else (),
-        lines=tuple(lines(axes, cell)),
+        knobs=tuple(of_space(runs, one) for one in around) if "knobs" in plan.parts else (),
+        batches=tuple(of_batch(runs, one) for one in batched) if "batch" in plan.parts else (),
+        lines=tuple(lines(axes, cell, _bests(tuned))),
         hits=tuple(_hits(runs, around, settings)) if "hits" in plan.parts else (),
-        fronts=tuple(fronts(runs, FAMILIES, front_rps, plan.trials, plan.seed)) if "limits" in plan.parts else (),
+        fronts=tuple(fronts(runs, FAMILIES, front_rps, plan.trials, samples)) if "limits" in plan.parts else (),
         front_rate_rps=front_rps,
     )
 
@@ -103,12 +103,18 @@ def expected_runs(plan: Plan) -> int:
     families = len(FAMILIES)
     found = families * (plan.trials + 1)
     if "knobs" in plan.parts:
-        found += 13 + len(_KNOBS) * len(BATCHES)
+        found += 13
+    if "batch" in plan.parts:
+        found += 3 * len(BATCHES)
     if "map" in plan.parts:
         found += len(plan.axes) * _CELL_VALUES * (families * plan.cell_trials + 2)
     if "hits" in plan.parts:
         found += _CELL_VALUES * 7
-    return found + families * plan.trials * ("limits" in plan.parts)
+    return found + families * (plan.trials + plan.replicates) * ("limits" in plan.parts)
+
+
+def _bests(tuned: Sequence[Tuned]) -> Bests:
+    return {one.family.name: one.best for one in tuned if one.best is not None}
 
 
 def _workload(runs: Runs) -> Workload:
@@ -124,7 +130,3 @@ def _reasons(tuned: Sequence[Tuned]) -> str:
 def _hits(runs: Runs, around: Sequence[Around], settings: dict[str, Any]) -> list[tuple[Value, Knob]]:
     split = next((one for one in around if one.family.name == "disaggregated"), None)
     return [] if split is None else against_hits(runs, split, all_hits(settings))
-
-
-def _knobs(runs: Runs, around: Sequence[Around]) -> list[Knob]:
-    return [make(runs, one) for one in around for make in (of_space, of_batch)]

@@ -34,6 +34,7 @@ def content(answer: Answer) -> dict[str, Any]:
         "tuned": [_tuned(one, gpus) for one in answer.tuned],
         "ranking": _ranking(answer.ranking, gpus),
         "knobs": [_knob(one, gpus) for one in answer.knobs],
+        "batch": [_knob(one, gpus) for one in answer.batches],
         "map": [_line(one, gpus) for one in answer.lines],
         "hits": [{"hits": value.label, "split": _knob(knob, gpus)} for value, knob in answer.hits],
         "limits": {
@@ -45,7 +46,12 @@ def content(answer: Answer) -> dict[str, Any]:
 
 def _tuned(one: Tuned, gpus: int) -> dict[str, Any]:
     trials = [
-        {"settings": dict(trial.point.settings), "rate": trial.worth / gpus}
+        {
+            "settings": dict(trial.point.settings),
+            "rate": None if trial.is_given_up else trial.worth / gpus,
+            "below": trial.raced_rps / gpus if trial.is_given_up and trial.raced_rps is not None else None,
+            "is_settled": trial.is_settled,
+        }
         for trial in one.trials
         if trial.record is not None
     ]
@@ -77,6 +83,7 @@ def _entrant(one: Entrant, gpus: int) -> dict[str, Any]:
         "rate": found.mean / gpus,
         "half_width": _number(found.half_width / gpus),
         "rates": [float(value) / gpus for value in one.values],
+        "is_settled": one.is_settled,
     }
 
 
@@ -94,6 +101,8 @@ def _knob(one: Knob, gpus: int) -> dict[str, Any]:
             "rate": setting.estimate.mean / gpus,
             "half_width": _number(setting.estimate.half_width / gpus),
             "is_as_good": setting.value in good,
+            "is_settled": setting.is_settled,
+            "p90_tpot_ms": _number(setting.tpot_ms),
         }
         for setting in one.settings
     ]
@@ -118,7 +127,9 @@ def _front(one: Front) -> dict[str, Any]:
         {"told": told(hold.settings), "ttft_ms": hold.ttft_ms, "tpot_ms": hold.tpot_ms, "scale": hold.scale}
         for hold in one.holds
     ]
-    return {"family": one.family.name, "holds": holds}
+    again = dict(zip(("ttft_ms", "tpot_ms", "scale"), one.again, strict=False))
+    fresh = {name: {"mean": found.mean, "half_width": _number(found.half_width)} for name, found in again.items()}
+    return {"family": one.family.name, "holds": holds, "tightest_again": fresh}
 
 
 def _number(value: float) -> float | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from experiments.guide.axes import Axis, Value
 from experiments.guide.ranking import Ranking
+from experiments.guide.tuning import Trial
 
-_COMPARED = 2  # of each cell, on fresh samples: those that tuned best
+Bests = Mapping[str, Trial]  # by the names of families
+Asked = Callable[[tuple[str, ...], Bests], tuple[Ranking | None, Bests]]
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,25 @@ def is_flip(one: Ranking | None, other: Ranking | None) -> bool:
     return not names[0] & names[1]
 
 
-def lines(axes: Sequence[Axis], cell: Callable[[tuple[str, ...], int], Ranking | None]) -> list[Line]:
-    """Every axis; `cell` ranks the best few at some settings, and is asked once for each."""
-    known: dict[tuple[str, ...], Ranking | None] = {}
+def lines(axes: Sequence[Axis], cell: Asked, begin: Bests) -> list[Line]:
+    """Every axis; `cell` tunes and ranks at some settings from the bests of a load that is near, once for each.
+
+    An axis is walked from the load that `begin` is of, or from its middle, to both ends, each cell from the one before.
+    """
+    known: dict[tuple[str, ...], tuple[Ranking | None, Bests]] = {}
     found = []
     for axis in axes:
-        cells = []
-        for value in axis.values:
+        for value, before in _outward(axis):
             if value.overrides not in known:
-                known[value.overrides] = cell(value.overrides, _COMPARED)
-            cells.append(Cell(value, known[value.overrides]))
-        found.append(Line(axis, tuple(cells)))
+                known[value.overrides] = cell(value.overrides, begin if before is None else known[before.overrides][1])
+        found.append(Line(axis, tuple(Cell(value, known[value.overrides][0]) for value in axis.values)))
     return found
+
+
+def _outward(axis: Axis) -> Iterator[tuple[Value, Value | None]]:
+    """Each value with the one that comes before it on the way from the first; the first with None."""
+    values = axis.values
+    first = next((place for place, value in enumerate(values) if not value.overrides), len(values) // 2)
+    for place in (*range(first, len(values)), *range(first - 1, -1, -1)):
+        before = None if place == first else values[place - 1 if place > first else place + 1]
+        yield values[place], before

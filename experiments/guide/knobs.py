@@ -1,4 +1,4 @@
-"""One setting moved while the others stay as tuned: chunk size, P:D ratio, batch; and P:D against prefix hits."""
+"""One setting moved while the others stay as tuned: chunk size, P:D, most sequences; and P:D against prefix hits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from experiments.guide.axes import Value
 from experiments.guide.families import Family
 from experiments.guide.runs import Runs
-from experiments.guide.samples import Floats, Samples
+from experiments.guide.samples import Floats, Sampled, Samples
 from experiments.tune.space import Point
 from framework.metrics.statistics import Estimate, compare, estimate
 
-BATCHES = (64, 128, 256, 512, 1024)
+BATCHES = (16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value of a knob: its rates on each sample, (replicates,)."""
+    """One value of a knob: its rates on each sample, (replicates,), and the rest of `experiments.guide.samples`."""
 
     value: float
     label: str
     rates: Floats
+    is_settled: bool = True
+    tpot_ms: float = float("nan")
 
     @property
     def estimate(self) -> Estimate:
@@ -61,7 +63,7 @@ class Around:
     start_rps: float
     samples: Samples
 
-    def rates(self, runs: Runs, words: Sequence[str]) -> Floats | None:
+    def sampled(self, runs: Runs, words: Sequence[str]) -> Sampled | None:
         return self.samples.searched(runs, (*self.family.words(self.overrides), *words), self.start_rps)
 
 
@@ -81,19 +83,19 @@ def of_space(runs: Runs, around: Around) -> Knob:
     """The family's own knob, at each of its values."""
     family, settings = around.family, []
     for value, point in neighbours(runs, family, around.best):
-        rates = around.rates(runs, point.overrides)
-        if rates is not None:
-            settings.append(Setting(value, _label(point, value), rates))
+        found = around.sampled(runs, point.overrides)
+        if found is not None:
+            settings.append(_setting(value, _label(point, value), found))
     return Knob(family, family.knob, family.knob_label, tuple(settings))
 
 
 def of_batch(runs: Runs, around: Around) -> Knob:
-    """The most sequences on an instance."""
+    """The most sequences on an instance: of the disaggregated those that decode, for prefills seldom are so many."""
     settings = []
     for batch in BATCHES:
-        rates = around.rates(runs, (*around.best.overrides, f"engine.max_batch={batch}"))
-        if rates is not None:
-            settings.append(Setting(batch, f"{batch:,}", rates))
+        found = around.sampled(runs, (*around.best.overrides, f"engine.max_batch={batch}"))
+        if found is not None:
+            settings.append(_setting(batch, f"{batch:,}", found))
     return Knob(around.family, "engine.max_batch", "sequences of an instance at most", tuple(settings))
 
 
@@ -102,6 +104,10 @@ def against_hits(runs: Runs, around: Around, values: Sequence[Value]) -> list[tu
     return [
         (value, of_space(runs, replace(around, overrides=(*around.overrides, *value.overrides)))) for value in values
     ]
+
+
+def _setting(value: float, label: str, found: Sampled) -> Setting:
+    return Setting(value, label, found.values, found.is_settled, found.tpot_ms)
 
 
 def _label(point: Point, value: float) -> str:

@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from experiments.guide.families import Family
 from experiments.guide.runs import Runs
+from experiments.guide.samples import Samples
 from experiments.guide.tuning import Task, tuned
+from framework.metrics.statistics import Estimate, estimate
 from framework.run.store import Record
 
 SHARE = 0.5  # of the highest rate of the best
@@ -29,10 +33,14 @@ class Hold:
 
 @dataclass(frozen=True)
 class Front:
-    """The configurations of a family that keep the SLO and that no other one of it beats in both limits, by TTFT."""
+    """The configurations of a family that keep the SLO and that no other one of it beats in both limits, by TTFT.
+
+    `again`: TTFT and TPOT, ms, and scale of the tightest of them on fresh samples; empty where there is none.
+    """
 
     family: Family
     holds: tuple[Hold, ...]
+    again: tuple[Estimate, ...] = ()
 
     @property
     def tightest(self) -> Hold | None:
@@ -40,22 +48,26 @@ class Front:
         return min(self.holds, key=lambda hold: hold.scale, default=None)
 
 
-def fronts(runs: Runs, families: Sequence[Family], rate_rps: float, trials: int, seed: int) -> list[Front]:
-    """Every family at that rate, tuned equally for the least factor on both limits."""
+def fronts(runs: Runs, families: Sequence[Family], rate_rps: float, trials: int, samples: Samples) -> list[Front]:
+    """Every family at that rate, tuned equally for the least factor on both limits, on the sample of the searches."""
     limits_s = (runs.base.settings["slo.ttft_s"], runs.base.settings["slo.tpot_s"])
-    task = Task(
-        ("objective=goodput", f"trace.rate={rate_rps:.6g}"), lambda record: -_scale(record, limits_s), trials, seed
-    )
+    overrides = ("objective=goodput", f"trace.rate={rate_rps:.6g}")
+    task = Task(overrides, lambda record: -_scale(record, limits_s), trials, samples.seed)
     found = []
     for family in families:
-        records = [(trial.point.settings, trial.record) for trial in tuned(runs, family, task).trials]
+        done = tuned(runs, family, task)
         holds = [
-            Hold(settings, *_latencies_ms(record), _scale(record, limits_s))
-            for settings, record in records
-            if record is not None and _scale(record, limits_s) <= 1
+            Hold(trial.point.settings, *_latencies_ms(trial.record), _scale(trial.record, limits_s))
+            for trial in done.trials
+            if trial.record is not None and _scale(trial.record, limits_s) <= 1
         ]
         kept = [one for one in holds if not any(_beats(other, one) for other in holds)]
-        found.append(Front(family, tuple(sorted(kept, key=lambda hold: (hold.ttft_ms, hold.tpot_ms)))))
+        again: list[Record] = []
+        if kept and done.best is not None:
+            again = samples.records(runs, (*family.words(overrides), *done.best.point.overrides)) or []
+        figures = [(*_latencies_ms(record), _scale(record, limits_s)) for record in again]
+        estimates = tuple(estimate(np.array(values)) for values in zip(*figures, strict=True))
+        found.append(Front(family, tuple(sorted(kept, key=lambda hold: (hold.ttft_ms, hold.tpot_ms))), estimates))
     return found
 
 

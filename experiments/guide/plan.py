@@ -10,7 +10,7 @@ from experiments.tune.base import CONF
 from framework.cli.arguments import split_arguments, whole
 from framework.errors import InputError, require_choice
 
-PARTS = ("knobs", "map", "hits", "limits")  # beside the ranking, which is always there
+PARTS = ("knobs", "batch", "map", "hits", "limits")  # beside the ranking, which is always there
 AXES = ("load", "prompt", "output", "slo", "link", "hits")
 OWN = {
     "preset": "a load of conf/guide, in place of trace= and slo.*",
@@ -18,6 +18,7 @@ OWN = {
     "trials": "configurations that each family may try, 12 if nothing is said",
     "cell_trials": "the same of each cell of the map, from there on, 8 if nothing is said",
     "replicates": "fresh samples on which the best of each family are compared, 6 if nothing is said; at least 4",
+    "cell_replicates": "the same of each cell of the map, 4 if nothing is said; at least 4",
     "seed": "of the first sample and of the searches, 0 if nothing is said",
     "parts": f"of the answer beside the ranking: {','.join(PARTS)}, all if nothing is said, or none",
     "axes": f"of the map: {','.join(AXES)}, all if nothing is said",
@@ -45,6 +46,7 @@ class Plan:
     trials: int
     cell_trials: int
     replicates: int
+    cell_replicates: int
     seed: int
     parts: tuple[str, ...]
     axes: tuple[str, ...]
@@ -52,6 +54,12 @@ class Plan:
     capacity: tuple[str, ...]
     words: tuple[str, ...]
     out: Path
+
+    @property
+    def most_requests(self) -> int:
+        """Of a run of a search."""
+        given = [word.partition("=")[2] for word in self.capacity if word.startswith("objective.most_requests=")]
+        return int(given[-1])
 
 
 def presets() -> list[str]:
@@ -64,9 +72,6 @@ def read_plan(words: Sequence[str]) -> Plan:
     own, overrides = split_arguments(words, tuple(OWN), _GROUPS)
     chosen = dict(word.split("=", 1) for word in overrides)
     load = _load(own, chosen)
-    replicates = _number(own, "replicates", 6)
-    if replicates < _FEWEST:
-        raise InputError(f"replicates={replicates}: fewer than {_FEWEST} never tell a difference at 5 %; give more")
     if "objective" in chosen:
         raise InputError("objective= is the guide's own: rates are searched, and runs at one rate beside them")
     server = () if "server" in chosen else (_SERVER,)
@@ -76,7 +81,8 @@ def read_plan(words: Sequence[str]) -> Plan:
         gpus=_number(own, "gpus", 8),
         trials=_number(own, "trials", 12),
         cell_trials=_number(own, "cell_trials", 8),
-        replicates=replicates,
+        replicates=_replicates(own, "replicates", 6),
+        cell_replicates=_replicates(own, "cell_replicates", 4),
         seed=0 if own.get("seed", "0") == "0" else whole("seed", own["seed"]),
         parts=() if own.get("parts") == "none" else _several(own, "parts", PARTS),
         axes=_several(own, "axes", AXES),
@@ -102,6 +108,13 @@ def _name(load: str, chosen: Mapping[str, str]) -> str:
 
 def _number(own: Mapping[str, str], key: str, default: int) -> int:
     return whole(key, own[key], 10_000) if key in own else default
+
+
+def _replicates(own: Mapping[str, str], key: str, default: int) -> int:
+    found = _number(own, key, default)
+    if found < _FEWEST:
+        raise InputError(f"{key}={found}: fewer than {_FEWEST} never tell a difference at 5 %; give more")
+    return found
 
 
 def _several(own: Mapping[str, str], key: str, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from experiments.guide.families import FAMILIES, short
 from experiments.guide.flips import Cell
 from experiments.guide.knobs import Knob
 from experiments.guide.ranking import Entrant
-from experiments.guide.report import headline
+from experiments.guide.report import has_unsettled, headline, marked
 from experiments.plot.frame import finish, legible_note
 from experiments.plot.style import (
     PLAIN,
@@ -43,10 +43,11 @@ _COLUMNS = 5
 
 
 def draw(answer: Answer, directory: Path) -> list[Path]:
-    """Write map, knobs, split and limits, those that there are, each as .png, .pdf and .svg; returns the paths."""
+    """Write map, knobs, batch, split and limits, those that there are, each as .png, .pdf and .svg; the paths."""
     makers: dict[str, tuple[bool, Callable[[Answer], Figure]]] = {
         "map": (any(line.cells for line in answer.lines), _map),
         "knobs": (any(knob.settings for knob in answer.knobs), _knobs),
+        "batch": (any(knob.settings for knob in answer.batches), _batch),
         "split": (bool(answer.hits), _split),
         "limits": (any(front.holds for front in answer.fronts), _limits),
     }
@@ -85,6 +86,7 @@ def _map(answer: Answer) -> Figure:
     note = (
         f"{headline(answer)}. In a cell: value of the axis; what the best is tuned to; its req/s a GPU."
         " Several colours: those are not told apart at 95 %"
+        f"{'. *: rests on an undecided rate' if has_unsettled(answer) else ''}"
     )
     return finish(figure, entries, legible_note(note), True).figure
 
@@ -107,7 +109,7 @@ def _cell(axes: Axes, place: tuple[int, int], cell: Cell, gpus: int) -> None:
         return
     best = cell.ranking.best
     axes.text(middle, top + 0.49, short(best.point.settings), ha="center", va="center", fontsize=SMALL_PT)
-    rate = number(best.values.mean() / gpus)
+    rate = marked(best.values.mean() / gpus, best.is_settled)
     axes.text(middle, top + 0.76, f"{rate} req/s", ha="center", va="center", fontsize=SMALL_PT)
 
 
@@ -156,6 +158,23 @@ def _knob_panel(axes: Axes, knobs: Sequence[Knob], gpus: int) -> None:
     else:
         settings = knobs[0].settings
         axes.set_xticks([one.value for one in settings], [one.label for one in settings])
+
+
+def _batch(answer: Answer) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, _PANEL_IN))
+    rates, tpots = figure.subplots(1, 2)
+    shown = [knob for knob in answer.batches if knob.settings]
+    _knob_panel(rates, shown, answer.gpus)
+    rates.set_ylabel("highest rate (req/s a GPU)")
+    for knob in shown:
+        xs, ys = [one.value for one in knob.settings], [one.tpot_ms for one in knob.settings]
+        tpots.plot(xs, ys, **look(knob.family.name))
+    tpots.set(xlabel=shown[0].label, ylabel="TPOT there, P90 (ms)", ylim=(0, None), xscale="log")
+    tpots.set_xticks(rates.get_xticks(), [f"{tick:g}" for tick in rates.get_xticks()])
+    tpots.minorticks_off()
+    entries = [Line2D([], [], label=knob.family.label, **look(knob.family.name)) for knob in shown]
+    note = f"{headline(answer)}. All else as tuned; filled marks: not told apart from the best; bands: 95 % intervals"
+    return finish(figure, entries, legible_note(note), True).figure
 
 
 # --- P:D against hits -------------------------------------------------------------------------------------------------

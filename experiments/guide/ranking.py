@@ -21,12 +21,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Entrant:
-    """The best of a family: its rates (requests/s, or what the task's first goal is) on each sample, (replicates,)."""
+    """The best of a family: its rates (requests/s, or what the task's first goal is) on each sample, (replicates,).
+
+    `is_settled`: whether all rates that these rest on could be told to be sustained or not.
+    """
 
     family: Family
     point: Point
     tuned_value: float
     values: Floats
+    is_settled: bool = True
 
     @property
     def estimate(self) -> Estimate:
@@ -89,9 +93,9 @@ def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) ->
         if best is None or best.worth <= 0:
             continue
         job = (*one.family.words(task.overrides), *best.point.overrides)
-        values = (
+        found = (
             samples.played(runs, job, task.worth) if task.start_rps is None else samples.searched(runs, job, best.worth)
         )
-        if values is not None:
-            entrants.append(Entrant(one.family, best.point, best.worth, values))
+        if found is not None:
+            entrants.append(Entrant(one.family, best.point, best.worth, found.values, found.is_settled))
     return ranked(entrants) if entrants else None

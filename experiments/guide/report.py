@@ -16,7 +16,10 @@ from experiments.guide.axes import TITLES
 from experiments.guide.families import short, told
 from experiments.guide.flips import Cell, Line
 from experiments.guide.knobs import Knob
-from experiments.guide.ranking import Difference
+from experiments.guide.limits import Front
+from experiments.guide.ranking import Difference, Entrant
+
+UNSETTLED = "*"  # behind a rate
 
 
 def report(answer: Answer) -> RenderableType:
@@ -24,12 +27,16 @@ def report(answer: Answer) -> RenderableType:
     parts: list[RenderableType] = [Text(headline(answer), "bold"), Text(), _ranking(answer), Text(), *_verdict(answer)]
     if answer.knobs:
         parts += [Text(), *(Text(sentence) for knob in answer.knobs for sentence in _of_knob(knob, answer.gpus))]
+    if answer.batches:
+        parts += [Text(), _batches(answer)]
     for line in answer.lines:
         parts += [Text(), *_of_line(line, answer.gpus)]
     if answer.hits:
         parts += [Text(), _hits(answer)]
     if answer.fronts:
         parts += [Text(), _limits(answer)]
+    if said := unsettled(answer):
+        parts += [Text(), Text(said)]
     return Group(*parts)
 
 
@@ -44,6 +51,32 @@ def headline(answer: Answer) -> str:
         f"SLO {', '.join(told_limits) or 'none'}; {answer.plan.trials} trials a family, "
         f"{answer.plan.replicates} fresh samples"
     )
+
+
+def unsettled(answer: Answer) -> str:
+    """What the mark of an undecided rate means, and how many trials such a rate decided; nothing where none did."""
+    told_of = f"runs of {answer.plan.most_requests:,} requests could not tell to be sustained or not"
+    said = []
+    if has_unsettled(answer):
+        said.append(f"{UNSETTLED} rests on a rate that {told_of}, and so may be low: that counts as too much.")
+    lost = [(sum(not one.is_settled for one in tuned.trials), tuned) for tuned in answer.tuned]
+    names = [f"{count} of {len(tuned.trials)} of {tuned.family.label}" for count, tuned in lost if count]
+    if names:
+        said.append(f"Trials that rest on a rate that {told_of}: {', '.join(names)}.")
+    return " ".join(said)
+
+
+def has_unsettled(answer: Answer) -> bool:
+    """Whether a figure of the answer has the mark of an undecided rate."""
+    rankings = [answer.ranking, *(cell.ranking for line in answer.lines for cell in line.cells)]
+    knobs = [*answer.knobs, *answer.batches, *(knob for _, knob in answer.hits)]
+    entrants = [one.is_settled for ranking in rankings if ranking is not None for one in ranking.entrants]
+    return not all([*entrants, *(one.is_settled for knob in knobs for one in knob.settings)])
+
+
+def marked(value: float, is_settled: bool) -> str:
+    """A rate, with a mark where it rests on one that could not be told to be sustained or not."""
+    return f"{number(value)}{'' if is_settled else UNSETTLED}"
 
 
 def verdict(answer: Answer) -> str:
@@ -89,7 +122,7 @@ def _ranking(answer: Answer) -> Table:
         found = one.estimate
         table.add_row(
             *(one.family.label, told(one.point.settings)),
-            *(number(found.mean / answer.gpus), number(found.half_width / answer.gpus)),
+            *(marked(found.mean / answer.gpus, one.is_settled), number(found.half_width / answer.gpus)),
             *_below(behind, best),
             str(trials[one.family.name]),
         )
@@ -106,7 +139,7 @@ def _below(behind: Difference | None, best: float) -> tuple[str, str, str]:
 def _of_knob(knob: Knob, gpus: int) -> Iterator[str]:
     if not knob.settings:
         return
-    values = ", ".join(f"{one.label}: {number(one.rates.mean() / gpus)}" for one in knob.settings)
+    values = ", ".join(f"{one.label}: {marked(one.rates.mean() / gpus, one.is_settled)}" for one in knob.settings)
     good = [one.label for one in knob.as_good]
     yield f"{knob.family.label}, req/s a GPU by {knob.label}: {values}. As good as the best: {', '.join(good)}."
 
@@ -135,12 +168,27 @@ def _of_cell(cell: Cell, gpus: int) -> tuple[str, ...]:
         return ("none", "", "", "", "", "")
     best = ranking.best
     mean = best.values.mean()
-    found = (best.family.label, short(best.point.settings), number(mean / gpus))
+    found = (best.family.label, short(best.point.settings), marked(mean / gpus, best.is_settled))
     if not ranking.behind:
         return (*found, "none", "", "")
     behind = ranking.behind[0]
     share = f"{100 * behind.mean / mean:.1f}" if mean else "–"
-    return (*found, ranking.entrants[1].family.label, share, "yes" if behind.is_told else "no")
+    following = ranking.entrants[1]
+    return (*found, following.family.label, f"{share}{_mark(following)}", "yes" if behind.is_told else "no")
+
+
+def _mark(entrant: Entrant) -> str:
+    return "" if entrant.is_settled else UNSETTLED
+
+
+def _batches(answer: Answer) -> Table:
+    table = _table("sequences of an\ninstance at most", "\n", *(one.label for one in answer.batches[0].settings))
+    for knob in answer.batches:
+        good = {one.value for one in knob.as_good}
+        rates = [(marked(one.rates.mean() / answer.gpus, one.is_settled), one.value in good) for one in knob.settings]
+        table.add_row(knob.family.label, "req/s a GPU", *(Text(rate, "bold" if best else "") for rate, best in rates))
+        table.add_row("", "TPOT, P90, ms", *(number(one.tpot_ms) for one in knob.settings))
+    return table
 
 
 def _hits(answer: Answer) -> Table:
@@ -148,7 +196,8 @@ def _hits(answer: Answer) -> Table:
     table = _table("share of prompts\nthat is cached", "best\nP:D", *(f"req/s a GPU\nat {label}" for label in labels))
     for value, knob in answer.hits:
         good = " ".join(one.label for one in knob.as_good)
-        table.add_row(value.label, good, *(number(one.rates.mean() / answer.gpus) for one in knob.settings))
+        rates = (marked(one.rates.mean() / answer.gpus, one.is_settled) for one in knob.settings)
+        table.add_row(value.label, good, *rates)
     return table
 
 
@@ -159,4 +208,11 @@ def _limits(answer: Answer) -> Table:
         for place, hold in enumerate(front.holds):
             label = front.family.label if place == 0 else ""
             table.add_row(label, told(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale))
+        if front.again:
+            table.add_row("", f"the tightest, on {answer.plan.replicates} fresh samples", *_again(front))
     return table
+
+
+def _again(front: Front) -> Iterator[str]:
+    for one in front.again:
+        yield f"{number(one.mean)} ± {number(one.half_width)}"

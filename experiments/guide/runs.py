@@ -61,3 +61,8 @@ class Runs:
 def starting_at(rate_rps: float) -> str:
     """The setting by which a search for the highest rate begins there: near the end it takes half as many runs."""
     return f"trace.rate={rate_rps:.4g}"
+
+
+def first_step(ratio: float) -> str:
+    """The setting by which the second rate of a search is that many times the first."""
+    return f"objective.first_step={ratio:g}"

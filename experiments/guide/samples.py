@@ -8,11 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.guide.runs import Runs, starting_at
+from experiments.guide.runs import Runs, first_step, starting_at
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 _BLOCKS = "trace.resample_s=300"  # by which a recording has other samples
+_NEAR = 1.1  # first step of a search from a rate that was found on another sample
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Figures on each sample, (count,).
+
+    `is_settled`: whether all rates that they rest on could be told to be sustained or not. `tpot_ms`: P90 of a run at
+    the highest rate on the sample of the searches; NaN where there is none.
+    """
+
+    values: Floats
+    is_settled: bool = True
+    tpot_ms: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -23,17 +37,26 @@ class Samples:
     count: int
     is_recorded: bool
 
-    def searched(self, runs: Runs, job: Sequence[str], start_rps: float) -> Floats | None:
+    def searched(self, runs: Runs, job: Sequence[str], start_rps: float) -> Sampled | None:
         """The highest rate on each sample, (count,), in one run; None where it is refused."""
-        words = (starting_at(start_rps), f"objective.replicates={self.count}", f"seed={self.seed}")
+        words = (starting_at(start_rps), first_step(_NEAR), f"objective.replicates={self.count}", f"seed={self.seed}")
         (outcome,) = runs.run([(*job, *words)])
-        return None if outcome.record is None else np.array(outcome.record.summary["capacity_replicates"], np.float64)
+        if outcome.record is None:
+            return None
+        found = outcome.record.summary
+        tpot_ms = found.get("p90_tpot_ms")
+        values = np.array(found["capacity_replicates"], np.float64)
+        return Sampled(values, found["capacity_settled"], float("nan") if tpot_ms is None else float(tpot_ms))
 
-    def played(self, runs: Runs, job: Sequence[str], worth: Callable[[Record], float]) -> Floats | None:
-        """The worth of a run at the rate that is set on each sample, (count,); None where it is refused."""
+    def played(self, runs: Runs, job: Sequence[str], worth: Callable[[Record], float]) -> Sampled | None:
+        """The worth of a run at the rate that is set on each sample; None where it is refused."""
+        records = self.records(runs, job)
+        return None if records is None else Sampled(np.array([worth(record) for record in records]))
+
+    def records(self, runs: Runs, job: Sequence[str]) -> list[Record] | None:
+        """A run at the rate that is set on each sample; None where it is refused."""
         blocks = (_BLOCKS,) if self.is_recorded else ()
         seeds = range(self.seed + 1, self.seed + 1 + self.count)
         records = [one.record for one in runs.run([(*job, *blocks, f"seed={seed}") for seed in seeds])]
-        if any(record is None for record in records):
-            return None
-        return np.array([worth(record) for record in records if record is not None])
+        found = [record for record in records if record is not None]
+        return found if len(found) == len(records) else None

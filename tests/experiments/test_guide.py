@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +15,21 @@ from hydra.utils import instantiate
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.command import main
+from experiments.guide.data import text_of
 from experiments.guide.families import BY_NAME, FAMILIES, Family, short, told
-from experiments.guide.flips import Cell, Line, is_flip, lines
+from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
 from experiments.guide.knobs import Knob, Setting
 from experiments.guide.limits import Front, Hold
 from experiments.guide.plan import presets, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.ranking import Entrant, Ranking, ranked
-from experiments.guide.report import report, verdict
-from experiments.guide.tuning import Task, Tuned, tuned, value
+from experiments.guide.report import report, unsettled, verdict
+from experiments.guide.tuning import Task, Trial, Tuned, tuned, value
 from experiments.tune.base import Configuration
 from experiments.tune.space import Point, Space
 from experiments.tune.space_file import read_space
 from framework.cli.terminal import results_console
+from framework.metrics.statistics import Estimate
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 from tests.conftest import ROOT
@@ -156,7 +158,12 @@ class Hill:
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
         self.asked += [tuple(job) for job in jobs]
-        return [Outcome(tuple(job), Record("", {}, {}, {}, self.worth(job)), None) for job in jobs]
+        return [Outcome(tuple(job), self.record(job), None) for job in jobs]
+
+    def record(self, job: Sequence[str]) -> Record:
+        least = dict(word.split("=") for word in job).get("objective.at_least", 0.0)
+        found = self.worth(job) if self.worth(job) >= float(least) else 0.0
+        return Record("", {}, {}, {"capacity_high": 1.01 * found, "capacity_settled": found != 7.0}, found)
 
     def worth(self, job: Sequence[str]) -> float:
         words = dict(word.split("=") for word in job)
@@ -193,7 +200,33 @@ def test_searches_begin_at_the_best_rate_so_far_and_links_move_those_alone_that_
         tuned(hill, family, task)  # type: ignore[arg-type]
         assert "trace.rate=5" in hill.asked[0]
         assert "trace.rate=9" in hill.asked[-1]
+        assert not any("at_least" in word for word in hill.asked[0])
+        assert all("objective.at_least=9.09" in job for job in hill.asked[1:])
         assert (task.overrides[0] in hill.asked[0]) == (family.name == "disaggregated")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_races_end_where_full_searches_do(family: Family, tp: int) -> None:
+    name = "cluster.prefill_tp" if family.name == "disaggregated" else "cluster.tp"
+    hill = Hill({name: tp})
+    searched = tuned(hill, family, Task((), value, 12, 0))  # type: ignore[arg-type]
+    raced = tuned(hill, family, Task((), value, 12, 0, 5.0))  # type: ignore[arg-type]
+    assert searched.best is not None
+    assert raced.best is not None
+    assert raced.best.point.settings == searched.best.point.settings
+    assert len(raced.trials) == len(searched.trials) == 12
+    given_up = [one for one in raced.trials if one.is_given_up]
+    assert given_up
+    assert all(one.raced_rps is not None and one.raced_rps <= 1.01 * raced.best.worth for one in given_up)
+
+
+def test_a_load_that_is_near_gives_the_point_and_the_rate_to_begin_with() -> None:
+    first = tuned(Hill({"cluster.tp": 4}), BY_NAME["chunked"], Task((), value, 12, 0, 5.0))  # type: ignore[arg-type]
+    assert first.best is not None
+    hill = Hill({"cluster.tp": 4})
+    tuned(hill, BY_NAME["chunked"], Task((), value, 1, 0, 5.0), first.best)  # type: ignore[arg-type]
+    assert {"trace.rate=9", "objective.first_step=1.2", "cluster.tp=4"} <= set(hill.asked[0])
 
 
 # --- ranking and flips ------------------------------------------------------------------------------------------------
@@ -204,6 +237,7 @@ def entrant(name: str, *values: float) -> Entrant:
     return Entrant(BY_NAME[name], Point({}, settings, 0.0), values[0], np.array(values))
 
 
+BEST = Trial(Point({}, CHUNKED, 0.0), 1.0, None, "")
 NEAR = ranked([entrant("chunked", 10, 11, 12, 10, 11, 13), entrant("whole", 10.1, 10.8, 12.2, 9.9, 11.2, 12.9)])
 FAR = ranked([entrant("chunked", 10, 11, 12, 10, 11, 13), entrant("disaggregated", 14, 15.5, 16, 14.2, 15, 17.1)])
 
@@ -234,17 +268,18 @@ def test_an_answer_flips_where_no_family_is_good_on_both_sides() -> None:
     assert not is_flip(chunked, None)
 
 
-def test_each_setting_of_the_map_is_ranked_once() -> None:
-    asked: list[tuple[str, ...]] = []
+def test_each_setting_of_the_map_is_ranked_once_from_its_neighbour() -> None:
+    asked: list[tuple[tuple[str, ...], str]] = []
 
-    def cell(overrides: tuple[str, ...], compared: int) -> Ranking:
-        asked.append(overrides)
-        return FAR if overrides else NEAR
+    def cell(overrides: tuple[str, ...], begin: Bests) -> tuple[Ranking, Bests]:
+        asked.append((overrides, next(iter(begin))))
+        return FAR if overrides else NEAR, {"-".join(overrides): BEST}
 
-    base, other = Value("slo", "× 1", ()), Value("slo", "× 2", ("slo.ttft_s=4",))
-    found = lines([Axis("slo", (base, other)), Axis("link", (Value("link", "own ports", ()),))], cell)
-    assert asked == [(), ("slo.ttft_s=4",)]
-    assert [cell.ranking for cell in found[0].cells] == [NEAR, FAR]
+    less, base, more, most = (Value("slo", f"× {n}", (f"slo={n}",) if n != 1 else ()) for n in (0, 1, 2, 3))
+    link = Axis("link", (Value("link", "own ports", ()),))
+    found = lines([Axis("slo", (less, base, more, most)), link], cell, {"begin": BEST})
+    assert asked == [((), "begin"), (("slo=2",), ""), (("slo=3",), "slo=2"), (("slo=0",), "")]
+    assert [cell.ranking for cell in found[0].cells] == [FAR, NEAR, FAR, FAR]
     assert found[1].cells[0].ranking is NEAR
 
 
@@ -284,30 +319,42 @@ def test_pictures_and_words_of_all_parts(here: Path) -> None:
     plan = read_plan(("preset=chat", "seed=3"))
     knob = Knob(BY_NAME["chunked"], "engine.token_budget", "tokens", tuple(setting(2.0**n) for n in range(8, 13)))
     split = Knob(BY_NAME["disaggregated"], "prefill_gpus", "GPUs", tuple(setting(float(n)) for n in range(1, 4)))
+    holds = (Hold(CHUNKED, 100.0, 20.0, 0.4), Hold(CHUNKED, 200.0, 10.0, 0.2))
+    undecided = replace(entrant("disaggregated", 4, 4.5, 5, 4.1), is_settled=False)
     cells = (
         Cell(Value("slo", "× 1", ()), NEAR),
-        Cell(Value("slo", "× 2", ()), FAR),
+        Cell(Value("slo", "× 2", ()), ranked([entrant("chunked", 1, 1, 1, 1), undecided])),
         Cell(Value("slo", "× 3", ()), None),
     )
+    lost = Trial(Point({}, CHUNKED, 0.0), 0.0, Record("", {}, {}, {"capacity_settled": False}, 0.0), "", 5.0)
     whole = answering.Answer(
         plan=plan,
         settings={**SETTINGS, "model.name": "m", "gpu.name": "g", "slo.tpot_s": 0.05},
         timing="affine",
         source="synthetic",
-        tuned=tuple(Tuned(family, 0, (), "") for family in FAMILIES),
+        tuned=tuple(Tuned(family, 0, (lost,) if family.name == "chunked" else (), "") for family in FAMILIES),
         ranking=FAR,
         knobs=(knob, split),
+        batches=(knob,),
         lines=(Line(Axis("slo", tuple(cell.value for cell in cells)), cells),),
         hits=((Value("hits", "50 %", ()), split),),
-        fronts=(Front(BY_NAME["chunked"], (Hold(CHUNKED, 100.0, 20.0, 0.4), Hold(CHUNKED, 200.0, 10.0, 0.2))),),
+        fronts=(Front(BY_NAME["chunked"], holds, (Estimate(210.0, 9.0), Estimate(10.5, 0.1), Estimate(0.21, 0.01))),),
         front_rate_rps=4.0,
     )
     assert {path.name for path in draw(whole, here) if path.suffix == ".png"} == {
-        *("map.png", "knobs.png", "split.png", "limits.png")
+        *("map.png", "knobs.png", "batch.png", "split.png", "limits.png")
     }
     assert "disaggregated (P:D 3:2, TP 2 and 1) is best: 1.91 req/s a GPU" in verdict(whole)
-    with results_console().capture():
-        results_console().print(report(whole))
+    console = results_console()
+    with console.capture() as printed:
+        console.print(report(whole))
+    assert "0.550*" in printed.get()
+    assert "* rests on a rate that runs of 160,000 requests could not tell" in printed.get()
+    assert "1 of 1 of chunked prefill" in printed.get()
+    assert "210 ± 9" in printed.get()
+    assert not unsettled(replace(whole, lines=(), tuned=()))
+    told_trials = json.loads(text_of(whole))["tuned"][1]["trials"]
+    assert told_trials == [{"settings": CHUNKED, "rate": None, "below": 0.625, "is_settled": False}]
 
 
 def setting(value: float) -> Setting:
@@ -322,7 +369,8 @@ def setting(value: float) -> Setting:
         (("preset=nonesuch",), "preset must be one of agents"),
         (("preset=chat", "policy=ares"), "policy=ares: not understood"),
         (("preset=chat", "replicates=3"), "replicates=3: fewer than 4"),
-        (("preset=chat", "parts=nonesuch"), "parts must be one of knobs, map, hits, limits"),
+        (("preset=chat", "cell_replicates=2"), "cell_replicates=2: fewer than 4"),
+        (("preset=chat", "parts=nonesuch"), "parts must be one of knobs, batch, map, hits, limits"),
         (("preset=chat", "axes=load,nonesuch"), "axes must be one of load"),
         (("preset=chat", "trials=0"), "trials must be a whole number"),
         (("preset=chat", "objective=goodput"), "objective= is the guide's own"),

@@ -122,8 +122,10 @@ def test_what_has_no_rate_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attainment": 0.0}, {"attainment": 90}, {"tolerance": 0}, {"most_requests": 1.5}, {"replicates": 1}]
-    + [{"first_step": 1.0}, {"at_least": 0.0}],
+    [
+        *({"attainment": 0.0}, {"attainment": 90}, {"tolerance": 0}, {"most_requests": 1.5}, {"replicates": 1}),
+        *({"first_step": 1.0}, {"at_least": 0.0}),
+    ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"objective.{next(iter(wrong))}"):
