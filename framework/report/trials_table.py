@@ -33,6 +33,8 @@ class TrialsTable:
         if self.trials.tried:
             yield Text()
             yield _tried(self.trials)
+        if said := units(self.trials):
+            yield Constrain(Text(said, style="dim"), _WIDE)
 
 
 def verdict(trials: Trials) -> Iterator[str]:
@@ -60,6 +62,13 @@ def verdict(trials: Trials) -> Iterator[str]:
         yield f"{told}: {_kept(best.trial)}, {_gain(best.trial, base)}."
     elif trials.tried:
         yield f"None of {len(trials.tried)} remedies tried is better than the run."
+
+
+def units(trials: Trials) -> str:
+    """Why what a run is worth is not the difference of two goodputs; nothing where it is, or there are no runs."""
+    if trials.base.closed or not (trials.removed or helping(trials)):
+        return ""
+    return "Goodput is over the time that each run took; worth and gain are over the time that the run as it is took."
 
 
 def removed_rows(trials: Trials) -> Iterator[tuple[str, str, Removed]]:
@@ -123,7 +132,8 @@ def _kept(trial: Trial) -> str:
 
 
 def _gain(trial: Trial, base: Trial) -> str:
-    return f"which is worth {number(trial.worth(base))} req/s of goodput"
+    over = "of goodput" if base.closed else "over the time that the run as it is took"
+    return f"which is worth {number(trial.worth(base))} req/s {over}"
 
 
 def _lower(title: str) -> str:

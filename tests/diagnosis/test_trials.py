@@ -17,7 +17,7 @@ from framework.diagnosis.changes import Seen, host_is_free, memory_is_endless, r
 from framework.diagnosis.phase_times import all_faster, context_faster, decode_faster, prefill_faster, without_host
 from framework.diagnosis.remedies import Remedy, remedies
 from framework.diagnosis.removals import REMOVABLE
-from framework.diagnosis.trials import Trial, Trials, run
+from framework.diagnosis.trials import Removed, Trial, Trials, run
 from framework.errors import InputError
 from framework.objective.goodput import Goodput
 from framework.report.page.limits import limits
@@ -131,6 +131,24 @@ def test_worth_counts_requests_over_the_time_of_the_run_itself() -> None:
     assert more.worth(base) == 2.0
     closed = replace(base, closed=True)
     assert replace(closed, goodput=2.0).worth(closed) == 1.0
+
+
+def test_what_a_run_is_worth_says_over_which_time() -> None:
+    """A run that ends sooner has a goodput that is higher by more than what it is worth."""
+    base = Trial(kept=50, offered=100, goodput=5.0, duration_s=10.0, gpus=1, closed=False)
+    better = Trial(kept=80, offered=100, goodput=10.0, duration_s=8.0, gpus=1, closed=False)
+    for closed, over in (
+        (False, "3.00 req/s over the time that the run as it is took"),
+        (True, "5.00 req/s of goodput"),
+    ):
+        first, second = replace(base, closed=closed), replace(better, closed=closed)
+        removed = Removed("network", REMOVABLE["network"], second, "It waits.")
+        trials = Trials(first, found("too few prefill instances").seen, (removed,), (), ())
+        assert over in " ".join(verdict(trials))
+        told = io.StringIO()
+        Console(file=told, width=120).print(TrialsTable(trials))
+        for shown in (told.getvalue(), limits(trials)):
+            assert ("Goodput is over the time that each run took; worth and gain" in shown) != closed
 
 
 # --- the changes ------------------------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from framework.diagnosis.trials import Trial, Trials
 from framework.report.numbers import number
 from framework.report.page.chart import stacked_bars
 from framework.report.page.markup import Cell, Legend, Sheet, figure, text
-from framework.report.trials_table import helping, verdict
+from framework.report.trials_table import helping, units, verdict
 
 
 def limits(trials: Trials) -> str:
     """The sentences, then what is worth what: causes removed, and remedies tried."""
     said = "".join(f"<p>{text(line)}</p>" for line in verdict(trials))
-    return "".join([f'<div class="finding">{said}</div>', _removed(trials), _tried(trials)])
+    below = f'<p class="note">{text(units(trials))}</p>' if units(trials) else ""
+    return "".join([f'<div class="finding">{said}</div>', _removed(trials), _tried(trials), below])
 
 
 def _removed(trials: Trials) -> str:
