@@ -40,6 +40,7 @@ _PANEL_IN = 2.1
 _TINT = 0.38  # of a family's colour, on white: black letters stay readable
 _NONE = "0.93"
 _COLUMNS = 5
+_ABOVE = 1.05  # times the largest value: room for the mark there
 
 
 def draw(answer: Answer, directory: Path) -> list[Path]:
@@ -169,8 +170,9 @@ def _batch(answer: Answer) -> Figure:
     for knob in shown:
         xs, ys = [one.value for one in knob.settings], [one.tpot_ms for one in knob.settings]
         tpots.plot(xs, ys, **look(knob.family.name))
-    tpots.set(xlabel=shown[0].label, ylabel="TPOT there, P90 (ms)", ylim=(0, None), xscale="log")
-    tpots.set_xticks(rates.get_xticks(), [f"{tick:g}" for tick in rates.get_xticks()])
+    tpots.set(xlabel=shown[0].label, ylabel="TPOT there, P90 (ms)", xscale="log")
+    tpots.set_ylim(0, _ABOVE * max(one.tpot_ms for knob in shown for one in knob.settings))
+    tpots.set_xticks(rates.get_xticks(), [f"{tick:,.0f}" for tick in rates.get_xticks()])
     tpots.minorticks_off()
     entries = [Line2D([], [], label=knob.family.label, **look(knob.family.name)) for knob in shown]
     note = f"{headline(answer)}. All else as tuned; filled marks: not told apart from the best; bands: 95 % intervals"
@@ -220,6 +222,7 @@ def _limits(answer: Answer) -> Figure:
     axes.set(xlabel="TTFT that 90 % keep (ms)", ylabel="TPOT that 90 % keep (ms)")
     scale_axis(axes, "x", [np.array([hold.ttft_ms for front in shown for hold in front.holds])])
     scale_axis(axes, "y", [np.array([hold.tpot_ms for front in shown for hold in front.holds])])
+    axes.set(xlim=(None, _ABOVE * axes.get_xlim()[1]), ylim=(None, _ABOVE * axes.get_ylim()[1]))
     entries = [Line2D([], [], label=front.family.label, **look(front.family.name)) for front in shown]
     rate = number(answer.front_rate_rps / answer.gpus)
     note = f"{headline(answer)}. At {rate} req/s a GPU; down and left is tighter; a mark is one configuration"

@@ -315,6 +315,18 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     assert (here / "out" / "guide.json").read_bytes() == first
 
 
+@pytest.mark.slow
+def test_a_map_is_made_of_searches_and_of_runs_at_a_rate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:3])
+    parts = ("parts=map,batch,limits", "axes=load,link", "cell_trials=2")
+    assert main([word for word in SMALL if word != "parts=none"] + list(parts)) == 0
+    found = json.loads((here / "out" / "guide.json").read_text())
+    assert [len(line["cells"]) for line in found["map"]] == [5, 5]
+    assert [one["family"] for one in found["batch"]] == ["chunked", "disaggregated"]
+    assert all(front["tightest_again"]["scale"]["mean"] <= 1 for front in found["limits"]["fronts"])
+    assert (here / "out" / "map.png").exists()
+
+
 def test_pictures_and_words_of_all_parts(here: Path) -> None:
     plan = read_plan(("preset=chat", "seed=3"))
     knob = Knob(BY_NAME["chunked"], "engine.token_budget", "tokens", tuple(setting(2.0**n) for n in range(8, 13)))
