@@ -171,7 +171,7 @@ def _batch(answer: Answer) -> Figure:
         xs, ys = [one.value for one in knob.settings], [one.tpot_ms for one in knob.settings]
         tpots.plot(xs, ys, **look(knob.family.name))
     tpots.set(xlabel=shown[0].label, ylabel="TPOT there, P90 (ms)", xscale="log")
-    tpots.set_ylim(0, _ABOVE * max(one.tpot_ms for knob in shown for one in knob.settings))
+    tpots.set_ylim(0, _ABOVE * tpots.dataLim.y1)
     tpots.set_xticks(rates.get_xticks(), [f"{tick:,.0f}" for tick in rates.get_xticks()])
     tpots.minorticks_off()
     entries = [Line2D([], [], label=knob.family.label, **look(knob.family.name)) for knob in shown]

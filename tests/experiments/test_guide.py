@@ -370,7 +370,7 @@ def test_pictures_and_words_of_all_parts(here: Path) -> None:
 
 
 def setting(value: float) -> Setting:
-    return Setting(value, f"{value:g}", np.array([1.0, 1.1, 1.2, 1.0]) * (1 + value / 1e4))
+    return Setting(value, f"{value:g}", np.array([1.0, 1.1, 1.2, 1.0]) * (1 + value / 1e4), tpot_ms=value)
 
 
 @pytest.mark.parametrize(
