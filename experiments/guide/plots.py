@@ -20,7 +20,7 @@ from experiments.guide.families import FAMILIES, short
 from experiments.guide.flips import Cell
 from experiments.guide.knobs import Knob
 from experiments.guide.ranking import Entrant
-from experiments.guide.report import has_unsettled, headline, marked
+from experiments.guide.report import headline, marked
 from experiments.plot.frame import finish, legible_note
 from experiments.plot.style import (
     PLAIN,
@@ -78,6 +78,7 @@ def _map(answer: Answer) -> Figure:
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
+    bests = [cell.ranking.best for line in rows for cell in line.cells if cell.ranking is not None]
     shown = {entrant.family.name for line in rows for cell in line.cells for entrant in _winners(cell)}
     entries = [
         Patch(label=family.label, facecolor=_tint(look(family.name)["color"]))
@@ -85,9 +86,9 @@ def _map(answer: Answer) -> Figure:
         if family.name in shown
     ]
     note = (
-        f"{headline(answer)}. In a cell: value of the axis; what the best is tuned to; its req/s a GPU."
-        " Several colours: those are not told apart at 95 %"
-        f"{'. *: rests on an undecided rate' if has_unsettled(answer) else ''}"
+        f"{headline(answer, answer.plan.cell_replicates)}. In a cell: value of the axis; what the best is tuned to; its"
+        " req/s a GPU. Several colours: those are not told apart at 95 %"
+        f"{'. *: rests on an undecided rate' if any(not one.is_settled for one in bests) else ''}"
     )
     return finish(figure, entries, legible_note(note), True).figure
 

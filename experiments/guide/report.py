@@ -40,8 +40,8 @@ def report(answer: Answer) -> RenderableType:
     return Group(*parts)
 
 
-def headline(answer: Answer) -> str:
-    """What was asked."""
+def headline(answer: Answer, replicates: int | None = None) -> str:
+    """What was asked; `replicates`: fresh samples, those of the ranking if nothing is said."""
     settings = answer.settings
     limits = [("TTFT", settings["slo.ttft_s"], "s", 1), ("TPOT", settings["slo.tpot_s"], "ms", 1000)]
     told_limits = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
@@ -49,7 +49,7 @@ def headline(answer: Answer) -> str:
     return (
         f"{answer.plan.load}{source} on {answer.gpus} {settings['gpu.name']}, {settings['model.name']}; "
         f"SLO {', '.join(told_limits) or 'none'}; {answer.plan.trials} trials a family, "
-        f"{answer.plan.replicates} fresh samples"
+        f"{replicates or answer.plan.replicates} fresh samples"
     )
 
 
