@@ -114,7 +114,8 @@ def shortened(line: str) -> str:
     if "experiments.curve" in line:
         return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=200"
     if "experiments.guide" in line:
-        return f"{re.sub(r' (axes|parts|gpus)=[^ ]*', '', line)} gpus=2 parts=none trials=1 replicates=4 trace.limit=60"
+        asked = re.sub(r" (axes|parts|gpus|trials)=[^ ]*", "", line)
+        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=60"
     if "experiments.ablation" in line:
         return f"{line} --replicates 2 trace.requests=200"
     if "seed=range" in line:
