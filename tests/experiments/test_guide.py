@@ -327,7 +327,8 @@ def test_a_map_is_made_of_searches_and_of_runs_at_a_rate(here: Path, monkeypatch
     assert (here / "out" / "map.png").exists()
 
 
-def test_pictures_and_words_of_all_parts(here: Path) -> None:
+def test_pictures_and_words_of_all_parts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     plan = read_plan(("preset=chat", "seed=3"))
     knob = Knob(BY_NAME["chunked"], "engine.token_budget", "tokens", tuple(setting(2.0**n) for n in range(8, 13)))
     split = Knob(BY_NAME["disaggregated"], "prefill_gpus", "GPUs", tuple(setting(float(n)) for n in range(1, 4)))
