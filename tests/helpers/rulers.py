@@ -112,12 +112,12 @@ Residents = list[tuple[int, int, bool]]  # request, position of where it is or i
 
 @dataclass(frozen=True)
 class Times:
-    """What a policy may ask for at a tick: seconds of each instance's next decode step and of the next step of each of
-    its streams, by some shares of its SMs, and which of those that decode are being migrated.
+    """What a policy may ask for at a tick: seconds of each instance's next decode step, of the next step of each stream
+    of one of them, by some shares of its SMs, and which of those that decode are being migrated.
     """
 
     step_s: list[float]
-    streams_s: list[list[list[float]]]
+    streams_s: list[list[float]]
     migrating: list[bool]
 
 
@@ -141,10 +141,8 @@ class Ruler:
             return mix(self.rules.seed, 1, request) % 8 > 0
         return min(look.columns["queued_tokens"]) < 96
 
-    def route_prefill(
-        self, look: Look, request: int, generated: int, cached: list[int], prefill_s: list[list[float]]
-    ) -> int:
-        """`prefill_s`: of each instance, in one piece and in chunks of CHUNK."""
+    def route_prefill(self, look: Look, request: int, generated: int, cached: list[int], prefill_s: list[float]) -> int:
+        """`prefill_s`: of each instance, in pieces of `piece(request)`."""
         self.note("route_prefill", request, look, generated, cached, prefill_s)
         return self.pick(self.rules.route_prefill, "prefill", 2, look, request, generated, cached)
 
@@ -221,7 +219,11 @@ class Ruler:
 
 
 STRIDE = 4
-CHUNK = 7
+
+
+def piece(request: int) -> int:
+    """In chunks of how many tokens a prompt is taken to be prefilled."""
+    return 7 if request % 2 else 10**9
 
 
 def expected_tokens(rules: Rules, request: int, generated: int, ended_tokens: int) -> float:
@@ -302,19 +304,19 @@ def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
     return [s.hash_tokens * min(run, (r.input_tokens - 1) // s.hash_tokens) for run in runs]
 
 
-def times_in_simulation(s: Simulation) -> Times:
-    seen, ids = _inspected(s), range(len(s.instances))
+def times_in_simulation(s: Simulation, asked: int) -> Times:
+    """After so many questions."""
+    seen, count = _inspected(s), len(s.instances)
     return Times(
-        seen.step_times_s(np.arange(len(s.instances))).tolist(),
-        [[stream[list(_SHARES)].tolist() for stream in seen.stream_times_s(i)] for i in ids],
+        seen.step_times_s(np.arange(count)).tolist(),
+        [stream[list(_SHARES)].tolist() for stream in seen.stream_times_s(asked % count)],
         [r.migration is not None for i in s.instances for r in i.running],
     )
 
 
-def prefills_in_simulation(s: Simulation, r: Request) -> list[list[float]]:
-    """In one piece and in chunks, behind what each instance has cached."""
-    ids, cached = np.arange(len(s.instances)), np.array(cached_in_simulation(s, r))
-    return [_inspected(s).prefill_times_s(ids, r.id, cached, most).tolist() for most in (10**9, CHUNK)]
+def prefills_in_simulation(s: Simulation, r: Request, cached: list[int]) -> list[float]:
+    """Behind what each instance has cached."""
+    return _inspected(s).prefill_times_s(np.arange(len(cached)), r.id, np.array(cached), piece(r.id)).tolist()
 
 
 def _inspected(s: Simulation) -> PlainInspection:
@@ -346,8 +348,8 @@ class RuledHooks(Hooks):
             return self.compiled.route(s, self.ruler.rules.route_prefill, "prefill")
         look = look_at_simulation(s)
         if "route_prefill" in self.overrides:
-            prefill_s = prefills_in_simulation(s, r)
-            return self.ruler.route_prefill(look, r.id, r.emitted, cached_in_simulation(s, r), prefill_s)
+            cached = cached_in_simulation(s, r)
+            return self.ruler.route_prefill(look, r.id, r.emitted, cached, prefills_in_simulation(s, r, cached))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
@@ -387,7 +389,8 @@ class RuledHooks(Hooks):
         return self.ruler.split_at(look_at_simulation(s), r.id, r.input_tokens)
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s), times_in_simulation(s))
+        times = times_in_simulation(s, len(self.ruler.notes))
+        return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s), times)
 
 
 # the compiled engine
@@ -423,7 +426,7 @@ def _admit(self: _Ruled, request: RequestView, cluster: Cluster) -> bool | str:
 
 
 def _route_prefill(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
-    prefill_s = [cluster.instances.prefill_s(request, chunk_tokens=chunk).tolist() for chunk in (None, CHUNK)]
+    prefill_s = cluster.instances.prefill_s(request, chunk_tokens=piece(request.id)).tolist()
     cached = _cached(request, cluster)
     return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, cached, prefill_s)
 
@@ -460,19 +463,20 @@ def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
     residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
-    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster), residents, _times(cluster)):
+    times = _times(cluster, len(self.ruler.notes))
+    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster), residents, times):
         if kind == "role":
             yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
         else:
             yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
 
 
-def _times(cluster: Cluster) -> Times:
+def _times(cluster: Cluster, asked: int) -> Times:
     count = len(cluster.instances)
     decoding = np.concatenate([cluster.decoding(i) for i in range(count)])
     return Times(
         cluster.instances.step_s().tolist(),
-        [[stream[list(_SHARES)].tolist() for stream in cluster.streams_s(i)] for i in range(count)],
+        [stream[list(_SHARES)].tolist() for stream in cluster.streams_s(asked % count)],
         cluster.migrating(decoding).tolist(),
     )
 
