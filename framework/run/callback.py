@@ -25,13 +25,26 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.files import write_whole
+from framework.cli.files import remove_abandoned, write_whole
 from framework.cli.launch import USER_ERROR, explain, report_error
 from framework.cli.safe_text import masked
 from framework.errors import InputError, hook_noted
 
 _MOST = 40  # runs that a table at the end of a sweep shows all of
 _BEST = 20  # of more than that
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def clear_after_killed(sweep: Path) -> None:
+    """Remove the temporary files of runs of earlier sweeps beside this one that were killed an hour ago or earlier.
+
+    Where the sweeps of a day have a directory, as by default, those of other days are among them.
+    """
+    day = sweep.parent
+    with suppress(OSError):
+        for place in day.parent.iterdir() if _DAY.fullmatch(day.name) else [day]:
+            for kept in place.glob("*/*/.hydra"):
+                remove_abandoned(kept.parent)
 
 
 class Runs(Callback):
@@ -60,6 +73,7 @@ class Runs(Callback):
             self._refusals.clear()
             atexit.register(self._tell)  # also when a bug ends the sweep
             self._unfinished = directory, runs_of(config.hydra.overrides.task)
+            clear_after_killed(directory)
             atexit.register(self._tell_what_is_kept)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:

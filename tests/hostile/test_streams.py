@@ -18,6 +18,7 @@ import pytest
 from framework.cli.files import remove_abandoned, write_whole
 from framework.cli.launch import explain
 from framework.errors import InputError
+from framework.run.callback import clear_after_killed
 from tests.conftest import ROOT
 from traces.load import load
 
@@ -167,6 +168,22 @@ def test_what_killed_writers_left_is_removed_an_hour_later(tmp_path: Path) -> No
         young.name,
         "new.json",
     }
+
+
+@pytest.mark.parametrize(("sweep", "other"), [("2026-11-24/b", "2026-11-23/a"), ("mine/b", "mine/a")])
+def test_a_sweep_clears_what_killed_runs_of_others_left(sweep: str, other: str, tmp_path: Path) -> None:
+    run_directory, elsewhere = tmp_path / other / "0", tmp_path / other / "files"
+    for directory in (run_directory / ".hydra", elsewhere):
+        directory.mkdir(parents=True)
+    left = {name: name / ".requests.parquet.4711.tmp" for name in (run_directory, elsewhere)}
+    for path in left.values():
+        path.write_text("x")
+        os.utime(path, (time.time() - 3700,) * 2)
+    clear_after_killed(tmp_path / sweep)
+    assert {name for name, path in left.items() if path.exists()} == {elsewhere}, (
+        "what is no run of ours is not touched"
+    )
+    clear_after_killed(tmp_path / "nowhere" / "2026-11-24" / "c")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), MemoryError()])

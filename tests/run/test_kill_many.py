@@ -162,9 +162,10 @@ def _temporary(directory: Path) -> Iterator[Path]:
 
 
 def _leaves_nothing_behind(directory: Path) -> None:
-    """Where the sweep goes on later, its store holds records alone."""
-    for path in _temporary(directory / "results"):
+    """Where the sweep goes on later, nothing unfinished is left, and its store holds records alone."""
+    for path in _temporary(directory):
         os.utime(path, (time.time() - _LATER_S,) * 2)
     assert run(directory, "-m", *SETTINGS, "seed=9999").returncode == 0
+    assert [*_temporary(directory)] == []
     left = {path.name for path in (directory / "results").rglob("*") if path.is_file() and path.suffix != ".parquet"}
     assert [name for name in left if not re.fullmatch(r"[0-9a-f]{32}\.json", name)] == []
