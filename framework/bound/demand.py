@@ -28,8 +28,10 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     columns["uses"] = np.stack([use.each for use in uses])
     for name, column in columns.items():  # one by one: of millions of requests each is large
         columns[name] = column[..., chosen]
+    prompts = setting.workload.input_tokens[chosen].astype(np.float64) if setting.caches else columns["tokens"]
     return Demand(
         **columns,
+        computed=prompts,
         pace_s=_pace_s(setting, needs, chosen),
         recomputes=setting.recomputes,
         rates=np.array([use.rate for use in uses]),
@@ -38,7 +40,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
 
 
 def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str, NDArray[Any]]:
-    """Those of `Demand` by name, of all requests."""
+    """Those of `Demand` by name, of all requests, but for a few."""
     workload, prefixes = setting.workload, needs.prefixes
     prompts, later = workload.input_tokens, setting.decode_steps
     tokens, none = prompts.astype(np.float64), np.zeros_like(prompts)
@@ -68,7 +70,6 @@ def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str,
         "context": later * prompts + 0.5 * later * (later + 1),
         "extra_s": extra_s,
         "alone": alone,
-        "computed": prompts.astype(np.float64),
         "known": known.astype(np.float64),
         "again_s": again_s,
     }

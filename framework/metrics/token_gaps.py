@@ -36,6 +36,7 @@ from framework.result import Gaps, Spread
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _TAIL = 0.99
+_ROWS_AT_ONCE = 65_536  # requests
 _NONE = Spread(0, *[float("nan")] * 6)
 
 
@@ -162,8 +163,11 @@ def _tail_capacity(output_tokens: Ints) -> Ints:
 
 def _gaps(tails: Tails, spread: Callable[[int], Spread], zeros: int) -> Gaps:
     """`spread(zeros)`: of all gaps that are not 0 and of so many that are; `zeros`: how many there are."""
-    rank = (tails.expected - 1) * _TAIL
-    p99_s = _lerp(tails.smallest_s, tails.second_s, rank - np.floor(rank))
+    p99_s = np.empty(len(tails.expected))
+    for first in range(0, len(p99_s), _ROWS_AT_ONCE):  # what is made meanwhile stays small
+        part = slice(first, first + _ROWS_AT_ONCE)
+        rank = (tails.expected[part] - 1) * _TAIL
+        p99_s[part] = _lerp(tails.smallest_s[part], tails.second_s[part], rank - np.floor(rank))
     every = spread(zeros)
     return Gaps(p99_s, tails.largest_s, every, spread(0) if zeros else every)
 
