@@ -10,6 +10,7 @@ import pytest
 
 from framework.engine.records import STEP_LOG, TOKEN_LOG
 from framework.errors import InvariantError
+from framework.metrics import token_gaps
 from framework.metrics.token_gaps import GapReducer, recover, slowest_mean
 from framework.result import Gaps
 
@@ -137,7 +138,8 @@ def reduced(log: Log, rng: np.random.Generator) -> Gaps:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_recovered_gaps_are_those_between_single_tokens(seed: int) -> None:
+def test_recovered_gaps_are_those_between_single_tokens(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_gaps, "_ROWS_AT_ONCE", 7)
     log = random_log(seed)
     assert max(np.bincount(log.memberships["request"])) > 1  # some requests lie on several intervals
     assert_matches(recover(*log[:4]), log, 1e-15)
