@@ -107,9 +107,10 @@ def _count(rows: Sequence[Finding], common: Common) -> str:
     published = [verdict_of(one, common) for one in rows if one.claim.published]
     others = [verdict_of(one, common) for one in rows if not one.claim.published]
     neither = published.count(NO_SIGN)
+    have = "has" if neither == 1 else "have"
     return (
         f"{published.count(PASS)} of {len(published)} published rows pass, {published.count(SIGN)} more have the sign,"
-        f" {neither} {'has' if neither == 1 else 'have'} not; {others.count(SIGN)} of {len(others)} others have the sign."
+        f" {neither} {have} not; {others.count(SIGN)} of {len(others)} others have the sign."
     )
 
 
