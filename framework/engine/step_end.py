@@ -183,7 +183,9 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
     if q.emitted == s.lists[s.options.output_at + r]:
         freed = s.instances[i].freed
         end_with_kv(s, i, r)
-        if not s.options.asynchronous:  # it ends with the chunks that it came with, and has never been among the decodes
+        if (
+            not s.options.asynchronous
+        ):  # it ends with the chunks that it came with, and has never been among the decodes
             s.instances[i].closed = False
             s.instances[i].freed = freed
         return

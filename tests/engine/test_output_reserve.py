@@ -82,8 +82,8 @@ def test_a_queue_is_tried_again_one_step_after_room_came_free() -> None:
 
 
 def test_who_finds_no_room_beside_prompts_alone_is_tried_again_in_the_next_step() -> None:
-    """19 blocks. At 0 s the second is not admitted: 13 - 3 - 10. Nobody decodes, so admission does not close; at 1 s the
-    first decodes and has 2 blocks, and 14 - 3 are left against half of 9.
+    """19 blocks. At 0 s the second is not admitted: 13 - 3 - 10. Nobody decodes, so admission does not close. At 1 s
+    the first decodes and has 2 blocks, and 14 - 3 are left against half of 9.
     """
     less = chunked(_THREE, kv_tokens=19, output_reserve=HALF)
     assert times(less)[1] == [2, 3, 4]

@@ -1,7 +1,7 @@
 """SGLang's own scheduler under an affine step time, without a GPU or a model: a run as JSON in, token times out.
 
 Runs in an environment that has SGLang (0.5.14), as a program of its own: it knows nothing of this project. Each line of
-standard input is one run (see `tests.oracle.sglang_drawing`), each line of standard output what became of it. The
+standard input is one run (see `tests.oracle.sglang_comparison`), each line of standard output what became of it. The
 scheduler is theirs, with its radix cache, its pools of KV (of pages of one token) and its processing of results; what
 it talks to (other processes, metrics, a model) does nothing. Its constructor loads a model onto a GPU, so that the
 attributes that scheduling reads are set here. Time does not pass in it but is counted, as in `vllm_scheduler.py`.
@@ -44,7 +44,13 @@ _LOOKS = 3  # turns of its loop without a step, after which nothing changes but 
 _DOES_NOTHING = dict.fromkeys(
     (
         *("enable_fpm", "enable_hisparse", "enable_hierarchical_cache", "enable_priority_scheduling", "enable_lora"),
-        *("enable_priority_preemption", "is_hybrid_swa", "is_mixed_chunk", "enable_dynamic_chunking", "gracefully_exit"),
+        *(
+            "enable_priority_preemption",
+            "is_hybrid_swa",
+            "is_mixed_chunk",
+            "enable_dynamic_chunking",
+            "gracefully_exit",
+        ),
         *("enable_hicache_storage", "require_mlp_sync", "abort_on_priority_when_disabled", "_engine_paused"),
     ),
     False,

@@ -94,7 +94,7 @@ def keeps_reserve(s: State, i: int, r: int, left_blocks: int) -> bool:
 
 @inner
 def close_admission(s: State, i: int) -> None:
-    """A head found no seat or no room on i: where there is a reserve, none is looked at for now, unless nobody decodes."""
+    """A head found no seat or room on i: where there is a reserve and anything decodes, none is looked at for now."""
     inst = s.instances[i]
     inst.closed = s.options.reserves and inst.reserve_blocks == 0 and inst.running > 0
 

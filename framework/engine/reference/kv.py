@@ -47,8 +47,8 @@ def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
 
 
 def finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """Whether a head that lacks nothing else finds a seat and so many blocks; admission closes where there is a reserve,
-    something decodes, and it does not.
+    """Whether a head that lacks nothing else finds a seat and so many blocks. Where it does not, there is a reserve and
+    something decodes, admission closes.
     """
     found = has_seat(i) and has_blocks(s, i, tokens)
     reserves = s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
