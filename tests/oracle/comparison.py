@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from framework.engine.config import EngineConfig, Implementation
 from framework.engine.mechanisms.speculation import Speculation
@@ -22,6 +22,8 @@ from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
 from tests.oracle.drawing import ACCEPTANCE, Run
+
+R = TypeVar("R", bound=Run)
 
 TOLERANCE_S = 1e-8
 VARIABLE = "VLLM_PYTHON"  # names the interpreter of an environment that has vLLM
@@ -124,6 +126,20 @@ def verdict_of(result: Result, theirs: dict[str, Any]) -> Verdict:
         _, r, k, ours_s, theirs_s = min(far, key=lambda entry: min(entry[3], entry[4]))
         where = f"token {k} of request {r}: {ours_s:.9g} s here, {theirs_s:.9g} s there"
     return Verdict(max((entry[0] for entry in apart), default=0.0), where, preemptions)
+
+
+def differing(
+    theirs: Oracle, drawn: Callable[[int], R], compared: Callable[[R, Any], Verdict], seeds: range
+) -> list[str]:
+    """Of the runs of these seeds those whose tokens or preemptions are not theirs, with what differs first."""
+    told = []
+    for seed in seeds:
+        run = drawn(seed)
+        verdict = compared(run, theirs.play(run))
+        here, there = verdict.preemptions
+        if not verdict.equal or here != there:
+            told.append(f"{seed} ({', '.join(run.regimes)}): {verdict.where}; preemptions {here} here, {there} there")
+    return told
 
 
 def _apart(ours: list[list[float]], theirs: list[list[float]]) -> Iterable[tuple[float, int, int, float, float]]:

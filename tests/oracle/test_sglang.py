@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.oracle.comparison import Oracle, interpreter, oracle
+from tests.oracle.comparison import Oracle, differing, interpreter, oracle
 from tests.oracle.sglang_comparison import PROGRAM, REGIMES, VARIABLE, compared, drawn
 
 RUNS = 60
@@ -25,11 +25,7 @@ def sglang() -> Iterator[Oracle]:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, RUNS, _BLOCK))
 def test_every_token_comes_at_the_same_time(sglang: Oracle, first: int) -> None:
-    runs = {seed: drawn(seed) for seed in range(first, first + _BLOCK)}
-    verdicts = {seed: compared(run, sglang.play(run)) for seed, run in runs.items()}
-    unlike = {seed: (runs[seed].regimes, verdict) for seed, verdict in verdicts.items() if not verdict.equal}
-    assert not unlike
-    assert all(ours == theirs for ours, theirs in (verdict.preemptions for verdict in verdicts.values()))
+    assert not differing(sglang, drawn, compared, range(first, first + _BLOCK))
 
 
 def test_drawn_workloads_reach_each_regime() -> None:
