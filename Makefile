@@ -31,7 +31,7 @@ golden: $(INSTALLED)
 mutants: $(INSTALLED)
 	@$(PY) -m tests.mutants $(ARGS)
 
-# vLLM needs an environment of its own, some 9 GB: VLLM_PYTHON names its interpreter.
+# vLLM needs an environment of its own, some 9 GB: VLLM_PYTHON names its interpreter. ARGS="--of sglang": SGLANG_PYTHON.
 oracle: $(INSTALLED)
 	@$(PY) -m tests.oracle $(ARGS)
 

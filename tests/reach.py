@@ -93,8 +93,8 @@ def _victim(s: Simulation, i: Instance) -> Names:
         yield "one of fewer tokens preempted instead of the last"
 
 
-def _finds_blocks(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
-    if s.options.engine.output_reserve.ratio and (i.running or i.prefilling):
+def _finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
+    if s.options.engine.output_reserve.ratio and (i.running or i.prefilling) and kv.has_seat(i):
         r = min(i.waiting)[2]
         if kv.left_blocks(s, i, tokens) >= i.present_watermark:
             found = reserve.keeps_reserve(s, i, r, kv.left_blocks(s, i, tokens))
@@ -490,7 +490,7 @@ def _always(name: str) -> Callable[..., Iterable[str]]:
 PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "preempt": _preempt,
     "victim": _victim,
-    "finds_blocks": _finds_blocks,
+    "finds_room": _finds_room,
     "may_come": _may_come,
     "settle_reserve": _settle_reserve,
     "swap_in": _swap_in,

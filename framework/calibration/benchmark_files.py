@@ -4,7 +4,7 @@ Three formats. The JSON that `vllm bench serve --save-result --save-detailed` wr
 --output-details has the same keys): `input_lens`, `output_lens`, `ttfts`, `itls`, `errors`, `start_times` by request,
 and `request_rate`, `burstiness`, `max_concurrency`, `duration`, `model_id`. Or a CSV with a header, or JSONL, with one
 line a request: `input_tokens`, `output_tokens`, `ttft_s`, one of `e2e_s` and `tpot_s`, if known `start_s` (or
-`arrival_s`), `error`, not empty for a request that failed, and `hash_ids`: a name for each full block of the prompt,
+`arrival_s`), `error`, not empty for a request that failed, and `hash_ids`: a number for each full block of the prompt,
 equal where the prompts are equal up to and including that block.
 """
 

@@ -14,7 +14,7 @@ from framework.engine.mechanisms.data_parallel import (
     share_budget,
     spend,
 )
-from framework.engine.mechanisms.output_reserve import keeps_reserve
+from framework.engine.mechanisms.output_reserve import close_admission, keeps_reserve
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
 from framework.engine.mechanisms.prefix_cache import (
     cached_among,
@@ -207,7 +207,8 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
     r = inst.waiting_root
     if r >= 0 and inst.running > 0 and inst.decode_steps < inst.admission_opens:
         return 0
-    if r < 0 or inst.preempted or inst.swapped > 0 or seats(s, i) + inst.late_seats >= inst.max_batch:
+    full = seats(s, i) + inst.late_seats >= inst.max_batch
+    if r < 0 or inst.preempted or inst.swapped > 0 or (full and not unlikely(s.options.reserves)):
         return 0
     if unlikely(inst.closed) and inst.running > 0:
         return 0
@@ -222,6 +223,9 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
         chunk = _unbroken(s, i, tokens, budget)
     if chunk <= 0:
         return 0
+    if full:
+        close_admission(s, i)
+        return 0
     kv = cached + chunk if inst.mode == UNIFIED else q.prefill_until
     shared = cached_among(s, i, r, run) * s.options.hash_blocks
     left = available(s, i) - inst.late_blocks - unreferenced_among(s, i, r, run)
@@ -230,7 +234,7 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
         needed = kv
     left -= blocks_of(s, i, needed) - shared
     if left < watermark_of(s, i) or (unlikely(s.options.reserves) and not keeps_reserve(s, i, r, left)):
-        inst.closed = s.options.reserves and inst.reserve_blocks == 0
+        close_admission(s, i)
         return 0
     inst.closed = False
     queue_pop(s, i)

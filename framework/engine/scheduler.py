@@ -164,6 +164,9 @@ def _set_admission(s: State, i: int) -> None:
         inst.admission_opens = inst.decode_steps + s.options.admission_wait_steps
     if unlikely(inst.closed) and inst.prefilling > 0:
         inst.closed = False
+    if unlikely(inst.closed) and inst.running == 0 and not s.options.asynchronous:
+        inst.closed = False
+        inst.freed = 0
 
 
 @inner

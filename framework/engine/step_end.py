@@ -181,7 +181,13 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
     else:
         target = i
     if q.emitted == s.lists[s.options.output_at + r]:
+        freed = s.instances[i].freed
         end_with_kv(s, i, r)
+        if (
+            not s.options.asynchronous
+        ):  # it ends with the chunks that it came with, and has never been among the decodes
+            s.instances[i].closed = False
+            s.instances[i].freed = freed
         return
     if target == i:
         target = _decode_instance(s, i, r)

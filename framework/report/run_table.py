@@ -27,6 +27,7 @@ _WARNING = "bold black on yellow"
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
 _LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
+_FAR = 1.05  # times the measured size: what would not be rounded to it
 _KWH_J = 3.6e6
 _S, _MS = 1e3, 1.0  # units in ms
 _COMPARED = {
@@ -146,7 +147,8 @@ def _extrapolated(*summaries: Summary) -> list[Text]:
         return []
     most = "up to " if len(summaries) > 1 else ""
     part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{percent(share)}"
-    return [Text(f" {part} of busy time extrapolated, to {ratio:.2g} times the measured size ", _WARNING)]
+    far = f"to {ratio:.2g} times the measured size" if ratio >= _FAR else "hardly beyond the measured size"
+    return [Text(f" {part} of busy time extrapolated, {far} ", _WARNING)]
 
 
 def _source(summary: Summary) -> Text:

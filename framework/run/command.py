@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import RenderableType
 
+from framework.cli.arguments import config_dirs
 from framework.cli.terminal import progress_bar, results_console
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
@@ -51,7 +52,8 @@ def execute(config: DictConfig) -> float:
             for word in HydraConfig.get().overrides.task
             if not word.startswith(("policy=", "report=", "diagnose="))
         ]
-        console.print(comparison_command(chosen["policy"], words), markup=False, highlight=False, style="dim")
+        command = comparison_command(chosen["policy"], words, config_dirs(HydraConfig.get().overrides.hydra)[1:])
+        console.print(command, markup=False, highlight=False, style="dim")
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
@@ -83,10 +85,15 @@ def _tell_of_cuts(result: Result) -> None:
         print(f"warning: {cut:,} outputs were cut where the context ends, {ends}", file=sys.stderr)
 
 
-def comparison_command(policy: str, words: Sequence[str]) -> str:
-    """The command that puts a run beside others: the same words, but for those that only its policy or cluster has."""
+def comparison_command(policy: str, words: Sequence[str], directories: Sequence[Path] = ()) -> str:
+    """The command that puts a run beside others: the same words, but for those that only its policy or cluster has, and
+    the directories of YAMLs that were added.
+    """
+    here = Path.cwd()
+    added = [path.relative_to(here) if path.is_relative_to(here) else path for path in directories]
+    beside = [word for path in added for word in ("--config-dir", str(path))]
     shared = [word for word in words if not word.startswith(("policy.", "cluster"))]
     policies = dict.fromkeys((policy, *_RIVALS))
     chosen = f"policy={','.join(policies)}"
     program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
-    return f"beside others: {program} -m {shlex.join([chosen, *shared])}"
+    return f"beside others: {program} -m {shlex.join([*beside, chosen, *shared])}"

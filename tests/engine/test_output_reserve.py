@@ -79,8 +79,41 @@ def test_a_queue_is_tried_again_one_step_after_room_came_free() -> None:
     """
     one = chunked(_THREE, kv_tokens=20, output_reserve=HALF)
     assert times(one) == [[1, 2, 3, 4, 6, 7, 8, 9, 10, 11], [1, 2, 3], [5, 6, 7, 8, 9, 10]]
+
+
+def test_who_finds_no_room_beside_prompts_alone_is_tried_again_in_the_next_step() -> None:
+    """19 blocks. At 0 s the second is not admitted: 13 - 3 - 10. Nobody decodes, so admission does not close. At 1 s
+    the first decodes and has 2 blocks, and 14 - 3 are left against half of 9.
+    """
     less = chunked(_THREE, kv_tokens=19, output_reserve=HALF)
-    assert times(less)[1] == [11, 12, 13]  # 13 - 3 - 10: it waits for the first
+    assert times(less)[1] == [2, 3, 4]
+
+
+def test_a_seat_that_came_free_is_found_one_step_later() -> None:
+    """At 1 s the third finds no seat beside the two that decode. The first ends at 3 s, which opens admission for the
+    schedule at 4 s; without a reserve the seat is found at once.
+    """
+    one = chunked([(0, 1, 3), (0, 1, 6), (0.5, 1, 2)], output_reserve=HALF, max_batch=2)
+    assert times(one) == [[1, 2, 3], [1, 2, 3, 4, 6, 7], [5, 6]]
+    without = replace(one, engine=replace(one.engine, output_reserve=OutputReserve()))
+    assert times(without) == [[1, 2, 3], [1, 2, 3, 5, 6, 7], [4, 5]]
+
+
+def test_where_all_decodes_have_ended_admission_is_open_and_what_they_freed_opens_nothing_later() -> None:
+    """The first two end at 2 s, and two more are admitted there and then. At 3 s the fifth finds no seat. Only the end
+    of the third, at 4 s, opens admission for the schedule at 5 s.
+    """
+    rows: Rows = [(0, 1, 2), (0, 1, 2), (0, 1, 2), (0, 1, 6), (0, 1, 2)]
+    one = chunked(rows, output_reserve=HALF, max_batch=2)
+    assert times(one) == [[1, 2], [1, 2], [3, 4], [3, 4, 5, 7, 8, 9], [6, 7]]
+
+
+def test_who_ends_with_its_prompt_opens_admission_at_once() -> None:
+    """14 blocks. At 1 s the second is admitted: 8 - 1 against half of 5; the third is not: 3 - 2 - 1. The second has no
+    more than one token: at 2 s, where it has ended, 8 - 2 are left, and the third's chunk comes before the decode.
+    """
+    one = chunked([(0, 1, 6), (0.5, 4, 1), (0.5, 4, 2)], kv_tokens=14, output_reserve=HALF)
+    assert times(one) == [[1, 4, 5, 6, 7, 8], [2], [3, 4]]
 
 
 def test_a_step_of_chunks_alone_opens_nothing() -> None:

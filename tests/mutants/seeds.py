@@ -979,9 +979,33 @@ MUTANTS = (
     ),
     Mutant(
         "an instance that does not page closes admission",
-        "prefill.py",
+        "mechanisms/output_reserve.py",
         "inst.closed = s.options.reserves and inst.reserve_blocks == 0",
         "inst.closed = s.options.reserves",
+    ),
+    Mutant(
+        "admission closes where nothing decodes",
+        "mechanisms/output_reserve.py",
+        "inst.reserve_blocks == 0 and inst.running > 0",
+        "inst.reserve_blocks == 0",
+    ),
+    Mutant(
+        "a head without a seat leaves admission open",
+        "prefill.py",
+        "    if full:\n        close_admission(s, i)\n        return 0\n",
+        "    if full:\n        return 0\n",
+    ),
+    Mutant(
+        "who ends with its prompt opens admission a step later",
+        "step_end.py",
+        "            s.instances[i].closed = False\n            s.instances[i].freed = freed\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "what decodes freed that have all ended opens admission later",
+        "scheduler.py",
+        "        inst.closed = False\n        inst.freed = 0\n",
+        "        inst.closed = False\n",
     ),
     Mutant(
         "KV that comes at a boundary finds the growth of a leap counted from a step too late",

@@ -1,15 +1,15 @@
-"""The same runs through vLLM's scheduler and through `policy=vllm_v1`: every token's time."""
+"""The same runs through another scheduler and through the simulator: every token's time; `policy=vllm_v1`."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from framework.engine.config import EngineConfig, Implementation
 from framework.engine.mechanisms.speculation import Speculation
@@ -23,18 +23,20 @@ from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
 from tests.oracle.drawing import ACCEPTANCE, Run
 
+R = TypeVar("R", bound=Run)
+
 TOLERANCE_S = 1e-8
 VARIABLE = "VLLM_PYTHON"  # names the interpreter of an environment that has vLLM
-_PROGRAM = Path(__file__).with_name("vllm_scheduler.py")
+PROGRAM = Path(__file__).with_name("vllm_scheduler.py")
 
 
-def interpreter() -> str | None:
-    """The Python that has vLLM, None where there is none."""
-    return os.environ.get(VARIABLE)
+def interpreter(variable: str = VARIABLE) -> str | None:
+    """The Python that has the other scheduler, None where there is none."""
+    return os.environ.get(variable)
 
 
 class Oracle:
-    """vLLM's scheduler in a process of its own, which answers one run after another."""
+    """Another scheduler in a process of its own, which answers one run after another."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -48,14 +50,14 @@ class Oracle:
         self._questions.flush()
         answer = self._answers.readline()
         if not answer:
-            raise RuntimeError("vLLM's scheduler gave no answer; its messages are above")
+            raise RuntimeError("the other scheduler gave no answer; its messages are above")
         return dict(json.loads(answer))
 
 
 @contextmanager
-def oracle(python: str) -> Iterator[Oracle]:
-    """vLLM's scheduler under that interpreter, for as long as the context lasts."""
-    with subprocess.Popen([python, str(_PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def oracle(python: str, program: Path = PROGRAM) -> Iterator[Oracle]:
+    """The scheduler that a program drives under that interpreter, for as long as the context lasts."""
+    with subprocess.Popen([python, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Oracle(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -111,7 +113,11 @@ class Verdict:
 
 def compared(run: Run, theirs: dict[str, Any]) -> Verdict:
     """Our times of a run against theirs."""
-    result = simulated(run)
+    return verdict_of(simulated(run), theirs)
+
+
+def verdict_of(result: Result, theirs: dict[str, Any]) -> Verdict:
+    """The times of a result against theirs."""
     preemptions = int(result.requests["preemptions"].sum()), sum(theirs["preemptions"])
     apart = list(_apart(token_times(result), theirs["tokens"]))
     far = [entry for entry in apart if not entry[0] <= TOLERANCE_S]
@@ -120,6 +126,20 @@ def compared(run: Run, theirs: dict[str, Any]) -> Verdict:
         _, r, k, ours_s, theirs_s = min(far, key=lambda entry: min(entry[3], entry[4]))
         where = f"token {k} of request {r}: {ours_s:.9g} s here, {theirs_s:.9g} s there"
     return Verdict(max((entry[0] for entry in apart), default=0.0), where, preemptions)
+
+
+def differing(
+    theirs: Oracle, drawn: Callable[[int], R], compared: Callable[[R, Any], Verdict], seeds: range
+) -> list[str]:
+    """Of the runs of these seeds those whose tokens or preemptions are not theirs, with what differs first."""
+    told = []
+    for seed in seeds:
+        run = drawn(seed)
+        verdict = compared(run, theirs.play(run))
+        here, there = verdict.preemptions
+        if not verdict.equal or here != there:
+            told.append(f"{seed} ({', '.join(run.regimes)}): {verdict.where}; preemptions {here} here, {there} there")
+    return told
 
 
 def _apart(ours: list[list[float]], theirs: list[list[float]]) -> Iterable[tuple[float, int, int, float, float]]:

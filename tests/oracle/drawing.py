@@ -102,10 +102,10 @@ class _Tokens:
 
 def drawn(seed: int) -> Run:
     """The run of a seed."""
-    return _with_settings(Draw(seed, 1), _usual(seed))
+    return _with_settings(Draw(seed, 1), usual(seed))
 
 
-def _usual(seed: int) -> Run:
+def usual(seed: int) -> Run:
     """A workload on a server with the settings that it has by itself, but for seats and budget."""
     draw = Draw(seed)
     odds = {"prefixes": 0.7, "bursts": 0.5, "memory": 0.5, "seats": 0.3, "budget": 0.4, "sessions": 0.4}

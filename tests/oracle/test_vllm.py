@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.oracle.comparison import VARIABLE, Oracle, compared, interpreter, oracle
+from tests.oracle.comparison import VARIABLE, Oracle, compared, differing, interpreter, oracle
 from tests.oracle.drawing import REGIMES, drawn
 
 RUNS = 300
@@ -25,11 +25,7 @@ def vllm() -> Iterator[Oracle]:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, RUNS, _BLOCK))
 def test_every_token_comes_at_the_same_time(vllm: Oracle, first: int) -> None:
-    runs = {seed: drawn(seed) for seed in range(first, first + _BLOCK)}
-    verdicts = {seed: compared(run, vllm.play(run)) for seed, run in runs.items()}
-    unlike = {seed: (runs[seed].regimes, verdict) for seed, verdict in verdicts.items() if not verdict.equal}
-    assert not unlike
-    assert all(ours == theirs for ours, theirs in (verdict.preemptions for verdict in verdicts.values()))
+    assert not differing(vllm, drawn, compared, range(first, first + _BLOCK))
 
 
 def test_drawn_workloads_reach_each_regime() -> None:

@@ -100,6 +100,9 @@ def test_time_that_was_not_measured_is_marked() -> None:
     evaluation = evaluate(result, SLO)
     line = "25.0 % of busy time extrapolated, to 3 times the measured size"
     assert line in printed(run_table(evaluation, SLO), width=80)
+    result.instances["extrapolation"] = 1.003
+    hardly = "25.0 % of busy time extrapolated, hardly beyond the measured size"
+    assert hardly in printed(run_table(evaluate(result, SLO), SLO), width=80)
     within = evaluation.summary | {"extrapolated": 0.0, "extrapolation": 1.0}
     assert f"up to {line}" in printed(comparison_table([within, evaluation.summary]), width=80)
     assert "extrapolated" not in printed(comparison_table([within, within]))

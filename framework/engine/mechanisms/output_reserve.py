@@ -93,6 +93,13 @@ def keeps_reserve(s: State, i: int, r: int, left_blocks: int) -> bool:
 
 
 @inner
+def close_admission(s: State, i: int) -> None:
+    """A head found no seat or room on i: where there is a reserve and anything decodes, none is looked at for now."""
+    inst = s.instances[i]
+    inst.closed = s.options.reserves and inst.reserve_blocks == 0 and inst.running > 0
+
+
+@inner
 def _to_come(s: State, r: int, emitted: int) -> int:
     """Tokens that r, which has emitted so many, may still emit, as far as they count."""
     return int(min(max(_declared(s, r) - emitted, 0), s.options.most_to_come))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from framework.engine.reference.duration import micro_batches, start_prefill_step
-from framework.engine.reference.kv import admit, cover, finds_blocks, make_room, may_come, swap_in
+from framework.engine.reference.kv import admit, cover, finds_room, make_room, may_come, swap_in
 from framework.engine.reference.prefixes import matched_prefix, share_chunk
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
@@ -70,7 +70,7 @@ def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[C
         covered = cached + tokens if i.mode == "unified" else r.goal
         beside = bool(i.running or i.prefilling)
         room = covered if beside and s.options.engine.admission_room == "chunk" else None
-        if tokens <= 0 or not finds_blocks(s, i, room):
+        if tokens <= 0 or not finds_room(s, i, room):
             break
         admit(s, i, covered)
         share_chunk(s, i, r, cached + tokens)
@@ -122,7 +122,7 @@ def form_static(s: Simulation, i: Instance) -> Form:
     swap_in(s, i, preempted)
     if i.running:
         return list(i.running), []
-    while not preempted and not i.swapped and may_come(i) and finds_blocks(s, i):
+    while not preempted and not i.swapped and may_come(i) and finds_room(s, i):
         r = min(i.waiting)[2]
         admit(s, i, r.goal)
         share_chunk(s, i, r, r.goal)
@@ -180,7 +180,7 @@ def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> 
     while not barred and not i.chunk_preempted and not i.swapped and may_come(i):
         r = min(i.waiting)[2]
         tokens = r.goal - s.hash_tokens * len(matched_prefix(s, i, r))
-        if is_full(i, spent, chunks, tokens) or not finds_blocks(s, i):
+        if is_full(i, spent, chunks, tokens) or not finds_room(s, i):
             break
         admit(s, i, r.goal)
         share_chunk(s, i, r, r.goal)

@@ -17,14 +17,19 @@ def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
     """Whether the head of the queue finds a seat, and blocks for so many tokens, None: for all that it has to compute;
     the budget of the step apart.
     """
-    return may_come(i) and has_blocks(s, i, tokens)
+    return may_come(i) and has_seat(i) and has_blocks(s, i, tokens)
 
 
 def may_come(i: Instance) -> bool:
-    """Whether admission is open, and there is a seat."""
-    if not i.waiting or i.seats + i.late_seats >= i.max_batch:
+    """Whether anything waits, and admission is open."""
+    if not i.waiting:
         return False
     return not i.running or (not i.closed and i.totals["decode_steps"] >= i.admission_opens)
+
+
+def has_seat(i: Instance) -> bool:
+    """Whether another request may be on i."""
+    return i.seats + i.late_seats < i.max_batch
 
 
 def has_blocks(s: Simulation, i: Instance, tokens: int | None) -> bool:
@@ -41,10 +46,13 @@ def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
     return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh
 
 
-def finds_blocks(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """The same of a head that lacks nothing else: admission closes where there is a reserve, and it does not."""
-    found = has_blocks(s, i, tokens)
-    i.closed = not found and s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
+def finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
+    """Whether a head that lacks nothing else finds a seat and so many blocks. Where it does not, there is a reserve and
+    something decodes, admission closes.
+    """
+    found = has_seat(i) and has_blocks(s, i, tokens)
+    reserves = s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
+    i.closed = not found and reserves and bool(i.running)
     return found
 
 

@@ -108,6 +108,8 @@ def set_admission(s: Simulation, i: Instance) -> None:
     """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
     if i.prefilling:
         i.closed = False
+    if i.closed and not i.running and not s.options.asynchronous:
+        i.closed, i.opens_after = False, []
     if i.admission_opens < 0 and i.waiting:
         i.admission_opens = int(i.totals["decode_steps"]) + s.options.admission_wait_steps
 

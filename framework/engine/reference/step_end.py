@@ -184,7 +184,13 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
     emit(s, r)
     if r.emitted == r.output_tokens:
         call_back(s, r)
-        return finish_request(s, i, r)
+        opens_after = list(i.opens_after)
+        finish_request(s, i, r)
+        if (
+            not s.options.asynchronous
+        ):  # it ends with the chunks that it came with, and has never been among the decodes
+            i.closed, i.opens_after = False, opens_after
+        return True
     i.leaving.append(r)
     d = i
     at_split = r.is_at_split
