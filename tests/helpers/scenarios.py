@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from framework.codes import FIRST_TOKENS
 from framework.engine.config import EngineConfig, Setting
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
@@ -419,6 +420,8 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     engine, timing = _tiled(Draw(seed, len(workload), 8), engine, timing)
     engine = _listed(Draw(seed, len(workload), 9), engine)
     engine = replace(engine, recompute=Draw(seed, len(workload), 11).one(["there", "there", "routed"]))
+    if engine.first_token == "decode":
+        engine = replace(engine, first_token=Draw(seed, len(workload), 12).one([*FIRST_TOKENS, "recomputed"]))
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
 
 
