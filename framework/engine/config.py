@@ -73,9 +73,10 @@ class EngineConfig:
     `admission_room`: unified steps admit a prompt where there are blocks for all of it, or for its first chunk;
     `asynchronous`: a step is formed while the one before it runs, from what was known when that one started;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
-    `first_token`: of a request that decodes elsewhere, comes at the end of its prefill, when it joins the decodes there,
-    with their first step, or from that step, which computes the last prompt token anew; `role_change_s`: between an instance's last work in
-    its old role and its start in the new one; `start_s`: between switching an instance on and its start;
+    `first_token`: that of a request that decodes elsewhere comes at the end of its prefill, when it joins the decodes
+    there, with their first step, or from that step, which computes the last prompt token once more;
+    `role_change_s`: between an instance's last work in its old role and its start in the new one; `start_s`: between
+    switching an instance on and its start;
     `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
     `log`: whether the step log is kept or reduced as it is made; `implementation`: the compiled engine, or the plain
     one, which does the same slowly and keeps the whole log; `attention`: of steps that prefill and decode;

@@ -83,7 +83,7 @@ def start_transfers(s: State, i: int) -> None:
 def sent_kv(s: State, r: int) -> int:
     """KV tokens of r, held, that come to where it goes: but for the last of a prompt whose token is emitted there."""
     q = s.requests[r]
-    return int(q.kv - (q.emitted == 0 and q.prefilled == q.prefill_until))
+    return int(q.kv - (q.emitted == 0 and q.kv == q.input_tokens))
 
 
 @inner
@@ -156,7 +156,7 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
     """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer; not where there is no room now."""
     q, dst = s.requests[r], s.instances[target]
     catch_up_one(s, target)
-    kv = q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0)
+    kv = _kv_ahead(s, r)
     if dst.incoming_head >= 0 or not reserve_for(s, target, r, kv, kv):
         return
     q.destination = target
@@ -169,13 +169,20 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
 
 
 @inner
+def _kv_ahead(s: State, r: int) -> int:
+    """KV tokens that r sends while they are computed: but for the last of a prompt whose token is emitted there."""
+    q = s.requests[r]
+    return int(q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0))
+
+
+@inner
 def call_back(s: State, r: int) -> None:
     """r's prompt is computed, its KV on the way: withdraw the copy, and give back what it had reserved."""
     q = s.requests[r]
     target = q.destination
     withdraw_copy(s, r)
     q.destination = -1
-    free_reservation(s, target, r, sent_kv(s, r))
+    free_reservation(s, target, r, _kv_ahead(s, r))
 
 
 @inner
