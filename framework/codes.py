@@ -46,5 +46,13 @@ RECOMPUTE, SWAP = range(2)
 # Which rank of an instance a request that comes goes to.
 RANK_OF_LEAST_KV, RANK_OF_LEAST_REQUESTS, RANK_IN_TURN = range(3)
 RANK_CHOICES = {"kv": RANK_OF_LEAST_KV, "requests": RANK_OF_LEAST_REQUESTS, "round_robin": RANK_IN_TURN}
+# Where token 1 of a request comes from that decodes elsewhere than it was prefilled, or when it reaches the client.
+TOKEN_AT_PREFILL, TOKEN_AT_JOIN, TOKEN_AT_STEP, TOKEN_RECOMPUTED = range(4)
+FIRST_TOKENS = {
+    "prefill": TOKEN_AT_PREFILL,
+    "join": TOKEN_AT_JOIN,
+    "decode": TOKEN_AT_STEP,
+    "recomputed": TOKEN_RECOMPUTED,
+}
 # Actions of a tick.
 MIGRATE, SET_TOKEN_BUDGET, SET_ROLE = range(3)

@@ -77,7 +77,7 @@ class Result:
     `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
     (M,): totals. `step_log`: leaps (runs of equal decode steps, or one step), in the order of their ends.
     `token_log`: which decode steps of which instance gave a request its tokens; a row with instance -1 is a single gap
-    of `previous_token_s` seconds.
+    of `previous_token_s` seconds, one with NaN there begins with the step that gave token 1.
     """
 
     workload: Workload

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import polars as pl
 
+from experiments.fidelity.recipes import as_they_were
 from experiments.fidelity.rows import DENSE, Pool, Row, doubted
 from framework.cli.files import write_whole
 from framework.errors import InputError
@@ -102,7 +103,7 @@ def read_rows(path: Path | None = None) -> Reading:
             rows.append(_row(line))
         except _UnusableError as reason:
             excluded[str(reason)] += 1
-    return Reading(tuple(doubted(rows)), +excluded, len(table))
+    return Reading(tuple(doubted(as_they_were(rows))), +excluded, len(table))
 
 
 def write_keys(reading: Reading, path: Path) -> None:

@@ -33,7 +33,8 @@ class Row:
 
     `mode`: agg (one instance, `prefill` and `decode` are the same pool) or disagg. `prompts` sequences of
     `shortest` x nominal to nominal length, drawn uniformly, `concurrency` in flight over the whole deployment.
-    `ttft_s`, `tpot_s`: means as published. `doubts`: reasons to report scores without this row too.
+    `ttft_s`, `tpot_s`: means as published. `doubts`: reasons to report scores without this row too. `listed`: the layout
+    that the source states, where the deployment had another.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Row:
     family: str
     date: str
     doubts: tuple[str, ...] = ()
+    listed: str = ""
 
     @property
     def parallelism(self) -> Parallelism:

@@ -16,6 +16,7 @@ from typing import Literal
 import yaml
 from hydra.utils import instantiate
 
+from experiments.fidelity.recipes import recipe_of, router_of
 from experiments.fidelity.rows import Pool, Row
 from experiments.fidelity.scripts import (
     admission_wait_steps_of,
@@ -28,9 +29,9 @@ from experiments.fidelity.scripts import (
 )
 from framework.calibration.apply import Calibrated
 from framework.calibration.replay import Deployment
-from framework.engine.config import Batching, EngineConfig
+from framework.engine.config import Batching, EngineConfig, FirstToken
 from framework.errors import InputError
-from framework.policy import Aggregated, Disaggregated
+from framework.policy import Aggregated
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
@@ -52,6 +53,9 @@ _SHARES = {"vllm": 0.9, "sglang": 0.83}
 _GRAPH_TOKENS = 512  # of the largest step whose kernels a CUDA graph launches (vLLM: max_cudagraph_capture_size)
 _VLLM_OTHER_BYTES = 5.5e9  # of a GPU: activations, CUDA graphs, communication
 _FREE_SHARE = 0.8
+# SGLang and TensorRT-LLM send the first token with the KV: the decode server has it once there is a seat. vLLM's
+# decode server computes the last prompt token itself.
+_FIRST_TOKEN: dict[str, FirstToken] = {"vllm": "recomputed", "trtllm": "join", "sglang": "join"}
 _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "prefill_first"}
 
 
@@ -121,19 +125,15 @@ def server(row: Row, client: Client) -> Deployment:
 
     Raises InputError where its weights leave no room for KV.
     """
-    model = served(row)
-    if row.mode == "agg":
-        pools: tuple[PoolSpec, ...] = (_pool("mixed", aggregated(row), row, model),)
-    else:
-        pools = (
-            replace(_pool("prefill", disaggregated(row, row.prefill), row, model), batching="prefill_first"),
-            replace(_pool("decode", disaggregated(row, row.decode), row, model), batching="decode_first"),
-        )
+    model, apart = served(row), row.mode == "disagg"
+    pools = _apart(row, model) if apart else (_pool("mixed", aggregated(row), row, model),)
     gpu = gpu_of(row)
     kv_tokens = min(kv_capacity_tokens(model, pool.gpu, pool.parallelism, 1.0) for pool in pools)
+    most = row.concurrency if apart else min(_most_sequences(row, kv_tokens), row.concurrency - client.spare)
     engine = EngineConfig(
         token_budget=client.token_budget or token_budget_of(row),
-        max_batch=min(_most_sequences(row, kv_tokens), max(1, row.concurrency - client.spare)),
+        max_batch=max(1, most),
+        first_token=_FIRST_TOKEN[row.backend],
         batching=_BATCHING[row.backend],
         asynchronous=software_of(row).asynchronous,
         admission_wait_steps=admission_wait_steps_of(row),
@@ -141,7 +141,7 @@ def server(row: Row, client: Client) -> Deployment:
         watermark=0.0,
     )
     cluster = ClusterSpec(pools, LinkSpec(gpu.nic_bytes_s, _LATENCY_S))
-    return Deployment(model, cluster, engine, _timing(row), Aggregated if row.mode == "agg" else Disaggregated)
+    return Deployment(model, cluster, engine, _timing(row), router_of(row) if apart else Aggregated)
 
 
 def software_of(row: Row) -> Server:
@@ -200,6 +200,17 @@ def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, mod
     gpu, gpus = gpu_of(row), pool.parallelism.gpus
     left = replace(gpu, memory_bytes=_usable_bytes(row.backend, model, gpu, pool.parallelism))
     return PoolSpec(role, role, pool.workers, left, pool.parallelism, link_bytes_s=gpu.nic_bytes_s * gpus)
+
+
+def _apart(row: Row, model: Model) -> tuple[PoolSpec, ...]:
+    """The instances of a disaggregated row, with the seats and prefill steps of its recipe, where there is one."""
+    prefill = _pool("prefill", disaggregated(row, row.prefill), row, model)
+    decode = _pool("decode", disaggregated(row, row.decode), row, model)
+    recipe = recipe_of(row)
+    if recipe is not None:
+        prefill = replace(prefill, max_batch=recipe.prefill_seats, token_budget=recipe.prefill_tokens)
+        decode = replace(decode, max_batch=recipe.decode_seats)
+    return replace(prefill, batching="prefill_first"), replace(decode, batching="decode_first")
 
 
 def _usable_bytes(backend: str, model: Model, gpu: Gpu, parallelism: Parallelism) -> float:

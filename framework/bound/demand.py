@@ -94,9 +94,11 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
     uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
         tokens = workload.input_tokens.astype(np.float64)
+        untold = setting.first_token_recomputed
         if setting.caches:  # a block is copied at least once for all that hold it
             tokens = needs.prefixes.charged(lambda upto: upto.astype(np.float64), workload.input_tokens)
-        bytes_ = np.where(workload.output_tokens > 1, tokens * setting.copy_bytes_per_token, 0.0)
+        tokens = np.maximum(tokens - untold, 0.0)
+        bytes_ = np.where((workload.output_tokens > 1) | untold, tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]
         ends = [float(cluster.link_bytes_s[roles == role].sum()) for role in ("prefill", "decode")]
         fabric_bytes_s = cluster.link.fabric_bytes_s
@@ -111,7 +113,7 @@ def _pace_s(setting: Setting, needs: Needs, chosen: Flags) -> Floats | None:
     """The most time that the chosen requests may spend in decode steps; None where one of them may spend any."""
     later = setting.workload.output_tokens - 1
     spent_s = np.where(later > 0, setting.limits_s("tpot_s"), 0.0) * later - needs.transfer_s
-    if setting.engine.first_token == "decode":  # the first of them may come before token 1 is stamped
+    if setting.engine.first_token != "prefill":  # the first of them may come before token 1 is stamped
         spent_s += np.where(later > 0, setting.limits_s("ttft_s"), 0.0) + needs.transfer_s
     spent_s = spent_s[chosen]
     return spent_s if np.all(np.isfinite(spent_s)) else None

@@ -62,12 +62,19 @@ class Setting:
 
     @cached_property
     def decode_steps(self) -> Integers:
-        """Decode steps that each request needs at least, (N,): each may emit a token and all that it drafted.
+        """Decode steps after token 1 that each request needs at least, (N,): each may emit a token and all it drafted.
 
         A step that drafts takes no less time than one that does not; in its place the bound has the latter.
         """
         most = 1 + self.engine.speculation.most
+        if self.first_token_recomputed:  # the step that emits token 1 may emit drafts, too
+            return -(-self.workload.output_tokens // most) - 1
         return -(-(self.workload.output_tokens - 1) // most)
+
+    @property
+    def first_token_recomputed(self) -> bool:
+        """Whether token 1 of every request comes from a decode step where its KV was sent."""
+        return self.transfers and self.engine.first_token == "recomputed"
 
     @cached_property
     def peak_blocks(self) -> Integers:
@@ -157,7 +164,7 @@ def make_pools(setting: Setting) -> list[Pool]:
     holds = [setting.peak_blocks <= engine.largest_request(blocks) for blocks in kv_blocks]
     can = np.any(holds, axis=0) & (workload.input_tokens + workload.output_tokens <= model.max_context)
     prompts, totals = workload.input_tokens[can], (workload.input_tokens + workload.output_tokens)[can]
-    many = workload.output_tokens[can] > 1
+    many = (workload.output_tokens[can] > 1) | setting.first_token_recomputed
     longest = int(totals.max(initial=1))
     drafts = engine.speculation.most
     pools = []
@@ -171,7 +178,7 @@ def make_pools(setting: Setting) -> list[Pool]:
             prompt_tokens=int(prompts.max(initial=1)),
             kv_tokens=blocks * engine.block_tokens + drafts * batch,
             batch=batch,
-            least_context=int(prompts[many].min(initial=longest)) + 1,
+            least_context=int(prompts[many].min(initial=longest)) + (not setting.first_token_recomputed),
             most_context=int(totals[many].max(initial=1 - drafts)) - 1 + drafts,
             shared_tokens=int(prompts.max(initial=0)) if setting.caches else 0,
             stages=stages,
@@ -218,12 +225,19 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))
-    transfer_s = np.where((later > 0) & setting.transfers, _transfer_s(setting, prefixes), 0.0)
-    decodes = _LoneDecodes(pools, prompts[served & (later > 0)], later[served & (later > 0)])
+    untold = setting.first_token_recomputed
+    decodes_too = served & ((later > 0) | untold)
+    transfer_s = np.where(((later > 0) | untold) & setting.transfers, _transfer_s(setting, prefixes), 0.0)
+    decodes = _LoneDecodes(pools, prompts[decodes_too] - untold, later[decodes_too] + untold)
     steps = setting.decode_steps
     decode_s = np.where(served, decodes.total_s(prompts + 1, steps, again_s), np.inf)
     first_s, limit_s = ready_s + prefill_s, np.where(later > 0, tpot_limit_s, np.inf) * np.maximum(later, 1)
     good = _within(first_s, ttft_limit_s) & _within(transfer_s + decode_s, limit_s)
+    if setting.transfers and setting.engine.first_token in ("join", "recomputed"):
+        told_s = first_s + transfer_s
+        if untold:
+            told_s += decodes.total_s(prompts, np.ones(len(later), np.int64), again_s)
+        good = _within(told_s, ttft_limit_s) & _within(decode_s, limit_s)
     if setting.engine.first_token == "decode":
         # Token 1 is stamped with the first decode after a transfer, if that is where token 2 comes from.
         second_s = decodes.total_s(prompts + 1, np.minimum(steps, 1), np.full(len(later), np.inf))
@@ -290,9 +304,9 @@ def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
         if pool.role != "prefill"
     )
     tokens = setting.workload.input_tokens
-    copied = tokens
+    copied = tokens - setting.first_token_recomputed
     if setting.caches:  # others may have brought the rest to where it goes
-        copied = tokens - prefixes.held_by_others
+        copied = np.maximum(copied - prefixes.held_by_others, 0)
     bytes_, link = copied * setting.copy_bytes_per_token, setting.cluster.link
     fastest = min(best) if link.fabric_bytes_s is None else min(*best, link.fabric_bytes_s)
     sent_s = np.maximum(bytes_ / fastest - _ROUNDED_S, 0.0)

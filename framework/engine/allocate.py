@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
+from framework.codes import FIRST_TOKENS, MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
 from framework.engine.config import EngineConfig, step_row
 from framework.engine.mechanisms.data_parallel import RANK_WORDS
 from framework.engine.mechanisms.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
@@ -135,7 +135,7 @@ def _set_options(
     options["shares_links"] = cluster.link.sharing == "fair"
     options["limits_fabric"] = cluster.link.fabric_bytes_s is not None
     options["layerwise_tokens"], options["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers
-    options["stamp_at_decode"] = engine.first_token == "decode"
+    options["first_token"] = FIRST_TOKENS[engine.first_token]
     _set_speculation(options, engine.speculation, model)
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from framework.codes import FIRST_TOKENS
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.output_reserve import OutputReserve
@@ -37,7 +38,7 @@ Victim = Literal["latest", "least_urgent", "fewest_tokens"]
 Requeue = Literal["first", "last"]
 StepOrder = Literal["decodes_first", "admission"]
 AdmissionRoom = Literal["prompt", "chunk"]
-FirstToken = Literal["prefill", "decode"]
+FirstToken = Literal["prefill", "join", "decode", "recomputed"]
 Log = Literal["full", "reduced"]
 Implementation = Literal["compiled", "reference"]
 
@@ -48,7 +49,6 @@ VICTIMS: tuple[str, ...] = ("latest", "least_urgent", "fewest_tokens")
 REQUEUES: tuple[str, ...] = ("first", "last")
 STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
 ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
-FIRST_TOKENS: tuple[str, ...] = ("prefill", "decode")
 LOGS: tuple[str, ...] = ("full", "reduced")
 IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
 
@@ -73,8 +73,10 @@ class EngineConfig:
     `admission_room`: unified steps admit a prompt where there are blocks for all of it, or for its first chunk;
     `asynchronous`: a step is formed while the one before it runs, from what was known when that one started;
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
-    `first_token`: when token 1 of a transferred request is stamped; `role_change_s`: between an instance's last work in
-    its old role and its start in the new one; `start_s`: between switching an instance on and its start;
+    `first_token`: that of a request that decodes elsewhere comes at the end of its prefill, when it joins the decodes
+    there, with their first step, or from that step, which computes the last prompt token once more;
+    `role_change_s`: between an instance's last work in its old role and its start in the new one; `start_s`: between
+    switching an instance on and its start;
     `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
     `log`: whether the step log is kept or reduced as it is made; `implementation`: the compiled engine, or the plain
     one, which does the same slowly and keeps the whole log; `attention`: of steps that prefill and decode;
@@ -130,7 +132,7 @@ class EngineConfig:
         require_choice("engine.requeue", self.requeue, REQUEUES)
         require_choice("engine.step_order", self.step_order, STEP_ORDERS)
         require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
-        require_choice("engine.first_token", self.first_token, FIRST_TOKENS)
+        require_choice("engine.first_token", self.first_token, tuple(FIRST_TOKENS))
         require_choice("engine.log", self.log, LOGS)
         require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
         if self.implementation == "reference" and self.log != "full":

@@ -21,7 +21,7 @@ from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import append, queue_pop
 from framework.engine.requests import goes_on_there, remove_prefilling, remove_running
 from framework.engine.state import State
-from framework.engine.transfers import call_back, withdraw_transfer
+from framework.engine.transfers import call_back, sent_kv, withdraw_transfer
 
 
 @inner
@@ -108,7 +108,7 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
         q = s.requests[r]
         if j == i or q.instance == i:
             inst.incoming -= 1
-            inst.incoming_kv_tokens -= q.kv
+            inst.incoming_kv_tokens -= sent_kv(s, r)
             inst.queued_tokens -= q.prefill_until - q.prefilled
             q.destination = -1
             catch_up_one(s, q.instance)

@@ -26,6 +26,7 @@ from framework.engine.mechanisms.prefix_cache import (
 )
 from framework.engine.preemption import preempt_prefill
 from framework.engine.queues import load_changed, queue_pop
+from framework.engine.requests import goes_on_there
 from framework.engine.state import State
 
 
@@ -238,7 +239,7 @@ def admit_head(s: State, i: int, budget: int, whole: bool, first: bool) -> int:
         return 0
     inst.closed = False
     queue_pop(s, i)
-    if unlikely(inst.recompute_tokens > 0) and q.emitted > 0:
+    if unlikely(inst.recompute_tokens > 0) and goes_on_there(s, r):
         inst.recompute_tokens -= q.prefill_until
     reference_prefix(s, i, r, run)
     q.kv = kv

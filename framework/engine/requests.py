@@ -92,7 +92,7 @@ def sit_out(s: State, i: int, r: int) -> None:
         row.instance = i
         row.first_step = q.join_step
         row.last_step = inst.decode_steps
-        row.previous_token_s = q.previous_token_s
+        row.previous_token_s = q.previous_token_s if q.emitted > 0 else np.nan
         emitted = q.kv + 1 - q.input_tokens
         row.accepted = emitted - q.emitted - (inst.decode_steps - q.join_step)
         sim.token_rows += 1
@@ -269,5 +269,5 @@ def queue_again(s: State, i: int, r: int) -> None:
 
 @inner
 def goes_on_there(s: State, r: int) -> bool:
-    """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
-    return bool(s.options.recomputes_there and s.requests[r].emitted > 0)
+    """Whether r, which waits or prefills, has decoded where it is, or was about to, and is computed again there."""
+    return bool(s.options.recomputes_there and (s.requests[r].emitted > 0 or s.requests[r].unstamped))

@@ -12,6 +12,7 @@ from framework.codes import (
     PREFILL_FIRST,
     STATIC,
     STEP_END,
+    TOKEN_AT_JOIN,
     UNIFIED,
     WHOLE_MIXED,
 )
@@ -34,7 +35,7 @@ from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.queues import time_of
 from framework.engine.requests import goes_on_there, remove_running, start_decoding, start_prefilling
 from framework.engine.state import State
-from framework.engine.step import start_step
+from framework.engine.step import stamp_first_token, start_step
 from framework.engine.transfers import send_ahead, start_transfers
 from framework.policy.hooks import REFUSED, ROUTE_DECODE
 
@@ -194,6 +195,8 @@ def _switch_and_join(s: State, i: int) -> None:
         if unlikely(s.requests[r].prefilled < s.requests[r].prefill_until):
             start_prefilling(s, i, r)
         else:
+            if unlikely(s.requests[r].unstamped) and s.options.first_token == TOKEN_AT_JOIN:
+                stamp_first_token(s, r, sim.now_s)
             start_decoding(s, i, r, s.requests[r].kv)
 
 

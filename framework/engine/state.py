@@ -80,7 +80,7 @@ OPTIONS = record(
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
     ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another ...
     ("intake_token_s", "f8"),  # ... and for each token of its prompt
-    ("stamp_at_decode", "b1"),  # 1: token 1 of a transferred request is stamped on the decode instance
+    ("first_token", "i8"),  # of a request that decodes elsewhere: where it comes from, or when it reaches the client
     # Hooks.
     ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
     ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even where the prefill instance also decodes

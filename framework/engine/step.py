@@ -52,10 +52,17 @@ def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
     for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
         if q.unstamped:
-            q.unstamped = False
-            q.first_token_s = time_s
-            q.previous_token_s = time_s
+            stamp_first_token(s, s.lists[inst.running_at + j], time_s)
     inst.unstamped = 0
+
+
+@inner
+def stamp_first_token(s: State, r: int, time_s: float) -> None:
+    """Token 1 of r, which was sent to where it decodes, reaches its client at that time."""
+    q = s.requests[r]
+    q.unstamped = False
+    q.first_token_s = time_s
+    q.previous_token_s = time_s
 
 
 @inner

@@ -6,7 +6,7 @@ the rest is prefilled behind it; one in the output hands over a decoding request
 
 from __future__ import annotations
 
-from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING, REASON_KV, REJECTED
+from framework.codes import DECODE, FAILED, HANDING_OVER, PREFILLED, PREFILLING, REASON_KV, REJECTED, TOKEN_RECOMPUTED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
 from framework.engine.events import await_turn, stores_gained, wake
@@ -26,6 +26,7 @@ from framework.engine.requests import (
     end_with_kv,
     finish_decodes,
     finish_decodes_before,
+    goes_on_there,
     start_decoding,
 )
 from framework.engine.state import State
@@ -107,7 +108,7 @@ def _end_in_order(s: State, i: int) -> None:
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
         computed = q.prefilled == q.prefill_until and q.split != q.prefill_until
-        if computed and q.emitted + 1 == s.lists[s.options.output_at + r]:
+        if computed and q.emitted + 1 == s.lists[s.options.output_at + r] and not _may_go_untold(s, i, r):
             finish_decodes_before(s, i, q.admission)
             inst.prefilling -= 1
             _end_prefill(s, i, r, False)
@@ -119,8 +120,14 @@ def _end_in_order(s: State, i: int) -> None:
 @inner
 def _end_prefill(s: State, i: int, r: int, beside: bool) -> None:
     """r, taken out of i's prefilling order, has all of its prompt computed."""
+    q = s.requests[r]
     if unlikely(s.instances[i].ranks > 0):
         count_prefill(s, i, r, -1)
+    q.kv = q.prefill_until
+    q.state = PREFILLED  # its KV is counted by `kv` from here on
+    if unlikely(s.options.first_token == TOKEN_RECOMPUTED) and q.emitted == 0:
+        _decode_before_token(s, i, r, beside)
+        return
     _emit_from_prefill(s, r)
     _decode_somewhere(s, i, r, beside)
 
@@ -151,7 +158,7 @@ def _complete_prefills(s: State, i: int, beside: bool) -> None:
 def _emit_from_prefill(s: State, r: int) -> None:
     q, sim = s.requests[r], s.sim
     if q.emitted == 0:
-        q.prefill_end_s = sim.now_s
+        _note_prefill_end(s, r)
         q.first_token_s = sim.now_s
     else:
         row = s.token_log[sim.token_rows]
@@ -165,8 +172,13 @@ def _emit_from_prefill(s: State, r: int) -> None:
     q.previous_token_s = sim.now_s
     q.unstamped = False
     q.emitted += 1
-    q.kv = q.prefill_until
-    q.state = PREFILLED  # its KV is counted by `kv` from here on
+
+
+@inner
+def _note_prefill_end(s: State, r: int) -> None:
+    """r's prompt is computed; if not for the first time, the first counts."""
+    if s.requests[r].prefill_end_s != s.requests[r].prefill_end_s:
+        s.requests[r].prefill_end_s = s.sim.now_s
 
 
 @inner
@@ -190,7 +202,42 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
             s.instances[i].freed = freed
         return
     if target == i:
-        target = _decode_instance(s, i, r)
+        target = _decode_instance(s, i, r, q.emitted)
+    _go_on(s, i, r, target, beside)
+
+
+@inner
+def _may_go_untold(s: State, i: int, r: int) -> bool:
+    """Whether r, whose prompt is computed on i, may go elsewhere without a token."""
+    if s.options.first_token != TOKEN_RECOMPUTED or s.requests[r].emitted > 0 or goes_on_there(s, r):
+        return False
+    return bool(s.instances[i].role & DECODE == 0 or s.options.asks_local_decode)
+
+
+@inner
+def _decode_before_token(s: State, i: int, r: int, beside: bool) -> None:
+    """r, its prompt computed on i, emits and goes on here, or goes without a token to where that is computed anew."""
+    q = s.requests[r]
+    _note_prefill_end(s, r)
+    if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
+        target = q.destination
+        if fits(s, target, r):
+            return
+        call_back(s, r)
+    else:
+        target = _decode_instance(s, i, r, 1)
+    if target == i:
+        _emit_from_prefill(s, r)
+        if s.lists[s.options.output_at + r] == 1:
+            end_with_kv(s, i, r)
+            return
+    _go_on(s, i, r, target, beside)
+
+
+@inner
+def _go_on(s: State, i: int, r: int, target: int, beside: bool) -> None:
+    """r, its prompt computed on i, decodes at the target, or is refused."""
+    q = s.requests[r]
     if unlikely(target <= REFUSED):
         _refuse(s, i, r, REFUSED - target)
     elif target < 0:
@@ -204,13 +251,14 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
 
 
 @inner
-def _decode_instance(s: State, i: int, r: int) -> int:
-    """Where r decodes: here, if that needs no question, else where the policy says; as `ask_route` answers."""
+def _decode_instance(s: State, i: int, r: int, emitted: int) -> int:
+    """Where r, with so many tokens by its prefill, decodes: here, if that needs no question, else where the policy
+    says; as `ask_route` answers."""
     q = s.requests[r]
-    at_split = unlikely(q.split > 0) and q.emitted >= q.split - q.input_tokens
+    at_split = unlikely(q.split > 0) and q.split - q.input_tokens <= emitted < s.lists[s.options.output_at + r]
     if at_split:
         q.split = 0
-    elif unlikely(s.options.recomputes_there and q.emitted > 1):  # it decoded here before
+    elif unlikely(s.options.recomputes_there and (emitted > 1 or q.unstamped)):  # it decoded here before, or was to
         return i
     if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
         return ask_route(s, ROUTE_DECODE, r)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.codes import HANDING_OVER, JOINING
+from framework.codes import HANDING_OVER, JOINING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
 from framework.compiler.decorators import inner
 from framework.engine.events import wake
 from framework.engine.kv_blocks import add_kv_tokens
@@ -58,7 +58,7 @@ def send(s: State, r: int, target: int) -> None:
     dst.incoming_head = append(s, dst.incoming_head, dst.incoming_tail, r)
     dst.incoming_tail = r
     dst.incoming += 1
-    dst.incoming_kv_tokens += q.kv
+    dst.incoming_kv_tokens += sent_kv(s, r)
     start_transfers(s, target)
 
 
@@ -72,17 +72,25 @@ def start_transfers(s: State, i: int) -> None:
     while inst.incoming_head >= 0:
         r = inst.incoming_head
         q, following = s.requests[r], s.requests[r].next
-        if not reserve_for(s, i, r, _kv_there(s, r), q.kv):
+        kv = sent_kv(s, r)
+        if not reserve_for(s, i, r, _kv_there(s, r), kv):
             break
         inst.incoming_head = following
-        start_copy(s, r, q.instance, i, tokens_to_copy(s, r, q.kv))
+        start_copy(s, r, q.instance, i, tokens_to_copy(s, r, kv))
+
+
+@inner
+def sent_kv(s: State, r: int) -> int:
+    """KV tokens of r, held, that come to where it goes: but for the last of a prompt whose token is emitted there."""
+    q = s.requests[r]
+    return int(q.kv - (q.emitted == 0 and q.kv == q.input_tokens))
 
 
 @inner
 def _kv_there(s: State, r: int) -> int:
     """KV tokens that r, held, has blocks for where it goes: split in its prompt, those of the whole prompt."""
     q = s.requests[r]
-    return q.prefill_until if q.prefilled < q.prefill_until else q.kv
+    return q.prefill_until if q.prefilled < q.prefill_until else sent_kv(s, r)
 
 
 @inner
@@ -98,11 +106,11 @@ def arrive_with_kv(s: State, r: int) -> None:
         q.migrations += 1
     elif q.transfer_end_s != q.transfer_end_s:
         q.transfer_end_s = sim.now_s
-        q.unstamped = s.options.stamp_at_decode and q.emitted == 1
+        q.unstamped = s.options.first_token != TOKEN_AT_PREFILL and q.emitted <= 1
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1
-    dst.incoming_kv_tokens -= q.kv
+    dst.incoming_kv_tokens -= sent_kv(s, r)
     q.kv = _kv_there(s, r)
     add_kv_tokens(s, target, q.kv, sim.now_s)
     q.instance = target
@@ -116,14 +124,14 @@ def arrive_with_kv(s: State, r: int) -> None:
 def withdraw_transfer(s: State, r: int) -> None:
     """r, on its way from one instance to another, loses its KV on both."""
     q = s.requests[r]
-    target, kv = q.destination, _kv_there(s, r)
+    target, kv, sent = q.destination, _kv_there(s, r), sent_kv(s, r)
     withdraw_copy(s, r)
     catch_up_one(s, q.instance)
     free_kv(s, q.instance, r)
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1
-    dst.incoming_kv_tokens -= q.kv
+    dst.incoming_kv_tokens -= sent
     dst.queued_tokens -= q.prefill_until - q.prefilled
     q.destination = -1
     catch_up_one(s, target)
@@ -148,15 +156,23 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
     """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer; not where there is no room now."""
     q, dst = s.requests[r], s.instances[target]
     catch_up_one(s, target)
-    if dst.incoming_head >= 0 or not reserve_for(s, target, r, q.prefill_until, q.prefill_until):
+    kv = _kv_ahead(s, r)
+    if dst.incoming_head >= 0 or not reserve_for(s, target, r, kv, kv):
         return
     q.destination = target
     dst.incoming += 1
-    dst.incoming_kv_tokens += q.prefill_until
-    tokens = tokens_to_copy(s, r, q.prefill_until)
+    dst.incoming_kv_tokens += kv
+    tokens = tokens_to_copy(s, r, kv)
     last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
     last_layer_s = last_layer_bytes / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)
     _copy(s, r, q.instance, target, tokens, computed_s + last_layer_s)
+
+
+@inner
+def _kv_ahead(s: State, r: int) -> int:
+    """KV tokens that r sends while they are computed: but for the last of a prompt whose token is emitted there."""
+    q = s.requests[r]
+    return int(q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0))
 
 
 @inner
@@ -166,7 +182,7 @@ def call_back(s: State, r: int) -> None:
     target = q.destination
     withdraw_copy(s, r)
     q.destination = -1
-    free_reservation(s, target, r, q.kv)
+    free_reservation(s, target, r, _kv_ahead(s, r))
 
 
 @inner

@@ -27,10 +27,11 @@ def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[s
     finished = result.requests["state"] == FINISHED
     rows = result.token_log[finished[result.token_log["request"]]]
     rows = rows[np.argsort(rows["request"], kind="stable")]
+    clock = clock or DecodeClock(result.step_log)
+    rows = _told(rows, clock)
     alone = rows["instance"] < 0
     counts = np.where(alone, 1, rows["last_step"] - rows["first_step"])
     before = _before(rows["request"], counts)
-    clock = clock or DecodeClock(result.step_log)
     longest = int((before + counts).max(initial=0))
     found = []
     for low, high in pairwise(_edges(longest)):
@@ -45,6 +46,18 @@ def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[s
                 {"from_token": low, "to_token": high, "gaps": gaps, "mean_itl_ms": 1e3 * float(total_s) / gaps}
             )
     return found
+
+
+def _told(rows: NDArray[Any], clock: DecodeClock) -> NDArray[Any]:
+    """The rows, those whose first step gave token 1, before which there is no gap, without that step."""
+    untold = np.isnan(rows["previous_token_s"])
+    if not untold.any():
+        return rows
+    rows = rows.copy()
+    own = rows[untold]
+    rows["previous_token_s"][untold] = clock.time_s(own["instance"], own["first_step"] + 1, ends=True)
+    rows["first_step"][untold] += 1
+    return rows[(rows["instance"] < 0) | (rows["last_step"] > rows["first_step"])]
 
 
 def _edges(longest: int) -> list[int]:

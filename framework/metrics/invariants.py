@@ -86,6 +86,7 @@ def _check_tokens(result: Result) -> None:
     tokens = np.zeros(len(rows), np.int64)
     np.add.at(tokens, memberships["request"], np.where(recomputed, 1, decoded))
     tokens += rows["prefill_end_s"] == rows["prefill_end_s"]
+    np.add.at(tokens, memberships["request"], -np.isnan(memberships["previous_token_s"]).astype(np.int64))
     _fail_where((rows["state"] == _FINISHED) & (tokens != rows["emitted"]), "request whose tokens do not add up")
     batch_tokens = int((result.step_log["steps"].astype(np.int64) * result.step_log["batch"]).sum())
     if batch_tokens < int(steps[~recomputed].sum()):

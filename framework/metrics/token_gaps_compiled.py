@@ -128,7 +128,10 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
                 return index
             first_gap_s[index] = _end_s(known.rows[begin], 0) - member["previous_token_s"]
             known.rows[begin]["joined"] += 1
-        tokens = last - first + member["accepted"]
+        told = not np.isnan(member["previous_token_s"])
+        tokens = last - first - (not told) + member["accepted"]
+        if tokens == 0:  # the first, before which there is no gap
+            continue
         if tails.seen[r] + tokens > tails.expected[r]:
             return index
         capacity = tails.at[r + 1] - tails.at[r]
@@ -136,7 +139,9 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
             heap = tails.scratch[:capacity]
         else:
             heap = tails.heap[tails.at[r] : tails.at[r + 1]]
-        size = _push(heap, min(tails.seen[r], capacity), first_gap_s[index])
+        size = min(tails.seen[r], capacity)
+        if told:
+            size = _push(heap, size, first_gap_s[index])
         if last - first > 1:
             for k in range(_row_of(known, i, last - 1), begin - 1, -1):
                 row = known.rows[k]

@@ -348,7 +348,7 @@ def test_tokens_may_come_from_prefills_after_preemption(seed: int) -> None:
 # one request, and the ends
 
 
-@pytest.mark.parametrize("first_token", ["prefill", "decode"])
+@pytest.mark.parametrize("first_token", ["prefill", "join", "decode", "recomputed"])
 @pytest.mark.parametrize(
     "cluster",
     [mixed(1, GPU), disaggregated(1, 1, GPU), mixed(1, GPU, pp=2)],

@@ -259,6 +259,8 @@ _MECHANISMS = {
     "links_in_turn": Golden(_SLOW_LINKS + "cluster.link_sharing=fifo", unlike="links_shared"),
     "fabric": Golden(_SLOW_LINKS + "cluster.fabric_bandwidth_bytes_s=1610612736", unlike="links_shared"),
     "first_token_decode": Golden(_DISTSERVE + "engine.first_token=decode", unlike="distserve"),
+    "first_token_join": Golden(_DISTSERVE + "engine.first_token=join", unlike="distserve"),
+    "first_token_recomputed": Golden(_DISTSERVE + "engine.first_token=recomputed", unlike="first_token_join"),
     "admission_waits": Golden(_TIGHT + "engine.admission_wait_steps=8", unlike="recompute"),
     "front_end": Golden(
         _CHUNKED + "timing.request_s=0.001953125 timing.intake_s=0.03125 trace.jitter_s=1", unlike="chunked"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, FirstToken
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.speculation import Speculation
@@ -87,6 +87,11 @@ def retimed(scenario: Scenario, rng: Rng) -> Scenario:
     return replace(scenario, workload=workload, timing=timing, engine=engine)
 
 
+def _first_token(rng: Rng) -> FirstToken:
+    drawn = rng.random()
+    return "decode" if drawn < 0.15 else "recomputed" if drawn < 0.3 else "join" if drawn < 0.4 else "prefill"
+
+
 def saturated(rng: Rng) -> Scenario:
     """More requests of one or two kinds than the system can take at once; what is scarce differs."""
     engine = EngineConfig(
@@ -96,7 +101,7 @@ def saturated(rng: Rng) -> Scenario:
         watermark=0.0,
         kv_fraction=1.0,
         batching=MODES[rng.integers(len(MODES))],  # type: ignore[arg-type]
-        first_token="decode" if rng.random() < 0.3 else "prefill",
+        first_token=_first_token(rng),
     )
     count, kinds = int(rng.integers(30, 120)), 2
     kind = rng.integers(0, rng.integers(1, kinds + 1), count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -49,12 +50,15 @@ def token_times(result: Result, steps: dict[int, list[Step]] | None = None) -> l
         if instance < 0:
             own.append(own[-1] + previous_s)
             continue
-        assert abs(previous_s - own[-1]) <= 1e-9 * (1 + previous_s)
+        untold = math.isnan(previous_s)  # its first step gave token 1
+        first_s = own.pop() if untold else 0.0
+        assert not own if untold else abs(previous_s - own[-1]) <= 1e-9 * (1 + previous_s)
         begun = len(own)
         for step in range(first_step, last_step):
             count = drafts.emitted(request, len(own), outputs[request] - len(own), depths[instance][step])
             own += [ends[instance][step]] * count
         assert len(own) - begun == last_step - first_step + accepted
+        assert not untold or abs(first_s - own[0]) <= 1e-9 * (1 + first_s)
     return times
 
 

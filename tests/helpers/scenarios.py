@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.config import EngineConfig, Setting
+from framework.engine.config import EngineConfig, FirstToken, Setting
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
@@ -397,6 +397,9 @@ _LAYOUTS: tuple[tuple[Role, ...], ...] = (
 )
 
 
+_TOLD: tuple[FirstToken, ...] = ("join", "decode", "recomputed", "recomputed")
+
+
 def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     """Anything with anything."""
     block_tokens, layout = draw.one([1, 2, 4, 8, 16]), draw.one(_LAYOUTS)
@@ -419,6 +422,8 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     engine, timing = _tiled(Draw(seed, len(workload), 8), engine, timing)
     engine = _listed(Draw(seed, len(workload), 9), engine)
     engine = replace(engine, recompute=Draw(seed, len(workload), 11).one(["there", "there", "routed"]))
+    if engine.first_token == "decode":
+        engine = replace(engine, first_token=Draw(seed, len(workload), 12).one(_TOLD))
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
 
 

@@ -129,7 +129,7 @@ def test_bad_configuration_is_an_input_error() -> None:
 
 def test_configured_engine_has_the_defaults() -> None:
     config = configuration()
-    assert instantiate(config.engine) == replace(EngineConfig(), asynchronous=True), (
+    assert instantiate(config.engine) == replace(EngineConfig(), asynchronous=True, first_token="recomputed"), (
         "as the default server, vllm_v1, does"
     )
     assert set(config.engine) - {"_target_"} == set(EngineConfig.__dataclass_fields__)
@@ -154,7 +154,7 @@ def test_configured_engine_has_the_defaults() -> None:
                 " chunks_first; got 'x'"
             ),
         ),
-        ({"first_token": "x"}, "engine.first_token must be one of prefill, decode; got 'x'"),
+        ({"first_token": "x"}, "engine.first_token must be one of prefill, join, decode, recomputed; got 'x'"),
         ({"log": "x"}, "engine.log must be one of full, reduced; got 'x'"),
     ],
 )

@@ -68,4 +68,4 @@ def settle_prefix(s: State, i: int, r: int) -> None:
         s.lists[s.options.held_at + q.hash_at + j] = 1 + find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
     q.shared = q.registered = q.shared_there
     q.shared_there = 0
-    register_prefix(s, i, r, q.prefilled)
+    register_prefix(s, i, r, min(q.prefilled, q.kv))

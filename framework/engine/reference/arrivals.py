@@ -107,15 +107,17 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
         r.transferred = True
         if math.isnan(r.transfer_end_s):
             r.transfer_end_s = s.now_s
+            r.untold = r.emitted <= 1
     r.source, r.destination, r.handing_over = None, None, False
     free_kv(s, source, r)
     source.leaving.remove(r)
+    r.withheld = False
     start_transfers(s, source)
     s.wake(source)
     d.reserved.remove(r)
     if r.is_partial:
         r.covered = r.prefill_until
     r.instance, r.registered = d.id, len(d.cache.held.get(r.id, []))
-    register_cached(s, d, r, r.prefilled)
+    register_cached(s, d, r, min(r.prefilled, r.kv))
     d.joining.append(r)
     s.wake(d)

@@ -39,6 +39,8 @@ def schedule(s: Simulation, i: Instance) -> None:
             i.prefilling.append(r)
             r.caches = True
         else:
+            if s.options.first_token == "join" and r.untold and r.emitted == 1:
+                r.first_token_s, r.token_s[0], r.untold = s.now_s, s.now_s, False
             start_decoding(s, i, r)
     i.joining = []
     if i.draining_role != i.next_role and i.change_event is None and has_drained(s, i):

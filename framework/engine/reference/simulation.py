@@ -172,7 +172,8 @@ class Simulation:
 
     def stays_to_decode(self, r: Request) -> bool:
         """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
-        return self.options.engine.recompute == "there" and r.emitted > 0
+        comes_again = self.options.first_token != "prefill" and r.untold
+        return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again)
 
     def gives_way(self, i: Instance) -> bool:
         """Whether whoever comes to i with KV waits for those that were preempted there while they decoded."""

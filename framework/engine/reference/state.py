@@ -90,6 +90,8 @@ class Request:
     fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
     transferred: bool = False
     decoded: bool = False
+    withheld: bool = False  # its prompt's token is left to where it is sent
+    untold: bool = False  # it was sent to where it decodes, and its first token has not come to the client
     prefill_instance: int = -1
     decode_instance: int = -1
     arrival_s: float = math.nan
@@ -110,7 +112,14 @@ class Request:
 
     @property
     def kv(self) -> int:
-        return self.prefilled if self.prefilled < self.prefill_until else self.input_tokens + self.emitted - 1
+        if self.prefilled < self.prefill_until:
+            return self.prefilled
+        return self.input_tokens + self.emitted - 1 + self.withheld
+
+    @property
+    def sent_kv(self) -> int:
+        """Of a transfer: the KV tokens that come to the other instance."""
+        return self.kv - self.withheld
 
     @property
     def goal(self) -> int:
@@ -130,7 +139,7 @@ class Request:
     @property
     def coming_kv(self) -> int:
         """Of a transfer: what a prompt whose prefill has not ended will have then."""
-        return self.prefill_until if self.sent_ahead else self.kv
+        return (self.prefill_until if self.sent_ahead else self.kv) - self.withheld
 
 
 Chunk = tuple[Request, int, int]  # request, prefix, tokens

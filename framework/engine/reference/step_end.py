@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from framework.engine.reference.prefixes import free_kv, register_prefix
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
@@ -74,7 +76,8 @@ def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
     """
     found = False
     for r, _, _ in step.chunks:
-        if r.prefilled == r.prefill_until != r.split and r.emitted + 1 == r.output_tokens:
+        ends = r.prefilled == r.prefill_until != r.split and r.emitted + 1 == r.output_tokens
+        if ends and not may_go_untold(s, i, r):
             for other in step.decodes:
                 if other.state == PENDING and other.emitted == other.output_tokens and other.admission < r.admission:
                     stop_decoding(s, i, other)
@@ -161,7 +164,14 @@ def emit(s: Simulation, r: Request) -> None:
     r.emitted += 1
     r.token_s.append(s.now_s)
     if r.emitted == 1:
-        r.first_token_s = r.prefill_end_s = s.now_s
+        r.first_token_s, r.untold = s.now_s, False
+        note_prefill_end(s, r)
+
+
+def note_prefill_end(s: Simulation, r: Request) -> None:
+    """The prompt of r is computed; if not for the first time, the first counts."""
+    if math.isnan(r.prefill_end_s):
+        r.prefill_end_s = s.now_s
 
 
 def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
@@ -179,6 +189,8 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
     `beside`: decodes here are a stream of their own, which r joins at a boundary.
     """
     stays = s.stays_to_decode(r)
+    if s.options.first_token == "recomputed" and r.emitted == 0:
+        return complete_untold(s, i, r, beside)
     if r.emitted > 0:
         s.token_log.append((0, 0, s.now_s - r.token_s[-1], r.id, -1, 0))
     emit(s, r)
@@ -220,6 +232,51 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
         r.source, r.destination = i, d
         d.incoming.append(r)
         start_transfers(s, d)
+    return False
+
+
+def may_go_untold(s: Simulation, i: Instance, r: Request) -> bool:
+    """Whether r, the prompt of which is computed on i, may go elsewhere without a token."""
+    first = s.options.first_token == "recomputed" and r.emitted == 0 and not s.stays_to_decode(r)
+    return first and asks_where_to_decode(s, i)
+
+
+def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> bool:
+    """A first prefill has ended: emit and stay, or go without a token to where that is computed. True: KV was freed."""
+    note_prefill_end(s, r)
+    i.leaving.append(r)
+    if r.sent_ahead:
+        d = r.destination
+        assert d is not None
+        if s.fits(d, r):
+            r.sent_ahead = False  # from here on it is a transfer like any other
+            return False
+        return turn_away(s, i, r, FAILED, "kv")
+    d, at_split = i, r.output_tokens > 1 and r.input_tokens < r.split <= r.input_tokens + 1
+    if at_split:
+        r.split = 0
+    r.withheld = True
+    if at_split or may_go_untold(s, i, r):
+        answer = s.ask_route_decode(r)
+        if isinstance(answer, str):
+            return turn_away(s, i, r, REJECTED, answer)
+        d = answer
+    if d is not i:
+        if not s.fits(d, r):
+            return turn_away(s, i, r, FAILED, "kv")
+        r.source, r.destination = i, d
+        d.incoming.append(r)
+        start_transfers(s, d)
+        return False
+    r.withheld = False
+    i.leaving.remove(r)
+    emit(s, r)
+    if r.emitted == r.output_tokens:
+        return finish_request(s, i, r)
+    if beside:
+        i.joining.append(r)
+    else:
+        start_decoding(s, i, r)
     return False
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from framework.codes import DECODE
 from framework.engine.reference.links import begin_copy, withdraw_copy
 from framework.engine.reference.prefixes import cached_run, free_kv
@@ -27,12 +29,13 @@ def note_tokens(s: Simulation, i: Instance, r: Request) -> None:
     last = int(i.totals["decode_steps"])
     steps, emitted = last - r.join_step, r.emitted - r.joined_with
     if steps > 0:
-        s.token_log.append((r.join_step, last, r.token_s[r.joined_with - 1], r.id, i.id, emitted - steps))
+        previous_s = r.token_s[r.joined_with - 1] if r.joined_with > 0 else math.nan
+        s.token_log.append((r.join_step, last, previous_s, r.id, i.id, emitted - steps))
 
 
 def kv_there(r: Request) -> int:
     """Tokens that r, on its way to another instance, has blocks for there: split in its prompt, the whole prompt."""
-    return r.prefill_until if r.is_partial else r.kv
+    return r.prefill_until if r.is_partial else r.sent_kv
 
 
 def room_there(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> tuple[list[int], int, bool]:
@@ -75,10 +78,12 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
         d = s.ask_route_decode(r)
         if isinstance(d, str):
             continue
-        if d is not i and not d.incoming and reserve(s, d, r, r.prefill_until, r.prefill_until):
+        withheld = s.options.first_token == "recomputed" and r.emitted == 0
+        kv = r.prefill_until - withheld
+        if d is not i and not d.incoming and reserve(s, d, r, kv, kv):
             assert i.step is not None
-            r.source, r.destination, r.sent_ahead = i, d, True
-            start_copy(s, r, i, d, lacking(s, d, r, r.prefill_until), i.step.end_s)
+            r.source, r.destination, r.sent_ahead, r.withheld = i, d, True, withheld
+            start_copy(s, r, i, d, lacking(s, d, r, kv), i.step.end_s)
 
 
 def call_back(s: Simulation, r: Request) -> None:
@@ -86,7 +91,7 @@ def call_back(s: Simulation, r: Request) -> None:
     if r.sent_ahead and r.destination is not None:
         d = r.destination
         withdraw_copy(s, r)
-        r.sent_ahead, r.source, r.destination = False, None, None
+        r.sent_ahead, r.withheld, r.source, r.destination = False, False, None, None
         d.cache.free_kv(r.id)
         d.reserved.remove(r)
         start_transfers(s, d)
@@ -95,10 +100,10 @@ def call_back(s: Simulation, r: Request) -> None:
 
 def start_transfers(s: Simulation, d: Instance) -> None:
     """Start the copies of those waiting for d that now find room, in order."""
-    while d.incoming and reserve(s, d, d.incoming[0], kv_there(d.incoming[0]), d.incoming[0].kv):
+    while d.incoming and reserve(s, d, d.incoming[0], kv_there(d.incoming[0]), d.incoming[0].sent_kv):
         r = d.incoming.pop(0)
         assert r.source is not None
-        start_copy(s, r, r.source, d, lacking(s, d, r, r.kv))
+        start_copy(s, r, r.source, d, lacking(s, d, r, r.sent_kv))
 
 
 def start_copy(
