@@ -35,6 +35,14 @@ STEP = record(
     ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages
     ("micro_batches", "i8"),  # of a step with chunks in a pipeline, those that hold something
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
+    # In a run of single steps.
+    ("repeats", "b1"),  # 1: the next step is the same but for contexts and drafts, if nothing comes, ends or changes
+    ("even_s", "f8"),  # seconds of such a step that depend on no context ...
+    ("least_s", "f8"),  # ... and the least that it takes, whatever its kernels
+    ("measured_ratio", "f8"),  # how far it lies past what was measured, contexts aside ...
+    ("measured_context", "f8"),  # ... and the context from which on these do
+    ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known ...
+    ("ahead_increment_s", "f8"),  # ... and its `increment_s`
     # While it is being formed.
     ("decode_tokens", "i8"),  # tokens of its decodes so far
     ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
