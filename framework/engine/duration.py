@@ -11,7 +11,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.mechanisms.data_parallel import slowest_rank
 from framework.engine.mechanisms.pipeline_parallel import slowest_s
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_s, decode_slowdown, streaming, with_loads_s
-from framework.engine.mechanisms.speculation import draft_s
+from framework.engine.mechanisms.speculation import draft_after_s, draft_s, even_s
 from framework.engine.state import State
 from framework.timing.table import (
     StepTables,
@@ -71,7 +71,8 @@ def note_even_parts(s: State, i: int) -> None:
     tables = StepTables(s.timing_rows, s.timing_data)
     decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
     step.sampled = tokens
-    step.even_s = base_s(tables, inst.pool, 0, tokens, tokens)
+    step.even_s = even_s(s, i, decodes, step.depth)
+    step.draft_even_s = even_s(s, i, decodes, 0)
     step.least_s = host_s(tables, inst.pool, tokens, decodes)
     step.measured_ratio = extrapolation(tables, inst.pool, tokens, tokens, decodes, 0.0, 0)
     step.measured_context = decode_limit(tables, inst.pool, decodes)
@@ -83,10 +84,12 @@ def look_ahead(s: State, i: int, context: int) -> None:
     """Note the first two of `step_duration` for a step of which `note_even_parts` has noted the rest."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
-    decodes = step.decodes
+    decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
     value_s, slope_s, _ = decode_s(tables, inst.pool, decodes, context)
     if unlikely(s.timing_rows[inst.pool]["skew_s"] > 0.0):
-        value_s += uneven_s(tables, inst.pool, decodes, context, _longest_context(s, i))
+        value_s += uneven_s(
+            tables, inst.pool, decodes, step.context, _longest_context(s, i)
+        )  # the same for all contexts
     first_s, increment_s = step.even_s + value_s, slope_s * decodes
     if unlikely(first_s < step.least_s):
         first_s, increment_s = step.least_s, 0.0
@@ -96,7 +99,7 @@ def look_ahead(s: State, i: int, context: int) -> None:
         first_s = slowdown * (first_s + contention_s(s, i, context))
         increment_s *= slowdown
     if s.options.speculates:
-        first_s += slowdown * (step.depth * draft_s(s, i, decodes, context - decodes * (1 + step.depth)))
+        first_s += slowdown * (step.depth * draft_after_s(s, i, decodes, context - tokens, step.draft_even_s))
     step.ahead_s = first_s
     step.ahead_increment_s = increment_s
 

@@ -36,16 +36,19 @@ def finish_steps(s: State, i: int, stop: int) -> None:
         finish_step(s, i)
         return
     others_s = _next_other_s(s)
-    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)) and _repeats(s, i):
+    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)):
+        growth = _growth_if_repeated(s, i)
+        if growth < 0:
+            break
         _complete(s, i)
         if s.options.speculates:
-            emit_accepted(s, i)
-            if not _goes_on(s, i):
-                s.instances[i].busy = False
-                end_leap(s, i)
-                settle_step(s, i, False)
-                return
-        _start_again(s, i)
+            growth = _growth_with_drafts(s, i)
+        if growth < 0:
+            s.instances[i].busy = False
+            end_leap(s, i)
+            settle_step(s, i, False)
+            return
+        _start_again(s, i, growth)
         i = first_due(s, STEP_END)
         end_s = time_of(s, STEP_END, i)
         if end_s >= others_s or sim.events >= stop or sim.step_rows + 2 > s.options.step_log_rows:
@@ -75,15 +78,18 @@ def _next_other_s(s: State) -> float:
 
 
 @inner
-def _repeats(s: State, i: int) -> bool:
-    """Whether the step of i that ends, unless its drafts decide that, is followed by one of the same requests."""
+def _growth_if_repeated(s: State, i: int) -> int:
+    """Blocks that i takes for its next step if that is of the same requests, -1: it is not. With drafts, 0: it may
+    be.
+    """
     inst, step = s.instances[i], s.step[i]
     if inst.changed or not (step.repeats or _may_repeat(s, i)):
-        return False
+        return -1
     if s.options.speculates:
-        return True
+        return 0
     ended = inst.decode_steps + 1
-    return ended < step.next_finish and s.lists[inst.growth_at + ended % s.options.block_tokens] <= available(s, i)
+    growth = s.lists[inst.growth_at + ended % s.options.block_tokens]
+    return growth if ended < step.next_finish and growth <= available(s, i) else -1
 
 
 @inner
@@ -104,16 +110,18 @@ def _may_repeat(s: State, i: int) -> bool:
 
 
 @inner
-def _goes_on(s: State, i: int) -> bool:
-    """Whether i's step, its drafts emitted, has ended no request, and there are blocks for the next one."""
+def _growth_with_drafts(s: State, i: int) -> int:
+    """Emit the drafts that i's step, which has ended, accepted; the blocks of the next one, -1: it is not the same."""
     inst, step = s.instances[i], s.step[i]
+    growth = emit_accepted(s, i)
     if inst.decode_steps >= step.next_finish:
-        return False
+        return -1
     depth = choose_depth(s, i)
-    if depth != step.depth:
+    if unlikely(depth != step.depth):
         step.depth = depth
         note_even_parts(s, i)
-    return blocks_of_next_step(s, i) <= available(s, i)
+        growth = blocks_of_next_step(s, i)
+    return growth if growth <= available(s, i) else -1
 
 
 @inner
@@ -140,11 +148,11 @@ def _complete(s: State, i: int) -> None:
 
 
 @inner
-def _start_again(s: State, i: int) -> None:
-    """Start i's next step, of the same requests."""
+def _start_again(s: State, i: int, growth: int) -> None:
+    """Start i's next step, of the same requests, which takes so many blocks."""
     sim, inst, step = s.sim, s.instances[i], s.step[i]
     sim.scheduled = max(sim.scheduled, i)
-    allocate(s, i, blocks_of_next_step(s, i))
+    allocate(s, i, growth)
     step.context = inst.decode_kv + step.decodes * (1 + step.depth)
     step.start_s = sim.now_s
     if s.options.speculates or step.ahead_s < 0.0:
