@@ -183,7 +183,7 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
         other = s.lists[at + (node ^ 1)]
         other_s = s.times[times_at + other]
         # `|` and `&`: branches would be mispredicted.
-        is_earlier = (other_s < first_s) | ((other_s == first_s) & (other < first))
+        is_earlier = (other_s < first_s) | ((other_s <= first_s) & (other < first))
         first = other if is_earlier else first
         first_s = other_s if is_earlier else first_s
         node >>= 1
