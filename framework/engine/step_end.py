@@ -37,17 +37,12 @@ from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 @inner
 def finish_step(s: State, i: int) -> None:
     """i's leap has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
-    prefilled = s.step[i].prefill_tokens > 0
-    complete_step(s, i)
-    if unlikely(s.options.speculates):
-        emit_accepted(s, i)
-    settle_step(s, i, prefilled)
-
-
-@inner
-def settle_step(s: State, i: int, prefilled: bool) -> None:
-    """What the end of i's step decides, once its tokens are counted; `prefilled`: the step had chunks."""
     inst = s.instances[i]
+    prefilled = s.step[i].prefill_tokens > 0
+    if inst.busy:  # else a run of single steps has counted it
+        complete_step(s, i)
+        if unlikely(s.options.speculates):
+            emit_accepted(s, i)
     inst.frees_memory = False
     resume(s, i)
     free_blocks, taken_seats = available(s, i), seats(s, i)

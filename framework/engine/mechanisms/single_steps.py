@@ -23,7 +23,7 @@ from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_
 from framework.engine.queues import first_due, first_time_beside, set_time, time_of
 from framework.engine.state import State
 from framework.engine.step import write_row
-from framework.engine.step_end import finish_step, settle_step
+from framework.engine.step_end import finish_step
 
 
 @inner
@@ -31,10 +31,18 @@ def finish_steps(s: State, i: int, stop: int) -> None:
     """The step of i has ended: process that, and all that comes up to the next event that is not one of a run of single
     steps, up to `stop` events in all.
     """
-    sim = s.sim
-    if not unlikely(s.options.speculates or sim.prefill_end_s < np.inf) or sim.woken > 0:
+    if unlikely(s.options.speculates or s.sim.prefill_end_s < np.inf) and s.sim.woken == 0:
+        i = _pass_single_steps(s, i, stop)
+    if i >= 0:
         finish_step(s, i)
-        return
+
+
+@inner
+def _pass_single_steps(s: State, i: int, stop: int) -> int:
+    """Let steps end and start again, from that of i on; whose step has ended and is not followed at once,
+    -1: nobody's.
+    """
+    sim = s.sim
     others_s = _next_other_s(s)
     while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)):
         growth = _growth_if_repeated(s, i)
@@ -46,20 +54,19 @@ def finish_steps(s: State, i: int, stop: int) -> None:
         if growth < 0:
             s.instances[i].busy = False
             end_leap(s, i)
-            settle_step(s, i, False)
-            return
+            break
         _start_again(s, i, growth)
         i = first_due(s, STEP_END)
         end_s = time_of(s, STEP_END, i)
         if end_s >= others_s or sim.events >= stop or sim.step_rows + 2 > s.options.step_log_rows:
-            return
+            return -1
         if end_s > sim.now_s:
             sim.scheduled = -1
         sim.now_s = end_s
         sim.kind, sim.id = STEP_END, i
         sim.events += 1
         sim.quiet_ticks = 0
-    finish_step(s, i)
+    return i
 
 
 @inner
