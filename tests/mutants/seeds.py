@@ -225,10 +225,10 @@ MUTANTS = (
     ),
     # --- runs of single steps ---
     Mutant(
-        "a run of single steps goes on though another step ends at that time",
+        "a run of single steps goes on past an arrival",
         "mechanisms/single_steps.py",
-        "while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)):",
-        "while sim.now_s < others_s:",
+        "    if r >= 0:\n",
+        "    if False:\n",
     ),
     Mutant(
         "a run of single steps goes on though its instance was woken",
