@@ -113,9 +113,9 @@ class Ares(Disaggregated):
         sources = np.flatnonzero(overloaded).tolist()
         if not sources:
             return ()
-        moved_at_s = self._moved_at_s(cluster)
+        now_s, moved_at_s = cluster.now_s, self._moved_at_s(cluster)
         residents = Residents(owners, settled, tokens, remaining, moved_at_s.take(ids))
-        requests = movable(residents, overloaded, cluster.now_s, self.cooldown_s)
+        requests = movable(residents, overloaded, now_s, self.cooldown_s)
         price(requests, self.transfer, cluster.kv_bytes_per_token, pool.bandwidth_bytes_s, pool.step_s())
         actions = []
         for source in sorted(sources, key=(-load).tolist().__getitem__):
@@ -125,7 +125,7 @@ class Ares(Disaggregated):
                 if row < 0:
                     break
                 load = projected @ self.weights
-                moved_at_s[ids[row]] = cluster.now_s
+                moved_at_s[ids[row]] = now_s
                 actions.append(Migrate(int(ids[row]), int(pool.ids[target])))
         return actions
 

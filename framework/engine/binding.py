@@ -15,7 +15,7 @@ from framework.codes import BAD_INSTANCE, BAD_ROLE, OFF, OUT_OF_BLOCKS, ROLES
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
-from framework.engine.state import ACTION, Memory
+from framework.engine.state import Memory
 from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
@@ -136,10 +136,9 @@ class Binding:
         return call
 
     def _write_actions(self, count: int) -> int:
-        """Put the actions of a tick where the engine finds them; a field that one does not have is 0."""
-        fields = ACTION.names or ()
-        for j, action in enumerate(self._answers.actions):
-            self.memory.actions[j] = tuple(action.get(name, 0) for name in fields)
+        """Put the actions of a tick where the engine finds them."""
+        if count > 0:
+            self.memory.actions[:count] = self._answers.actions
         return count
 
     def error(self) -> PolicyError | BaseException:

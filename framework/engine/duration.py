@@ -11,9 +11,19 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.mechanisms.data_parallel import slowest_rank
 from framework.engine.mechanisms.pipeline_parallel import slowest_s
 from framework.engine.mechanisms.sm_sharing import WHOLE, contention_s, decode_slowdown, streaming, with_loads_s
-from framework.engine.mechanisms.speculation import draft_s
+from framework.engine.mechanisms.speculation import draft_after_s, draft_s, even_s
 from framework.engine.state import State
-from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, host_s, uneven_s
+from framework.timing.table import (
+    StepTables,
+    base_s,
+    beside_chunks_s,
+    chunk_s,
+    decode_limit,
+    decode_s,
+    extrapolation,
+    host_s,
+    uneven_s,
+)
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -52,6 +62,46 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
     if unlikely(inst.load_s > 0.0):
         first_s = with_loads_s(s, i, first_s)
     return first_s, increment_s, straight
+
+
+@inner
+def note_even_parts(s: State, i: int) -> None:
+    """Note what all steps of i's decodes alone have in common whatever their contexts."""
+    inst, step = s.instances[i], s.step[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
+    step.sampled = tokens
+    step.even_s = even_s(s, i, decodes, step.depth)
+    step.draft_even_s = even_s(s, i, decodes, 0)
+    step.least_s = host_s(tables, inst.pool, tokens, decodes)
+    step.measured_ratio = extrapolation(tables, inst.pool, tokens, tokens, decodes, 0.0, 0)
+    step.measured_context = decode_limit(tables, inst.pool, decodes)
+    step.ahead_s = -1.0
+
+
+@inner
+def look_ahead(s: State, i: int, context: int) -> None:
+    """Note the first two of `step_duration` for a step of which `note_even_parts` has noted the rest."""
+    inst, step = s.instances[i], s.step[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
+    value_s, slope_s, _ = decode_s(tables, inst.pool, decodes, context)
+    if unlikely(s.timing_rows[inst.pool]["skew_s"] > 0.0):
+        value_s += uneven_s(
+            tables, inst.pool, decodes, step.context, _longest_context(s, i)
+        )  # the same for all contexts
+    first_s, increment_s = step.even_s + value_s, slope_s * decodes
+    if unlikely(first_s < step.least_s):
+        first_s, increment_s = step.least_s, 0.0
+    slowdown = 1.0
+    if inst.mode == CONCURRENT or streaming(s, i):
+        slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)
+        first_s = slowdown * (first_s + contention_s(s, i, context))
+        increment_s *= slowdown
+    if s.options.speculates:
+        first_s += slowdown * (step.depth * draft_after_s(s, i, decodes, context - tokens, step.draft_even_s))
+    step.ahead_s = first_s
+    step.ahead_increment_s = increment_s
 
 
 @inner

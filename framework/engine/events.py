@@ -32,7 +32,7 @@ def next_event(s: State) -> int:
         r = s.lists[s.options.heap_at]
         if s.requests[r].event_s < time_s:
             time_s, kind, event = s.requests[r].event_s, COPY_END, r
-    r = _next_arrival(s)
+    r = next_arrival(s)
     if r >= 0:
         arrival_s = s.requests[r].event_s
         if arrival_s < time_s:
@@ -89,7 +89,7 @@ def _first_tick(time_s: float, tick_s: float) -> int:
 
 
 @inner
-def _next_arrival(s: State) -> int:
+def next_arrival(s: State) -> int:
     """The request that arrives next: of the trace, or a later turn whose arrival is known; -1 if there is none."""
     sim = s.sim
     while sim.next_arrival < s.options.requests and s.requests[sim.next_arrival].follows:

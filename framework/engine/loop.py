@@ -28,10 +28,11 @@ from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.roles import take_role
+from framework.engine.mechanisms.single_steps import finish_steps
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.scheduler import schedule, schedule_prefills
 from framework.engine.state import Memory, State, sample_memory
-from framework.engine.step_end import finish_prefill_step, finish_step
+from framework.engine.step_end import finish_prefill_step
 from framework.policy.inspection import View
 
 
@@ -50,7 +51,7 @@ def _run(s: State, most_events: int) -> int:
         elif s.sim.kind == SCHEDULE:
             _schedule(s, event)
         elif s.sim.kind == STEP_END:
-            finish_step(s, event)
+            finish_steps(s, event, stop)
         elif s.sim.kind == ARRIVAL:
             arrive(s, event)
         elif s.sim.kind == COPY_END:

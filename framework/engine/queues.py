@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from framework.codes import PREFILL
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.state import State
@@ -176,11 +178,16 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
     leaves = s.options.tree_leaves
     times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
     s.times[times_at + i] = time_s
-    node = (leaves + i) >> 1
-    while node >= 1:
-        left, right = s.lists[at + 2 * node], s.lists[at + 2 * node + 1]
-        s.lists[at + node] = right if s.times[times_at + right] < s.times[times_at + left] else left
+    node, first, first_s = leaves + i, i, time_s
+    while node > 1:
+        other = s.lists[at + (node ^ 1)]
+        other_s = s.times[times_at + other]
+        # `|` and `&`: branches would be mispredicted.
+        is_earlier = (other_s < first_s) | ((other_s <= first_s) & (other < first))
+        first = other if is_earlier else first
+        first_s = other_s if is_earlier else first_s
         node >>= 1
+        s.lists[at + node] = first
 
 
 @inner
@@ -193,6 +200,18 @@ def time_of(s: State, kind: int, i: int) -> float:
 def first_due(s: State, kind: int) -> int:
     """The instance whose event of that kind is due first."""
     return s.lists[s.options.tree_at + 2 * kind * s.options.tree_leaves + 1]
+
+
+@inner
+def first_time_beside(s: State, kind: int, i: int) -> float:
+    """The time of the first event of that kind of all other instances than i."""
+    leaves = s.options.tree_leaves
+    times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
+    node, first_s = leaves + i, np.inf
+    while node > 1:
+        first_s = min(first_s, s.times[times_at + s.lists[at + (node ^ 1)]])
+        node >>= 1
+    return first_s
 
 
 @inner

@@ -19,6 +19,7 @@ from framework.engine.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG, rec
 # ends where a request does, so no hook may see it.
 STEP = record(
     ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
+    ("repeats", "b1"),  # 1: a single step, and the next one is the same but for contexts and drafts if nothing happens
     ("start_s", "f8"),  # time at which it started
     ("first_s", "f8"),  # seconds of its first step
     ("increment_s", "f8"),  # seconds by which each further step takes longer
@@ -35,6 +36,14 @@ STEP = record(
     ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages
     ("micro_batches", "i8"),  # of a step with chunks in a pipeline, those that hold something
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
+    # Where it repeats.
+    ("even_s", "f8"),  # seconds of such a step that depend on no context ...
+    ("draft_even_s", "f8"),  # ... those of the same requests without drafts ...
+    ("least_s", "f8"),  # ... and the least that it takes, whatever its kernels
+    ("measured_ratio", "f8"),  # how far it lies past what was measured, contexts aside ...
+    ("measured_context", "f8"),  # ... and the context from which on these do
+    ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known ...
+    ("ahead_increment_s", "f8"),  # ... and its `increment_s`
     # While it is being formed.
     ("decode_tokens", "i8"),  # tokens of its decodes so far
     ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to

@@ -27,6 +27,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     step.widest_tokens = prefill_tokens
     step.context = inst.decode_kv - paused_kv(s, i) + decodes * (1 + step.depth) if decodes > 0 else 0
     step.start_s = s.sim.now_s
+    step.repeats = False
     step.first_s, step.increment_s, straight = step_duration(s, i, decodes, prefill_tokens)
     steps = 1
     if prefill_tokens == 0 and _may_leap(s, i):
@@ -71,7 +72,7 @@ def complete_step(s: State, i: int) -> None:
     sim, inst, step = s.sim, s.instances[i], s.step[i]
     steps, decodes = step.steps, step.decodes
     duration_s = sim.now_s - step.start_s
-    _write_row(s, i)
+    write_row(s, i)
     if decodes > 0:
         advance(s, i, steps, steps)
         inst.last_decode_end_s = sim.now_s
@@ -92,7 +93,8 @@ def complete_step(s: State, i: int) -> None:
 
 
 @inner
-def _write_row(s: State, i: int) -> None:
+def write_row(s: State, i: int) -> None:
+    """The leap's row of the step log."""
     step, row = s.step[i], s.step_log[s.sim.step_rows]
     row.start_s = step.start_s
     row.first_s = step.first_s

@@ -40,10 +40,11 @@ def finish_step(s: State, i: int) -> None:
     """i's leap has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
     inst = s.instances[i]
     prefilled = s.step[i].prefill_tokens > 0
-    complete_step(s, i)
+    if inst.busy:  # else a run of single steps has counted it
+        complete_step(s, i)
+        if unlikely(s.options.speculates):
+            emit_accepted(s, i)
     inst.frees_memory = False
-    if unlikely(s.options.speculates):
-        emit_accepted(s, i)
     resume(s, i)
     free_blocks, taken_seats = available(s, i), seats(s, i)
     if prefilled:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,16 +21,27 @@ _MOST_PLANS = 256  # that are remembered
 _PLANS = f"one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99"
 
 
+class ActionRow(NamedTuple):
+    """An action of a tick as a record of an engine has it; a field that the action does not have is 0."""
+
+    kind: int
+    request: int
+    instance: int
+    value: int = 0
+    role: int = 0
+    mode: int = 0
+    percent: int = 0
+
+
 class Answers:
     """Asks the hooks of one policy that are plain Python, and refuses what cannot be used with a PolicyError.
 
-    `reasons`: why requests were turned away, in the order of first use. `actions`: those of the last tick, each as a
-    mapping from a field of the engine's ACTION record to a number.
+    `reasons`: why requests were turned away, in the order of first use. `actions`: those of the last tick.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster) -> None:
         self.reasons = list(REASONS)
-        self.actions: list[Mapping[str, int]] = []
+        self.actions: list[ActionRow] = []
         self._plans: dict[int, tuple[Any, int]] = {}  # those that have been looked at, with their numbers
         self._policy = policy
         self._cluster = cluster
@@ -130,11 +141,11 @@ class Answers:
             self.actions.append(self._action(hook, action))
         return len(self.actions)
 
-    def _action(self, hook: str, action: Action) -> Mapping[str, int]:
+    def _action(self, hook: str, action: Action) -> ActionRow:
         if isinstance(action, Migrate) and 0 <= action.request < len(self._cluster.requests.input_tokens):
-            return {"kind": MIGRATE, "request": action.request, "instance": action.instance}
+            return ActionRow(MIGRATE, action.request, action.instance)
         if isinstance(action, SetTokenBudget) and action.tokens >= 1:
-            return {"kind": SET_TOKEN_BUDGET, "request": -1, "instance": action.instance, "value": action.tokens}
+            return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, action.tokens)
         if isinstance(action, SetRole) and action.role in ROLES and _is_plan(action.plan or _ANY_PLAN):
             return self._role(hook, action)
         raise self.error(hook, f"{action!r}, no usable action: {self._unusable(action)}")
@@ -150,15 +161,15 @@ class Answers:
             return f"{wrong}; roles are {', '.join(ROLES)}, plans are Plan(token_budget >= 1, {_PLANS})"
         return f"it is a {type(action).__name__}; actions are Migrate, SetTokenBudget and SetRole"
 
-    def _role(self, hook: str, action: SetRole) -> Mapping[str, int]:
+    def _role(self, hook: str, action: SetRole) -> ActionRow:
         if not self._policy.changes_roles:
             raise self.error(hook, f"{action!r}; such a policy says changes_roles = True")
-        row = {"kind": SET_ROLE, "request": -1, "instance": action.instance, "role": ROLES[action.role]}
+        row = ActionRow(SET_ROLE, -1, action.instance, role=ROLES[action.role])
         if action.plan is None:
-            return row | {"value": 0, "mode": 0, "percent": 0}
+            return row
         self._require_sharing(hook, action.plan)
-        percent = action.plan.prefill_percent or 0
-        return row | {"value": action.plan.token_budget, "mode": MODES[action.plan.batching], "percent": percent}
+        percent, mode = action.plan.prefill_percent or 0, MODES[action.plan.batching]
+        return row._replace(value=action.plan.token_budget, mode=mode, percent=percent)
 
 
 def _is_plan(plan: Any) -> bool:

@@ -26,7 +26,6 @@ from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import PlainEngine
 from framework.replay.pages import give_back
 from framework.result import OUTCOME, Gaps
-from framework.workload import Workload
 
 _EVENTS_BETWEEN_REPORTS = 200_000
 
@@ -34,6 +33,7 @@ _ENDS = np.zeros(128, np.int8)  # by the engine's states, those of results
 _ENDS[[FINISHED, REJECTED, FAILED]] = 1, 2, 3
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
+_WINDOWS, _GROWTH = 32, 4  # room for the log: windows of it at first, then times as many rows as it has
 _LARGE_BYTES = 1 << 28  # of all requests, from which on their memory is given back as their outcomes are taken
 
 
@@ -49,10 +49,9 @@ class CompiledEngine:
         if numba_config.DISABLE_JIT:  # compiled rules are plain Python then, and ask as such
             plain = PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
             self.inspection.view = self.inspection.view._replace(engine=plain)
-        instances = len(self._memory.instances)
         reduced = setting.engine.log == "reduced"
-        self._new_log: Callable[[], _FullLog | _ReducedLog]
-        self._new_log = partial(_ReducedLog, workload, instances) if reduced else _FullLog
+        self._new_log: Callable[[Memory], _FullLog | _ReducedLog]
+        self._new_log = partial(_ReducedLog, workload.output_tokens) if reduced else _FullLog
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
         """Run the loop to the end, emptying the engine's log whenever it is full. The inspection tells nothing then."""
@@ -80,16 +79,17 @@ class CompiledEngine:
         )
 
     def _replayed(self, binding: Binding, progress: Progress) -> _Log:
-        memory, log = binding.memory, self._new_log()
+        memory, log = binding.memory, self._new_log(binding.memory)
         sim, total = memory.sim, len(memory.requests)
         while True:
             status = run(memory, binding.view, binding.params, binding.numbers, _EVENTS_BETWEEN_REPORTS)
-            rows = memory.step_log[: sim["step_rows"][0]], memory.token_log[: sim["token_rows"][0]]
+            rows = int(sim["step_rows"][0]), int(sim["token_rows"][0])
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
                 return log.finish(*rows)
             if status == LOG_FULL:
                 log.add(*rows, self.inspection.oldest_open_step())
+                memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
             elif status != YIELDED:
                 raise binding.error()
@@ -104,39 +104,70 @@ class _Log(NamedTuple):
 
 
 class _FullLog:
-    """Keeps the whole step log."""
+    """Keeps the whole log."""
 
-    def __init__(self) -> None:
-        self._steps: list[NDArray[np.uint8]] = []
-        self._tokens: list[NDArray[np.uint8]] = []
+    def __init__(self, memory: Memory) -> None:
+        self._steps, self._tokens = _Growing(memory.step_log), _Growing(memory.token_log)
 
-    def add(self, step_log: NDArray[np.void], token_log: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
-        self._steps.append(step_log.view(np.uint8).copy())  # bytes: numpy copies records field by field
-        self._tokens.append(token_log.view(np.uint8).copy())
+    def add(self, step_rows: int, token_rows: int, keep_from_step: NDArray[np.int64]) -> None:
+        self._steps.keep(step_rows)
+        self._tokens.keep(token_rows)
 
-    def finish(self, step_log: NDArray[np.void], token_log: NDArray[np.void]) -> _Log:
-        """The whole log; these last rows are the caller's no more."""
-        steps = _joined([*self._steps, step_log.view(np.uint8)]).view(STEP_LOG)
-        return _Log(steps, _joined([*self._tokens, token_log.view(np.uint8)]).view(TOKEN_LOG))
+    def next(self, memory: Memory) -> Memory:
+        """The memory with room for more rows."""
+        return memory._replace(step_log=self._steps.window, token_log=self._tokens.window)
+
+    def finish(self, step_rows: int, token_rows: int) -> _Log:
+        """The whole log, with these last rows, which are the engine's no more."""
+        self._steps.keep(step_rows)
+        self._tokens.keep(token_rows)
+        return _Log(self._steps.rows, self._tokens.rows)
 
 
-def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+class _Growing:
+    """The rows of a log, of which the engine fills a window at a time: it lies behind the others, so that rows stay
+    where they are written. Room that is not written yet takes no memory.
+    """
+
+    def __init__(self, window: NDArray[np.void]) -> None:
+        self._room, self._kept, self._size = window, 0, len(window)
+
+    @property
+    def window(self) -> NDArray[np.void]:
+        """Where the next rows go."""
+        if self._kept + self._size > len(self._room):
+            room = np.empty(max(_WINDOWS * self._size, _GROWTH * self._kept), self._room.dtype)
+            room[: self._kept].view(np.uint8)[:] = self.rows.view(np.uint8)  # bytes: numpy copies records by fields
+            self._room = room
+        return self._room[self._kept :][: self._size]
+
+    def keep(self, rows: int) -> None:
+        """So many rows of the window are written."""
+        self._kept += rows
+
+    @property
+    def rows(self) -> NDArray[np.void]:
+        """All rows that are written."""
+        return self._room[: self._kept]
 
 
 class _ReducedLog:
     """Reduces the step log to token gaps as it is made, for runs too long to keep it."""
 
-    def __init__(self, workload: Workload, instances: int) -> None:
-        self._reducer = GapReducer(workload.output_tokens, instances)
-        self._instances = instances
+    def __init__(self, output_tokens: NDArray[np.int64], memory: Memory) -> None:
+        self._memory = memory
+        self._reducer = GapReducer(output_tokens, len(memory.instances))
 
-    def add(self, step_log: NDArray[np.void], token_log: NDArray[np.void], keep_from_step: NDArray[np.int64]) -> None:
-        self._reducer.add(step_log, token_log, keep_from_step)
+    def add(self, step_rows: int, token_rows: int, keep_from_step: NDArray[np.int64]) -> None:
+        self._reducer.add(self._memory.step_log[:step_rows], self._memory.token_log[:token_rows], keep_from_step)
 
-    def finish(self, step_log: NDArray[np.void], token_log: NDArray[np.void]) -> _Log:
+    def next(self, memory: Memory) -> Memory:
+        """The same memory: rows that have been reduced are written over."""
+        return memory
+
+    def finish(self, step_rows: int, token_rows: int) -> _Log:
         """An empty log, and the gaps."""
-        self._reducer.add(step_log, token_log, np.full(self._instances, np.iinfo(np.int64).max))
+        self.add(step_rows, token_rows, np.full(len(self._memory.instances), np.iinfo(np.int64).max))
         return _Log(np.zeros(0, STEP_LOG), np.zeros(0, TOKEN_LOG), self._reducer.finish())
 
 

@@ -258,11 +258,16 @@ def extrapolation(
     longest prompt has `length` tokens up to the end of its chunk.
     """
     row = tables.rows[k]
-    decode_limit = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
-    if decode_limit == 0.0:
-        decode_limit = np.inf
     prefill: float = max(tokens / row["tokens_limit"], length / row["length_limit"])
-    return max(prefill, sampled / row["sampled_limit"], context / decode_limit)
+    return max(prefill, sampled / row["sampled_limit"], context / decode_limit(tables, k, decodes))
+
+
+@compiled
+def decode_limit(tables: StepTables, k: int, decodes: int) -> float:
+    """The largest summed context of so many decodes that was measured for pool k, in tokens; inf: all was."""
+    row = tables.rows[k]
+    limit: float = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
+    return np.inf if limit == 0.0 else limit
 
 
 def step_s(

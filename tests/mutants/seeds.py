@@ -223,6 +223,37 @@ MUTANTS = (
         "if inst.busy and step.steps > 1:\n        passed =",
         "if False:\n        passed =",
     ),
+    # --- runs of single steps ---
+    Mutant(
+        "a run of single steps goes on past an arrival",
+        "mechanisms/single_steps.py",
+        "    if r >= 0:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "a run of single steps goes on though its instance was woken",
+        "mechanisms/single_steps.py",
+        "if inst.changed or not (",
+        "if not (",
+    ),
+    Mutant(
+        "a run of single steps goes on past the last token",
+        "mechanisms/single_steps.py",
+        "growth if ended < step.next_finish and",
+        "growth if ended <= step.next_finish and",
+    ),
+    Mutant(
+        "a run of single steps takes the time of one that had another prefill step beside it",
+        "mechanisms/sm_sharing.py",
+        "    s.step[i].ahead_s = -1.0\n",
+        "",
+    ),
+    Mutant(
+        "drafts take a block too few for the next step",
+        "mechanisms/speculation.py",
+        "min(kv + accepted + 1 + step.depth, last) - room",
+        "min(kv + accepted + step.depth, last) - room",
+    ),
     # --- the law of one instant ---
     Mutant(
         "an instance schedules before the other events of its time",

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from framework.engine.records import INSTANCE, REQUEST
+from framework.engine.state import ACTION
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetRole, SetTokenBudget, decision
+from framework.policy.answers import ActionRow
 from framework.policy.view import Cluster, Instances, Request, Requests
 from framework.result import Result
 from framework.simulate import simulate
@@ -307,6 +309,10 @@ def answering(base: type[Policy], hook: str, answer: Any) -> Policy:
         return answer
 
     return type("Odd", (base,), {hook: respond, "tick_s": 0.5})()
+
+
+def test_actions_have_the_fields_of_their_record() -> None:
+    assert ActionRow._fields == ACTION.names
 
 
 @pytest.mark.parametrize("kind", NONSENSE)

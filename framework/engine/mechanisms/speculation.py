@@ -68,26 +68,38 @@ class Speculation:
 
 _NEVER = np.iinfo(np.int64).max
 _WORD = (1 << 32) - 1
+_FEW = 8  # drafts
 
 
 @inner
 def _scattered(x: int) -> int:
-    """A hash of 32 bits: lowbias32 (C. Wellons, "Prospecting for hash functions", 2018). Below 2^63 throughout, where
-    int64 and Python's int agree.
+    """A hash of 32 bits: lowbias32 (C. Wellons, "Prospecting for hash functions", 2018). The low half of a product is
+    that of int64, which wraps, and of Python's int alike.
     """
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _WORD
     x = x ^ (x >> 15)
-    x = ((((x * 0x846C) & 0xFFFF) << 16) + x * 0xA68B) & _WORD  # x * 0x846CA68B
+    x = (x * 0x846CA68B) & _WORD
     return x ^ (x >> 16)
 
 
 @inner
-def accepted_drafts(s: State, r: int, first: int, depth: int) -> int:
-    """Of `depth` drafts of r from token `first` on, those before the first wrong one."""
-    of_request = _scattered(_scattered(int(s.options.seed) & _WORD) ^ int(r))
+def _is_right(s: State, of_request: int, token: int) -> bool:
+    return _scattered(of_request ^ _scattered(token)) * 2.0**-32 < s.options.acceptance
+
+
+@inner
+def accepted_drafts(s: State, of_run: int, r: int, first: int, depth: int) -> int:
+    """Of `depth` drafts of r from token `first` on, those before the first wrong one; `of_run`: the seed's hash."""
+    of_request = _scattered(of_run ^ int(r))
     right = 0
-    while right < depth and _scattered(of_request ^ _scattered(int(first) + right)) * 2.0**-32 < s.options.acceptance:
+    if depth <= _FEW:
+        going = 1
+        for t in range(depth):  # all are looked at: a branch at the first wrong one would be mispredicted
+            going &= int(_is_right(s, of_request, int(first) + t))
+            right += going
+        return right
+    while right < depth and _is_right(s, of_request, int(first) + right):
         right += 1
     return right
 
@@ -98,18 +110,33 @@ def accepted_drafts(s: State, r: int, first: int, depth: int) -> int:
 @inner
 def draft_s(s: State, i: int, decodes: int, kv: int) -> float:
     """Seconds to draft one token for each of so many of i's decodes, which have `kv` KV tokens together."""
-    cost_s: float = s.options.draft_cost * _verify_s(s, i, decodes, kv, 0)
+    return draft_after_s(s, i, decodes, kv, even_s(s, i, decodes, 0))
+
+
+@inner
+def draft_after_s(s: State, i: int, decodes: int, kv: int, even_s: float) -> float:
+    """The same, of which `even_s` are known of a step of these decodes."""
+    cost_s: float = s.options.draft_cost * (even_s + _attention_s(s, i, decodes, kv + decodes))
     return cost_s
+
+
+@inner
+def even_s(s: State, i: int, decodes: int, depth: int) -> float:
+    """Seconds of a step of so many decodes that passes `depth` drafts of each through the model, without attention."""
+    tokens = decodes * (1 + depth)
+    return base_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, 0, tokens, tokens)
+
+
+@inner
+def _attention_s(s: State, i: int, decodes: int, context: int) -> float:
+    value_s, _, _ = decode_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, decodes, context)
+    return value_s
 
 
 @inner
 def _verify_s(s: State, i: int, decodes: int, kv: int, depth: int) -> float:
     """Seconds of a step of so many decodes that passes `depth` drafts of each through the model, KV read once."""
-    pool = s.instances[i].pool
-    tables = StepTables(s.timing_rows, s.timing_data)
-    tokens = decodes * (1 + depth)
-    value_s, _, _ = decode_s(tables, pool, decodes, kv + tokens)
-    return base_s(tables, pool, 0, tokens, tokens) + value_s
+    return even_s(s, i, decodes, depth) + _attention_s(s, i, decodes, kv + decodes * (1 + depth))
 
 
 @inner
@@ -178,27 +205,34 @@ def growth_of(s: State, i: int, r: int) -> int:
 
 
 @inner
-def emit_accepted(s: State, i: int) -> None:
-    """A step has ended and each decode emitted a token: emit the drafts that it accepted, drop the KV of the others."""
+def emit_accepted(s: State, i: int) -> int:
+    """A step has ended and each decode emitted a token: emit the drafts that it accepted, drop the KV of the others.
+
+    The blocks that the next step takes if it is of the same requests and drafts as much.
+    """
     inst, step, sim = s.instances[i], s.step[i], s.sim
     if step.decodes == 0:
-        return
-    emitted = unused = 0
+        return 0
+    of_run, block = _scattered(int(s.options.seed) & _WORD), s.options.block_tokens
+    emitted = unused = growth = 0
     step.next_finish = _NEVER
     for j in range(inst.running - inst.paused):
         r = s.lists[inst.running_at + j]
         q = s.requests[r]
         kv = q.offset + inst.decode_steps
-        first = kv - q.input_tokens
-        most = s.lists[s.options.output_at + r] - first - 1
-        accepted = min(accepted_drafts(s, r, first, step.depth), most)
-        unused += blocks_of(s, i, kv_of_next_step(s, i, r, kv - 1)) - blocks_of(s, i, kv + accepted)
+        last = q.input_tokens + s.lists[s.options.output_at + r] - 1
+        accepted = min(accepted_drafts(s, of_run, r, kv - q.input_tokens, step.depth), last - kv)
+        if inst.reserve_blocks == 0:
+            room = (kv + accepted + block - 1) // block * block
+            unused += _blocks_beyond(min(kv + step.depth, last) - room, block)
+            growth += _blocks_beyond(min(kv + accepted + 1 + step.depth, last) - room, block)
         q.offset += accepted
         q.accepted = accepted
         if unlikely(inst.ranks > 0):
             lengthen(s, i, r, accepted)
-        s.lists[inst.finish_at + j] -= accepted
-        step.next_finish = min(step.next_finish, s.lists[inst.finish_at + j])
+        finish = s.lists[inst.finish_at + j] - accepted
+        s.lists[inst.finish_at + j] = finish
+        step.next_finish = min(step.next_finish, finish)
         emitted += accepted
     free(s, i, unused)
     inst.decode_kv += emitted
@@ -206,3 +240,12 @@ def emit_accepted(s: State, i: int) -> None:
     inst.decode_tokens += emitted
     inst.accepted_tokens += emitted
     inst.drafted_tokens += step.depth * step.decodes
+    return int(growth)
+
+
+@inner
+def _blocks_beyond(tokens: int, block: int) -> int:
+    """Blocks for so many tokens beyond those that full blocks have room for."""
+    if unlikely(tokens > block):
+        return (tokens + block - 1) // block
+    return 1 if tokens > 0 else 0

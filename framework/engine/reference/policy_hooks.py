@@ -6,7 +6,7 @@ Compiled rules are called as the plain Python functions that they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.engine.reference.state import Instance, Request
 from framework.errors import InputError, PolicyError, note_hook
-from framework.policy.answers import Answers
+from framework.policy.answers import ActionRow, Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.ticks import require_tick
@@ -103,12 +103,12 @@ class PolicyHooks(Hooks):
         return [_action(action) for action in self._answers.actions]
 
 
-def _action(action: Mapping[str, int]) -> tuple[Any, ...]:
+def _action(action: ActionRow) -> tuple[Any, ...]:
     """An action as `Hooks.on_tick` has it."""
-    instance = int(action["instance"])
-    if action["kind"] == MIGRATE:
-        return "migrate", int(action["request"]), instance
-    if action["kind"] == SET_TOKEN_BUDGET:
-        return "budget", instance, int(action["value"])
-    plan = (int(action["value"]), _MODE_NAMES[action["mode"]], int(action["percent"])) if action["value"] else None
-    return "role", instance, ROLE_NAMES[action["role"]], plan
+    instance = int(action.instance)
+    if action.kind == MIGRATE:
+        return "migrate", int(action.request), instance
+    if action.kind == SET_TOKEN_BUDGET:
+        return "budget", instance, int(action.value)
+    plan = (int(action.value), _MODE_NAMES[action.mode], int(action.percent)) if action.value else None
+    return "role", instance, ROLE_NAMES[action.role], plan
