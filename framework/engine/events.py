@@ -9,6 +9,7 @@ import numpy as np
 from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.leap import catch_up_one, end_leap_early
+from framework.engine.mechanisms.lockstep import group_steps
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import first_due, load_changed, time_of
 from framework.engine.state import State
@@ -115,6 +116,8 @@ def wake(s: State, i: int) -> None:
         end_leap_early(s, i)
         if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
             return
+    if unlikely(inst.group > 0) and group_steps(s, i):
+        return
     await_turn(s, i)
 
 
@@ -156,4 +159,20 @@ def take_turn(s: State, i: int) -> None:
     sim.woken_first = (sim.woken_first + 1) % s.options.instances
     sim.woken -= 1
     sim.scheduled = max(sim.scheduled, i)
+    s.instances[i].woken = False
+
+
+@inner
+def drop_turn(s: State, i: int) -> None:
+    """i, if it waits to schedule, does so now, before its turn."""
+    if not s.instances[i].woken:
+        return
+    sim, size, at = s.sim, s.options.instances, s.options.woken_at
+    found = False
+    for j in range(sim.woken - 1):
+        place = at + (sim.woken_first + j) % size
+        found = found or s.lists[place] == i
+        if found:
+            s.lists[place] = s.lists[at + (sim.woken_first + j + 1) % size]
+    sim.woken -= 1
     s.instances[i].woken = False

@@ -34,8 +34,16 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
     inst.busy = True
+    if not unlikely(inst.group > 0):  # of a group steps begin once all are formed
+        begin_step(s, i, steps)
+
+
+@inner
+def begin_step(s: State, i: int, steps: int) -> None:
+    """Let the step that has been started be the first of so many."""
+    step = s.step[i]
     begin_leap(s, i, steps)
-    if inst.unstamped > 0 and decodes > 0:
+    if s.instances[i].unstamped > 0 and step.decodes > 0:
         _stamp_first_tokens(s, i, step.start_s + step.first_s)
 
 
@@ -73,6 +81,8 @@ def complete_step(s: State, i: int) -> None:
         inst.context_tokens += context
         inst.decode_pairs += context * (1 + step.depth)
         inst.batch_s += decodes * duration_s
+    if unlikely(inst.group > 0):
+        inst.bubble_s += step.bubble_s
     if unlikely(inst.stages > 0):
         count_bubbles(s, i, duration_s)
     count_busy(s, i, _extrapolation(s, i))

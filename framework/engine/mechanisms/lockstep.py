@@ -1,0 +1,35 @@
+"""Ranks that step together: instances of their own, with queue, seats, KV and budget, whose steps are of one length.
+
+The ranks of a group follow each other. All of them form their steps at one time, one after the other, and these end
+together, when the longest does. A rank that finds nothing to do waits for that end too.
+"""
+
+from __future__ import annotations
+
+from framework.compiler.decorators import inner
+from framework.engine.state import State
+
+
+@inner
+def group_steps(s: State, i: int) -> bool:
+    """Whether a rank of i's group is in a step."""
+    inst = s.instances[i]
+    for k in range(inst.group_first, inst.group_first + inst.group):
+        if s.instances[k].busy:
+            return True
+    return False
+
+
+@inner
+def end_together(s: State, i: int) -> None:
+    """All ranks of i's group have formed their steps: let each of these be as long as the longest."""
+    inst, longest_s = s.instances[i], 0.0
+    for k in range(inst.group_first, inst.group_first + inst.group):
+        if s.instances[k].busy:
+            longest_s = max(longest_s, s.step[k].first_s)
+    for k in range(inst.group_first, inst.group_first + inst.group):
+        if s.instances[k].busy:
+            step = s.step[k]
+            step.bubble_s = longest_s - step.first_s
+            step.first_s = longest_s
+            step.increment_s = 0.0
