@@ -168,6 +168,9 @@ def drop_turn(s: State, i: int) -> None:
     if not s.instances[i].woken:
         return
     sim, size, at = s.sim, s.options.instances, s.options.woken_at
+    if s.lists[at + sim.woken_first] == i:
+        take_turn(s, i)
+        return
     found = False
     for j in range(sim.woken - 1):
         place = at + (sim.woken_first + j) % size

@@ -13,11 +13,10 @@ from framework.engine.state import State
 @inner
 def group_steps(s: State, i: int) -> bool:
     """Whether a rank of i's group is in a step."""
-    inst = s.instances[i]
-    for k in range(inst.group_first, inst.group_first + inst.group):
-        if s.instances[k].busy:
-            return True
-    return False
+    k, end = s.instances[i].group_first, s.instances[i].group_first + s.instances[i].group
+    while k < end and not s.instances[k].busy:
+        k += 1
+    return bool(k < end)
 
 
 @inner
