@@ -32,7 +32,7 @@ from framework.engine.mechanisms.roles import take_role
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.scheduler import schedule, schedule_prefills, send_prompts_ahead
 from framework.engine.state import Memory, State, sample_memory
-from framework.engine.step import begin_step
+from framework.engine.step import stamp_first_tokens
 from framework.engine.step_end import finish_prefill_step, finish_step
 from framework.policy.inspection import View
 
@@ -93,16 +93,18 @@ def _schedule(s: State, i: int) -> None:
         if s.error.status != 0:
             return
     if unlikely(count > 1):
-        end_together(s, i)
         _begin_together(s, first, count)
 
 
 @inner
 def _begin_together(s: State, first: int, count: int) -> None:
-    """Let the steps of these begin, and the KV of long prompts that they complete leave layer by layer."""
+    """All ranks of a group have formed their steps: let these begin, and the KV of long prompts that they complete
+    leave layer by layer.
+    """
+    end_together(s, first, count)
     for k in range(first, first + count):
-        if s.instances[k].busy:
-            begin_step(s, k, 1)
+        if s.instances[k].busy and s.instances[k].unstamped > 0 and s.step[k].decodes > 0:
+            stamp_first_tokens(s, k, s.step[k].start_s + s.step[k].first_s)
     for k in range(first, first + count):
         if s.options.layerwise_tokens > 0 and s.instances[k].busy and s.step[k].prefill_tokens > 0:
             send_prompts_ahead(s, k)

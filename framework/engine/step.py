@@ -34,28 +34,21 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
     inst.busy = True
-    if not unlikely(inst.group > 0):  # of a group steps begin once all are formed
-        begin_step(s, i, steps)
-
-
-@inner
-def begin_step(s: State, i: int, steps: int) -> None:
-    """Let the step that has been started be the first of so many."""
-    step = s.step[i]
     begin_leap(s, i, steps)
-    if s.instances[i].unstamped > 0 and step.decodes > 0:
-        _stamp_first_tokens(s, i, step.start_s + step.first_s)
+    if inst.unstamped > 0 and decodes > 0 and inst.group == 0:  # of a group not before all ends are known
+        stamp_first_tokens(s, i, step.start_s + step.first_s)
 
 
 @inner
 def _may_leap(s: State, i: int) -> bool:
     """Whether steps of decodes alone may follow each other without an event between them."""
     inst = s.instances[i]
-    return inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates and not streaming(s, i)
+    is_plain = inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates
+    return is_plain and not streaming(s, i) and inst.group == 0
 
 
 @inner
-def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
+def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
     inst = s.instances[i]
     for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]

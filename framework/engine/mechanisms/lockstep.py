@@ -6,7 +6,10 @@ together, when the longest does. A rank that finds nothing to do waits for that 
 
 from __future__ import annotations
 
+from framework.codes import STEP_END
 from framework.compiler.decorators import inner
+from framework.engine.leap import boundary_s
+from framework.engine.queues import set_time
 from framework.engine.state import State
 
 
@@ -20,15 +23,16 @@ def group_steps(s: State, i: int) -> bool:
 
 
 @inner
-def end_together(s: State, i: int) -> None:
-    """All ranks of i's group have formed their steps: let each of these be as long as the longest."""
-    inst, longest_s = s.instances[i], 0.0
-    for k in range(inst.group_first, inst.group_first + inst.group):
+def end_together(s: State, first: int, count: int) -> None:
+    """Let the steps that the ranks of a group have formed be as long as the longest of them."""
+    longest_s = 0.0
+    for k in range(first, first + count):
         if s.instances[k].busy:
             longest_s = max(longest_s, s.step[k].first_s)
-    for k in range(inst.group_first, inst.group_first + inst.group):
+    for k in range(first, first + count):
         if s.instances[k].busy:
             step = s.step[k]
             step.bubble_s = longest_s - step.first_s
             step.first_s = longest_s
             step.increment_s = 0.0
+            set_time(s, STEP_END, k, boundary_s(s, k, 1))
