@@ -9,22 +9,33 @@ from framework.system.model import Model, kv_capacity_tokens
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import crowded, doubled, fetching, moving, pressed, severed, shared, sharing, staged
 from tests.helpers.drawing import Draw
-from tests.helpers.scenarios import Scenario, in_one_stream, scenarios, with_room, with_split
+from tests.helpers.scenarios import Scenario, in_one_stream, scenarios, speculations, with_room, with_split
 
-_BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
+_BROAD = (
+    *(scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early),
+    *(crowded, pressed, pressed, shared, fetching),
+)
 
 
 def grouped(draw: Draw) -> Scenario:
-    """What other families draw, of whose pools some or all are ranks that step together."""
+    """What other families draw, of whose pools some or all are ranks that step together, and others have ranks or
+    stages of another kind.
+    """
     scenario = draw.one(_BROAD)(draw)
-    mostly = draw.one([0.5, 1.0])
-    specs = [replace(pool, batching=in_one_stream(pool.batching)) for pool in scenario.cluster.pools]
-    chosen = [pool.role != "off" and (k == 0 or draw.chance(mostly)) for k, pool in enumerate(specs)]
-    pools = [
-        _of_ranks(pool, scenario.model, draw.one([2, 2, 4]), draw.one([1, 1, 2])) if is_chosen else pool
-        for pool, is_chosen in zip(specs, chosen, strict=True)
-    ]
+    model, pools = scenario.model, list[PoolSpec]()
+    for k, drawn in enumerate(scenario.cluster.pools):
+        pool = replace(drawn, batching=in_one_stream(drawn.batching))
+        kind = "together" if k == 0 else draw.one(["together", "told apart", "staged"])
+        if pool.role != "off" and kind == "together":
+            pool = _of_ranks(pool, model, draw.one([2, 2, 4]), draw.one([1, 1, 2]))
+        elif kind == "told apart":
+            pool = replace(with_split(pool, model, pp=1, dp=2), rank_choice=draw.one(["kv", "requests"]))
+        elif kind == "staged":
+            pool = replace(with_split(pool, model, pp=2), rank_choice="even")
+        pools.append(pool)
     engine = replace(scenario.engine, batching=in_one_stream(scenario.engine.batching))
+    speculation = draw.one([engine.speculation, engine.speculation, speculations(draw)])
+    engine = replace(engine, speculation=speculation)
     return replace(scenario, cluster=ClusterSpec(tuple(pools), scenario.cluster.link), engine=engine)
 
 

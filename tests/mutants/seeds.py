@@ -546,6 +546,36 @@ MUTANTS = (
         "int(s.lists[at + DECODES])\n",
     ),
     Mutant(
+        "a step of a group ends when its rank's own would",
+        "mechanisms/lockstep.py",
+        "            step.first_s = longest_s\n",
+        "",
+    ),
+    Mutant(
+        "a rank of a group reads the experts of its own tokens alone",
+        "mechanisms/pipeline_parallel.py",
+        "ranks = max(1, inst.group)",
+        "ranks = 1",
+    ),
+    Mutant(
+        "first tokens of a group are stamped before the end of its step is known",
+        "step.py",
+        "and decodes > 0 and inst.group == 0:",
+        "and decodes > 0:",
+    ),
+    Mutant(
+        "copies ahead leave before the end of a group's step is known",
+        "scheduler.py",
+        " and prefill_tokens > 0 and inst.group == 0:",
+        " and prefill_tokens > 0:",
+    ),
+    Mutant(
+        "an idle rank of a group that is woken lets its group schedule",
+        "loop.py",
+        "0 if group_steps(s, i) else inst.group",
+        "0 if inst.busy else inst.group",
+    ),
+    Mutant(
         "bubbles of more decodes than stages",
         "mechanisms/pipeline_parallel.py",
         "elif step.decodes < inst.stages:",
