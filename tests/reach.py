@@ -285,8 +285,6 @@ def _end_fetch(s: Simulation, r: Request) -> Names:
 def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
     if i.spec.ranks > 1:
         yield "step with ranks"
-    if len(i.group) > 1:
-        yield "step of a group"
     if i.spec.stages > 1:
         yield "step of a pipeline"
         if chunks and decodes:
@@ -317,6 +315,8 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
 
 
 def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
+    if len(i.group) > 1:
+        yield "step of a group"
     if s.options.chosen_share > 0:
         yield "step of experts"
     if i.spec.reserve_blocks is not None:

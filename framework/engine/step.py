@@ -49,6 +49,7 @@ def _may_leap(s: State, i: int) -> bool:
 
 @inner
 def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
+    """Stamp the first token of those that decode in the present step of i and have none."""
     inst = s.instances[i]
     for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
