@@ -9,7 +9,7 @@ import numpy as np
 from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.leap import catch_up_one, end_leap_early
-from framework.engine.mechanisms.lockstep import group_steps
+from framework.engine.mechanisms.lockstep import rank_in_step
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import first_due, load_changed, time_of
 from framework.engine.state import State
@@ -116,8 +116,11 @@ def wake(s: State, i: int) -> None:
         end_leap_early(s, i)
         if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
             return
-    if unlikely(inst.group > 0) and group_steps(s, i):
-        return
+    if unlikely(inst.group > 0):
+        other = rank_in_step(s, i)
+        if other >= 0:
+            end_leap_early(s, other)
+            return
     await_turn(s, i)
 
 

@@ -27,7 +27,7 @@ from framework.engine.events import drop_turn, next_event, take_turn
 from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import share_links
-from framework.engine.mechanisms.lockstep import end_together, group_steps
+from framework.engine.mechanisms.lockstep import end_together, rank_in_step
 from framework.engine.mechanisms.roles import take_role
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.scheduler import schedule, schedule_prefills, send_prompts_ahead
@@ -80,7 +80,8 @@ def _schedule(s: State, i: int) -> None:
     inst = s.instances[i]
     first, count = i, 0 if inst.busy else 1
     if unlikely(inst.group > 0):
-        first, count = inst.group_first, 0 if group_steps(s, i) else inst.group
+        first, count = inst.group_first, 0 if rank_in_step(s, i) >= 0 else inst.group
+        s.sim.scheduled = max(s.sim.scheduled, first + count - 1)
     elif inst.busy and unlikely(may_prefill(s, i)):
         schedule_prefills(s, i)
     for k in range(first, first + count):

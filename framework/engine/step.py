@@ -29,7 +29,10 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     step.start_s = s.sim.now_s
     step.first_s, step.increment_s, straight = step_duration(s, i, decodes, prefill_tokens)
     steps = 1
-    if prefill_tokens == 0 and _may_leap(s, i):
+    may_leap = prefill_tokens == 0 and _may_leap(s, i)
+    if unlikely(inst.group > 0):  # how far it leaps is not known before all ranks have formed their steps
+        step.straight = straight if may_leap else 1
+    elif may_leap:
         steps = min(steps_until_decision(s, i), straight)
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
@@ -43,8 +46,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
 def _may_leap(s: State, i: int) -> bool:
     """Whether steps of decodes alone may follow each other without an event between them."""
     inst = s.instances[i]
-    is_plain = inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates
-    return is_plain and not streaming(s, i) and inst.group == 0
+    return inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates and not streaming(s, i)
 
 
 @inner
@@ -76,7 +78,7 @@ def complete_step(s: State, i: int) -> None:
         inst.decode_pairs += context * (1 + step.depth)
         inst.batch_s += decodes * duration_s
     if unlikely(inst.group > 0):
-        inst.bubble_s += step.bubble_s
+        inst.bubble_s += steps * step.bubble_s + step.bubble_increment_s * (steps * (steps - 1) // 2)
     if unlikely(inst.stages > 0):
         count_bubbles(s, i, duration_s)
     count_busy(s, i, _extrapolation(s, i))

@@ -548,7 +548,7 @@ MUTANTS = (
     Mutant(
         "a step of a group ends when its rank's own would",
         "mechanisms/lockstep.py",
-        "            step.first_s = longest_s\n",
+        "            step.first_s = first_s\n",
         "",
     ),
     Mutant(
@@ -572,7 +572,7 @@ MUTANTS = (
     Mutant(
         "an idle rank of a group that is woken lets its group schedule",
         "loop.py",
-        "0 if group_steps(s, i) else inst.group",
+        "0 if rank_in_step(s, i) >= 0 else inst.group",
         "0 if inst.busy else inst.group",
     ),
     Mutant(

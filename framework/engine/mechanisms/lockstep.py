@@ -6,33 +6,60 @@ together, when the longest does. A rank that finds nothing to do waits for that 
 
 from __future__ import annotations
 
-from framework.codes import STEP_END
+import numpy as np
+
 from framework.compiler.decorators import inner
-from framework.engine.leap import boundary_s
-from framework.engine.queues import set_time
+from framework.engine.leap import begin_leap, steps_until_decision
 from framework.engine.state import State
+
+_NEVER = np.iinfo(np.int64).max
 
 
 @inner
-def group_steps(s: State, i: int) -> bool:
-    """Whether a rank of i's group is in a step."""
-    k, end = s.instances[i].group_first, s.instances[i].group_first + s.instances[i].group
-    while k < end and not s.instances[k].busy:
-        k += 1
-    return bool(k < end)
+def rank_in_step(s: State, i: int) -> int:
+    """The first rank of i's group that is in a step; -1: the group is in none."""
+    inst = s.instances[i]
+    for k in range(inst.group_first, inst.group_first + inst.group):
+        if s.instances[k].busy:
+            return int(k)
+    return -1
 
 
 @inner
 def end_together(s: State, first: int, count: int) -> None:
-    """Let the steps that the ranks of a group have formed be as long as the longest of them."""
-    longest_s = 0.0
+    """Let the steps that the ranks of a group have formed be as long as the longest, and leap as far as all can."""
+    first_s, increment_s = -1.0, 0.0
     for k in range(first, first + count):
-        if s.instances[k].busy:
-            longest_s = max(longest_s, s.step[k].first_s)
+        step = s.step[k]
+        if s.instances[k].busy and (
+            step.first_s > first_s or (step.first_s == first_s and step.increment_s > increment_s)
+        ):
+            first_s, increment_s = step.first_s, step.increment_s
+    steps = _steps_together(s, first, count, first_s, increment_s)
     for k in range(first, first + count):
         if s.instances[k].busy:
             step = s.step[k]
-            step.bubble_s = longest_s - step.first_s
-            step.first_s = longest_s
-            step.increment_s = 0.0
-            set_time(s, STEP_END, k, boundary_s(s, k, 1))
+            step.bubble_s = first_s - step.first_s
+            step.bubble_increment_s = increment_s - step.increment_s
+            step.first_s = first_s
+            step.increment_s = increment_s
+            begin_leap(s, k, steps)
+
+
+@inner
+def _steps_together(s: State, first: int, count: int, first_s: float, increment_s: float) -> int:
+    """Steps until a rank has a decision to take, or another one becomes the slowest, which begins with `first_s`."""
+    steps = _NEVER
+    for k in range(first, first + count):
+        if s.instances[k].changed:  # it schedules anew at the next boundary, whether or not it is in a step
+            return 1
+        if s.instances[k].busy:
+            step = s.step[k]
+            steps = min(steps, step.straight)
+            if steps > 1:
+                steps = min(steps, steps_until_decision(s, k))
+            if step.increment_s > increment_s:
+                crossing = (first_s - step.first_s) / (step.increment_s - increment_s)
+                if crossing < steps:
+                    steps = int(crossing) + 1
+    return int(steps)
