@@ -67,6 +67,27 @@ def test_who_comes_to_an_idle_rank_waits_for_the_boundary() -> None:
     assert log["start_s"].tolist() == [0.0, 3.0, 3.0]
 
 
+def test_another_rank_becomes_the_slowest_within_a_leap() -> None:
+    """10 on one rank, 2 + 2 on the other: they read 11 + j and 6 + 2 j tokens in step j, alike at j = 5."""
+    row = StepRow(base_s=1.0, per_context_token_s=0.25)
+    one = scenario([(2, 9), (10, 9), (2, 9)], row)
+    expected = [1.0]
+    for j in range(8):
+        expected.append(expected[-1] + 1 + 0.25 * 2 * max(11 + j, 6 + 2 * j))
+    assert times(one) == [expected] * 3
+    result = run_engine(one)[0]
+    log = result.step_log
+    assert log["steps"][log["instance"] == 1].tolist() == [1, 6, 2]
+    assert result.instances["bubble_s"].tolist() == [0.5 * (5 + 4 + 3 + 2 + 1), 0.5 * (1 + 2)]
+
+
+def test_who_comes_to_an_idle_rank_ends_the_leap_of_the_other() -> None:
+    """Steps of 1 s: one decodes alone until a prompt comes to the other rank at 3.5 s."""
+    one = scenario([(8, 9), (4, 2)], StepRow(base_s=1.0), arrival_s=[0.0, 3.5])
+    assert times(one) == [[float(k) for k in range(1, 10)], [5.0, 6.0]]
+    assert run_engine(one)[0].step_log["steps"].tolist() == [1, 3, 1, 1, 1, 1, 3]
+
+
 def test_three_ranks_one_of_which_never_has_work() -> None:
     """As if all three had 4 tokens, 1 + 0.125 * 12. The third rank is not busy, and nothing of it is in the log."""
     result = run_engine(scenario([(4, 1), (4, 1)], ranks=3))[0]

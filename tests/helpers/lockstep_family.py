@@ -9,11 +9,13 @@ from framework.system.model import Model, kv_capacity_tokens
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import crowded, doubled, fetching, moving, pressed, severed, shared, sharing, staged
 from tests.helpers.drawing import Draw
+from tests.helpers.rare_families import clocked, ranked
 from tests.helpers.scenarios import Scenario, in_one_stream, scenarios, speculations, with_room, with_split
 
 _BROAD = (
     *(scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early),
-    *(crowded, pressed, pressed, shared, fetching),
+    *(crowded, pressed, pressed, shared, fetching, fetching, clocked, clocked),
+    *(ranked, ranked, ranked),
 )
 
 

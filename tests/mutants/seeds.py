@@ -552,6 +552,30 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "a group leaps one step too far until another rank is the slowest",
+        "mechanisms/lockstep.py",
+        "steps = int(crossing) + 1",
+        "steps = int(crossing) + 2",
+    ),
+    Mutant(
+        "a group leaps on when an idle rank is woken",
+        "events.py",
+        "            end_leap_early(s, other)\n            return\n",
+        "            return\n",
+    ),
+    Mutant(
+        "a leap of one rank of a group ends without the others",
+        "leap.py",
+        "                _end_group_early(s, i, begun)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a group leaps though a rank has been woken while it was formed",
+        "mechanisms/lockstep.py",
+        "        if s.instances[k].changed:",
+        "        if False:",
+    ),
+    Mutant(
         "a rank of a group reads the experts of its own tokens alone",
         "mechanisms/pipeline_parallel.py",
         "ranks = max(1, inst.group)",
