@@ -112,14 +112,12 @@ def wake(s: State, i: int) -> None:
     inst = s.instances[i]
     inst.changed = True
     load_changed(s, i)
-    if inst.busy:
-        end_leap_early(s, i)
+    stepping = i if inst.busy else -1
+    if unlikely(inst.group > 0) and stepping < 0:
+        stepping = rank_in_step(s, i)
+    if stepping >= 0:
+        end_leap_early(s, stepping)
         if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
-            return
-    if unlikely(inst.group > 0):
-        other = rank_in_step(s, i)
-        if other >= 0:
-            end_leap_early(s, other)
             return
     await_turn(s, i)
 

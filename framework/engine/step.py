@@ -29,10 +29,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     step.start_s = s.sim.now_s
     step.first_s, step.increment_s, straight = step_duration(s, i, decodes, prefill_tokens)
     steps = 1
-    may_leap = prefill_tokens == 0 and _may_leap(s, i)
-    if unlikely(inst.group > 0):  # how far it leaps is not known before all ranks have formed their steps
-        step.straight = straight if may_leap else 1
-    elif may_leap:
+    if prefill_tokens == 0 and _may_leap(s, i):
         steps = min(steps_until_decision(s, i), straight)
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
@@ -46,7 +43,9 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
 def _may_leap(s: State, i: int) -> bool:
     """Whether steps of decodes alone may follow each other without an event between them."""
     inst = s.instances[i]
-    return inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates and not streaming(s, i)
+    if inst.swap_bytes > 0.0 or inst.preempted or s.options.speculates or streaming(s, i):
+        return False
+    return bool(inst.group == 0 or s.step[i].first_s > 0.0)  # which ends before those of its group are formed
 
 
 @inner

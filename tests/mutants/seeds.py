@@ -560,8 +560,8 @@ MUTANTS = (
     Mutant(
         "a group leaps on when an idle rank is woken",
         "events.py",
-        "            end_leap_early(s, other)\n            return\n",
-        "            return\n",
+        "        stepping = rank_in_step(s, i)\n",
+        "        stepping = -1\n",
     ),
     Mutant(
         "a leap of one rank of a group ends without the others",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from framework.codes import STEP_END
 from framework.compiler.decorators import inner
-from framework.engine.leap import begin_leap, steps_until_decision
+from framework.engine.leap import boundary_s
+from framework.engine.queues import set_time
 from framework.engine.state import State
 
 _NEVER = np.iinfo(np.int64).max
@@ -43,7 +45,8 @@ def end_together(s: State, first: int, count: int) -> None:
             step.bubble_increment_s = increment_s - step.increment_s
             step.first_s = first_s
             step.increment_s = increment_s
-            begin_leap(s, k, steps)
+            step.steps = steps
+            set_time(s, STEP_END, k, boundary_s(s, k, steps))
 
 
 @inner
@@ -55,9 +58,7 @@ def _steps_together(s: State, first: int, count: int, first_s: float, increment_
             return 1
         if s.instances[k].busy:
             step = s.step[k]
-            steps = min(steps, step.straight)
-            if steps > 1:
-                steps = min(steps, steps_until_decision(s, k))
+            steps = min(steps, step.steps)
             if step.increment_s > increment_s:
                 crossing = (first_s - step.first_s) / (step.increment_s - increment_s)
                 if crossing < steps:
