@@ -31,6 +31,8 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     steps = 1
     if prefill_tokens == 0 and _may_leap(s, i):
         steps = min(steps_until_decision(s, i), straight)
+    if unlikely(inst.group > 0) and step.first_s == 0.0:  # which would have ended before those of its group are formed
+        steps = 1
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
     inst.busy = True
@@ -43,9 +45,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
 def _may_leap(s: State, i: int) -> bool:
     """Whether steps of decodes alone may follow each other without an event between them."""
     inst = s.instances[i]
-    if inst.swap_bytes > 0.0 or inst.preempted or s.options.speculates or streaming(s, i):
-        return False
-    return bool(inst.group == 0 or s.step[i].first_s > 0.0)  # which ends before those of its group are formed
+    return inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates and not streaming(s, i)
 
 
 @inner
