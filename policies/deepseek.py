@@ -86,7 +86,7 @@ class DeepSeek(Disaggregated):
 
 def _is_ranked(pool: PoolSpec) -> bool:
     """Whether each rank of a pool that prefills has chunks of its own."""
-    return pool.role == "prefill" and pool.rank_choice != "even" and pool.parallelism.dp > 1
+    return pool.role == "prefill" and pool.has_ranks
 
 
 def _even_chunks(tokens: int) -> ChunkSchedule:

@@ -27,6 +27,7 @@ from framework.engine.reference import (
     forming,
     kv,
     links,
+    lockstep,
     loop,
     prefixes,
     reserve,
@@ -44,8 +45,8 @@ from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, duration, forming, kv, links, loop, prefixes, reserve, roles, running_list, scheduling),
-    *(step_end, transfers),
+    *(arrivals, cache, duration, forming, kv, links, lockstep, loop, prefixes, reserve, roles, running_list),
+    *(scheduling, step_end, transfers),
 )
 Names = Iterator[str]
 
@@ -314,6 +315,8 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
 
 
 def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
+    if len(i.group) > 1:
+        yield "step of a group"
     if s.options.chosen_share > 0:
         yield "step of experts"
     if i.spec.reserve_blocks is not None:
@@ -325,6 +328,21 @@ def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[A
     longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
     if duration.beyond_measured(s, i, decodes, chunks, longest) > 1:
         yield "step beyond what was measured"
+
+
+def _begin_together(s: Simulation, ranks: list[Instance]) -> Names:
+    ends = [i.step.end_s for i in ranks if i.step is not None]
+    if len(set(ends)) > 1:
+        yield "step that waits for another rank's"
+    if 0 < len(ends) < len(ranks):
+        yield "rank without work beside others"
+    if not ends:
+        yield "group that finds nothing to do"
+
+
+def _wake(s: Simulation, i: Instance) -> Names:
+    if not i.busy and i.group_steps:
+        yield "woken at an idle rank of a group in a step"
 
 
 def _call_back(s: Simulation, r: Request) -> Names:
@@ -441,6 +459,8 @@ def _tick(s: Simulation, number: int) -> Names:
 def _take_turn(s: Simulation, i: Instance) -> Names:
     if any(other.woken for other in s.instances if other is not i):
         yield "several schedule at one time"
+    if i.woken and not i.busy and i.group_steps:
+        yield "turn of a rank whose group is in a step"
 
 
 def _pause_others(s: Simulation, i: Instance, decodes: list[Request]) -> Names:
@@ -515,6 +535,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "begin_copy": _begin_copy,
     "reserve": _reserve,
     "share_links": _share_links,
+    "begin_together": _begin_together,
     "has_ended": _has_ended,
     "withdraw_copy": _withdraw_copy,
     "start_transfers": _start_transfers,
@@ -558,6 +579,7 @@ def watched(counts: Counter[str]) -> Iterator[None]:
                 watch(owner, name, probe)
         watch(running_list.InOrder, "take_blocks", _take_blocks)
         watch(running_list.InOrder, "take_back", _take_back)
+        watch(Simulation, "wake", _wake)
         watch(cache.Cache, "take", _take)
         watch(cache.BlockCache, "take", _take_copy)
         watch(cache.BlockCache, "register", _register_copy)
@@ -595,17 +617,19 @@ MECHANISMS = {
     "asynchronous": "came while a step ran",
     "host": "step that waits for its host",
     "beyond": "step beyond what was measured",
+    "lockstep": "step of a group",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
 EXCLUDED = frozenset({("asynchronous", "beside"), ("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
+EXCLUDED |= {("lockstep", "beside"), ("lockstep", "roles")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
 _WHOLE = sum(_SHARES.values())
-_SHARES |= {"reserving": 50}  # beside them
+_SHARES |= {"reserving": 50, "grouped": 125}  # beside them
 
 
 Counts = Callable[[str, int], Counter[str]]

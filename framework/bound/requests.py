@@ -14,7 +14,7 @@ from framework.bound.tables import Extent, least_steps, rising
 from framework.engine.config import EngineConfig, step_row
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
-from framework.system.model import Model, kv_capacity_tokens
+from framework.system.model import Model
 from framework.timing.table import StepRow, Timing
 from framework.workload import Load, Workload
 
@@ -85,7 +85,7 @@ class Setting:
     def kv_blocks(self, pool: PoolSpec) -> int:
         """KV blocks of an instance. Raises InputError where the model does not fit."""
         kv = self.engine.kv_compression
-        tokens = kv_capacity_tokens(self.model, pool.gpu, pool.parallelism, self.engine.kv_fraction, kv.memory_share)
+        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, kv.memory_share)
         return (tokens if self.engine.kv_tokens is None else self.engine.kv_tokens) // self.engine.block_tokens
 
     @property
@@ -299,7 +299,7 @@ def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]
     unpack_s = min(
-        setting.engine.kv_compression.unpack_s(setting.model, pool.parallelism)
+        setting.engine.kv_compression.unpack_s(setting.model, pool.own_parallelism)
         for pool in pools
         if pool.role != "prefill"
     )

@@ -45,7 +45,8 @@ def place_of(observed: Observed, deployment: Deployment) -> Place:
     concurrency = observed.benchmark.concurrency
     load = Open() if concurrency is None else Closed(concurrency)
     cluster, cached = deployment.cluster, deployment.engine.prefix_cache
-    return Place.of(observed.sent.workload, load, cluster.pools[cluster.entrance].instances, cached)
+    pool = cluster.pools[cluster.entrance]
+    return Place.of(observed.sent.workload, load, pool.instances // pool.group, cached)
 
 
 def untested(places: Sequence[Place]) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ def phases_are_apart(experiment: Experiment, seen: Seen) -> Experiment | None:
     pools = laid_out(experiment).pools
     if not any(pool.role == "mixed" for pool in pools) or overrides(experiment.policy, "batching"):
         return None
-    if any(pool.has_ranks or pool.parallelism.pp > 1 for pool in pools):
+    if any(pool.has_ranks or pool.group > 1 or pool.parallelism.pp > 1 for pool in pools):
         return None
     whole = {1: 1.0, 100: 1.0}
     sharing = Sharing(prefill_slowdown=whole, decode_slowdown=whole, contention=False)

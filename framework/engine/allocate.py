@@ -30,7 +30,7 @@ from framework.engine.state import (
 from framework.errors import InputError
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
-from framework.system.model import Model, kv_capacity_tokens
+from framework.system.model import Model
 from framework.timing.table import Timing, stack
 from framework.workload import Load, Workload
 
@@ -222,7 +222,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     pool_of, kv = cluster.pool_of_instance, engine.kv_compression
     instances["pool"] = pool_of
     for k, pool in enumerate(cluster.pools):
-        tokens = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction, kv.memory_share)
+        tokens = pool.kv_tokens(model, engine.kv_fraction, kv.memory_share)
         if engine.kv_tokens is not None:
             tokens = engine.kv_tokens
         blocks = tokens // engine.block_tokens
@@ -249,11 +249,14 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine["prefill_percent"] = engine.sharing.prefill_percent
         mine["output_ratio"] = engine.output_reserve.ratio
         mine["host_bytes_s"] = pool.host_bytes_s
-        bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus
+        bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.own_parallelism.gpus
         mine["memory_bytes_s"] = bandwidth_bytes_s if engine.sharing.contention else np.inf
-        mine["unpack_s"] = kv.unpack_s(model, pool.parallelism)
+        mine["unpack_s"] = kv.unpack_s(model, pool.own_parallelism)
         instances[pool_of == k] = mine
     instances["bandwidth_bytes_s"] = cluster.link_bytes_s
+    for group in cluster.groups:
+        if len(group) > 1:
+            instances["group"][group], instances["group_first"][group] = len(group), group.start
     for name in ("admission_opens", "waiting_root", "joining_head", "joining_tail", "incoming_head", "incoming_tail"):
         instances[name] = -1
     for name in (

@@ -20,6 +20,7 @@ from framework.errors import InputError, InvariantError, PolicyError, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
+from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
@@ -69,7 +70,7 @@ class Binding:
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
         options["asks_local_decode"] = overrides(policy, "route_decode")
         options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
-        rule = policy.route_prefill
+        rule = rule_of(policy, "route_prefill", self._cluster.spec)
         indexed = isinstance(rule, Decision) and rule.index == "least_queued"
         options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
         if policy.tick_s is not None:
@@ -78,7 +79,7 @@ class Binding:
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
         """Put the address of a hook where the engine finds it; that of one which is never asked stays 0."""
-        own, row = getattr(self._policy, hook.name), memory.hooks[number]
+        own, row = rule_of(self._policy, hook.name, self._cluster.spec), memory.hooks[number]
         if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
             return
         if isinstance(own, Decision):

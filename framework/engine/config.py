@@ -16,6 +16,7 @@ from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.model import Model
+from framework.timing.rank_row import instance_row
 from framework.timing.table import StepRow, Timing
 from framework.workload import Load, Workload
 
@@ -179,8 +180,8 @@ class Setting:
 
 def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
     """The step times of an instance of `pool`, with its attention and its format of KV; errors as of `timing`."""
-    row = engine.attention.step_row(timing.row(model, pool.gpu, pool.parallelism))
-    return engine.kv_compression.step_row(row, model, pool.parallelism)
+    row = engine.attention.step_row(instance_row(timing, model, pool))
+    return engine.kv_compression.step_row(row, model, pool.own_parallelism)
 
 
 def _require_settings(name: str, value: Any, kind: type) -> None:
@@ -203,7 +204,7 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
             "prefills beside decodes (batching concurrent) and asynchronous scheduling do not go together; set"
             " engine.asynchronous=false"
         )
-    if shared and any(pool.has_ranks for pool in pools):
+    if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
         raise InputError(
             "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
             " set cluster.rank_choice=even"
@@ -214,7 +215,7 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
         )
     if not engine.chunked_prefill and any(pool.chunk_schedule is not None for pool in pools):
         raise InputError("a chunk schedule needs engine.chunked_prefill=true")
-    if any(pool.has_ranks and pool.parallelism.pp > 1 for pool in pools):
+    if any((pool.has_ranks or pool.group > 1) and pool.parallelism.pp > 1 for pool in pools):
         raise InputError(
             "pipeline stages and ranks with requests of their own do not go together;"
             " set cluster.pp=1 or cluster.rank_choice=even"

@@ -9,6 +9,7 @@ import numpy as np
 from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.leap import catch_up_one, end_leap_early
+from framework.engine.mechanisms.lockstep import rank_in_step
 from framework.engine.mechanisms.sm_sharing import may_prefill
 from framework.engine.queues import first_due, load_changed, time_of
 from framework.engine.state import State
@@ -111,8 +112,11 @@ def wake(s: State, i: int) -> None:
     inst = s.instances[i]
     inst.changed = True
     load_changed(s, i)
-    if inst.busy:
-        end_leap_early(s, i)
+    stepping = i if inst.busy else -1
+    if unlikely(inst.group > 0) and stepping < 0:
+        stepping = rank_in_step(s, i)
+    if stepping >= 0:
+        end_leap_early(s, stepping)
         if not unlikely(inst.mode == CONCURRENT) or not may_prefill(s, i):
             return
     await_turn(s, i)
@@ -156,4 +160,23 @@ def take_turn(s: State, i: int) -> None:
     sim.woken_first = (sim.woken_first + 1) % s.options.instances
     sim.woken -= 1
     sim.scheduled = max(sim.scheduled, i)
+    s.instances[i].woken = False
+
+
+@inner
+def drop_turn(s: State, i: int) -> None:
+    """i, if it waits to schedule, does so now, before its turn."""
+    if not s.instances[i].woken:
+        return
+    sim, size, at = s.sim, s.options.instances, s.options.woken_at
+    if s.lists[at + sim.woken_first] == i:
+        take_turn(s, i)
+        return
+    found = False
+    for j in range(sim.woken - 1):
+        place = at + (sim.woken_first + j) % size
+        found = found or s.lists[place] == i
+        if found:
+            s.lists[place] = s.lists[at + (sim.woken_first + j + 1) % size]
+    sim.woken -= 1
     s.instances[i].woken = False

@@ -170,6 +170,18 @@ def end_leap_early(s: State, i: int) -> None:
         if begun < step.steps:
             step.steps = begun
             set_time(s, STEP_END, i, boundary_s(s, i, begun))
+            if unlikely(s.instances[i].group > 0):
+                _end_group_early(s, i, begun)
+
+
+@inner
+def _end_group_early(s: State, i: int, steps: int) -> None:
+    """End the leaps of those that step together with i with as many steps as i's."""
+    inst = s.instances[i]
+    for k in range(inst.group_first, inst.group_first + inst.group):
+        if s.instances[k].busy and s.step[k].steps > steps:
+            s.step[k].steps = steps
+            set_time(s, STEP_END, k, boundary_s(s, k, steps))
 
 
 @inner

@@ -23,15 +23,17 @@ from framework.engine.actions import tick
 from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
-from framework.engine.events import next_event, take_turn
+from framework.engine.events import drop_turn, next_event, take_turn
 from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.asynchronous import take_in
 from framework.engine.mechanisms.link_sharing import share_links
+from framework.engine.mechanisms.lockstep import end_together, rank_in_step
 from framework.engine.mechanisms.roles import take_role
 from framework.engine.mechanisms.single_steps import finish_steps
 from framework.engine.mechanisms.sm_sharing import may_prefill
-from framework.engine.scheduler import schedule, schedule_prefills
+from framework.engine.scheduler import schedule, schedule_prefills, send_prompts_ahead
 from framework.engine.state import Memory, State, sample_memory
+from framework.engine.step import stamp_first_tokens
 from framework.engine.step_end import finish_prefill_step
 from framework.policy.inspection import View
 
@@ -71,16 +73,43 @@ def _run(s: State, most_events: int) -> int:
 
 @inner
 def _schedule(s: State, i: int) -> None:
-    """All events of this time have been processed: i schedules its next step, or that of its prefill stream alone."""
+    """All events of this time have been processed: i schedules its next step, or that of its prefill stream alone.
+
+    Those that step together with it do as well, unless they are in a step.
+    """
     take_turn(s, i)
     inst = s.instances[i]
-    if not inst.busy:
-        if not inst.between:
-            take_in(s, i)
-        inst.between = False
-        schedule(s, i)
-    elif unlikely(may_prefill(s, i)):
+    first, count = i, 0 if inst.busy else 1
+    if unlikely(inst.group > 0):
+        first, count = inst.group_first, 0 if rank_in_step(s, i) >= 0 else inst.group
+        s.sim.scheduled = max(s.sim.scheduled, first + count - 1)
+    elif inst.busy and unlikely(may_prefill(s, i)):
         schedule_prefills(s, i)
+    for k in range(first, first + count):
+        if unlikely(count > 1):
+            drop_turn(s, k)
+        if not s.instances[k].between:
+            take_in(s, k)
+        s.instances[k].between = False
+        schedule(s, k)
+        if s.error.status != 0:
+            return
+    if unlikely(count > 1):
+        _begin_together(s, first, count)
+
+
+@inner
+def _begin_together(s: State, first: int, count: int) -> None:
+    """All ranks of a group have formed their steps: let these begin, and the KV of long prompts that they complete
+    leave layer by layer.
+    """
+    end_together(s, first, count)
+    for k in range(first, first + count):
+        if s.instances[k].busy and s.instances[k].unstamped > 0 and s.step[k].decodes > 0:
+            stamp_first_tokens(s, k, s.step[k].start_s + s.step[k].first_s)
+    for k in range(first, first + count):
+        if s.options.layerwise_tokens > 0 and s.instances[k].busy and s.step[k].prefill_tokens > 0:
+            send_prompts_ahead(s, k)
 
 
 @inner

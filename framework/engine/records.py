@@ -175,6 +175,8 @@ INSTANCE = record(
     ("ranks_at", "i8"),  # words of each rank, see mechanisms.data_parallel
     ("rank_choice", "i1"),  # rule by which a rank is chosen
     ("next_rank", "i8"),  # rank that comes next where they are taken in turn
+    ("group", "i8"),  # instances that step together with it, 0: it steps alone
+    ("group_first", "i8"),  # the first of these
     ("stages", "i8"),  # pipeline stages, 0: one
     ("loads_at", "i8"),  # prefill tokens of each micro-batch of the step that is being formed
     ("dealt_at", "i8"),  # micro-batch of each chunk, in prefilling order

@@ -73,8 +73,8 @@ def schedule(s: State, i: int) -> None:
         inst.admission_opens = -1
     if decodes + prefill_tokens > 0:
         start_step(s, i, decodes, prefill_tokens)
-        if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0:
-            _send_prompts_ahead(s, i)
+        if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0 and inst.group == 0:
+            send_prompts_ahead(s, i)
     inst.swap_bytes = 0.0
     _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
 
@@ -93,7 +93,7 @@ def _form_prompts_first(s: State, i: int) -> int:
 
 
 @inner
-def _send_prompts_ahead(s: State, i: int) -> None:
+def send_prompts_ahead(s: State, i: int) -> None:
     """Let the KV of long prompts that i's step completes leave layer by layer, where their destination has room."""
     inst = s.instances[i]
     if inst.role & DECODE and not s.options.asks_local_decode:

@@ -33,7 +33,8 @@ STEP = record(
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
     ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
-    ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages
+    ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages, or a rank in its first step
+    ("bubble_increment_s", "f8"),  # seconds by which a rank waits longer in each further step
     ("micro_batches", "i8"),  # of a step with chunks in a pipeline, those that hold something
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
     # Where it repeats.

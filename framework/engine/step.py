@@ -32,12 +32,14 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     steps = 1
     if prefill_tokens == 0 and _may_leap(s, i):
         steps = min(steps_until_decision(s, i), straight)
+    if unlikely(inst.group > 0) and step.first_s == 0.0:  # which would have ended before those of its group are formed
+        steps = 1
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
     inst.busy = True
     begin_leap(s, i, steps)
-    if inst.unstamped > 0 and decodes > 0:
-        _stamp_first_tokens(s, i, step.start_s + step.first_s)
+    if inst.unstamped > 0 and decodes > 0 and inst.group == 0:  # of a group not before all ends are known
+        stamp_first_tokens(s, i, step.start_s + step.first_s)
 
 
 @inner
@@ -48,7 +50,8 @@ def _may_leap(s: State, i: int) -> bool:
 
 
 @inner
-def _stamp_first_tokens(s: State, i: int, time_s: float) -> None:
+def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
+    """Stamp the first token of those that decode in the present step of i and have none."""
     inst = s.instances[i]
     for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
@@ -81,6 +84,8 @@ def complete_step(s: State, i: int) -> None:
         inst.context_tokens += context
         inst.decode_pairs += context * (1 + step.depth)
         inst.batch_s += decodes * duration_s
+    if unlikely(inst.group > 0):
+        inst.bubble_s += steps * step.bubble_s + step.bubble_increment_s * (steps * (steps - 1) // 2)
     if unlikely(inst.stages > 0):
         count_bubbles(s, i, duration_s)
     count_busy(s, i, _extrapolation(s, i))

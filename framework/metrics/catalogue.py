@@ -57,7 +57,7 @@ METRICS: Mapping[str, str] = {
     "cache_hit_rate_gpu": "share of the prompt tokens found in GPU memory",
     "cache_hit_rate_TIER": "share of the prompt tokens found in that prefix store",
     "loaded_bytes_TIER": "bytes of KV read from that prefix store",
-    "bubble_share": "share of the time in steps that pipeline stages wait",
+    "bubble_share": "share of the time in steps that pipeline stages wait, or ranks that step together for the slowest",
     "idle_seat_share": "share of the time of seats in static batches after their request ended; needs engine.log=full",
     "accepted_per_step": "drafted tokens accepted, for each decode in a step",
     "speculation_acceptance": "share of the drafted tokens that were accepted",

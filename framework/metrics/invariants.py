@@ -59,8 +59,9 @@ def _check_memory(result: Result) -> None:
     _fail_where(instances["free_blocks"] < 0, "instance with more blocks in use than it has")
     for name in ("queued", "queued_tokens", "running", "prefilling", "joining", "reserved", "swapped", "incoming"):
         _fail_where(instances[name] != 0, f"instance whose {name} is not 0 at the end")
-    waited = instances["bubble_s"] > np.maximum(instances["stages"] - 1, 0) * instances["busy_s"] * (1 + _ROUNDING)
-    _fail_where(waited | (instances["bubble_s"] < 0), "pipeline whose stages waited longer than it was busy")
+    waiting = [pool.parallelism.pp - 1 + (pool.group > 1) for pool in result.cluster.pools]
+    waited = instances["bubble_s"] > np.array(waiting)[instances["pool"]] * instances["busy_s"] * (1 + _ROUNDING)
+    _fail_where(waited | (instances["bubble_s"] < 0), "stages or ranks that waited longer than they were busy")
     stores = result.tiers
     _fail_where(stores["count"] > stores["capacity"], "store with more blocks than it has room for")
     for name in ("kv_tokens", "decode_kv", "incoming_kv_tokens"):

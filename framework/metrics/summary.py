@@ -66,7 +66,8 @@ def summarize(result: Result, slo: Slo) -> dict[str, Any]:
     prompt tokens found in a cache / prompt tokens of requests that began their prefill, with stores below GPU memory
     also by tier (`framework.metrics.usage.loaded`). With speculation `accepted_per_step` are drafts accepted / decodes
     of all steps (a step emits one token more), and `speculation_acceptance` drafts accepted / drafts; with pipeline
-    stages `bubble_share` is the share of the time in steps that stages wait; with static batches `idle_seat_share` that
+    stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
+    these wait for the slowest; with static batches `idle_seat_share` that
     of the time of their seats in which these are idle. Energy is per output token of completed
     requests, money per million output tokens of good ones. `classes` has the figures of each class of requests, where
     the trace has classes (`framework.metrics.parts.figures`). None where undefined.

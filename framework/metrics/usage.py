@@ -68,11 +68,11 @@ def usage(result: Result, duration_s: float) -> dict[str, float | None]:
     how much of it holds tokens.
     """
     model, instances = result.model, result.instances
-    groups = _of_instances(result, lambda pool: pool.parallelism.dp)
+    groups = _of_instances(result, lambda pool: pool.own_parallelism.dp)
     moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share, groups)
-    gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
-    peak_flops = _of_instances(result, lambda pool: pool.parallelism.gpus * _peak_flops(pool, model))
-    peak_bytes_s = _of_instances(result, lambda pool: pool.parallelism.gpus * pool.gpu.bandwidth_bytes_s)
+    gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)
+    peak_flops = _of_instances(result, lambda pool: pool.own_parallelism.gpus * _peak_flops(pool, model))
+    peak_bytes_s = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.bandwidth_bytes_s)
     idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
     tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
     usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
@@ -94,7 +94,7 @@ def mean_gpus_on(result: Result, duration_s: float) -> float:
     off_s = _off_s(result, duration_s)
     if not np.any(off_s > 0):
         return float(result.cluster.gpus)
-    gpus = _of_instances(result, lambda pool: pool.parallelism.gpus)
+    gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)
     return float(gpus @ (duration_s - off_s)) / duration_s
 
 
@@ -113,9 +113,11 @@ def kv_fill(result: Result) -> float | None:
 
 
 def bubbles(result: Result) -> dict[str, float | None]:
-    """`bubble_share`: of the time that pipelines spend in steps, what stages wait in; nothing without pipelines."""
+    """`bubble_share`: of the time that pipelines spend in steps, what stages wait in, and of ranks that step together
+    what they wait for the slowest; nothing without either.
+    """
     stages = _of_instances(result, lambda pool: pool.parallelism.pp)
-    piped = stages > 1
+    piped = (stages > 1) | (_of_instances(result, lambda pool: pool.group) > 1)
     if not piped.any():
         return {}
     stage_s = float((stages * result.instances["busy_s"])[piped].sum())
@@ -165,7 +167,7 @@ def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
     `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
     """
     work = flops(result.model, result.instances)
-    groups = _of_instances(result, lambda pool: pool.parallelism.dp)
+    groups = _of_instances(result, lambda pool: pool.own_parallelism.dp)
     moved = memory_bytes(result.model, result.instances, result.engine.kv_compression.memory_share, groups)
     rows = []
     for index, pool in enumerate(result.cluster.pools):

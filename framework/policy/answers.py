@@ -85,7 +85,23 @@ class Answers:
         return self.reasons.index(reason)
 
     def _instance(self, hook: str, answer: Any, r: int) -> int:
+        if isinstance(answer, tuple):
+            return self._rank(hook, answer)
         return self._whole(hook, answer, "the number of an instance")
+
+    def _rank(self, hook: str, answer: tuple[Any, ...]) -> int:
+        """The instance that is (group, rank)."""
+        groups = self._cluster.groups
+        if len(answer) != 2:
+            raise self.error(hook, f"{answer!r}; return the number of an instance, or (group, rank)")
+        group, rank = (self._whole(hook, number, "(group, rank), two numbers") for number in answer)
+        if not (0 <= group < len(groups) and 0 <= rank < len(groups[group])):
+            raise self.error(
+                hook,
+                f"{answer!r}, (group, rank); there are groups 0 to {len(groups) - 1} of the ranks"
+                " that `cluster.groups` tells",
+            )
+        return groups[group][rank]
 
     def _instance_or_refusal(self, hook: str, answer: Any, r: int) -> int:
         if isinstance(answer, str) and answer:
@@ -164,6 +180,11 @@ class Answers:
     def _role(self, hook: str, action: SetRole) -> ActionRow:
         if not self._policy.changes_roles:
             raise self.error(hook, f"{action!r}; such a policy says changes_roles = True")
+        if any(action.instance in group for group in self._cluster.groups if len(group) > 1):
+            raise self.error(
+                hook,
+                f"{action!r}; instance {action.instance} is a rank that steps together with others and keeps its role",
+            )
         row = ActionRow(SET_ROLE, -1, action.instance, role=ROLES[action.role])
         if action.plan is None:
             return row

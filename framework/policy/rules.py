@@ -9,16 +9,64 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.codes import DECODE, PREFILL
 from framework.errors import InputError, shown
-from framework.policy.base import Policy, decode_least_kv, decode_round_robin, prefill_least_queued, prefill_round_robin
-from framework.policy.view import Cluster
+from framework.policy.base import (
+    Policy,
+    decision,
+    decode_least_kv,
+    decode_round_robin,
+    overrides,
+    prefill_least_queued,
+    prefill_round_robin,
+)
+from framework.policy.view import Cluster, View
 from framework.system.cluster import ClusterSpec
 
 T = TypeVar("T")
 Keys = Callable[[NDArray[np.int64], Cluster], Any]
 
-PREFILL_RULES = {"round_robin": prefill_round_robin, "least_queued": prefill_least_queued}
-DECODE_RULES = {"round_robin": decode_round_robin, "least_kv": decode_least_kv}
+
+@decision(observes=False)
+def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """Of those that prefill the one with the least 4 * waiting + running requests, as vLLM's front end chooses a
+    data-parallel rank (vllm/v1/engine/core_client.py, DPLBAsyncMPClient). Those on their way there wait too.
+    """
+    best, least = -1, 0
+    for i in range(len(view.instances)):
+        inst = view.instances[i]
+        load = 4 * (inst.queued + inst.incoming + inst.swapped) + inst.prefilling + inst.running
+        if inst.role & PREFILL and (best < 0 or load < least):
+            best, least = i, load
+    return best
+
+
+@decision(observes=False)
+def decode_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+    """The same of those that decode."""
+    best, least = -1, 0
+    for i in range(len(view.instances)):
+        inst = view.instances[i]
+        load = 4 * (inst.queued + inst.incoming + inst.swapped) + inst.prefilling + inst.running
+        if inst.role & DECODE and (best < 0 or load < least):
+            best, least = i, load
+    return best
+
+
+PREFILL_RULES = {
+    "round_robin": prefill_round_robin,
+    "least_queued": prefill_least_queued,
+    "least_waiting": prefill_least_waiting,
+}
+DECODE_RULES = {
+    "round_robin": decode_round_robin,
+    "least_kv": decode_least_kv,
+    "least_waiting": decode_least_waiting,
+}
+_OF_RANKS = {  # what routes to ranks that are instances where a policy does not, by the roles of their pools
+    "route_prefill": (prefill_least_waiting, ("mixed", "prefill")),
+    "route_decode": (decode_least_waiting, ("mixed", "decode")),
+}
 
 AGING_TOKENS_PER_S = 15.0  # of prompt, as Nexus has it (arXiv 2507.06608, section on prefill scheduling)
 
@@ -53,6 +101,15 @@ ORDERS: dict[str, Keys | None] = {
     "shortest_predicted": shortest_predicted,
     "highest_priority": highest_priority,
 }
+
+
+def rule_of(policy: Policy, hook: str, cluster: ClusterSpec) -> Any:
+    """What answers a hook: the policy's own method or rule, or the default, which is another one for ranks."""
+    if hook in _OF_RANKS and not overrides(policy, hook):
+        of_ranks, roles = _OF_RANKS[hook]
+        if any(pool.group > 1 and pool.role in roles for pool in cluster.pools):
+            return of_ranks
+    return getattr(policy, hook)
 
 
 def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:

@@ -217,11 +217,15 @@ class Request:
 
 
 class Cluster:
-    """The cluster as of the present event. `prefill` and `decode` are those that take such work, `instances` all."""
+    """The cluster as of the present event. `prefill` and `decode` are those that take such work, `instances` all.
+
+    `groups` are the instances that step together, in order; one that steps alone is a group of its own.
+    """
 
     def __init__(self, engine: Inspection, spec: ClusterSpec, predictions: Predictions) -> None:
         self._engine = engine
         self.spec = spec
+        self.groups = spec.groups
         self.instances = Instances(engine, np.arange(len(engine.instances)))
         self._role_changes = -1
         self.follow_roles()
@@ -253,6 +257,10 @@ class Cluster:
     @property
     def now_s(self) -> float:
         return self._engine.now_s
+
+    def group(self, instance: int) -> range:
+        """The instances whose steps begin and end with those of this one, itself included: the ranks of one model."""
+        return next(group for group in self.groups if instance in group)
 
     def streams_s(self, instance: int) -> tuple[Floats, Floats]:
         """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs

@@ -77,7 +77,8 @@ def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -
 def _place(workload: Workload, parts: Mapping[str, Any]) -> Place:
     """Where the load of a run lies beside those that step times were fitted to."""
     cluster = lay_out(parts["policy"], parts["cluster"])
-    instances = cluster.pools[cluster.entrance].instances
+    pool = cluster.pools[cluster.entrance]
+    instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
     return Place.of(workload, parts["load"], instances, parts["engine"].prefix_cache)
 
 

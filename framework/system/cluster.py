@@ -17,6 +17,7 @@ from framework.errors import (
     require_whole,
 )
 from framework.system.gpu import Gpu
+from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 
 Role = Literal["mixed", "prefill", "decode", "off"]
@@ -25,10 +26,10 @@ Phase = Literal["decode_only"]  # of a plan that changes with time; configured, 
 ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
 BATCHINGS: tuple[str, ...] = get_args(Batching)
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
-RankChoice = Literal["even", "kv", "requests", "round_robin"]
+RankChoice = Literal["even", "kv", "requests", "round_robin", "routed"]
 LinkSharing = Literal["fair", "fifo"]
 LINK_SHARINGS: tuple[str, ...] = ("fair", "fifo")
-RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin")
+RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin", "routed")
 
 
 MOST_INSTANCES, MOST_GPUS = 100_000, 10_000
@@ -59,7 +60,9 @@ class PoolSpec:
     An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
     reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
     `rank_choice`: on which of the dp ranks of an instance a request is put: those with the least `kv` or the fewest
-    `requests`, or each in turn; `even`: ranks are not told apart, all have an equal share.
+    `requests`, or each in turn; `even`: ranks are not told apart, all have an equal share; `routed`: where the policy
+    says, as each rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp ranks
+    which step together, a *group* of instances that follow each other, and all options are those of one rank.
     """
 
     name: str
@@ -90,20 +93,48 @@ class PoolSpec:
         require_choice(f"pool {self.name}: rank_choice", self.rank_choice, RANK_CHOICES)
         if self.link_bytes_s is not None:
             require_positive(f"pool {self.name}: link_bytes_s", self.link_bytes_s)
+        if self.group > 1:
+            self._require_whole_groups()
+
+    def _require_whole_groups(self) -> None:
+        if self.instances % self.group:
+            raise InputError(
+                f"pool {self.name}: {self.instances} ranks are no whole number of groups of dp = {self.group}, which"
+                " rank_choice=routed lets step together"
+            )
+        if self.role == "off":
+            raise InputError(
+                f"pool {self.name}: ranks that step together cannot be off; set cluster.spare=0 or another"
+                " cluster.rank_choice"
+            )
 
     @property
     def has_ranks(self) -> bool:
-        """Whether its data-parallel ranks have requests of their own."""
-        return self.rank_choice != "even" and self.parallelism.dp > 1
+        """Whether its instances have data-parallel ranks with requests of their own."""
+        return self.rank_choice not in ("even", "routed") and self.parallelism.dp > 1
+
+    @property
+    def group(self) -> int:
+        """Instances that step together, as they are the ranks of one model; 1: each steps alone."""
+        return self.parallelism.dp if self.rank_choice == "routed" else 1
+
+    @property
+    def own_parallelism(self) -> Parallelism:
+        """How the GPUs of one instance share the model: all of `parallelism`, or one of its ranks."""
+        return replace(self.parallelism, dp=1, ep=1) if self.group > 1 else self.parallelism
 
     @property
     def gpus(self) -> int:
-        return self.instances * self.parallelism.gpus
+        return self.instances * self.own_parallelism.gpus
 
     @property
     def host_bytes_s(self) -> float:
         """Bandwidth between an instance and its hosts' memory: the PCIe links of its GPUs together."""
-        return self.gpu.pcie_bytes_s * self.parallelism.gpus
+        return self.gpu.pcie_bytes_s * self.own_parallelism.gpus
+
+    def kv_tokens(self, model: Model, kv_fraction: float, memory_share: float = 1.0) -> int:
+        """KV tokens that an instance holds beside the weights; arguments and errors as of `kv_capacity_tokens`."""
+        return kv_capacity_tokens(model, self.gpu, self.parallelism, kv_fraction, memory_share) // self.group
 
 
 @dataclass(frozen=True)
@@ -134,7 +165,7 @@ class LinkSpec:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Pools in order; instances are numbered pool after pool.
+    """Pools in order; instances are numbered pool after pool, ranks that step together group after group.
 
     Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
     one name.
@@ -170,6 +201,13 @@ class ClusterSpec:
         return np.repeat(np.arange(len(self.pools)), [pool.instances for pool in self.pools])
 
     @property
+    def groups(self) -> tuple[range, ...]:
+        """The instances of each group, in order; one that steps alone is a group of its own."""
+        sizes = [pool.group for pool in self.pools for _ in range(pool.instances // pool.group)]
+        ends = np.cumsum(sizes).tolist()
+        return tuple(range(end - size, end) for size, end in zip(sizes, ends, strict=True))
+
+    @property
     def link_bytes_s(self) -> NDArray[np.float64]:
         """Network bandwidth of each instance in each direction, shape (instances,)."""
         own = [self.link.bandwidth_bytes_s if pool.link_bytes_s is None else pool.link_bytes_s for pool in self.pools]
@@ -192,8 +230,9 @@ def mixed(
 ) -> ClusterSpec:
     """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
 
-    `rank_choice` is as in `PoolSpec`. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the
-    other options of links are those of `LinkSpec`.
+    `rank_choice` is as in `PoolSpec`; with `routed` each of the `instances` becomes dp, which share its GPUs and its
+    network. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the other options of links are
+    those of `LinkSpec`.
     """
     require_count("cluster.instances", instances, MOST_INSTANCES)
     parallelism = _parallelism("", tp, pp, ep, dp)
@@ -250,7 +289,11 @@ def disaggregated(
 
 
 def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolSpec, ...]:
-    return tuple(replace(pool, rank_choice=rank_choice) for pool in pools)
+    if rank_choice != "routed":
+        return tuple(replace(pool, rank_choice=rank_choice) for pool in pools)
+    return tuple(
+        replace(pool, rank_choice=rank_choice, instances=pool.instances * pool.parallelism.dp) for pool in pools
+    )
 
 
 def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
@@ -285,7 +328,9 @@ def _linked(pools: tuple[PoolSpec, ...], network: _Network) -> ClusterSpec:
     bandwidth_bytes_s = network.bandwidth_bytes_s
     if bandwidth_bytes_s is not None:
         require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)
+        shares = [bandwidth_bytes_s / pool.group if pool.group > 1 else None for pool in pools]
+        pools = tuple(replace(pool, link_bytes_s=share) for pool, share in zip(pools, shares, strict=True))
         return ClusterSpec(pools, network.spec(bandwidth_bytes_s))
-    own = [pool.gpu.nic_bytes_s * pool.parallelism.gpus for pool in pools]
+    own = [pool.gpu.nic_bytes_s * pool.own_parallelism.gpus for pool in pools]
     pools = tuple(replace(pool, link_bytes_s=bandwidth) for pool, bandwidth in zip(pools, own, strict=True))
     return ClusterSpec(pools, network.spec(min(own)))

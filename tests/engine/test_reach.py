@@ -59,6 +59,9 @@ EVENTS = (
     *("admission that is closed", "admission opened again", "admission opened a step late", "reserve at its least"),
     *("preemption that tells of outputs", "idle instance that forgets what it knew of outputs"),
     "chunks alone keep admission closed",
+    *("step of a group", "step that waits for another rank's", "rank without work beside others"),
+    *("group that finds nothing to do", "woken at an idle rank of a group in a step"),
+    "turn of a rank whose group is in a step",
     *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
 )
 

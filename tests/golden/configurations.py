@@ -252,6 +252,19 @@ _MECHANISMS = {
     "attention_in_tiles": Golden(_CHUNKED + "+engine.attention.decode_rows=64", unlike="chunked"),
     "ranks_kv": Golden(_CHUNKED + "cluster.dp=4 cluster.rank_choice=kv"),
     "ranks_requests": Golden(_CHUNKED + "cluster.dp=4 cluster.rank_choice=requests", unlike="ranks_kv"),
+    "ranks_routed": Golden(
+        _CHUNKED + "cluster.dp=4 cluster.rank_choice=routed policy.routing=least_waiting output.steps=true",
+        positive=("bubble_share",),
+        requests=("decode_instance = 7",),
+        unlike="ranks_requests",
+    ),
+    "ranks_routed_apart": Golden(
+        _DISTSERVE + "cluster.dp=2 cluster.rank_choice=routed policy.routing=least_waiting "
+        "policy.placement=least_waiting",
+        positive=("bubble_share",),
+        requests=("decode_instance = 4 AND transfer_s > 0",),
+        unlike="ranks_in_turn",
+    ),
     "ranks_in_turn": Golden(_DISTSERVE + "cluster.dp=2 cluster.rank_choice=round_robin", unlike="distserve"),
     "pipeline": Golden("policy=continuous " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",)),
     "layer_wise": Golden(_DISTSERVE + "engine.layerwise_tokens=512", unlike="distserve"),

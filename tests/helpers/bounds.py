@@ -11,7 +11,7 @@ from framework.engine.config import EngineConfig, FirstToken
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.speculation import Speculation
-from framework.system.cluster import RANK_CHOICES, ClusterSpec, LinkSpec, PoolSpec
+from framework.system.cluster import RANK_CHOICES, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
@@ -114,16 +114,7 @@ def saturated(rng: Rng) -> Scenario:
     stages = int(rng.choice([1, 1, 2, 3])) if engine.batching != "concurrent" else 1
     ranks = int(rng.choice([1, 1, 2, 3])) if engine.batching != "concurrent" and stages == 1 else 1
     pools = tuple(
-        PoolSpec(
-            role,
-            role,  # type: ignore[arg-type]
-            int(rng.integers(1, 3)),
-            server(role, int(rng.choice([130, 200, 400, 4000])), stages, ranks),
-            Parallelism(pp=stages, dp=ranks),
-            max_batch=int(rng.choice([1, 2, 3, 8, 30, 100])),
-            link_bytes_s=float(10 ** rng.uniform(3, 6)),
-            rank_choice="even" if ranks == 1 else RANK_CHOICES[rng.integers(len(RANK_CHOICES))],  # type: ignore[arg-type]
-        )
+        _pool(rng, role, stages, ranks)  # type: ignore[arg-type]
         for role in (("mixed",), ("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed"))[rng.integers(4)]
     )
     timing = RowTiming({pool.gpu.name: _plain_or_random_row(rng) for pool in pools})
@@ -133,6 +124,25 @@ def saturated(rng: Rng) -> Scenario:
         drafts = Speculation(int(rng.integers(1, 6)), float(rng.choice([0.5, 0.9, 1.0])), draft_cost=0.0)
         engine = replace(engine, speculation=drafts)
     return Scenario(workload, ClusterSpec(pools, LinkSpec(1e6)), MODEL, timing, engine, load, rules)
+
+
+def _pool(rng: Rng, role: Role, stages: int, ranks: int) -> PoolSpec:
+    """One or two instances, or as many groups of ranks that step together."""
+    instances, kv_tokens = int(rng.integers(1, 3)), int(rng.choice([130, 200, 400, 4000]))
+    most, link_bytes_s = int(rng.choice([1, 2, 3, 8, 30, 100])), float(10 ** rng.uniform(3, 6))
+    choice = "even" if ranks == 1 else RANK_CHOICES[rng.integers(len(RANK_CHOICES))]
+    if choice == "routed":
+        instances, kv_tokens = instances * ranks, kv_tokens * ranks
+    return PoolSpec(
+        role,
+        role,
+        instances,
+        server(role, kv_tokens, stages, ranks),
+        Parallelism(pp=stages, dp=ranks),
+        max_batch=most,
+        link_bytes_s=link_bytes_s,
+        rank_choice=choice,  # type: ignore[arg-type]
+    )
 
 
 def with_options(scenario: Scenario, rng: Rng) -> Scenario:

@@ -47,11 +47,20 @@ def work_of(run: Run, instance: int) -> Work:
             batches = min(pool.parallelism.pp, batch) or 1
             passes += batches
             dealt = [(chunks + batch * (1 + depth) + k) // batches for k in range(batches)]
-            reads += sum(1 - unchosen**tokens for tokens in dealt)
+            reads += sum(1 - unchosen ** (_ranks(pool) * tokens) for tokens in dealt) / _ranks(pool)
             if chunks == 0:
                 bubble_s += max(0, pool.parallelism.pp - batch) * (end_s - time_s)
             time_s = end_s
     return Work(busy_s, steps, prefill_tokens, decodes, drafts, context, attended, passes, reads, bubble_s)
+
+
+def _ranks(pool: PoolSpec) -> int:
+    """Instances that step together: the ranks of one model."""
+    return pool.parallelism.dp if pool.rank_choice == "routed" else 1
+
+
+def _gpus(pool: PoolSpec) -> int:
+    return pool.parallelism.tp * pool.parallelism.dp * pool.parallelism.pp // _ranks(pool)
 
 
 def _prefill_squares(run: Run) -> float:
@@ -62,7 +71,9 @@ def _prefill_squares(run: Run) -> float:
 
 
 def _bubble_s(run: Run, instance: int, work: Work) -> float:
-    return work.decode_bubble_s if work.prefill_tokens == 0 else float(run.untold.instances[instance]["bubble_s"])
+    """How long a rank's own steps would have lasted is not told, nor how chunks were dealt to micro-batches."""
+    is_told = work.prefill_tokens == 0 and _ranks(run.pools[instance]) == 1
+    return work.decode_bubble_s if is_told else float(run.untold.instances[instance]["bubble_s"])
 
 
 def _reads(run: Run, instance: int, work: Work) -> tuple[float, float]:
@@ -83,7 +94,7 @@ def _off_s(run: Run, instance: int) -> float:
 def _total_blocks(run: Run, pool: PoolSpec) -> int:
     model, engine = run.scenario.model, run.scenario.engine
     kept = engine.kv_compression.memory_share
-    room = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction, kept)
+    room = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction, kept) // _ranks(pool)
     return (room if engine.kv_tokens is None else engine.kv_tokens) // engine.block_tokens
 
 
@@ -97,9 +108,9 @@ def hardware(run: Run, works: list[Work]) -> Summary:
     moved = kv_bytes * (tokens + sum(work.context_tokens for work in works))
     energy_j = cost_usd = on_gpu_s = 0.0
     for instance, (pool, work) in enumerate(zip(pools, works, strict=True)):
-        gpus, gpu = pool.parallelism.gpus, pool.gpu
+        gpus, gpu = _gpus(pool), pool.gpu
         passes, expert_reads = _reads(run, instance, work)
-        moved += pool.parallelism.dp * (model.weight_bytes - expert_bytes) * passes
+        moved += pool.parallelism.dp / _ranks(pool) * (model.weight_bytes - expert_bytes) * passes
         moved += expert_bytes * expert_reads
         on_s = duration_s - _off_s(run, instance)
         on_gpu_s += gpus * on_s
@@ -107,12 +118,12 @@ def hardware(run: Run, works: list[Work]) -> Summary:
         energy_j += gpus * (gpu.idle_w * on_s + (gpu.tdp_w - gpu.idle_w) * working_s)
         cost_usd += gpus * gpu.usd_per_hour * on_s / 3600
     states_peaks = all(_DTYPE in pool.gpu.peak_flops for pool in pools)
-    peak = sum(pool.parallelism.gpus * pool.gpu.peak_flops.get(_DTYPE, 0.0) for pool in pools)
-    bandwidth = sum(pool.parallelism.gpus * pool.gpu.bandwidth_bytes_s for pool in pools)
+    peak = sum(_gpus(pool) * pool.gpu.peak_flops.get(_DTYPE, 0.0) for pool in pools)
+    bandwidth = sum(_gpus(pool) * pool.gpu.bandwidth_bytes_s for pool in pools)
     held = sum(instance["kv_block_s"] for instance in run.untold.instances)
     return {
-        "gpus": sum(pool.parallelism.gpus for pool in pools),
-        "gpus_on": share(on_gpu_s, duration_s) or float(sum(pool.parallelism.gpus for pool in pools)),
+        "gpus": sum(_gpus(pool) for pool in pools),
+        "gpus_on": share(on_gpu_s, duration_s) or float(sum(_gpus(pool) for pool in pools)),
         "mfu": share(flops, peak * duration_s) if states_peaks else None,
         "mbu": share(moved, bandwidth * duration_s),
         "kv_utilization": share(held, sum(_total_blocks(run, pool) for pool in pools) * duration_s),
@@ -125,9 +136,10 @@ def mechanisms(run: Run, works: list[Work]) -> Summary:
     """Of pipelines and drafts, where there are any; and how far steps lay past what was measured."""
     found: Summary = {}
     stages = [pool.parallelism.pp for pool in run.pools]
-    if max(stages) > 1:
-        waited_s = sum(_bubble_s(run, i, work) for i, work in enumerate(works) if stages[i] > 1)
-        stage_s = sum(pp * work.busy_s for pp, work in zip(stages, works, strict=True) if pp > 1)
+    waits = [pool.parallelism.pp > 1 or _ranks(pool) > 1 for pool in run.pools]
+    if any(waits):
+        waited_s = sum(_bubble_s(run, i, work) for i, work in enumerate(works) if waits[i])
+        stage_s = sum(pp * work.busy_s for pp, work, can in zip(stages, works, waits, strict=True) if can)
         found["bubble_share"] = share(waited_s, stage_s)
     drafts, decodes = sum(work.drafts for work in works), sum(work.decodes for work in works)
     if drafts > 0:

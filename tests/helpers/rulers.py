@@ -351,6 +351,8 @@ class RuledHooks(Hooks):
             cached = cached_in_simulation(s, r)
             return self.ruler.route_prefill(look, r.id, r.emitted, cached, prefills_in_simulation(s, r, cached))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "prefill")]
+        if any(len(i.group) > 1 for i in s.instances if i.spec.role in ("mixed", "prefill")):
+            return least_waiting(look, able)
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
     def fetch_prefix(self, s: Simulation, r: Request) -> int:
@@ -363,6 +365,8 @@ class RuledHooks(Hooks):
         if "route_decode" in self.overrides:
             return self.ruler.route_decode(look, r.id, r.emitted, cached_in_simulation(s, r))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "decode")]
+        if any(len(i.group) > 1 for i in s.instances if i.spec.role in ("mixed", "decode")):
+            return least_waiting(look, able)
         return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
 
     def prioritize(self, s: Simulation, r: Request) -> float:
@@ -391,6 +395,13 @@ class RuledHooks(Hooks):
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         times = times_in_simulation(s, len(self.ruler.notes))
         return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s), times)
+
+
+def least_waiting(look: Look, able: list[int]) -> int:
+    """The framework's default where ranks are instances, written a second time."""
+    waiting = [sum(look.columns[name][i] for name in ("queued", "incoming", "swapped")) for i in able]
+    running = [look.columns["running"][i] + look.columns["prefilling"][i] for i in able]
+    return min((4 * ahead + beside, i) for ahead, beside, i in zip(waiting, running, able, strict=True))[1]
 
 
 # the compiled engine

@@ -62,18 +62,21 @@ class Scenario:
         pools = self.cluster.pools
         if "concurrent" in modes:
             pools = tuple(replace(with_split(pool, self.model, pp=1), rank_choice="even") for pool in pools)
-        pools = tuple(with_split(pool, self.model, pp=1) if pool.has_ranks else pool for pool in pools)
+        pools = tuple(
+            with_split(pool, self.model, pp=1) if pool.has_ranks or pool.group > 1 else pool for pool in pools
+        )
         object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
-        shares = not any(pool.has_ranks or pool.parallelism.pp > 1 for pool in pools)
+        shares = not any(pool.has_ranks or pool.group > 1 or pool.parallelism.pp > 1 for pool in pools)
         if self.engine.asynchronous:
             shares = False
-            pools = tuple(replace(pool, batching=_in_one_stream(pool.batching)) for pool in pools)
+            pools = tuple(replace(pool, batching=in_one_stream(pool.batching)) for pool in pools)
             object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
-            object.__setattr__(self, "engine", replace(self.engine, batching=_in_one_stream(self.engine.batching)))
+            object.__setattr__(self, "engine", replace(self.engine, batching=in_one_stream(self.engine.batching)))
         if any(pool.chunk_schedule is not None for pool in pools):
             object.__setattr__(self, "engine", replace(self.engine, chunked_prefill=True))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
-        object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order))
+        roles = 0 if any(pool.group > 1 for pool in pools) else self.rules.roles
+        object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order, roles=roles))
 
     def setting(self) -> Setting:
         return Setting(self.workload, self.cluster, self.model, self.timing, self.engine, self.load, self.seed)
@@ -84,7 +87,7 @@ class Scenario:
         return Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
 
 
-def _in_one_stream(batching: Any) -> Any:
+def in_one_stream(batching: Any) -> Any:
     return "unified" if batching == "concurrent" else batching
 
 
@@ -235,7 +238,7 @@ def pools(draw: Draw, name: str, role: Role, exact: bool, block_tokens: int, mod
         instances=draw.integer(1, 3),
         gpu=gpu,
         parallelism=split,
-        rank_choice=draw.one(RANK_CHOICES),  # type: ignore[arg-type]
+        rank_choice=draw.one(RANK_CHOICES[:-1]),  # type: ignore[arg-type]  # see lockstep_family for the last
         token_budget=draw.one([None, draw.integer(1, 64)]),
         max_batch=draw.one([None, draw.integer(1, 4)]),
         batching=draw.one([None, draw.one(MODES)]),  # type: ignore[arg-type]

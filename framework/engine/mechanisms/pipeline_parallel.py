@@ -139,8 +139,9 @@ def count_reads(s: State, i: int) -> None:
         batches = step.micro_batches if step.prefill_tokens > 0 else min(inst.stages, step.decodes)
     inst.weight_passes += step.steps * batches
     if s.options.chosen_share > 0.0:
-        tokens = step.decodes * (1 + step.depth) + step.prefill_tokens
+        ranks = max(1, inst.group)  # each has a part of the experts, and all are taken to be like this one
+        tokens = ranks * (step.decodes * (1 + step.depth) + step.prefill_tokens)
         each, larger = tokens // batches, tokens % batches
         unchosen = 1.0 - s.options.chosen_share
         reads = (batches - larger) * (1.0 - unchosen**each) + larger * (1.0 - unchosen ** (each + 1))
-        inst.expert_reads += step.steps * reads
+        inst.expert_reads += step.steps * reads / ranks

@@ -66,7 +66,8 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
     longest = max((prefix + tokens for _, prefix, tokens in chunks), default=0)
     beyond = beyond_measured(s, i, decodes, widest, longest)
     i.step = Step(s.now_s, s.now_s + duration, i.mode, decodes, chunks, context, depth, bubble_s, beyond, filled)
-    s.push(i.step.end_s, STEP_END, i.id)
+    if len(i.group) == 1:
+        s.push(i.step.end_s, STEP_END, i.id)
 
 
 def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk], longest: int) -> float:

@@ -46,6 +46,7 @@ class Spec:
     stage_tokens: int = 1
     ranks: int = 1  # data-parallel, each with requests of its own
     stages: int = 1  # of a pipeline
+    group: int = 1  # instances that step together
     rank_choice: str = "kv"  # or requests, round_robin
     bandwidth_bytes_s: float = 2.0**60
     host_bytes_s: float = math.inf

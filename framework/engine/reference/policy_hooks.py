@@ -19,6 +19,7 @@ from framework.errors import InputError, PolicyError, note_hook
 from framework.policy.answers import ActionRow, Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
@@ -43,7 +44,7 @@ class PolicyHooks(Hooks):
         self._answers = Answers(policy, cluster)
         self._params = np.asarray(policy.compiled_params, np.float64)
         self._numbers = np.zeros(_NUMBERS_OF_RULES)
-        self._askers = {hook.name: self._asker(hook, getattr(policy, hook.name)) for hook in HOOKS}
+        self._askers = {hook.name: self._asker(hook, rule_of(policy, hook.name, cluster.spec)) for hook in HOOKS}
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import math
 
 from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import form_step, form_stream
+from framework.engine.reference.lockstep import begin_together
 from framework.engine.reference.reserve import settle_reserve
 from framework.engine.reference.roles import follow_plan, has_drained, proceed
 from framework.engine.reference.running_list import form_in_order
@@ -16,12 +17,18 @@ from framework.engine.reference.transfers import send_ahead, start_decoding, sta
 
 def take_turn(s: Simulation, i: Instance) -> None:
     """All events of this time have been processed: it is the turn of i to schedule."""
+    if not i.woken:  # it has scheduled with its group
+        return
     i.woken = False
-    if not i.busy:
-        if not i.between:
-            i.take_in_arrivals()
-        i.between = False
-        schedule(s, i)
+    if not i.group_steps:
+        for rank in i.group:
+            rank.woken = False
+            if not rank.between:
+                rank.take_in_arrivals()
+            rank.between = False
+            schedule(s, rank)
+        if len(i.group) > 1:
+            begin_together(s, i.group)
     elif i.may_prefill:
         schedule_prefills(s, i)
 
@@ -57,7 +64,8 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.admission_opens = -1
     if decodes or chunks:
         start_step(s, i, decodes, chunks)
-        send_ahead(s, i, chunks)
+        if len(i.group) == 1:
+            send_ahead(s, i, chunks)
     else:
         i.busy = False
     if barred:

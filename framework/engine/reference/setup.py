@@ -14,8 +14,8 @@ from framework.engine.config import EngineConfig, Setting, step_row
 from framework.engine.reference.options import Drafts, Options, Spec, Tier
 from framework.errors import InputError
 from framework.system.cluster import PoolSpec
-from framework.system.model import kv_capacity_tokens
 from framework.timing import table
+from framework.timing.rank_row import instance_row
 from framework.timing.table import StepTables
 
 _UNBOUNDED = 1 << 40
@@ -76,7 +76,7 @@ def step_time(setting: Setting) -> TableTime:
     kv, model, pools = setting.engine.kv_compression, setting.model, setting.cluster.pools
     attention = setting.engine.attention
     return TableTime(
-        table.stack([attention.step_row(setting.timing.row(model, pool.gpu, pool.parallelism)) for pool in pools]),
+        table.stack([attention.step_row(instance_row(setting.timing, model, pool)) for pool in pools]),
         (kv.prefill_factor, kv.read_factor),
         tuple(_token_s(setting, pool, kv.pack_bytes_s) for pool in pools),
     )
@@ -144,7 +144,7 @@ def specs(setting: Setting) -> list[Spec]:
 
 def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
     engine, blocks, schedule = setting.engine, _blocks(setting, pool), pool.chunk_schedule
-    memory_bytes_s = pool.gpu.bandwidth_bytes_s * pool.parallelism.gpus
+    memory_bytes_s = pool.gpu.bandwidth_bytes_s * pool.own_parallelism.gpus
     return Spec(
         pool=k,
         role=pool.role,
@@ -158,6 +158,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         stage_tokens=schedule.stage_tokens if schedule else 1,
         ranks=pool.parallelism.dp if pool.has_ranks else 1,
         stages=pool.parallelism.pp,
+        group=pool.group,
         rank_choice=pool.rank_choice,
         bandwidth_bytes_s=pool.link_bytes_s or setting.cluster.link.bandwidth_bytes_s,
         host_bytes_s=pool.host_bytes_s,
@@ -168,7 +169,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
 
 def _blocks(setting: Setting, pool: PoolSpec) -> int:
     engine, share = setting.engine, setting.engine.kv_compression.memory_share
-    tokens = kv_capacity_tokens(setting.model, pool.gpu, pool.parallelism, engine.kv_fraction, share)
+    tokens = pool.kv_tokens(setting.model, engine.kv_fraction, share)
     tokens = tokens if engine.kv_tokens is None else engine.kv_tokens
     if tokens < engine.block_tokens:
         raise InputError(
@@ -194,7 +195,7 @@ def _token_s(setting: Setting, pool: PoolSpec, bytes_s: float | None) -> float:
     """Seconds of one token's keys and values on each GPU: heads are shared out over tp, tokens over dp and pp."""
     if bytes_s is None:
         return 0.0
-    split = pool.parallelism
+    split = pool.own_parallelism
     own_bytes = setting.model.kv_bytes_per_token * setting.model.kv_share(split.tp)
     return own_bytes / bytes_s / (split.dp * split.pp)
 

@@ -85,7 +85,10 @@ class Simulation:
             for k, spec in enumerate(specs)
             for watermark in [math.floor(options.watermark * spec.total_blocks)]
         ]
+        pool_begins = {spec.pool: k for k, spec in reversed(list(enumerate(specs)))}
         for i in self.instances:
+            first = i.id - (i.id - pool_begins[i.spec.pool]) % i.spec.group
+            i.group = self.instances[first : first + i.spec.group]
             i.ratio_set = (options.engine.output_reserve.ratio, 0)
         if self.hash_tokens:
             self._build_stores()
@@ -147,7 +150,7 @@ class Simulation:
     def wake(self, i: Instance) -> None:
         """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""
         i.changed = True
-        if not i.busy or i.may_prefill:
+        if not (i.busy or i.group_steps) or i.may_prefill:
             self.await_turn(i)
 
     def await_turn(self, i: Instance) -> None:

@@ -177,6 +177,7 @@ class Instance:
         self.id = id
         self.prefill_percent = prefill_percent
         self.spec = spec
+        self.group = [self]  # those that step together with it, itself included
         self.cache = cache
         self.watermark = watermark
         self.token_budget = spec.token_budget
@@ -222,6 +223,11 @@ class Instance:
         self.extrapolation = 0.0  # the farthest of its steps past what was measured
         self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
         self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
+
+    @property
+    def group_steps(self) -> bool:
+        """It is in a step, or one that steps together with it is."""
+        return any(i.step is not None for i in self.group)
 
     @property
     def seats(self) -> int:

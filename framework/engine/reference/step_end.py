@@ -125,6 +125,7 @@ def count_step(s: Simulation, i: Instance, step: Step) -> None:
         (step.start_s, duration_s, step0, step.context, i.id, decodes, prefill_tokens, step.depth, stream)
     )
     fresh_s, computed = s.now_s - i.counted_s, decodes * (1 + step.depth) + prefill_tokens
+    unchosen = 1.0 - s.options.chosen_share
     added = {
         "busy_s": fresh_s,
         "steps": 1,
@@ -137,7 +138,7 @@ def count_step(s: Simulation, i: Instance, step: Step) -> None:
         "bubble_s": step.bubble_s,
         "batch_s": decodes * duration_s,
         "weight_passes": step.micro_batches,
-        "expert_reads": expert_reads(1.0 - s.options.chosen_share, computed, step.micro_batches),
+        "expert_reads": expert_reads(unchosen, len(i.group) * computed, step.micro_batches) / len(i.group),
         "extrapolated_s": fresh_s if step.beyond > 1 else 0.0,
     }
     for name, value in added.items():

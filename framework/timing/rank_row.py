@@ -1,0 +1,57 @@
+"""Step times of one data-parallel rank, made of those of all the ranks that step together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from framework.system.cluster import PoolSpec
+from framework.system.model import Model
+from framework.timing.curves import Curve, Surface
+from framework.timing.step_row import StepRow, Timing
+
+# What the fields of a StepRow are for a rank. D ranks that are alike have D times the tokens of one: what costs
+# something for each token or sequence costs D times as much for one of a rank, ...
+EACH = (
+    *("per_prefill_token_s", "attention", "prefill_quadratic_s", "masked_s", "per_context_token_s", "per_sequence_s"),
+    *("skew_s", "per_sampled_s"),
+)
+OVER_SIZES = ("linear", "decode", "logits", "decode_limits")  # ... a size of all is reached by a D-th of it on each,
+LIMITS = ("tokens_limit", "sampled_limit", "decode_limits")  # ... and a limit of all is a D-th for each.
+# Of a step, of a prompt, of a request, of a kernel, or of a rank's own host.
+THE_SAME = (
+    *("prefill_step_s", "waste", "decode_rows", "base_s", "request_s", "intake_s", "intake_token_s", "host_s"),
+    *("host_sequence_s", "eager_s", "graph_tokens", "length_limit"),
+)
+
+
+def instance_row(timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
+    """The step times of one instance of a pool: errors as of `timing`."""
+    return rank_row(timing.row(model, pool.gpu, pool.parallelism), pool.group)
+
+
+def rank_row(row: StepRow, ranks: int) -> StepRow:
+    """The step times of one of so many ranks whose steps together are those of `row`.
+
+    A step takes what a step of `row` takes all of whose ranks have the same chunks and decodes as this one. The host
+    has the sequences and tokens of this rank alone.
+    """
+    if ranks == 1:
+        return row
+    row = row.mapped(**{name: lambda value: _scaled(value, ranks) for name in EACH})
+    row = row.mapped(**{name: lambda value: _nearer(value, ranks) for name in OVER_SIZES})
+    return row.mapped(**{name: lambda value: _scaled(value, 1 / ranks) for name in LIMITS})
+
+
+def _scaled(value: float | Curve, factor: float) -> float | Curve:
+    return value.times(factor) if isinstance(value, Curve) else factor * value
+
+
+def _nearer(value: Curve | Surface, ranks: int) -> Curve | Surface:
+    """The same values at sizes that are so many times smaller."""
+    if isinstance(value, Curve):
+        return replace(value, knots=_divided(value.knots, ranks))
+    return replace(value, batches=_divided(value.batches, ranks), contexts=_divided(value.contexts, ranks))
+
+
+def _divided(knots: tuple[float, ...], ranks: int) -> tuple[float, ...]:
+    return tuple(knot / ranks for knot in knots)
