@@ -113,7 +113,7 @@ def wake(s: State, i: int) -> None:
     inst.changed = True
     load_changed(s, i)
     stepping = i if inst.busy else -1
-    if unlikely(inst.group > 0) and stepping < 0:
+    if stepping < 0 and unlikely(inst.group > 0):
         stepping = rank_in_step(s, i)
     if stepping >= 0:
         end_leap_early(s, stepping)
