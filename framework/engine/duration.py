@@ -53,7 +53,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         straight = min(straight, int((first_s - least_s) / -increment_s) + 1)
     slowdown = 1.0
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
-        slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)
+        slowdown = _slowdown(s, i)
         first_s = slowdown * (first_s + contention_s(s, i, step.context))
         increment_s *= slowdown
     first_s += inst.swap_bytes / inst.host_bytes_s
@@ -95,13 +95,19 @@ def look_ahead(s: State, i: int, context: int) -> None:
         first_s, increment_s = step.least_s, 0.0
     slowdown = 1.0
     if inst.mode == CONCURRENT or streaming(s, i):
-        slowdown = decode_slowdown(s, WHOLE - inst.prefill_percent)
+        slowdown = _slowdown(s, i)
         first_s = slowdown * (first_s + contention_s(s, i, context))
         increment_s *= slowdown
     if s.options.speculates:
         first_s += slowdown * (step.depth * draft_after_s(s, i, decodes, context - tokens, step.draft_even_s))
     step.ahead_s = first_s
     step.ahead_increment_s = increment_s
+
+
+@inner
+def _slowdown(s: State, i: int) -> float:
+    """How many times as long i's decodes take on their part of the SMs as on all."""
+    return decode_slowdown(s, WHOLE - s.instances[i].prefill_percent)
 
 
 @inner

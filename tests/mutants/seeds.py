@@ -243,12 +243,6 @@ MUTANTS = (
         "growth if ended <= step.next_finish and",
     ),
     Mutant(
-        "a run of single steps takes the time of one that had another prefill step beside it",
-        "mechanisms/sm_sharing.py",
-        "    s.step[i].ahead_s = -1.0\n",
-        "",
-    ),
-    Mutant(
         "drafts take a block too few for the next step",
         "mechanisms/speculation.py",
         "min(kv + accepted + 1 + step.depth, last) - room",
@@ -663,7 +657,7 @@ MUTANTS = (
     Mutant(
         "decodes beside a prefill step go at full speed",
         "duration.py",
-        "decode_slowdown(s, WHOLE - inst.prefill_percent)",
+        "decode_slowdown(s, WHOLE - s.instances[i].prefill_percent)",
         "1.0",
     ),
     Mutant(
@@ -672,7 +666,7 @@ MUTANTS = (
         "return min(kv + 1 + s.step[i].depth, last)",
         "return kv + 1 + s.step[i].depth",
     ),
-    Mutant("all drafts may be accepted at the end", "mechanisms/speculation.py", "- first - 1\n", "- first\n"),
+    Mutant("all drafts may be accepted at the end", "mechanisms/speculation.py", "last - kv)\n", "last - kv + 1)\n"),
     Mutant(
         "the depth of before is drafted",
         "mechanisms/speculation.py",

@@ -203,7 +203,6 @@ def complete_prefill_step(s: State, i: int) -> None:
 def _announce(s: State, i: int, time_s: float) -> None:
     """i's prefill step ends at `time_s`, inf: there is none."""
     set_time(s, PREFILL_STEP_END, i, time_s)
-    s.step[i].ahead_s = -1.0
     s.sim.prefill_end_of = first_due(s, PREFILL_STEP_END)
     s.sim.prefill_end_s = time_of(s, PREFILL_STEP_END, s.sim.prefill_end_of)
 
