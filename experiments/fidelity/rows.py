@@ -33,8 +33,8 @@ class Row:
 
     `mode`: agg (one instance, `prefill` and `decode` are the same pool) or disagg. `prompts` sequences of
     `shortest` x nominal to nominal length, drawn uniformly, `concurrency` in flight over the whole deployment.
-    `ttft_s`, `tpot_s`: means as published. `doubts`: reasons to report scores without this row too. `listed`: the layout
-    that the source states, where the deployment had another.
+    `ttft_s`, `tpot_s`: means as published. `doubts`: reasons to report scores without this row too. `listed`: the
+    layout that the source states, where the deployment had another.
     """
 
     key: str

@@ -203,13 +203,17 @@ def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, mod
 
 
 def _apart(row: Row, model: Model) -> tuple[PoolSpec, ...]:
-    """The instances of a disaggregated row, with the seats and prefill steps of its recipe, where there is one."""
+    """The instances of a disaggregated row, with the seats and prefill steps of its recipe, where there is one.
+
+    Each data-parallel rank attends to requests of its own, so that a lone prompt keeps one of them busy.
+    """
     prefill = _pool("prefill", disaggregated(row, row.prefill), row, model)
     decode = _pool("decode", disaggregated(row, row.decode), row, model)
     recipe = recipe_of(row)
     if recipe is not None:
         prefill = replace(prefill, max_batch=recipe.prefill_seats, token_budget=recipe.prefill_tokens)
         decode = replace(decode, max_batch=recipe.decode_seats)
+    prefill, decode = (replace(pool, rank_choice="requests") for pool in (prefill, decode))
     return replace(prefill, batching="prefill_first"), replace(decode, batching="decode_first")
 
 
