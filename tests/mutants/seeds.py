@@ -449,7 +449,7 @@ MUTANTS = (
     Mutant(
         "KV that has come enters no cache",
         "mechanisms/prefix_transfer.py",
-        "    q.shared_there = 0\n    register_prefix(s, i, r, q.prefilled)\n",
+        "    q.shared_there = 0\n    register_prefix(s, i, r, min(q.prefilled, q.kv))\n",
         "    q.shared_there = 0\n",
     ),
     Mutant(
@@ -861,7 +861,7 @@ MUTANTS = (
     Mutant(
         "it is asked where what was computed again decodes",
         "step_end.py",
-        "elif unlikely(s.options.recomputes_there and q.emitted > 1):",
+        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.unstamped)):",
         "elif False:",
     ),
     Mutant(
@@ -1139,5 +1139,35 @@ MUTANTS = (
         "inspect.py",
         "attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)",
         "attention_s = chunk_s(tables, inst.pool, 0, chunk)",
+    ),
+    Mutant(
+        "the last prompt token is sent although it is computed once more",
+        "transfers.py",
+        "return int(q.kv - (q.emitted == 0 and q.kv == q.input_tokens))",
+        "return int(q.kv)",
+    ),
+    Mutant(
+        "who is preempted before its first token is routed anew",
+        "requests.py",
+        "(s.requests[r].emitted > 0 or s.requests[r].unstamped)",
+        "s.requests[r].emitted > 0",
+    ),
+    Mutant(
+        "there is a gap before the first token",
+        "requests.py",
+        "q.previous_token_s if q.emitted > 0 else np.nan",
+        "q.previous_token_s",
+    ),
+    Mutant(
+        "a first token that comes with the KV waits for a step",
+        "scheduler.py",
+        "if unlikely(s.requests[r].unstamped) and s.options.first_token == TOKEN_AT_JOIN:",
+        "if False:",
+    ),
+    Mutant(
+        "a single token that is computed elsewhere ends in the order of admission",
+        "step_end.py",
+        " and not _may_go_untold(s, i, r):",
+        ":",
     ),
 )
