@@ -194,17 +194,24 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
     else:
         target = i
     if q.emitted == s.lists[s.options.output_at + r]:
-        freed = s.instances[i].freed
-        end_with_kv(s, i, r)
-        if (
-            not s.options.asynchronous
-        ):  # it ends with the chunks that it came with, and has never been among the decodes
-            s.instances[i].closed = False
-            s.instances[i].freed = freed
+        _end_with_prompt(s, i, r)
         return
     if target == i:
         target = _decode_instance(s, i, r, q.emitted)
     _go_on(s, i, r, target, beside)
+
+
+@inner
+def _end_with_prompt(s: State, i: int, r: int) -> None:
+    """End r, whose last token came with its prompt. It has never been among the decodes of a synchronous server, so
+    that admission opens at once.
+    """
+    inst = s.instances[i]
+    freed = inst.freed
+    end_with_kv(s, i, r)
+    if not s.options.asynchronous:
+        inst.closed = False
+        inst.freed = freed
 
 
 @inner
@@ -230,7 +237,7 @@ def _decode_before_token(s: State, i: int, r: int, beside: bool) -> None:
     if target == i:
         _emit_from_prefill(s, r)
         if s.lists[s.options.output_at + r] == 1:
-            end_with_kv(s, i, r)
+            _end_with_prompt(s, i, r)
             return
     _go_on(s, i, r, target, beside)
 

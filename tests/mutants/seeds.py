@@ -1077,8 +1077,8 @@ MUTANTS = (
     Mutant(
         "who ends with its prompt opens admission a step later",
         "step_end.py",
-        "            s.instances[i].closed = False\n            s.instances[i].freed = freed\n",
-        "            pass\n",
+        "        inst.closed = False\n        inst.freed = freed\n",
+        "        pass\n",
     ),
     Mutant(
         "what decodes freed that have all ended opens admission later",

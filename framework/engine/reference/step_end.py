@@ -184,6 +184,17 @@ def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
     return True
 
 
+def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
+    """The last token of r came with its prompt; it has never been among the decodes of a synchronous server, so that
+    admission opens at once.
+    """
+    opens_after = list(i.opens_after)
+    finish_request(s, i, r)
+    if not s.options.asynchronous:
+        i.closed, i.opens_after = False, opens_after
+    return True
+
+
 def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> bool:
     """A prefill has ended: emit, then finish, stay or leave. True: its KV was freed.
 
@@ -197,13 +208,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
     emit(s, r)
     if r.emitted == r.output_tokens:
         call_back(s, r)
-        opens_after = list(i.opens_after)
-        finish_request(s, i, r)
-        if (
-            not s.options.asynchronous
-        ):  # it ends with the chunks that it came with, and has never been among the decodes
-            i.closed, i.opens_after = False, opens_after
-        return True
+        return end_with_prompt(s, i, r)
     i.leaving.append(r)
     d = i
     at_split = r.is_at_split
@@ -273,7 +278,7 @@ def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> boo
     i.leaving.remove(r)
     emit(s, r)
     if r.emitted == r.output_tokens:
-        return finish_request(s, i, r)
+        return end_with_prompt(s, i, r)
     if beside:
         i.joining.append(r)
     else:
