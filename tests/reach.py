@@ -56,6 +56,7 @@ Names = Iterator[str]
 
 def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> Names:
     yield "preempted"
+    yield from _preempted_untold(s, r)
     decodes = r in i.running
     swaps = s.options.preemption == "swap" and decodes
     if swaps:
@@ -86,6 +87,11 @@ def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -
         yield "preempted in a pipeline"
     if s.options.engine.requeue == "last" and not swaps and any(key == r.key for key, _, _ in i.waiting):
         yield "preempted request that waits behind others"
+
+
+def _preempted_untold(s: Simulation, r: Request) -> Names:
+    if s.options.first_token == "recomputed" and r.untold and r.emitted == 0:
+        yield "preempted before its first token"
 
 
 def _victim(s: Simulation, i: Instance) -> Names:
@@ -274,6 +280,20 @@ def _with_loads_s(s: Simulation, i: Instance, duration_s: float) -> Names:
         yield "load longer than its step"
 
 
+def _arrive_with_kv(s: Simulation, r: Request) -> Names:
+    if r.withheld:
+        yield "sent without its token"
+        if r.output_tokens == 1:
+            yield "single token that comes from elsewhere"
+        if r.split > 0:
+            yield "split on its way without its token"
+
+
+def _schedule(s: Simulation, i: Instance) -> Names:
+    if s.options.first_token == "join" and any(r.untold and r.emitted == 1 for r in i.joining):
+        yield "first token that comes with the KV"
+
+
 def _end_fetch(s: Simulation, r: Request) -> Names:
     assert r.fetch is not None
     i = r.fetch[0]
@@ -407,7 +427,7 @@ def _start_transfers(s: Simulation, d: Instance) -> Names:
     if not d.incoming:
         return
     r = d.incoming[0]
-    if not transfers.room_there(s, d, r, transfers.kv_there(r), r.kv)[2]:
+    if not transfers.room_there(s, d, r, transfers.kv_there(r), r.sent_kv)[2]:
         yield "transfer that waits for room"
     if s.gives_way(d) and d.has_room(s.blocks_of(d, transfers.kv_there(r))):
         yield "transfer that waits for one preempted there"
@@ -525,6 +545,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "admit": _admit,
     "with_loads_s": _with_loads_s,
     "end_fetch": _end_fetch,
+    "arrive_with_kv": _arrive_with_kv,
+    "schedule": _schedule,
     "start_step": _start_step,
     "start_prefill_step": _always("prefill step beside decodes"),
     "decode_elsewhere": _always("cut in its output"),

@@ -62,6 +62,8 @@ EVENTS = (
     *("step of a group", "step that waits for another rank's", "rank without work beside others"),
     *("group that finds nothing to do", "woken at an idle rank of a group in a step"),
     "turn of a rank whose group is in a step",
+    *("sent without its token", "single token that comes from elsewhere", "preempted before its first token"),
+    "first token that comes with the KV",
     *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
 )
 

@@ -44,6 +44,8 @@ def crowded(draw: Draw) -> Scenario:
     workload, engine = scenario.workload, scenario.engine
     drawn = draw.integers(30, 60, len(workload))
     roomless = replace(engine, batching="unified", watermark=0.0, kv_tokens=80, token_budget=64, max_batch=8)
+    if Draw(scenario.seed, len(workload), 13).chance(0.6):  # some of what comes without a token gives way at once
+        roomless = replace(roomless, first_token="recomputed")
     sizes = [(16, 10, 5), (24, 12, 6), (12, 8), (20, 15, 10, 5)]
     pools = [
         replace(
