@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 from experiments.fidelity.replay import Replay, Replayed
 from experiments.fidelity.rows import Row
-from experiments.fidelity.server import CANDIDATES, Client, assumed, stated
+from experiments.fidelity.server import CANDIDATES, READING_S, Client, assumed, stated
 from framework.timing.calibration_terms import Calibration
 
 Floats = NDArray[np.float64]
@@ -161,7 +161,10 @@ def choose_clients(rows: Sequence[Row], training: Sequence[Row], run: Run) -> Ma
     for row in training:
         if clients.get(row.key, stated(row)) is None:
             campaigns[_campaign(row)].append(row)
-    best = {campaign: _best_client(members, run) for campaign, members in campaigns.items()}
+    best = {
+        campaign: _best_reader(members, _best_client(members, CANDIDATES, run), run)
+        for campaign, members in campaigns.items()
+    }
     return {row.key: clients[row.key] or best.get(_campaign(row), assumed(row)) for row in rows}
 
 
@@ -196,15 +199,21 @@ def _campaign(row: Row) -> Cell:
     return row.family, row.model, row.gpu, row.backend, row.dtype
 
 
-def _best_client(rows: Sequence[Row], run: Run) -> Client:
-    tasks = [Replay(row, client, calibration(CENTRE)) for client in CANDIDATES for row in rows]
-    outcomes = run(tasks)
+def _best_reader(rows: Sequence[Row], client: Client, run: Run) -> Client:
+    """The client with the speed of reading that suits the rows best."""
+    return _best_client(rows, [replace(client, token_s=seconds) for seconds in READING_S], run)
+
+
+def _best_client(rows: Sequence[Row], candidates: Sequence[Client], run: Run) -> Client:
+    """The candidate whose TTFT is closest in the mean, before anything is fitted; the first of equals."""
+    outcomes = run([Replay(row, client, calibration(CENTRE)) for client in candidates for row in rows])
     losses = []
-    for at in range(len(CANDIDATES)):
-        errors = [log_errors(row, one) for row, one in zip(rows, outcomes[at * len(rows) :], strict=False)]
+    for at in range(len(candidates)):
+        of_client = outcomes[at * len(rows) : (at + 1) * len(rows)]
+        errors = [log_errors(row, one) for row, one in zip(rows, of_client, strict=True)]
         known = [abs(np.expm1(error[0])) for error in errors if error is not None]
         losses.append(np.mean(known) if len(known) == len(rows) else np.inf)
-    return CANDIDATES[int(np.argmin(losses))]
+    return candidates[int(np.argmin(losses))]
 
 
 def design(centre: Floats, prior: Prior = AGGREGATED) -> Floats:

@@ -15,7 +15,8 @@ from framework.system.parallelism import Parallelism
 
 _VLLM_TOKENS = 8192  # max_num_batched_tokens of an API server on GPUs of 80 GB and more
 _TRTLLM_TOKENS = 8192  # max_num_tokens
-_SGLANG_TOKENS = 16384  # max_prefill_tokens
+_SGLANG_TOKENS = {"h100": 8192, "h200": 8192}  # chunked_prefill_size, by the memory of a GPU
+_SGLANG_LARGE_TOKENS = 16384  # the same from 160 GB on
 _HOPPER = ("h100", "h200")
 
 
@@ -56,7 +57,9 @@ def token_budget_of(row: Row) -> int:
     if row.backend == "sglang":
         # --max-prefill-tokens for DeepSeek in fp8 on eight GPUs; of the others the default holds
         wide = row.model == "deepseek_v3" and row.dtype == "fp8_block" and row.parallelism.gpus == 8
-        return 2 * _SGLANG_TOKENS if wide and row.family == "InferenceX" else _SGLANG_TOKENS
+        if wide and row.family == "InferenceX":
+            return 2 * _SGLANG_LARGE_TOKENS
+        return _SGLANG_TOKENS.get(row.gpu, _SGLANG_LARGE_TOKENS)
     if row.family != "InferenceX":
         return _TRTLLM_TOKENS
     if row.model == "llama3_70b":

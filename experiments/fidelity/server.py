@@ -56,7 +56,7 @@ _FREE_SHARE = 0.8
 # SGLang and TensorRT-LLM send the first token with the KV: the decode server has it once there is a seat. vLLM's
 # decode server computes the last prompt token itself.
 _FIRST_TOKEN: dict[str, FirstToken] = {"vllm": "recomputed", "trtllm": "join", "sglang": "join"}
-_BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "prefill_first"}
+_BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "chunks_first"}
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,14 @@ class Client:
 
     Clients that ask for equal lengths keep requests in step, in waves that end and begin together; a little
     inequality disperses them. `token_budget`: of a step, where the server's is not published; None: its default.
-    `spare`: how many more requests are in flight than the server runs at once.
+    `spare`: how many more requests are in flight than the server runs at once. `token_s`: how long the one process
+    that reads all answers takes for a token; a request waits until it comes to send it.
     """
 
     shortest: float
     token_budget: int | None = None
     spare: int = 0
+    token_s: float = 0.0
 
 
 _INFERENCEX = Client(0.8)  # its scripts say so
@@ -80,7 +82,8 @@ _UNKNOWN = Client(0.98)  # before anything is fitted: hardly any inequality, yet
 # length of outputs, by the time a request lasts over their number, that one request always waits for a seat.
 _IN_STEP = ("qwen3_32b", "h100", "sglang")
 _ONE_WAITS = ("llama3_8b", "h100", "trtllm")
-# What the clients of campaigns other than InferenceX may have been.
+# What the clients of campaigns other than InferenceX may have been; how fast they read is chosen after the rest.
+READING_S = (0.0, 3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.1e-4, 1.2e-4, 1.3e-4)
 CANDIDATES = tuple(
     Client(shortest, token_budget, spare)
     for shortest in (1.0, 0.995, 0.98, 0.9)
