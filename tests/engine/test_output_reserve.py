@@ -99,6 +99,14 @@ def test_a_seat_that_came_free_is_found_one_step_later() -> None:
     assert times(without) == [[1, 2, 3], [1, 2, 3, 5, 6, 7], [4, 5]]
 
 
+def test_an_instance_that_reserves_whole_requests_finds_a_free_seat_at_once() -> None:
+    """10 blocks a request: nothing is left for outputs to come, and a head that finds no seat closes nothing."""
+    one = chunked([(0, 1, 3), (0, 1, 6), (0.5, 1, 2)], output_reserve=HALF, max_batch=2)
+    pool = replace(one.cluster.pools[0], reserve_tokens=10)
+    whole = replace(one, cluster=replace(one.cluster, pools=(pool,)))
+    assert times(whole) == [[1, 2, 3], [1, 2, 3, 5, 6, 7], [4, 5]]
+
+
 def test_where_all_decodes_have_ended_admission_is_open_and_what_they_freed_opens_nothing_later() -> None:
     """The first two end at 2 s, and two more are admitted there and then. At 3 s the fifth finds no seat. Only the end
     of the third, at 4 s, opens admission for the schedule at 5 s.

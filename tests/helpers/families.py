@@ -28,13 +28,13 @@ from tests.helpers.rare_families import (
     trickling,
     unequal,
 )
-from tests.helpers.reserve_families import reserving
+from tests.helpers.reserve_families import reserving, seated
 from tests.helpers.returning_family import returning
 from tests.helpers.scenarios import Scenario, scenarios
 
 Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
-_MORE = (*_RARE, reserving, scattered, grouped)
+_MORE = (*_RARE, reserving, scattered, grouped, seated)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in _MORE}}

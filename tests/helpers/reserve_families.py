@@ -1,8 +1,10 @@
-"""A family of random runs in which admissions leave room for outputs, and prompts come before decodes in chunks."""
+"""Families of random runs in which admissions leave room for outputs, and prompts come before decodes in chunks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+import numpy as np
 
 from framework.engine.mechanisms.output_reserve import OutputReserve
 from tests.helpers.block_families import early
@@ -44,6 +46,32 @@ def reserving(draw: Draw) -> Scenario:
         prioritize=draw.one(["", "", scenario.rules.prioritize]),
         admit="",
     )
+    return replace(scenario, workload=workload, engine=engine, cluster=with_pools(scenario, pools), rules=rules)
+
+
+def seated(draw: Draw) -> Scenario:
+    """One synchronous instance with few seats, where some outputs are a single token, and some pools do not page."""
+    scenario = scenarios(draw)
+    workload = bursts(draw, draw.integer(4, 20), 20)
+    single = np.array([draw.chance(0.4) for _ in range(len(workload))])
+    workload = replace(workload, output_tokens=np.where(single, 1, workload.output_tokens))
+    engine = replace(
+        scenario.engine,
+        batching="chunks_first",
+        output_reserve=_reserves(draw),
+        asynchronous=draw.chance(0.1),
+        preemption="recompute",
+        max_batch=draw.integer(2, 4),
+        kv_tokens=draw.one([48, 64, 96]),
+        token_budget=draw.one([8, 16, 32]),
+        watermark=0.0,
+    )
+    reserve_tokens = draw.one([None, None, draw.integer(24, 40)])
+    pools = [
+        replace(pool, instances=1, max_batch=None, batching=None, reserve_tokens=reserve_tokens)
+        for pool in scenario.cluster.pools
+    ]
+    rules = replace(scenario.rules, batching="", prioritize="", admit="")
     return replace(scenario, workload=workload, engine=engine, cluster=with_pools(scenario, pools), rules=rules)
 
 
