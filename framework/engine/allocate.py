@@ -264,6 +264,8 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         "split_tail",
         "inbox_head",
         "inbox_tail",
+        "lingering_head",
+        "lingering_tail",
         "swapped_head",
         "swapped_tail",
         "cache_free",

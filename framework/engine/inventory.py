@@ -12,7 +12,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import free, free_kv
 from framework.engine.leap import catch_up_one
-from framework.engine.mechanisms.asynchronous import take_in
+from framework.engine.mechanisms.asynchronous import let_go, take_in
 from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.pausing import resume
@@ -123,8 +123,9 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
 
 @inner
 def _drop_own(s: State, i: int) -> None:
-    """Those that wait, prefill, run, join, are swapped out, or are at their splits."""
+    """Those that wait, prefill, run, join, are swapped out, linger, or are at their splits."""
     inst = s.instances[i]
+    let_go(s, i)
     take_in(s, i)
     while inst.waiting_root >= 0:
         r = queue_pop(s, i)

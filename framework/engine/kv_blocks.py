@@ -38,7 +38,7 @@ def available(s: State, i: int) -> int:
 def watermark_of(s: State, i: int) -> int:
     """Blocks that whoever comes to i leaves available."""
     inst = s.instances[i]
-    if unlikely(s.options.spares_idle) and inst.running + inst.prefilling == 0:
+    if unlikely(s.options.spares_idle) and inst.running + inst.prefilling == 0 and inst.lingering_head < 0:
         return 0
     return inst.watermark
 

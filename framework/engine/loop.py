@@ -25,7 +25,7 @@ from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import drop_turn, next_event, take_turn
 from framework.engine.inventory import fail_rest
-from framework.engine.mechanisms.asynchronous import take_in
+from framework.engine.mechanisms.asynchronous import let_go, take_in
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.lockstep import end_together, rank_in_step
 from framework.engine.mechanisms.roles import take_role
@@ -68,6 +68,8 @@ def _run(s: State, most_events: int) -> int:
             share_links(s)
         if s.error.status != 0:
             return int(s.error.status)
+    for i in range(s.options.instances):
+        let_go(s, i)
     return DONE
 
 

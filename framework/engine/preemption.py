@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from framework.codes import FAILED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
+from framework.codes import FAILED, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.ask import ask_route
 from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats, watermark_of
 from framework.engine.kv_cache import allocate, free_kv
+from framework.engine.mechanisms.asynchronous import forget_last, last_lingering, let_go_early
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.speculation import kv_of_next_step
@@ -25,7 +26,9 @@ from framework.policy.hooks import ROUTE_PREFILL
 
 @inner
 def preemption_victim(s: State, i: int) -> int:
-    """The running or prefilling request of i that was admitted last, is the least urgent, or has the least done."""
+    """The request of i that was admitted last, is the least urgent, or has the least done: one that runs, prefills or
+    lingers.
+    """
     inst = s.instances[i]
     if unlikely(s.options.least_urgent):
         return _least_urgent(s, i)
@@ -40,12 +43,13 @@ def preemption_victim(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:
             chosen, latest = r, s.requests[r].admission
-    return chosen
+    r = last_lingering(s, i)
+    return r if r >= 0 and s.requests[r].admission > latest else chosen
 
 
 @inner
 def _least_urgent(s: State, i: int) -> int:
-    """The running or prefilling request of i that would be the last of a queue."""
+    """The running, prefilling or lingering request of i that would be the last of a queue."""
     inst = s.instances[i]
     chosen = -1
     for j in range(inst.running):
@@ -56,13 +60,18 @@ def _least_urgent(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         if chosen < 0 or is_before(s, chosen, r):
             chosen = r
+    r = inst.lingering_head
+    while r >= 0:
+        if chosen < 0 or is_before(s, chosen, r):
+            chosen = r
+        r = s.requests[r].next
     return chosen
 
 
 @inner
 def _of_fewest_tokens(s: State, i: int) -> int:
-    """The running or prefilling request of i that has emitted the fewest tokens, of these the one with the longest
-    prompt, of these the one that was admitted last.
+    """The running, prefilling or lingering request of i that has emitted the fewest tokens, of these the one with the
+    longest prompt, of these the one that was admitted last.
     """
     inst = s.instances[i]
     chosen, fewest = -1, 0
@@ -75,6 +84,12 @@ def _of_fewest_tokens(s: State, i: int) -> int:
             emitted = s.requests[r].emitted
         if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
             chosen, fewest = r, emitted
+    r = inst.lingering_head
+    while r >= 0:
+        emitted = s.requests[r].emitted
+        if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
+            chosen, fewest = r, emitted
+        r = s.requests[r].next
     return chosen
 
 
@@ -87,8 +102,11 @@ def _is_longer(s: State, a: int, b: int) -> bool:
 
 @inner
 def preempt(s: State, i: int, r: int) -> None:
-    """Drop or swap out r's KV; what it has emitted stays emitted."""
+    """Drop or swap out r's KV; what it has emitted stays emitted. One that lingers is let go."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim
+    if unlikely(q.state == FINISHED):
+        let_go_early(s, i, r)
+        return
     inst.changed = True
     prefills = q.state == PREFILLING
     q.preemptions += 1
@@ -99,6 +117,7 @@ def preempt(s: State, i: int, r: int) -> None:
         remove_prefilling(s, i, r)
     else:
         remove_running(s, i, r)
+        forget_last(s, i, r)
     free_kv(s, i, r)
     if s.options.preemption == SWAP and not prefills:
         inst.swap_bytes += q.kv * s.options.kv_bytes_per_token

@@ -135,6 +135,8 @@ INSTANCE = record(
     ("waiting_root", "i4"),  # first of the waiting queue, a pairing heap
     ("inbox_head", "i4"),  # those that have come since its last step was formed, where scheduling is asynchronous
     ("inbox_tail", "i4"),
+    ("lingering_head", "i4"),  # those that ended with its last step, and whose KV is still there
+    ("lingering_tail", "i4"),
     ("joining_head", "i4"),
     ("joining_tail", "i4"),
     ("incoming_head", "i4"),  # those that wait for room here

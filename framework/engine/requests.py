@@ -8,7 +8,7 @@ from framework.codes import DECODING, FINISHED, HANDING_OVER, NOT_MIGRATING, PRE
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
 from framework.engine.kv_cache import free_kv
-from framework.engine.mechanisms.asynchronous import put_in_inbox
+from framework.engine.mechanisms.asynchronous import linger, put_in_inbox
 from framework.engine.mechanisms.data_parallel import count_decode, count_prefill
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.queues import append, load_changed, queue_push, turn_push
@@ -197,11 +197,14 @@ def _stop_at_split(s: State, i: int, r: int) -> None:
 
 @inner
 def end_with_kv(s: State, i: int, r: int) -> None:
-    """Free the KV of r, which has emitted its last token on i, and end it."""
+    """Free the KV of r, which has emitted its last token on i, or let it linger, and end r."""
     if s.requests[r].migration != NOT_MIGRATING:
         cancel_migration(s, r)
-    free_kv(s, i, r)
-    s.instances[i].frees_memory = True
+    if unlikely(s.options.asynchronous):
+        linger(s, i, r)
+    else:
+        free_kv(s, i, r)
+        s.instances[i].frees_memory = True
     end_request(s, r, FINISHED, 0)
 
 

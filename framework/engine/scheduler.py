@@ -22,7 +22,7 @@ from framework.engine.events import wake
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import catch_up_one
-from framework.engine.mechanisms.asynchronous import prepare_next
+from framework.engine.mechanisms.asynchronous import let_go, prepare_next
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.output_reserve import settle_reserve
@@ -71,6 +71,8 @@ def schedule(s: State, i: int) -> None:
             prefill_tokens = form_batch(s, i, inst.token_budget)
     if inst.waiting_root < 0:
         inst.admission_opens = -1
+    if unlikely(s.options.asynchronous) and let_go(s, i):
+        start_transfers(s, i)
     if decodes + prefill_tokens > 0:
         start_step(s, i, decodes, prefill_tokens)
         if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0 and inst.group == 0:

@@ -208,6 +208,7 @@ def _end_with_prompt(s: State, i: int, r: int) -> None:
     """
     inst = s.instances[i]
     freed = inst.freed
+    s.requests[r].join_step = inst.decode_steps
     end_with_kv(s, i, r)
     if not s.options.asynchronous:
         inst.closed = False

@@ -134,7 +134,6 @@ def _with_settings(draw: Draw, run: Run) -> Run:
     # Blocks that come free and drafts that are rejected count otherwise there; vLLM cuts drafts to the budget.
     roomy = "memory" not in run.regimes
     on["drafts"] &= roomy and "budget" not in run.regimes
-    on["asynchronous"] &= roomy
     for name in ("asynchronous", "crowd", "long prompts", "whole prompts"):
         on[name] &= not on["drafts"]
     budget = run.token_budget

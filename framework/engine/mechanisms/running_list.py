@@ -5,10 +5,11 @@ Each takes what it lacks of the tokens that are left, and whoever finds no block
 
 from __future__ import annotations
 
-from framework.codes import PREFILLING
+from framework.codes import FINISHED, PREFILLING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of
 from framework.engine.kv_cache import allocate, free
+from framework.engine.mechanisms.asynchronous import last_lingering
 from framework.engine.mechanisms.data_parallel import choose_rank, left_on, open_budget, spend
 from framework.engine.mechanisms.pausing import pause_rest
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
@@ -200,7 +201,8 @@ def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
     while blocks > available(s, i):
         by_rule = s.options.least_urgent or s.options.fewest_tokens
         victim = preemption_victim(s, i) if unlikely(by_rule) else _last(s, i)
-        if unlikely(s.requests[victim].admission < s.requests[r].admission):
+        ended = s.requests[victim].state == FINISHED
+        if unlikely(s.requests[victim].admission < s.requests[r].admission) and not ended:
             _take_back(s, i, victim)
         inst.preempted = True
         preempt(s, i, victim)
@@ -212,12 +214,15 @@ def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
 
 @inner
 def _last(s: State, i: int) -> int:
-    """Whoever on i was admitted last."""
+    """Whoever on i was admitted last, of those that linger too."""
     inst = s.instances[i]
     a, b = inst.running - 1, inst.prefilling - 1
     if b < 0 or (a >= 0 and not _decode_is_next(s, i, a, b)):
-        return s.lists[inst.running_at + a]
-    return s.lists[inst.prefilling_at + b]
+        last = s.lists[inst.running_at + a]
+    else:
+        last = s.lists[inst.prefilling_at + b]
+    ended = last_lingering(s, i)
+    return ended if ended >= 0 and s.requests[ended].admission > s.requests[last].admission else last
 
 
 @inner
@@ -229,8 +234,8 @@ def _take_back(s: State, i: int, r: int) -> None:
         return
     if not q.waits:
         _count_decode(s, i, r, -1)
-        if s.options.shares_early and q.caches:  # the block that its token would have filled is known all the same
-            register_prefix(s, i, r, q.offset + inst.decode_steps + 1)
+        if s.options.shares_early and q.caches:  # what its token would have filled, if it is known
+            register_prefix(s, i, r, q.offset + inst.decode_steps + (0 if s.options.asynchronous else 1))
         free(s, i, growth_of(s, i, r))
     q.waits = False
     step.next_decode -= 1

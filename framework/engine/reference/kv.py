@@ -96,7 +96,7 @@ def make_room(s: Simulation, i: Instance) -> bool:
     preempted = False
     i.depth = choose_depth(s, i)
     while sum([growth(s, i, r) for r in i.running]) > i.cache.available:
-        preempt(s, i, victim(s, i))
+        give_way(s, i, victim(s, i))
         preempted = True
     for r in i.running:
         i.cache.take(r.id, growth(s, i, r))
@@ -105,11 +105,39 @@ def make_room(s: Simulation, i: Instance) -> bool:
 
 def victim(s: Simulation, i: Instance) -> Request:
     """Who gives way: the last to be admitted, who would be the last of a queue, or who has the least done."""
+    there = i.running + i.prefilling + i.lingering
     if s.options.engine.victim == "fewest_tokens":
-        return min(i.running + i.prefilling, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
+        return min(there, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
     if s.options.engine.victim == "least_urgent":
-        return max(i.running + i.prefilling, key=lambda r: (r.key, r.queue_number))
-    return max(i.running + i.prefilling, key=lambda r: r.admission)
+        return max(there, key=lambda r: (r.key, r.queue_number))
+    return max(there, key=lambda r: r.admission)
+
+
+def give_way(s: Simulation, i: Instance, r: Request) -> None:
+    """Preempt r; one that lingers on i is let go, and has nothing to compute again."""
+    if r not in i.lingering:
+        preempt(s, i, r)
+        return
+    i.lingering.remove(r)
+    s.let_go += 1
+    forget_last(s, i, r)
+    free_kv(s, i, r)
+
+
+def let_go(s: Simulation, i: Instance) -> bool:
+    """The next step of i is formed: free the KV of those that linger. True: there are some."""
+    there, i.lingering = i.lingering, []
+    for r in there:
+        free_kv(s, i, r)
+    return bool(there)
+
+
+def forget_last(s: Simulation, i: Instance, r: Request) -> None:
+    """While the next step is formed it is not known yet which token the last one of i gave r, if r decoded in it: the
+    KV that this step stored enters no cache.
+    """
+    if s.options.asynchronous and r.join_step < int(i.totals["decode_steps"]):
+        r.accepted += 1
 
 
 def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
@@ -120,6 +148,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
     swap = s.options.preemption == "swap" and r in i.running
     if r in i.running:
         stop_decoding(s, i, r)
+        forget_last(s, i, r)
     else:
         i.prefilling.remove(r)
     if i.prefill_step is not None:

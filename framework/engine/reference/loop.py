@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
 from framework.engine.reference.arrivals import arrive, finish_copy
+from framework.engine.reference.kv import let_go
 from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import take_turn
@@ -46,6 +47,8 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))
+    for i in s.instances:
+        let_go(s, i)
     return s
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from framework.engine.reference.duration import choose_depth
 from framework.engine.reference.forming import Form, admit_by_chunks, longest_chunk, tokens_left
-from framework.engine.reference.kv import growth, preempt, swap_in, victim
+from framework.engine.reference.kv import give_way, growth, swap_in, victim
 from framework.engine.reference.prefixes import register_prefix, share_chunk
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
@@ -25,12 +25,12 @@ class InOrder:
 
     def go_through(self) -> bool:
         """Those that decode and prefill take what they lack of the budget. True: nobody was preempted."""
-        s, i, preempted = self.s, self.i, self.s.preemptions
+        s, i, gave_way = self.s, self.i, self.s.gave_way
         for r in sorted(i.running + i.prefilling, key=lambda r: r.admission):
             tokens = self.tokens_of(r)
             if tokens > 0 and not self.take(r, tokens):
                 break
-        return s.preemptions == preempted
+        return s.gave_way == gave_way
 
     def tokens_of(self, r: Request) -> int:
         """What r takes of the budget; 0: nothing, or it was preempted."""
@@ -65,19 +65,21 @@ class InOrder:
         while blocks > i.cache.available:
             other = victim(s, i)
             self.take_back(other)
-            preempt(s, i, other)
+            give_way(s, i, other)
             if other is r:
                 return False
         i.cache.take(r.id, blocks)
         return True
 
     def take_back(self, r: Request) -> None:
-        """r has no part in the step, if it had one; what its token would have filled is known all the same."""
+        """r has no part in the step, if it had one. What its token would have filled is known all the same, unless that
+        token is still being computed as the step is formed.
+        """
         if r in self.decodes:
             self.decodes.remove(r)
             self.spent[r.rank] -= 1 + self.i.depth
             if self.s.shares_early and r.caches:
-                register_prefix(self.s, self.i, r, r.kv + 1)
+                register_prefix(self.s, self.i, r, r.kv + (0 if self.s.options.asynchronous else 1))
         self.spent[r.rank] -= sum(tokens for other, _, tokens in self.chunks if other is r)
         self.chunks = [chunk for chunk in self.chunks if chunk[0] is not r]
 

@@ -6,6 +6,7 @@ import math
 
 from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import form_step, form_stream
+from framework.engine.reference.kv import let_go
 from framework.engine.reference.lockstep import begin_together
 from framework.engine.reference.reserve import settle_reserve
 from framework.engine.reference.roles import follow_plan, has_drained, proceed
@@ -55,13 +56,15 @@ def schedule(s: Simulation, i: Instance) -> None:
     ask_batching(s, i)
     i.changed = False
     set_admission(s, i)
-    preempted = s.preemptions
+    gave_way = s.gave_way
     i.chunk_preempted = False
     i.swap_bytes = 0.0
     in_order = i.mode == "unified" and s.options.engine.step_order == "admission" and i.prefill_step is None
     decodes, chunks = form_in_order(s, i) if in_order else form_step(s, i)
     if not i.waiting:
         i.admission_opens = -1
+    if let_go(s, i):
+        start_transfers(s, i)
     if decodes or chunks:
         start_step(s, i, decodes, chunks)
         if len(i.group) == 1:
@@ -70,17 +73,18 @@ def schedule(s: Simulation, i: Instance) -> None:
         i.busy = False
     if barred:
         start_transfers(s, i)
-    if s.preemptions > preempted:
+    if s.gave_way > gave_way:
         start_transfers(s, i)
         s.wake(i)
-    settle_reserve(s, i, s.preemptions > preempted, bool(chunks) and not decodes)
+    settle_reserve(s, i, s.gave_way > gave_way, bool(chunks) and not decodes)
     if s.options.asynchronous:
         prepare_next(s, i)
 
 
 def prepare_next(s: Simulation, i: Instance) -> None:
     """The step after the one just formed may hold those that came meanwhile, and count on what came free late."""
-    news = bool(i.inbox) or bool((i.late_seats or i.late_blocks) and i.waiting)
+    concerned = bool(i.waiting or i.swapped) or i.draining_role != i.next_role
+    news = bool(i.inbox) or (concerned and i.late_seats + i.late_blocks > 0)
     i.late_seats = i.late_blocks = 0
     i.take_in_arrivals()
     if news:
@@ -92,7 +96,7 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
     barred = s.gives_way(i)
     ask_batching(s, i)
     set_admission(s, i)
-    preempted = s.preemptions
+    gave_way = s.gave_way
     i.chunk_preempted = False
     if i.mode == "concurrent":
         form_stream(s, i, barred=False)
@@ -100,10 +104,10 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
         i.admission_opens = -1
     if barred:
         start_transfers(s, i)
-    if s.preemptions > preempted:
+    if s.gave_way > gave_way:
         start_transfers(s, i)
         s.wake(i)
-    settle_reserve(s, i, s.preemptions > preempted, False)
+    settle_reserve(s, i, s.gave_way > gave_way, False)
 
 
 def ask_batching(s: Simulation, i: Instance) -> None:

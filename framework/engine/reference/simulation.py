@@ -113,7 +113,7 @@ class Simulation:
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
         # Numbers given so far.
-        self.pushed = self.queue_number = self.admissions = self.preemptions = 0
+        self.pushed = self.queue_number = self.admissions = self.preemptions = self.let_go = 0
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -215,6 +215,11 @@ class Simulation:
     def open_session(self, time_s: float) -> None:
         """A client is free: it takes up the next session."""
         self.push(time_s + self.options.request_s, ARRIVAL, self.sessions.pop(0).id)
+
+    @property
+    def gave_way(self) -> int:
+        """How many requests have given up their KV for others so far: preempted ones, and ended ones let go early."""
+        return self.preemptions + self.let_go
 
     @property
     def finished(self) -> list[Request]:

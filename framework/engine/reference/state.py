@@ -191,6 +191,7 @@ class Instance:
         self.off_s = 0.0
         self.waiting: list[tuple[float, int, Request]] = []  # key, queue number
         self.inbox: list[tuple[float, int, Request]] = []  # came while a step ran that is formed asynchronously
+        self.lingering: list[Request] = []  # have ended with its last step; their KV stays until the next one is formed
         self.late_seats = self.late_blocks = 0  # came free at the end of its last step, too late for the next one
         self.prefilling: list[Request] = []
         self.running: list[Request] = []  # decoding, in running order
@@ -240,6 +241,8 @@ class Instance:
             tokens += r.kv
         for r in self.leaving:
             tokens += r.kv
+        for r in self.lingering:
+            tokens += r.kv
         for r in self.joining:
             tokens += r.prefill_until if r.is_partial else r.kv
         for r in self.prefilling:
@@ -270,7 +273,7 @@ class Instance:
     @property
     def present_watermark(self) -> int:
         """Blocks that whoever comes leaves available."""
-        spared = self.spec.spares_idle and not self.running and not self.prefilling
+        spared = self.spec.spares_idle and not self.running and not self.prefilling and not self.lingering
         return 0 if spared else self.watermark
 
     @property
@@ -330,6 +333,7 @@ class Instance:
             here.clear()
         self.reserved.clear()
         self.leaving.clear()
+        self.lingering.clear()
         for request in [*self.cache.private, *self.cache.held]:
             self.cache.free_kv(request)
 

@@ -39,7 +39,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
     for r in [r for r in step.decodes if r.state == PENDING]:
         if r.emitted == r.output_tokens:
             stop_decoding(s, i, r)
-            frees_memory = finish_request(s, i, r)
+            frees_memory = finish_request(s, i, r) or frees_memory
         elif r.is_at_split:
             stop_decoding(s, i, r)
             i.leaving.append(r)
@@ -72,7 +72,7 @@ def resume(i: Instance) -> None:
 def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
     """End those whose chunk gave the last token, each behind the decodes that end and were admitted before it.
 
-    True: there is one.
+    True: KV was freed.
     """
     found = False
     for r, _, _ in step.chunks:
@@ -83,8 +83,7 @@ def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
                     stop_decoding(s, i, other)
                     finish_request(s, i, other)
             i.prefilling.remove(r)
-            complete_prefill(s, i, r)
-            found = True
+            found = complete_prefill(s, i, r) or found
     return found
 
 
@@ -176,23 +175,27 @@ def note_prefill_end(s: Simulation, r: Request) -> None:
 
 
 def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
-    """r has emitted all its tokens on i: its KV is freed."""
+    """r has emitted all its tokens on i. True: its KV was freed; else it lingers."""
     i.changed = True
-    free_kv(s, i, r)
+    if s.options.asynchronous:
+        i.lingering.append(r)
+    else:
+        free_kv(s, i, r)
     cancel_migration(s, r)
     s.end_request(r, FINISHED)
-    return True
+    return not s.options.asynchronous
 
 
 def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
     """The last token of r came with its prompt; it has never been among the decodes of a synchronous server, so that
-    admission opens at once.
+    admission opens at once. True: its KV was freed.
     """
     opens_after = list(i.opens_after)
-    finish_request(s, i, r)
+    r.join_step = int(i.totals["decode_steps"])
+    freed = finish_request(s, i, r)
     if not s.options.asynchronous:
         i.closed, i.opens_after = False, opens_after
-    return True
+    return freed
 
 
 def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> bool:
