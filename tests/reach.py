@@ -94,8 +94,24 @@ def _preempted_untold(s: Simulation, r: Request) -> Names:
         yield "preempted before its first token"
 
 
+def _give_way(s: Simulation, i: Instance, r: Request) -> Names:
+    if r in i.lingering:
+        yield "one that has ended gives way"
+
+
+def _let_go(s: Simulation, i: Instance) -> Names:
+    if i.lingering:
+        yield "KV of those that have ended while a step is formed"
+
+
+def _forget_last(s: Simulation, i: Instance, r: Request) -> Names:
+    decoded = r.join_step < int(i.totals["decode_steps"])
+    if s.options.asynchronous and s.shares_early and r.caches and decoded and r.kv % s.hash_tokens == 0:
+        yield "block that is not known to be full yet"
+
+
 def _victim(s: Simulation, i: Instance) -> Names:
-    there, by = i.running + i.prefilling, s.options.engine.victim
+    there, by = i.running + i.prefilling + i.lingering, s.options.engine.victim
     if by == "fewest_tokens" and min(there, key=lambda r: r.emitted) is not max(there, key=lambda r: r.admission):
         yield "one of fewer tokens preempted instead of the last"
 
@@ -529,6 +545,9 @@ def _always(name: str) -> Callable[..., Iterable[str]]:
 
 PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "preempt": _preempt,
+    "give_way": _give_way,
+    "let_go": _let_go,
+    "forget_last": _forget_last,
     "victim": _victim,
     "finds_room": _finds_room,
     "may_come": _may_come,
@@ -651,7 +670,7 @@ EXCLUDED |= {("lockstep", "beside"), ("lockstep", "roles")}
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
 _WHOLE = sum(_SHARES.values())
-_SHARES |= {"reserving": 50, "grouped": 125}  # beside them
+_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100}  # beside them
 
 
 Counts = Callable[[str, int], Counter[str]]

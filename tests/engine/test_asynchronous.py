@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from framework.system.cluster import mixed
 from framework.system.gpu import Gpu
 from framework.timing.table import StepRow, Surface
 from framework.workload import Workload
-from tests.helpers.scenarios import MODEL, RowTiming
+from tests.engine.test_batching import Rows, scenario, times
+from tests.helpers.differences import run_engine
+from tests.helpers.rulers import Rules
+from tests.helpers.scenarios import MODEL, RowTiming, Scenario
 
 GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
 
@@ -70,6 +74,58 @@ def test_a_seat_comes_free_a_step_late(implementation: Any) -> None:
         assert result.requests["end_s"][0] <= 3.0
         late = result.requests["first_token_s"][2] - result.requests["end_s"][0]
         assert late == first_s - 2.0
+
+
+def few_blocks(rows: Rows, kv_tokens: int, **engine: Any) -> Scenario:
+    """Requests (arrival, prompt, output) on an instance with few blocks, of a token each, and steps of a second."""
+    one = scenario(rows, kv_tokens=kv_tokens, batching="unified")
+    return replace(one, engine=replace(one.engine, asynchronous=True, step_order="admission", **engine))
+
+
+def preemptions(one: Scenario) -> list[int]:
+    return list(map(int, run_engine(one)[0].requests["preemptions"]))
+
+
+def test_blocks_of_one_that_ends_are_not_there_when_the_next_step_is_formed() -> None:
+    """8 blocks. At 3 s both have 4, and the first one ends. The second finds none for its next token, for the first one
+    ends with a step that was still running when this one was formed. It was admitted last, so that it gives way
+    itself, and its prompt and three tokens are computed again in the same second: a step later than without, all blocks
+    come free at 3 s, and it goes on.
+    """
+    one = few_blocks([(0, 2, 3), (0, 2, 6)], kv_tokens=8)
+    assert times(one) == [[1, 2, 3], [1, 2, 3, 4, 5, 6]]
+    assert preemptions(one) == [0, 1]
+    synchronous = replace(one, engine=replace(one.engine, asynchronous=False))
+    assert times(synchronous) == times(one)
+    assert preemptions(synchronous) == [0, 0]
+
+
+def test_one_that_has_ended_gives_way_like_those_that_run() -> None:
+    """8 blocks, and the one that ends at 3 s was admitted last: it gives way to the other, which goes on. Who waits is
+    not admitted in a schedule in which somebody gives way: the third comes at 2.5 s, is seen at 4 s, and has its token
+    at 5 s.
+    """
+    one = few_blocks([(0, 2, 6), (0, 2, 3), (2.5, 1, 1)], kv_tokens=8)
+    assert times(one) == [[1, 2, 3, 4, 5, 6], [1, 2, 3], [5]]
+    assert preemptions(one) == [0, 0, 0]
+
+
+def test_the_least_urgent_gives_way_though_it_has_ended() -> None:
+    """The first one, the least urgent by a longer prompt, ends at 3 s; the second takes its blocks then."""
+    rules = Rules(prioritize="short")
+    one = few_blocks([(0, 3, 3), (0, 1, 6)], kv_tokens=8, victim="least_urgent")
+    one = replace(one, rules=rules)
+    assert times(one) == [[1, 2, 3], [1, 2, 3, 4, 5, 6]]
+    assert preemptions(one) == [0, 0]
+
+
+def test_the_watermark_holds_beside_one_that_has_ended() -> None:
+    """10 blocks, of which those that come beside others leave 3. The first one ends at 3 s with 6. The second needs 4
+    and would leave none beside it: nobody is admitted, and the step is empty. Then the instance idles, the second
+    leaves 6 without a watermark and the third leaves 5 beside it: both are computed at once.
+    """
+    one = few_blocks([(0, 4, 3), (0.5, 4, 1), (0.5, 1, 1)], kv_tokens=10, watermark=0.3, idle_watermark=False)
+    assert times(one) == [[1, 2, 3], [4], [4]]
 
 
 @IMPLEMENTATIONS

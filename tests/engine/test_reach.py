@@ -64,6 +64,8 @@ EVENTS = (
     "turn of a rank whose group is in a step",
     *("sent without its token", "single token that comes from elsewhere", "preempted before its first token"),
     "first token that comes with the KV",
+    *("KV of those that have ended while a step is formed", "one that has ended gives way"),
+    "block that is not known to be full yet",
     *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
 )
 

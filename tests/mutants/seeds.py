@@ -100,6 +100,50 @@ MUTANTS = (
         "        queue_push(s, i, r)\n",
     ),
     Mutant(
+        "KV of one that has ended is free while the next step is formed",
+        "requests.py",
+        "        linger(s, i, r)\n",
+        "        free_kv(s, i, r)\n        s.instances[i].frees_memory = True\n",
+    ),
+    Mutant(
+        "KV of one that has ended stays a step longer",
+        "scheduler.py",
+        "    if unlikely(s.options.asynchronous) and let_go(s, i):\n        start_transfers(s, i)\n"
+        "    if decodes + prefill_tokens > 0:\n        start_step(s, i, decodes, prefill_tokens)\n",
+        "    if decodes + prefill_tokens > 0:\n        start_step(s, i, decodes, prefill_tokens)\n"
+        "    if unlikely(s.options.asynchronous) and let_go(s, i):\n        start_transfers(s, i)\n",
+    ),
+    Mutant(
+        "of those that have ended the first gives way",
+        "mechanisms/asynchronous.py",
+        "if last < 0 or s.requests[r].admission > s.requests[last].admission:",
+        "if last < 0:",
+    ),
+    Mutant(
+        "one that has ended gives way to nobody",
+        "mechanisms/running_list.py",
+        "    return ended if ended >= 0 and s.requests[ended].admission > s.requests[last].admission else last\n",
+        "    return last\n",
+    ),
+    Mutant(
+        "one that gives way has known what it was to emit",
+        "preemption.py",
+        "        remove_running(s, i, r)\n        forget_last(s, i, r)\n",
+        "        remove_running(s, i, r)\n",
+    ),
+    Mutant(
+        "the watermark is spared beside one that has ended",
+        "kv_blocks.py",
+        "inst.running + inst.prefilling == 0 and inst.lingering_head < 0:",
+        "inst.running + inst.prefilling == 0:",
+    ),
+    Mutant(
+        "who is swapped out is not told of KV that came free late",
+        "mechanisms/asynchronous.py",
+        "inst.waiting_root >= 0 or inst.swapped > 0 or inst.draining_role",
+        "inst.waiting_root >= 0 or inst.draining_role",
+    ),
+    Mutant(
         "seats that come free are not late",
         "mechanisms/asynchronous.py",
         "inst.late_seats = max(0, taken_seats - seats(s, i))",
