@@ -207,6 +207,12 @@ _MECHANISMS = {
         unlike="prefix_cache",
     ),
     "asynchronous": Golden(_CACHED.replace("server=none", "server=vllm_v1"), unlike="prefix_cache"),
+    "ended_with_kv": Golden(
+        _CACHED.replace("server=none", "server=vllm_v1")
+        + "engine.prefix_cache=false engine.kv_tokens=4096 trace.arrivals.rate=16",
+        positive=("preemptions",),
+        unlike="vllm_v1",
+    ),
     "prefix_cache": Golden(_CACHED, positive=("cache_hit_rate",)),
     "prefix_trace_blocks": Golden(
         _CACHED + "engine.prefix_unit=trace", positive=("cache_hit_rate",), unlike="prefix_cache"

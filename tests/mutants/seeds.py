@@ -461,8 +461,8 @@ MUTANTS = (
     Mutant(
         "an empty queue leaves admission open",
         "scheduler.py",
-        "        inst.admission_opens = -1\n    if decodes",
-        "        pass\n    if decodes",
+        "        inst.admission_opens = -1\n    if unlikely(s.options.asynchronous) and let_go",
+        "        pass\n    if unlikely(s.options.asynchronous) and let_go",
     ),
     # --- transfers, migration, splits ---
     Mutant("a link is claimed at its source alone", "transfers.py", "    dst.ingress_free_s = end_s\n", ""),

@@ -131,7 +131,7 @@ def _with_settings(draw: Draw, run: Run) -> Run:
     odds = {"crowd": 0.2, "long prompts": 0.25, "first chunk": 0.25, "watermark": 0.25, "whole prompts": 0.15}
     odds |= {"priorities": 0.35, "asynchronous": 0.4, "drafts": 0.5}
     on = {name: draw.chance(share) for name, share in odds.items()}
-    # Blocks that come free and drafts that are rejected count otherwise there; vLLM cuts drafts to the budget.
+    # Blocks of rejected drafts count otherwise there; vLLM cuts drafts to the budget.
     roomy = "memory" not in run.regimes
     on["drafts"] &= roomy and "budget" not in run.regimes
     for name in ("asynchronous", "crowd", "long prompts", "whole prompts"):
