@@ -47,6 +47,15 @@ def is_joint(gpu: Gpu, model: Model, backend: str) -> bool:
     return runs and model.latent is None and model.kv_dtype == "bf16"
 
 
+def decode_rows(gpu: Gpu, model: Model, backend: str, joint: bool | None) -> float:
+    """The rows of a tile that a decode takes up beside chunks, 0 where it has a kernel of its own.
+
+    `joint` decides; where it is None, GPU, model and backend do.
+    """
+    joint = is_joint(gpu, model, backend) if joint is None else joint
+    return float(_TILE_ROWS) if joint else 0.0
+
+
 @dataclass(frozen=True)
 class Joint:
     """How one kernel for chunks and decodes would run: the fields of `StepRow` of these names."""
@@ -61,14 +70,13 @@ class Joint:
 
 
 def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str, joint: bool | None) -> Joint:
-    """How an instance's kernel for chunks and decodes runs, whose `decode_rows` are 0 where decodes have their own.
+    """How an instance's kernel for chunks and decodes runs; `joint` as for `decode_rows`.
 
-    `joint` decides that; where it is None, GPU, model and backend do. Raises InputError where tp does not divide the
-    heads.
+    Raises InputError where tp does not divide the heads.
     """
     heads, kv_heads = (1, 1) if model.latent is not None else model.heads_on(parallelism.tp)
-    joint = is_joint(gpu, model, backend) if joint is None else joint
-    return Joint(float(_TILE_ROWS) if joint else 0.0, heads / kv_heads, _tiles_at_once(gpu, parallelism))
+    rows = decode_rows(gpu, model, backend, joint)
+    return Joint(rows, heads / kv_heads, _tiles_at_once(gpu, parallelism))
 
 
 def _tiles_at_once(gpu: Gpu, parallelism: Parallelism) -> float:

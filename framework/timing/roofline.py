@@ -14,7 +14,7 @@ from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
-from framework.timing.joint_attention import joint_kernel, require_joint
+from framework.timing.joint_attention import decode_rows, require_joint
 from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
@@ -118,16 +118,15 @@ class Roofline:
         linear = _matrix(model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
         if model.experts is not None:
             linear = linear + self._experts(model, gpu, parallelism)
-        row = StepRow(
+        return StepRow(
             base_s=self.overhead_s + reductions * self._latency_s(gpu, stage),
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
-            tile_pair_s=model.attention_flops_per_pair / flops,
             per_context_token_s=kv_bytes / (bandwidth * groups),
             per_sequence_s=window_bytes / (bandwidth * groups),
             linear=linear,
+            decode_rows=decode_rows(gpu, model, self.source, self.joint_attention),
             logits=_matrix(model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
         )
-        return joint_kernel(gpu, model, parallelism, self.source, self.joint_attention).of(row)
 
     def _latency_s(self, gpu: Gpu, stage: int) -> float:
         """Seconds of an all-reduce of next to nothing among the GPUs of a stage."""
