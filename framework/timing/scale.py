@@ -55,8 +55,8 @@ def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Ga
         "communication": parts["communication"].mapped(linear=partial(_times_above_floor, ratio=ratios.link)),
         "prefill_attention": parts["prefill_attention"].mapped(
             attention=partial(_times, ratio_at=ratios.prefill),
-            tile_row_s=lambda time_s: time_s * ratios.tile_row,
-            tile_pair_s=lambda time_s: time_s * ratios.tile_pair,
+            tile_row_s=lambda time_s: time_s * ratios.multiprocessors,
+            tile_pair_s=ratios.tile_pair_s,
         ),
         "decode_attention": parts["decode_attention"].mapped(
             decode=partial(_times_above_floor, ratio=ratios.decode), skew_s=lambda skew_s: skew_s * ratios.decode
@@ -111,11 +111,10 @@ class _Ratios:
         measured_link, target_link = (_link_bytes_s(gpu, parts.setup.parallelism) for gpu in (measured, target))
         self.link = measured_link / target_link
         self.decode = self._decode()
-        self.tile_pair = float(self._ratio(np.ones(1), np.zeros(1), _ATTENTION_DTYPE)[0])
-        self.tile_row = self.tile_pair
-        if measured.multiprocessors is not None and target.multiprocessors is not None:
-            # A tile begins and ends by latencies, which more multiprocessors hide and not faster ones.
-            self.tile_row = measured.multiprocessors / target.multiprocessors
+        # A tile begins and ends by latencies, which more multiprocessors hide and not faster ones.
+        self.multiprocessors = (measured.multiprocessors or 1) / (target.multiprocessors or 1)
+        if measured.multiprocessors is None or target.multiprocessors is None:
+            self.multiprocessors = self._products
 
     def gemm(self, tokens: FloatArray) -> FloatArray:
         """Each weight is read once and multiplied once for each token that a GPU computes."""
@@ -139,6 +138,26 @@ class _Ratios:
         flops = self._model.attention_flops_per_pair * lengths**2 / 2
         moved = 2 * self._model.layers * (self._model.heads + self._model.kv_heads) * self._model.head_dim * lengths
         return self._ratio(flops, moved * DTYPE_BYTES[_ATTENTION_DTYPE], _ATTENTION_DTYPE)
+
+    def tile_pair_s(self, time_s: float) -> float:
+        """What a row of a tile takes for each key: products, and beside them what is not done by tensor cores.
+
+        The warps of a tile do one after the other. Where the measured GPU reaches less of its tensor peak, its clock is
+        what is lower, so that all of it is slower.
+        """
+        (measured, _), (target, gains) = self._gpus
+        if measured.multiprocessors is None or target.multiprocessors is None:
+            return time_s * self._products
+        parallelism = self._setup.parallelism
+        flops = self._model.attention_flops_per_pair / parallelism.gpus
+        products_s = flops * gains.tensor / measured.peak(_ATTENTION_DTYPE)
+        others_s = max(time_s - products_s, 0.0) * self.multiprocessors / gains.tensor
+        return min(products_s, time_s) * self._products + others_s
+
+    @property
+    def _products(self) -> float:
+        """The ratio of what attention takes where nothing but its products counts."""
+        return float(self._ratio(np.ones(1), np.zeros(1), _ATTENTION_DTYPE)[0])
 
     def logits(self, sampled: FloatArray) -> FloatArray:
         """The projection to the vocabulary, which is not held in fewer bits than bf16, is read once."""

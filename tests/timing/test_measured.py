@@ -247,16 +247,17 @@ def test_a_gpu_that_uses_more_of_its_bandwidth_is_faster_where_memory_limits() -
     np.testing.assert_allclose(seconds_of(to, "decode_attention") - least, (above - least) / 2)
 
 
-def test_keys_of_a_tile_follow_the_peak_and_tiles_the_multiprocessors() -> None:
-    plain = made_up()
-    rows = {"prefill_attention": replace(plain["prefill_attention"], tile_row_s=1.0, tile_pair_s=1.0)}
-    parts = replace(plain, rows=dict(plain.rows) | rows)
+def test_of_a_tile_products_follow_the_peak_and_the_rest_the_multiprocessors() -> None:
+    """Half of the time of a key is products on a GPU whose clock reaches half; the other has half the units of that."""
+    plain, measured_on = made_up(), gpu("l40s", multiprocessors=142)
+    products_s = 2 * model().attention_flops_per_pair / measured_on.peak("bf16")
+    tiles = {"tile_row_s": 1.0, "tile_pair_s": 2 * products_s}
+    parts = replace(plain, rows=dict(plain.rows) | {"prefill_attention": replace(plain["prefill_attention"], **tiles)})
     slow = gpu("l40s", peak_flops={"bf16": 362.05e12 / 4}, multiprocessors=71)
-    to = scaled(parts, model(), gpu("l40s"), slow, Gains(tensor=2.0))["prefill_attention"]
-    assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((2.0, 2.0))
-    unknown = replace(slow, multiprocessors=None)
-    to = scaled(parts, model(), gpu("l40s"), unknown)["prefill_attention"]
-    assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((4.0, 4.0))
+    to = scaled(parts, model(), measured_on, slow, Gains(tensor=2.0))["prefill_attention"]
+    assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((2.0, 2 * products_s + products_s), abs=0.0, rel=1e-9)
+    to = scaled(parts, model(), measured_on, replace(slow, multiprocessors=None))["prefill_attention"]
+    assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((4.0, 8 * products_s), abs=0.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCALED)
