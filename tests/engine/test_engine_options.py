@@ -99,8 +99,8 @@ def test_a_tile_costs_no_less_than_the_decode_alone() -> None:
 )
 def test_tiles_of_the_first_head_wait_for_memory(group: float, at_once: float, decode_s: float) -> None:
     """Beside a chunk of 2, a decode of 4 tokens whose tiles compute 2 * (0.5 + 4/4) = 3 s and which alone takes 2 s."""
-    tiles = {"decode_rows": 2.0, "tile_row_s": 0.5, "tile_pair_s": 0.25}
-    row = replace(ROW, head_group=group, decodes_at_once=at_once, **tiles)
+    tiled = replace(ROW, decode_rows=2.0, tile_row_s=0.5, tile_pair_s=0.25)
+    row = replace(tiled, head_group=group, decodes_at_once=at_once)
     result = run(trace((0, 3, 3), (1, 2, 1)), "mixed", engine=EngineConfig(), row=row)
     first_s = 1.0 + 9 * 0.25
     assert result.requests["first_token_s"].tolist() == [first_s, first_s + 1.0 + 1.0 + decode_s]

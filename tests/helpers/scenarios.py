@@ -450,10 +450,14 @@ def _tiled(draw: Draw, engine: EngineConfig, timing: RowTiming) -> tuple[EngineC
     engine = replace(engine, attention=replace(engine.attention, decode_rows=None))
 
     def joint(row: StepRow) -> StepRow:
-        tiles = {"tile_row_s": draw.one([0.0, 2.0**-8]), "tile_pair_s": draw.one([0.0, 2.0**-10])}
-        # So few decodes at once that their share of all is exact.
-        built = {"head_group": draw.one([1.0, 4.0]), "decodes_at_once": draw.one([float("inf"), 1.0, 2.0])}
-        return replace(row, decode_rows=draw.one([0.0, 1.0, 4.0, 64.0]), **tiles, **built)
+        return replace(
+            row,
+            tile_row_s=draw.one([0.0, 2.0**-8]),
+            tile_pair_s=draw.one([0.0, 2.0**-10]),
+            head_group=draw.one([1.0, 4.0]),
+            decodes_at_once=draw.one([float("inf"), 1.0, 2.0]),  # with so few the share of all is exact
+            decode_rows=draw.one([0.0, 1.0, 4.0, 64.0]),
+        )
 
     return engine, RowTiming({name: joint(row) for name, row in timing.rows.items()})
 
