@@ -335,7 +335,7 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
         yield "chunks and decodes in one step"
         if s.options.attention_overlap > 0:
             yield "attentions that overlap"
-        if s.timing.decode_rows(i.spec.pool) > 0:
+        if s.timing.joint_kernel(i.spec.pool).decode_rows > 0:
             yield "decodes in tiles"
     if chunks and i.mode == "chunks_first" and i.running:
         yield "decodes that wait for chunks"

@@ -20,7 +20,10 @@ from framework.timing.step_row import StepRow, Timing
 
 RowChange = Callable[[StepRow], StepRow]
 
-_PREFILL_ALONE = ("attention", "prefill_quadratic_s", "prefill_step_s", "masked_s", "per_prefill_token_s")
+_PREFILL_ALONE = (
+    *("attention", "prefill_quadratic_s", "prefill_step_s", "masked_s", "per_prefill_token_s"),
+    *("tile_row_s", "tile_pair_s"),
+)
 _OF_CONTEXT = ("decode", "per_context_token_s", "skew_s")
 _HOST = ("host_s", "host_sequence_s", "eager_s", "request_s", "intake_s", "intake_token_s")
 _HOST_OF_STEPS = ("host_s", "host_sequence_s", "eager_s")

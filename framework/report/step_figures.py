@@ -156,7 +156,7 @@ def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, cal
         added = timing.server.fitted(entry.calibration).overheads(model.layers, parallelism)
         fitted = entry.parts.calibrated(entry.calibration, added)
     kernels = entry.parts.calibrated(Calibration())
-    row = replace(entry.parts.row(Calibration()), decode_rows=entry.decode_rows)
+    row = entry.joint.of(entry.parts.row(Calibration()))
     source = f"measured ({entry.described(calibrated)})"
     return _Times(source, entry.parts.scaled_from, kernels, fitted, row)
 
@@ -166,7 +166,8 @@ def _parts_ms(parts: Mapping[str, StepRow], row: StepRow, step: Step) -> Mapping
     tables = stack(list(parts.values()))
     found = {part: _MS * _step_s(tables, k, step) for k, part in enumerate(parts)}
     if _is_joint(row, step):
-        attention = replace(parts["prefill_attention"], decode_rows=row.decode_rows)
+        kernel = {name: getattr(row, name) for name in ("decode_rows", "head_group", "decodes_at_once")}
+        attention = replace(parts["prefill_attention"], **kernel)
         alone_s = found["decode_attention"] / _MS
         beside_s = beside_chunks_s(stack([attention]), 0, step.batch, step.decode_context, alone_s)
         found["decode_attention"] = _MS * beside_s

@@ -53,11 +53,13 @@ class Gpu:
     `peak_flops`: dense FLOP/s per data type; `link_bytes_s`: to the GPUs of the same node, in each direction;
     `nic_bytes_s`: this GPU's share of the network between nodes, in each direction; `usd_per_hour`: rental price.
     `compute_capability` is NVIDIA's number of the architecture, None where there is none; it tells which attention
-    kernels run. `linked_gpus` reach each other at `link_bytes_s`; all others over the network. `link_efficiency` is the
-    share of `link_bytes_s` that an all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU
-    after the first, None where measured times are to be trusted. `neighbour` names the GPU from whose measured times
-    those of this one are scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that
-    large products reach here over the share that they reach there. Raises InputError for a value out of range.
+    kernels run, and `multiprocessors` counts what they run on, None where it is not known. `linked_gpus` reach each
+    other at `link_bytes_s`; all others over the network. `link_efficiency` is the share of `link_bytes_s` that an
+    all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU after the first, None where
+    measured times are to be trusted. `neighbour` names the GPU from whose measured times those of this one are
+    scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that large products reach
+    here over the share that they reach there; `bandwidth_gain` is the same of the bandwidth. Raises InputError for
+    a value out of range.
     """
 
     name: str
@@ -71,11 +73,13 @@ class Gpu:
     idle_w: float
     usd_per_hour: float
     compute_capability: float | None = None
+    multiprocessors: int | None = None
     linked_gpus: int = 8
     link_efficiency: float = 1.0
     link_latency_s: float | None = None
     neighbour: str | None = None
     tensor_gain: float = 1.0
+    bandwidth_gain: float = 1.0
 
     def __post_init__(self) -> None:
         require_name("gpu.name", self.name)
@@ -85,6 +89,8 @@ class Gpu:
             require_at_least(f"gpu.{name}", getattr(self, name), 0)
         if self.compute_capability is not None:
             require_positive("gpu.compute_capability", self.compute_capability)
+        if self.multiprocessors is not None:
+            require_count("gpu.multiprocessors", self.multiprocessors)
         require_count("gpu.linked_gpus", self.linked_gpus)
         require_share("gpu.link_efficiency", self.link_efficiency)
         if self.link_latency_s is not None:
@@ -92,6 +98,7 @@ class Gpu:
         if self.neighbour is not None and not isinstance(self.neighbour, str):
             raise InputError(f"gpu.neighbour must be the name of a GPU or null, got {self.neighbour!r}")
         require_positive("gpu.tensor_gain", self.tensor_gain)
+        require_positive("gpu.bandwidth_gain", self.bandwidth_gain)
         if not isinstance(self.peak_flops, Mapping):
             raise InputError(f"gpu.peak_flops must map data types to FLOP/s, got {self.peak_flops!r}")
         for dtype, flops in self.peak_flops.items():

@@ -15,12 +15,12 @@ from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
 from framework.timing.fit_domain import Place
-from framework.timing.joint_attention import decode_rows, require_joint
+from framework.timing.joint_attention import Joint, joint_kernel, require_joint
 from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.profile_files import Origin
 from framework.timing.roofline import Roofline
-from framework.timing.scale import same_speed, scaled
+from framework.timing.scale import Gains, same_speed, scaled
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 from framework.timing.two_batch_overlap import in_two_batches
@@ -35,9 +35,9 @@ _ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name
 class Entry:
     """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
 
-    `gpu` is the one that the parts are for, `decode_rows` as in `StepRow`, and `linked` says whether all-reduces are by
-    a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`, which is that GPU or
-    the one whose measurement was scaled; it is None where nothing was fitted.
+    `gpu` is the one that the parts are for, `joint` says how a kernel for chunks and decodes runs, and `linked` whether
+    all-reduces are by a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`,
+    which is that GPU or the one whose measurement was scaled; it is None where nothing was fitted.
     """
 
     parts: StepParts
@@ -45,7 +45,7 @@ class Entry:
     origin: Origin
     fit: Fit | None
     fitted_on: str
-    decode_rows: float
+    joint: Joint
     linked: bool
 
     @property
@@ -178,15 +178,15 @@ class Measured:
     def under(self, calibration: Calibration | None, entry: Entry, model: Model, parallelism: Parallelism) -> StepRow:
         """The times of a whole step on the server, under a calibration; None: by kernels and the server's own terms."""
         added = self.server.fitted(calibration).overheads(model.layers, parallelism)
-        return replace(entry.parts.row(calibration or Calibration(), added), decode_rows=entry.decode_rows)
+        return entry.joint.of(entry.parts.row(calibration or Calibration(), added))
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
         """What `row` is made from; raises InputError as `row` does."""
         places, setup = self._places, Setup.of(model, parallelism)
-        measured, gain = gpu.name, 1.0
+        measured, gains = gpu.name, Gains()
         found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None and not profile_files.setups(places, model.name, measured, self.backend):
-            measured, gain = self._like(gpu, model, places)
+            measured, gains = self._like(gpu, model, places)
             found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None:
             gpu.peak(model.dtype)  # says so where the GPU does not compute in that type
@@ -195,7 +195,7 @@ class Measured:
             raise InputError(self._missing(places, model, gpu, measured, setup))
         parts = found.parts
         if measured != gpu.name or not same_speed(found.origin.device, gpu):
-            parts = scaled(parts, model, found.origin.device, gpu, gain)
+            parts = scaled(parts, model, found.origin.device, gpu, gains)
         name = self.calibrated_as or gpu.name
         fit = find_calibration(places, name, self.backend, model, self.place if self.outside_fit != "keep" else None)
         linked = self.link_model and applies(parts, gpu)
@@ -205,8 +205,8 @@ class Measured:
         if self.two_batches:
             counts = fit is not None and self.calibrated and not self._left_out(fit)
             parts = in_two_batches(parts, fit.calibration if fit is not None and counts else Calibration())
-        rows = decode_rows(gpu, model, self.backend, self.joint_attention)
-        return Entry(parts, gpu.name, found.origin, fit, name, rows, linked)
+        joint = joint_kernel(gpu, model, parallelism, self.backend, self.joint_attention)
+        return Entry(parts, gpu.name, found.origin, fit, name, joint, linked)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:
         """Of the GPU with most tokens, by `experts`."""
@@ -219,14 +219,14 @@ class Measured:
             )
         return self.experts.most(model.experts.count, parallelism.ep)
 
-    def _like(self, gpu: Gpu, model: Model, places: tuple[Path, ...]) -> tuple[str, float]:
-        """The GPU to scale from, itself if none is known, and how much more of its tensor peak this one reaches.
+    def _like(self, gpu: Gpu, model: Model, places: tuple[Path, ...]) -> tuple[str, Gains]:
+        """The GPU to scale from, itself if none is known, and how much more of its peaks this one reaches.
 
         Raises InputError for a name that was asked for and has no times, with those that have.
         """
         name = self.neighbour or gpu.neighbour
         if name is None:
-            return gpu.name, 1.0
+            return gpu.name, Gains()
         if not profile_files.setups(places, model.name, name, self.backend):
             known = [one for one, backend in profile_files.platforms(places, model.name) if backend == self.backend]
             key = "gpu.neighbour" if self.neighbour is None else "timing.neighbour"
@@ -234,7 +234,7 @@ class Measured:
                 f"{key}={name}: there are no measured times of {model.name} with {self.backend} on it;"
                 f" choose one of {', '.join(known) or 'another backend, none has such times'}"
             )
-        return name, gpu.tensor_gain if name == gpu.neighbour else 1.0
+        return name, Gains(gpu.tensor_gain, gpu.bandwidth_gain) if name == gpu.neighbour else Gains()
 
     def _missing(self, places: tuple[Path, ...], model: Model, gpu: Gpu, measured: str, setup: Setup) -> str:
         asked = f"no measured times for {model.name} on {gpu.name}, {self.backend}, {setup}"

@@ -108,7 +108,8 @@ def _slower(part: str, row: StepRow, compute: float) -> StepRow:
     if compute == 1.0:
         return row
     if part == "prefill_attention":
-        return row.mapped(attention=lambda curve: curve.times(compute))
+        tiles = dict.fromkeys(("tile_row_s", "tile_pair_s"), lambda time_s: time_s * compute)
+        return row.mapped(attention=lambda curve: curve.times(compute), **tiles)
     if part in ("gemm", "experts"):
         return row.mapped(linear=lambda curve: curve.rising_faster(COMPUTE_TOKENS, compute))
     return row

@@ -21,6 +21,8 @@ from framework.timing.step_row import StepRow
 _DIGITS = 4
 _US = 1e-6
 _DTYPES = ("dtype", "expert_dtype", "kv_dtype")
+_OF_TILES = ("row", "pair")  # written where decodes have tiles in the kernel of chunks
+_NO_TILES = {f"tile_{of}_us": 0.0 for of in _OF_TILES}
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ _COLUMNS = (
     _Column("sampled_limit", "logits", "sampled_limit"),
     _Column("context_limits", "decode_attention", "decode_limits", ("batches",)),
     _Column("skew_us", "decode_attention", "skew_s"),
+    *(_Column(f"tile_{of}_us", "prefill_attention", f"tile_{of}_s") for of in _OF_TILES),
 )
-_DEFAULTS: Mapping[str, Any] = {"skew_us": 0.0, "scaled_from": "", "estimated": []}
+_DEFAULTS: Mapping[str, Any] = {"skew_us": 0.0, "scaled_from": "", "estimated": []} | _NO_TILES
 _NAMES = {name for column in _COLUMNS for name in (column.name, *column.axes)}
 _KNOWN = {"parallelism", *_DTYPES, *_NAMES, "scaled_from", "estimated"}
 
@@ -68,6 +71,8 @@ def encoded(parts: StepParts) -> dict[str, Any]:
             entry[column.name] = _shortened((np.asarray(values) / _US).tolist(), _DIGITS)
         else:
             entry[column.name] = _shortened(np.asarray(values, np.float64).tolist())
+    if not any(entry[name] for name in _NO_TILES):
+        entry = {name: value for name, value in entry.items() if name not in _NO_TILES}
     entry["scaled_from"] = parts.scaled_from
     return entry | ({"estimated": list(parts.estimated)} if parts.estimated else {})
 

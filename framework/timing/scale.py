@@ -9,12 +9,17 @@ there): the share of the datasheet's tensor peak that large bf16 matrix products
 the vllm 0.24.0 kernel tables, m >= 2048, n and k >= 4096): its power limit holds it back. The others, PyTorch, 8192 x
 8192 (github.com/zzc0721/torch-performance-test-data, issues 107, 126 and 140): L20 114.1 of 119.5 TFLOP/s, A10G 66.6 of
 70, V100 97.4 of 125 in fp16; A100 0.90 (vllm 0.14.0 tables).
+
+So is the share of the bandwidth (`bandwidth_gain`) of a card whose memory has no ECC, scaled from one that has: the
+L40S reads the weights of Llama-3.1-8B for one token at 0.824 of its bandwidth (same tables), and an RTX 4090 copies at
+0.914 to 0.916 of its own (921 GB/s: clpeak, issue 106; 922 to 924: tinygrad/open-gpu-kernel-modules, issue 6). Copies
+of the L40S reach 0.75, so that what is not a matrix product gains more than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -29,19 +34,30 @@ from framework.timing.profile import StepParts
 _ATTENTION_DTYPE = "bf16"  # what attention is computed in, whatever the cache holds
 
 
-def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, tensor_gain: float = 1.0) -> StepParts:
+@dataclass(frozen=True)
+class Gains:
+    """The shares of its tensor peak and of its bandwidth that a GPU reaches, over those that the measured one does."""
+
+    tensor: float = 1.0
+    bandwidth: float = 1.0
+
+
+def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Gains | None = None) -> StepParts:
     """The parts of a step of `model` on `target`, from those on `measured`, which `scaled_from` of the result names.
 
-    `tensor_gain` is the share of its tensor peak that the target reaches over the share that the measured GPU reaches.
-    Raises InputError where the target cannot compute in the weights' type.
+    `gains` of the target are none by default. Raises InputError where the target cannot compute in the weights' type.
     """
-    ratios = _Ratios(parts, model, measured, target, tensor_gain)
+    ratios = _Ratios(parts, model, measured, target, gains or Gains())
     rows = {
         "gemm": parts["gemm"].mapped(linear=partial(_times, ratio_at=ratios.gemm)),
         "experts": parts["experts"].mapped(linear=partial(_times, ratio_at=ratios.experts)),
         "elementwise": parts["elementwise"].mapped(linear=partial(_times_above_floor, ratio=ratios.bandwidth)),
         "communication": parts["communication"].mapped(linear=partial(_times_above_floor, ratio=ratios.link)),
-        "prefill_attention": parts["prefill_attention"].mapped(attention=partial(_times, ratio_at=ratios.prefill)),
+        "prefill_attention": parts["prefill_attention"].mapped(
+            attention=partial(_times, ratio_at=ratios.prefill),
+            tile_row_s=lambda time_s: time_s * ratios.multiprocessors,
+            tile_pair_s=ratios.tile_pair_s,
+        ),
         "decode_attention": parts["decode_attention"].mapped(
             decode=partial(_times_above_floor, ratio=ratios.decode), skew_s=lambda skew_s: skew_s * ratios.decode
         ),
@@ -87,14 +103,18 @@ def _link_bytes_s(gpu: Gpu, parallelism: Parallelism) -> float:
 class _Ratios:
     """Ratios of roofline times, target to measured GPU: one for each knot, or one for all where only bytes count."""
 
-    def __init__(self, parts: StepParts, model: Model, measured: Gpu, target: Gpu, tensor_gain: float) -> None:
+    def __init__(self, parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Gains) -> None:
         self._setup = parts.setup
         self._model = model
-        self._gpus = ((measured, 1.0), (target, tensor_gain))
-        self.bandwidth = measured.bandwidth_bytes_s / target.bandwidth_bytes_s
+        self._gpus = ((measured, Gains()), (target, gains))
+        self.bandwidth = measured.bandwidth_bytes_s / (target.bandwidth_bytes_s * gains.bandwidth)
         measured_link, target_link = (_link_bytes_s(gpu, parts.setup.parallelism) for gpu in (measured, target))
         self.link = measured_link / target_link
         self.decode = self._decode()
+        # A tile begins and ends by latencies, which more multiprocessors hide and not faster ones.
+        self.multiprocessors = (measured.multiprocessors or 1) / (target.multiprocessors or 1)
+        if measured.multiprocessors is None or target.multiprocessors is None:
+            self.multiprocessors = self._products
 
     def gemm(self, tokens: FloatArray) -> FloatArray:
         """Each weight is read once and multiplied once for each token that a GPU computes."""
@@ -119,6 +139,26 @@ class _Ratios:
         moved = 2 * self._model.layers * (self._model.heads + self._model.kv_heads) * self._model.head_dim * lengths
         return self._ratio(flops, moved * DTYPE_BYTES[_ATTENTION_DTYPE], _ATTENTION_DTYPE)
 
+    def tile_pair_s(self, time_s: float) -> float:
+        """What a row of a tile takes for each key: products, and beside them what is not done by tensor cores.
+
+        The warps of a tile do one after the other. Where the measured GPU reaches less of its tensor peak, its clock is
+        what is lower, so that all of it is slower.
+        """
+        (measured, _), (target, gains) = self._gpus
+        if measured.multiprocessors is None or target.multiprocessors is None:
+            return time_s * self._products
+        parallelism = self._setup.parallelism
+        flops = self._model.attention_flops_per_pair / parallelism.gpus
+        products_s = flops * gains.tensor / measured.peak(_ATTENTION_DTYPE)
+        others_s = max(time_s - products_s, 0.0) * self.multiprocessors / gains.tensor
+        return min(products_s, time_s) * self._products + others_s
+
+    @property
+    def _products(self) -> float:
+        """The ratio of what attention takes where nothing but its products counts."""
+        return float(self._ratio(np.ones(1), np.zeros(1), _ATTENTION_DTYPE)[0])
+
     def logits(self, sampled: FloatArray) -> FloatArray:
         """The projection to the vocabulary, which is not held in fewer bits than bf16, is read once."""
         weight_bytes = max(DTYPE_BYTES[self._setup.dtype], DTYPE_BYTES["bf16"])
@@ -132,8 +172,10 @@ class _Ratios:
 
     def _ratio(self, flops: FloatArray, moved_bytes: FloatArray, dtype: str) -> FloatArray:
         measured_s, target_s = (
-            np.maximum(flops / (gpu.peak(dtype) * gain), moved_bytes / gpu.bandwidth_bytes_s)
-            for gpu, gain in self._gpus
+            np.maximum(
+                flops / (gpu.peak(dtype) * gains.tensor), moved_bytes / (gpu.bandwidth_bytes_s * gains.bandwidth)
+            )
+            for gpu, gains in self._gpus
         )
         ratio: FloatArray = target_s / measured_s
         return ratio

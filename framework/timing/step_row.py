@@ -60,8 +60,14 @@ class StepRow:
     per_sequence_s: float = field(default=0.0, metadata=_DECODE)
     skew_s: float = field(default=0.0, metadata=_DECODE)
     # Where one kernel runs the attention of chunks and of decodes: the rows of queries in its tiles, of which a decode
-    # beside chunks takes up a whole one. 0: decodes have a kernel of their own.
+    # beside chunks takes up a whole one; 0: decodes have a kernel of their own. A row takes `tile_row_s`, and
+    # `tile_pair_s` for each key, where tiles fill the GPU; both 0: as in a chunk. `head_group` query heads read the
+    # same keys, and tiles of `decodes_at_once` decodes, one head each, fill the GPU.
     decode_rows: float = field(default=0.0, metadata=_KERNEL)
+    tile_row_s: float = field(default=0.0, metadata=_PREFILL)
+    tile_pair_s: float = field(default=0.0, metadata=_PREFILL)
+    head_group: float = field(default=1.0, metadata=_KERNEL)
+    decodes_at_once: float = field(default=np.inf, metadata=_LIMIT)
     # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
     logits: Curve | None = field(default=None, metadata=_LOGITS)
     per_sampled_s: float = field(default=0.0, metadata=_LOGITS)

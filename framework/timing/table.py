@@ -9,7 +9,7 @@ A step costs, in seconds,
       all of it times waste(chunk) / waste(prefix + chunk), + masked_s * sum over chunks of chunk^2
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
-      beside chunks at least decodes * the time of a chunk of decode_rows tokens at the mean context `beside_chunks_s`
+      in one kernel with chunks: what tiles of decode_rows rows take, of decodes that fill the GPU     `beside_chunks_s`
 
 but no less than what the host needs, which runs beside the kernels:
 
@@ -231,12 +231,31 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 def beside_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alone_s: float) -> float:
     """Seconds in pool k of decode attention in a step with chunks, where it takes `alone_s` in a step without them.
 
-    `decodes` >= 1 sequences have the summed context `context`, in tokens.
+    `decodes` >= 1 sequences have the summed context `context`, in tokens. In one kernel with chunks each takes up a
+    whole tile for each query head. Of the heads that share keys, the first reads them from memory; the tiles of the
+    others run beside that unless those of one head fill the GPU. Half that many leave room for a second head.
     """
-    rows = int(tables.rows[k]["decode_rows"])
+    row = tables.rows[k]
+    rows = int(row["decode_rows"])
     if rows == 0:
         return alone_s
-    return max(alone_s, decodes * chunk_s(tables, k, context // decodes, rows))
+    tiles_s = tiles_of_decodes_s(tables, k, decodes, context)
+    first_s = tiles_s / row["head_group"]  # the heads that read from memory
+    apart_s = max(alone_s, first_s) + (tiles_s - first_s)
+    beside_s: float = max(alone_s, tiles_s)
+    share: float = min(max(2.0 - row["decodes_at_once"] / decodes, 0.0), 1.0)
+    return beside_s + share * (apart_s - beside_s)
+
+
+@compiled
+def tiles_of_decodes_s(tables: StepTables, k: int, decodes: int, context: int) -> float:
+    """Seconds in pool k that the tiles of `decodes` >= 1 sequences with that summed context compute."""
+    row = tables.rows[k]
+    rows: float = row["decode_rows"]
+    if row["tile_pair_s"] == 0.0:
+        return decodes * chunk_s(tables, k, context // decodes, int(rows))
+    time_s: float = rows * (row["tile_row_s"] * decodes + row["tile_pair_s"] * context)
+    return time_s
 
 
 @compiled

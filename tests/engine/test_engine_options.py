@@ -88,6 +88,24 @@ def test_a_tile_costs_no_less_than_the_decode_alone() -> None:
     assert tiled.requests["end_s"].tolist() == plain.requests["end_s"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("group", "at_once", "decode_s"),
+    [
+        (1.0, 1.0, 3.0),  # each head reads keys of its own
+        (4.0, float("inf"), 3.0),  # tiles of other heads run beside the one that reads
+        (4.0, 1.0, 2.0 + 2.25),  # nothing does: 2 s of reading, then three heads
+        (4.0, 1.5, 0.5 * 3.0 + 0.5 * 4.25),
+    ],
+)
+def test_tiles_of_the_first_head_wait_for_memory(group: float, at_once: float, decode_s: float) -> None:
+    """Beside a chunk of 2, a decode of 4 tokens whose tiles compute 2 * (0.5 + 4/4) = 3 s and which alone takes 2 s."""
+    tiled = replace(ROW, decode_rows=2.0, tile_row_s=0.5, tile_pair_s=0.25)
+    row = replace(tiled, head_group=group, decodes_at_once=at_once)
+    result = run(trace((0, 3, 3), (1, 2, 1)), "mixed", engine=EngineConfig(), row=row)
+    first_s = 1.0 + 9 * 0.25
+    assert result.requests["first_token_s"].tolist() == [first_s, first_s + 1.0 + 1.0 + decode_s]
+
+
 def test_uneven_decodes_are_part_of_decode_attention() -> None:
     """Prefill attention of 16 s hides half of decode attention: 3 + 8 tokens at 0.5 s and 2 * 8 - 11 at 1 s."""
     row = replace(ROW, prefill_quadratic_s=1.0, skew_s=1.0)

@@ -12,7 +12,7 @@ import pytest
 
 from framework.engine.config import EngineConfig
 from framework.engine.reference import loop
-from framework.engine.reference.options import Options, Spec
+from framework.engine.reference.options import JointKernel, Options, Spec
 from framework.engine.reference.simulation import Hooks, Simulation
 from framework.engine.reference.state import Instance, Request
 from framework.errors import PolicyError
@@ -33,8 +33,11 @@ class Affine:
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:
         return self.prefill_quadratic * ((prefix + chunk) ** 2 - prefix**2)
 
-    def decode_rows(self, pool: int) -> int:
-        return 0
+    def joint_kernel(self, pool: int) -> JointKernel:
+        return JointKernel(0.0, 1.0, math.inf)
+
+    def tiles_s(self, pool: int, decodes: int, context: int) -> float:
+        return 0.0
 
     def decode_s(self, pool: int, decodes: int, context: int) -> float:
         return self.per_context_token * context

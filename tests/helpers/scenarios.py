@@ -448,8 +448,18 @@ def _tiled(draw: Draw, engine: EngineConfig, timing: RowTiming) -> tuple[EngineC
     if draw.chance(0.6):
         return engine, timing
     engine = replace(engine, attention=replace(engine.attention, decode_rows=None))
-    rows = {name: replace(row, decode_rows=draw.one([0.0, 1.0, 4.0, 64.0])) for name, row in timing.rows.items()}
-    return engine, RowTiming(rows)
+
+    def joint(row: StepRow) -> StepRow:
+        return replace(
+            row,
+            tile_row_s=draw.one([0.0, 2.0**-8]),
+            tile_pair_s=draw.one([0.0, 2.0**-10]),
+            head_group=draw.one([1.0, 4.0]),
+            decodes_at_once=draw.one([float("inf"), 1.0, 2.0]),  # with so few the share of all is exact
+            decode_rows=draw.one([0.0, 1.0, 4.0, 64.0]),
+        )
+
+    return engine, RowTiming({name: joint(row) for name, row in timing.rows.items()})
 
 
 def _served(draw: Draw, exact: bool, engine: EngineConfig, timing: RowTiming) -> tuple[EngineConfig, RowTiming]:

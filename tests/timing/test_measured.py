@@ -23,7 +23,7 @@ from framework.timing.measured import Measured
 from framework.timing.profile import Setup, StepParts
 from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
-from framework.timing.scale import scaled
+from framework.timing.scale import Gains, scaled
 from framework.timing.server import Server
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
@@ -233,9 +233,31 @@ def test_compute_that_doubles_halves_what_it_limits() -> None:
     assert seconds_of(to, "experts")[-1] == pytest.approx(seconds_of(parts, "experts")[-1] / 2)
     assert seconds_of(to, "prefill_attention")[-1] == pytest.approx(seconds_of(parts, "prefill_attention")[-1] / 2)
     np.testing.assert_array_equal(seconds_of(to, "decode_attention"), seconds_of(parts, "decode_attention"))
-    assert seconds_of(scaled(parts, mixture, gpu("h100"), gpu("h100"), 2.0), "gemm")[-1] == pytest.approx(
+    assert seconds_of(scaled(parts, mixture, gpu("h100"), gpu("h100"), Gains(2.0)), "gemm")[-1] == pytest.approx(
         seconds_of(parts, "gemm")[-1] / 2
     )
+
+
+def test_a_gpu_that_uses_more_of_its_bandwidth_is_faster_where_memory_limits() -> None:
+    parts = made_up()
+    to = scaled(parts, model(), gpu("h100"), gpu("h100"), Gains(bandwidth=2.0))
+    assert seconds_of(to, "gemm")[0] == pytest.approx(seconds_of(parts, "gemm")[0] / 2)
+    assert seconds_of(to, "gemm")[-1] == seconds_of(parts, "gemm")[-1]
+    above, least = seconds_of(parts, "decode_attention"), seconds_of(parts, "decode_attention")[0, 0]
+    np.testing.assert_allclose(seconds_of(to, "decode_attention") - least, (above - least) / 2)
+
+
+def test_of_a_tile_products_follow_the_peak_and_the_rest_the_multiprocessors() -> None:
+    """Half of the time of a key is products on a GPU whose clock reaches half; the other has half the units of that."""
+    plain, measured_on = made_up(), gpu("l40s", multiprocessors=142)
+    products_s = 2 * model().attention_flops_per_pair / measured_on.peak("bf16")
+    tiles = {"tile_row_s": 1.0, "tile_pair_s": 2 * products_s}
+    parts = replace(plain, rows=dict(plain.rows) | {"prefill_attention": replace(plain["prefill_attention"], **tiles)})
+    slow = gpu("l40s", peak_flops={"bf16": 362.05e12 / 4}, multiprocessors=71)
+    to = scaled(parts, model(), measured_on, slow, Gains(tensor=2.0))["prefill_attention"]
+    assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((2.0, 2 * products_s + products_s), abs=0.0, rel=1e-9)
+    to = scaled(parts, model(), measured_on, replace(slow, multiprocessors=None))["prefill_attention"]
+    assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((4.0, 8 * products_s), abs=0.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCALED)

@@ -26,6 +26,7 @@ from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.kernels.tabulate import choose_knots, samples, tabulate
 from framework.timing.profile import Setup
+from framework.timing.profile_entry import encoded
 from framework.timing.table import stack, step_s
 from tests.conftest import ROOT
 from tests.helpers.parts import seconds_of
@@ -422,6 +423,23 @@ REFERENCES = {
     ("llama3_8b", 4): (19.5, (2.7, 3.0, 3.5, 6.0), (2.8, 3.7, 6.2, 15.2)),
     ("llama3_70b", 4): (129.9, (14.9, 16.3, 17.5, 27.2), (15.1, 18.1, 24.1, 52.2)),
 }
+
+
+@pytest.mark.parametrize(("capability", "row_s", "pair_s"), [(8.9, 3e-7, 2e-10), (9.0, 0.0, 0.0)])
+def test_tiles_are_taken_from_prompts_that_fill_the_gpu(capability: float, row_s: float, pair_s: float) -> None:
+    """Rows of 0.3 us and 0.2 ns for each of l / 2 keys; GPUs with a kernel for decodes alone have none."""
+
+    def attend_s(batch: int, tokens: int, **_: Any) -> float:
+        return batch * tokens * (3e-7 + 2e-10 * tokens / 2)
+
+    table = grid(attend_s, **SHARDS, batch=[1, 4, 16, 32], tokens=[2**k for k in range(15)], prefix=0)
+    gpu = replace(GPU, compute_capability=capability)
+    parts = tabulate(kernels(prefill_attention=table), DENSE, gpu, ONE)
+    row = parts["prefill_attention"]
+    assert (row.tile_row_s, row.tile_pair_s) == pytest.approx(
+        (DENSE.layers * row_s, DENSE.layers * pair_s), rel=1e-6, abs=0.0
+    )
+    assert ("tile_row_us" in encoded(parts)) == (row_s > 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,8 @@ class KvFormat:
             per_prefill_token_s=row.per_prefill_token_s + _token_s(self.pack_bytes_s, model, parallelism),
             prefill_quadratic_s=row.prefill_quadratic_s * self.prefill_factor,
             masked_s=row.masked_s * self.prefill_factor,
+            tile_row_s=row.tile_row_s * self.prefill_factor,
+            tile_pair_s=row.tile_pair_s * self.prefill_factor,
             attention=_slowed(row.attention, self.prefill_factor),
             per_context_token_s=row.per_context_token_s * self.read_factor,
             skew_s=row.skew_s * self.read_factor,

@@ -122,8 +122,13 @@ def attentions_s(s: Simulation, prefill_s: float, decode_s: float, both: bool) -
 
 def beside_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s: float) -> float:
     """Attention of decodes in a step with chunks, where one kernel has the tiles of both."""
-    rows = s.timing.decode_rows(pool)
-    return decode_s if rows == 0 else max(decode_s, batch * s.timing.chunk_s(pool, context // batch, rows))
+    rows, group, at_once = s.timing.joint_kernel(pool)
+    if rows == 0:
+        return decode_s
+    tiles_s = s.timing.tiles_s(pool, batch, context)
+    beside = max(decode_s, tiles_s)
+    apart = max(decode_s, tiles_s / group) + (tiles_s - tiles_s / group)
+    return beside + min(max(2 - at_once / batch, 0), 1) * (apart - beside)
 
 
 def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from framework.engine.config import EngineConfig
+
+
+class JointKernel(NamedTuple):
+    """The kernel for chunks and decodes: rows that a decode takes up in it (0: decodes have a kernel of their own),
+    query heads that read the same keys, and decodes whose tiles of one head fill the GPU."""
+
+    decode_rows: float
+    head_group: float
+    decodes_at_once: float
 
 
 class StepTime(Protocol):
@@ -17,7 +26,9 @@ class StepTime(Protocol):
 
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float: ...
 
-    def decode_rows(self, pool: int) -> int: ...
+    def joint_kernel(self, pool: int) -> JointKernel: ...
+
+    def tiles_s(self, pool: int, decodes: int, context: int) -> float: ...
 
     def decode_s(self, pool: int, decodes: int, context: int) -> float: ...
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.engine.config import EngineConfig, Setting, step_row
-from framework.engine.reference.options import Drafts, Options, Spec, Tier
+from framework.engine.reference.options import Drafts, JointKernel, Options, Spec, Tier
 from framework.errors import InputError
 from framework.system.cluster import PoolSpec
 from framework.timing import table
@@ -44,9 +44,15 @@ class TableTime:
         """Prefill attention of one chunk."""
         return self.factors[0] * float(table.chunk_s(self.tables, pool, prefix, chunk))
 
-    def decode_rows(self, pool: int) -> int:
-        """The rows that a decode takes up in a step with chunks; 0: its kernel is its own."""
-        return int(self.tables.rows[pool]["decode_rows"])
+    def joint_kernel(self, pool: int) -> JointKernel:
+        """How the attention of a step with chunks and decodes runs."""
+        row = self.tables.rows[pool]
+        return JointKernel(*(float(row[name]) for name in JointKernel._fields))
+
+    def tiles_s(self, pool: int, decodes: int, context: int) -> float:
+        """What the tiles of decodes compute in such a step."""
+        tables: Any = self.tables
+        return self.factors[0] * float(table.tiles_of_decodes_s(tables, pool, decodes, context))
 
     @_remembering
     def decode_s(self, pool: int, decodes: int, context: int) -> float:

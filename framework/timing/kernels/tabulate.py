@@ -16,6 +16,7 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, FloatArray, Surface
+from framework.timing.joint_attention import is_joint
 from framework.timing.kernels.decode_imbalance import imbalance_s
 from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels
@@ -33,6 +34,8 @@ _LARGEST_CONTEXT = 2.0**21  # summed; from here on time grows in proportion
 _TOGETHER = np.asarray(2.0 ** np.arange(7), float)  # prompts that one step may hold
 _ALONE_WEIGHT = 3.0  # of the error of one prompt, the commonest step
 _LARGEST_STEP = 2.0**14  # tokens
+_FILLING = 16.0  # prompts whose tiles fill a GPU for many rounds
+_OF_TILES = np.array([1024.0, 2048.0, 4096.0])  # tokens of such prompts, from which the time of a tile is taken
 
 
 def tabulate(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepParts:
@@ -63,6 +66,9 @@ def _rows(cost: StepCost) -> dict[str, StepRow]:
     rows["prefill_attention"] = StepRow(
         attention=Curve.of(lengths, attention_s), prefill_step_s=floor_s, length_limit=cost.attention.length_limit()
     )
+    if is_joint(cost.operations.gpu, cost.model, cost.operations.kernels.provenance.backend):
+        row_s, pair_s = _tiles(cost)
+        rows["prefill_attention"] = replace(rows["prefill_attention"], tile_row_s=row_s, tile_pair_s=pair_s)
     rows["decode_attention"] = StepRow(
         decode=Surface.of(batches, contexts, decode_s),
         decode_limits=limits_of_decodes(batches, cost.context_limits(batches)),
@@ -111,6 +117,22 @@ def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
     slack = np.maximum(_PART_TOLERANCE * (above_s + floor_s), _STEP_TOLERANCE * step_s[0])
     chosen = choose_knots(lengths, above_s[None], slack[None])
     return lengths[chosen], above_s[chosen] / cost.groups, floor_s
+
+
+def _tiles(cost: StepCost) -> tuple[float, float]:
+    """Seconds of a row of a prefill tile, and of a row for each key, where tiles fill the GPU.
+
+    A row of a causal prompt of l tokens has l / 2 keys on average, to which the part of a block of keys that is masked
+    comes in prompts and decodes alike: it is in the time of the row. The line through the prompts that is least off as
+    a share of their times.
+    """
+    batch = np.asarray(_FILLING * cost.groups)
+    row_s = cost.prefill_s(batch, _OF_TILES) / (batch * _OF_TILES)
+    share = np.stack([np.ones(len(_OF_TILES)), _OF_TILES / 2], axis=1) / row_s[:, None]
+    (alone_s, pair_s), *_ = np.linalg.lstsq(share, np.ones(len(_OF_TILES)), rcond=None)
+    if alone_s < 0.0:
+        return 0.0, float(np.mean(2 * row_s / _OF_TILES))
+    return float(alone_s), float(pair_s)
 
 
 def _above(
