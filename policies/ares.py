@@ -214,11 +214,10 @@ def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: fl
         owner = residents.owners[row]
         rested_s = now_s - run.moved_at_s[residents.ids[row]]
         if residents.settled[row] and overloaded[owner] and rested_s >= run.settings[_COOLDOWN_S]:
-            request = found[count]
-            request[_ROW], request[_MAY_MOVE], request[_OWNER] = row, 1.0, owner
-            request[_KV], request[_REMAINING] = tokens[row] - 1, residents.remaining[row]
-            if np.isnan(request[_REMAINING]):
-                request[_REMAINING] = np.inf  # nothing is known: it goes on for ever
+            left = residents.remaining[row]
+            found[count, _ROW], found[count, _MAY_MOVE], found[count, _OWNER] = row, 1.0, owner
+            found[count, _KV] = tokens[row] - 1
+            found[count, _REMAINING] = np.inf if np.isnan(left) else left  # nothing is known: it goes on for ever
             count += 1
     return found[:count]
 
@@ -226,13 +225,13 @@ def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: fl
 @compiled
 def price(requests: Floats, run: Run, step_s: Floats) -> None:
     """What moving each of them costs, and whether that pays: whether it is expected to decode long enough."""
-    for request in requests:
-        owner = int(request[_OWNER])
-        copy_s = request[_KV] * run.settings[_BYTES_PER_TOKEN] / run.bandwidth_bytes_s[owner]
+    for k in range(len(requests)):
+        owner = int(requests[k, _OWNER])
+        copy_s = requests[k, _KV] * run.settings[_BYTES_PER_TOKEN] / run.bandwidth_bytes_s[owner]
         transfer_s = copy_s + run.settings[_OVERHEAD_S]
-        decode_s = request[_REMAINING] * step_s[owner]
-        request[_MAY_MOVE] = 1.0 if decode_s >= run.settings[_AMORTISATION] * transfer_s else 0.0
-        request[_PRICE] = transfer_s * run.settings[_TRANSFER_WEIGHT]
+        decode_s = requests[k, _REMAINING] * step_s[owner]
+        requests[k, _MAY_MOVE] = 1.0 if decode_s >= run.settings[_AMORTISATION] * transfer_s else 0.0
+        requests[k, _PRICE] = transfer_s * run.settings[_TRANSFER_WEIGHT]
 
 
 @compiled

@@ -45,7 +45,7 @@ def _uniform(key: np.uint64, index: int) -> float:
 
 
 def normals_of(keys: Keys, requests: Integers, generated: Integers, stride: int) -> Floats:
-    """Of each of these requests the standard normal of its stride, the first being number 1 of its stream; shape (k,)."""
+    """Of each request the standard normal of its stride, the first being number 1 of its stream; shape (k,)."""
     drawn = np.empty(len(requests))
     _draw(keys, requests, generated, stride, drawn)
     return np.asarray(ndtri(drawn, out=drawn))

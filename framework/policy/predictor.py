@@ -111,9 +111,7 @@ def _of_each(answer: Floats | float, count: int) -> Floats:
 
 
 @compiled
-def stale(
-    ids: Integers, generated: Integers, stride: int, strides: Integers, found: Integers, at: Integers
-) -> int:
+def stale(ids: Integers, generated: Integers, stride: int, strides: Integers, found: Integers, at: Integers) -> int:
     """Write those requests that have come to another stride than that of their estimate, and the tokens at its start:
     not those generated, for the answer must not depend on who asked first. Their number; the new strides are noted.
     """
