@@ -28,17 +28,34 @@ _GRID_TOKENS = 64  # spacing of the horizon at which load is projected: a second
 _MOST_HORIZON_TOKENS = 10_000_000
 _DISCOUNT_TOKENS = 256
 
+# Settings among the numbers that compiled functions read.
+_IMBALANCE, _COOLDOWN_S, _OVERHEAD_S, _AMORTISATION, _TRANSFER_WEIGHT, _BYTES_PER_TOKEN, _MOVES = range(7)
+
 
 class Residents(NamedTuple):
-    """Requests of the decode pool as columns: position in the pool, whether it stays there, tokens that it has, output
-    tokens expected of it, NaN: nothing is known, and when it was moved last, -inf: never.
+    """Requests of the decode pool as columns: number, position in the pool, whether it stays there, output tokens that
+    it has, and those still expected of it, NaN: nothing is known.
     """
 
+    ids: Integers
     owners: Integers
     settled: Flags
-    tokens: Integers
+    generated: Integers
     remaining: Floats
+
+
+class Run(NamedTuple):
+    """What holds for a whole run: prompt tokens of all requests, and when each was moved last, -inf: never; KV tokens
+    that each decode instance has room for, less some, and bytes per second of its network; the settings; the weight of
+    each point of the horizon.
+    """
+
+    input_tokens: Integers
     moved_at_s: Floats
+    limit: Floats
+    bandwidth_bytes_s: Floats
+    settings: Floats
+    weights: Floats
 
 
 # Those that decode on overloaded instances, as an array of shape (K, 6): row among the residents, whether it may move,
@@ -90,13 +107,27 @@ class Ares(Disaggregated):
         require_number("policy.horizon_tokens", horizon_tokens, 0, _MOST_HORIZON_TOKENS)
         horizon = np.arange(0, horizon_tokens + 1, _GRID_TOKENS, dtype=np.float64)
         self.weights = discount ** (horizon / _DISCOUNT_TOKENS)
-        self.imbalance = imbalance
         self.headroom = headroom
-        self.transfer = np.array([transfer_overhead_s, amortisation, transfer_weight], np.float64)
-        self.moves = moves
-        self.cooldown_s = cooldown_s
-        self.limit: Floats | None = None  # KV tokens of each decode instance, once the cluster is known
-        self.moved_at_s: Floats = np.zeros(0)  # of each request, -inf: never
+        self.settings = {
+            _IMBALANCE: imbalance,
+            _COOLDOWN_S: cooldown_s,
+            _OVERHEAD_S: transfer_overhead_s,
+            _AMORTISATION: amortisation,
+            _TRANSFER_WEIGHT: transfer_weight,
+            _MOVES: moves,
+        }
+
+    def prepare(self, cluster: Cluster) -> None:
+        pool, settings = cluster.decode, self.settings | {_BYTES_PER_TOKEN: cluster.kv_bytes_per_token}
+        self.run = Run(
+            input_tokens=cluster.requests.input_tokens,
+            moved_at_s=np.full(len(cluster.requests.arrival_s), -np.inf),
+            limit=np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64),
+            bandwidth_bytes_s=pool.bandwidth_bytes_s,
+            settings=np.array([settings[number] for number in range(len(settings))], np.float64),
+            weights=self.weights,
+        )
+        self.found = np.empty((len(pool) * int(self.settings[_MOVES]), 2), np.int64)
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         pool = cluster.decode
@@ -104,47 +135,40 @@ class Ares(Disaggregated):
         if np.count_nonzero(settled) == 0:
             return ()
         generated = cluster.requests.generated(ids)
-        tokens = cluster.requests.input_tokens[ids] + generated
         remaining = cluster.predictions.remaining(ids, generated)
-        projected = projection(tokens, remaining, owners, len(self.weights), len(pool))
-        load = projected @ self.weights
-        limit = self._limit(cluster)
-        overloaded = exceeding(load, (1.0 + self.imbalance) * _mean(load), projected, limit)
-        sources = np.flatnonzero(overloaded).tolist()
-        if not sources:
-            return ()
-        now_s, moved_at_s = cluster.now_s, self._moved_at_s(cluster)
-        residents = Residents(owners, settled, tokens, remaining, moved_at_s.take(ids))
-        requests = movable(residents, overloaded, now_s, self.cooldown_s)
-        price(requests, self.transfer, cluster.kv_bytes_per_token, pool.bandwidth_bytes_s, pool.step_s())
-        actions = []
-        for source in sorted(sources, key=(-load).tolist().__getitem__):
-            for _ in range(self.moves):
-                most = (1.0 - self.imbalance) * _mean(load)
-                row, target = move_best(requests, self.weights, source, load, most, projected, limit)
-                if row < 0:
-                    break
-                load = projected @ self.weights
-                moved_at_s[ids[row]] = now_s
-                actions.append(Migrate(int(ids[row]), int(pool.ids[target])))
-        return actions
-
-    def _limit(self, cluster: Cluster) -> Floats:
-        """KV tokens that each decode instance has room for, less some."""
-        if self.limit is None:
-            blocks = cluster.decode.total_blocks
-            self.limit = np.asarray((1.0 - self.headroom) * blocks * cluster.block_tokens, np.float64)
-        return self.limit
-
-    def _moved_at_s(self, cluster: Cluster) -> Floats:
-        """When each request of the run was moved last."""
-        if len(self.moved_at_s) == 0:
-            self.moved_at_s = np.full(len(cluster.requests.arrival_s), -np.inf)
-        return self.moved_at_s
+        residents = Residents(ids, owners, settled, generated, remaining)
+        count = rebalance(residents, pool.step_s(), cluster.now_s, self.run, self.found)
+        return [Migrate(request, pool.ids[target]) for request, target in self.found[:count].tolist()]
 
 
-def _mean(values: Floats) -> float:
-    return float(np.add.reduce(values)) / len(values)
+@compiled
+def rebalance(residents: Residents, step_s: Floats, now_s: float, run: Run, found: Integers) -> int:
+    """Move requests off the overloaded instances, from the most loaded one on: those to be moved, and the positions of
+    where they go, are written to `found`; how many there are.
+
+    `step_s`: of each instance's next decode step.
+    """
+    tokens = run.input_tokens[residents.ids] + residents.generated
+    projected = projection(tokens, residents.remaining, residents.owners, len(run.weights), len(run.limit))
+    load = projected @ run.weights
+    overloaded = exceeding(load, (1.0 + run.settings[_IMBALANCE]) * load.mean(), projected, run.limit)
+    if not overloaded.any():
+        return 0
+    requests = movable(residents, tokens, overloaded, now_s, run)
+    price(requests, run, step_s)
+    count = 0
+    for source in np.argsort(-load, kind="mergesort"):  # which keeps the order of equal ones
+        moves = run.settings[_MOVES] if overloaded[source] else 0
+        while moves > 0:
+            most = (1.0 - run.settings[_IMBALANCE]) * load.mean()
+            row, target = move_best(requests, run.weights, source, load, most, projected, run.limit)
+            if row < 0:
+                break
+            load = projected @ run.weights
+            run.moved_at_s[residents.ids[row]] = now_s
+            found[count, 0], found[count, 1] = residents.ids[row], target
+            count, moves = count + 1, moves - 1
+    return count
 
 
 @compiled
@@ -183,36 +207,31 @@ def exceeding(load: Floats, most: float, projected: Floats, limit: Floats) -> Fl
 
 
 @compiled
-def movable(residents: Residents, overloaded: Flags, now_s: float, cooldown_s: float) -> Floats:
+def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: float, run: Run) -> Floats:
     """Those that decode on overloaded instances and have not been moved lately, without prices; shape (K, 6)."""
-    found, count = np.empty((len(residents.owners), 6)), 0
-    for row in range(len(found)):
+    found, count = np.empty((len(tokens), 6)), 0
+    for row in range(len(tokens)):
         owner = residents.owners[row]
-        if residents.settled[row] and overloaded[owner] and now_s - residents.moved_at_s[row] >= cooldown_s:
-            request = found[count]
-            request[_ROW], request[_MAY_MOVE], request[_OWNER] = row, 1.0, owner
-            request[_KV], request[_REMAINING] = residents.tokens[row] - 1, residents.remaining[row]
-            if np.isnan(request[_REMAINING]):
-                request[_REMAINING] = np.inf  # nothing is known: it goes on for ever
+        rested_s = now_s - run.moved_at_s[residents.ids[row]]
+        if residents.settled[row] and overloaded[owner] and rested_s >= run.settings[_COOLDOWN_S]:
+            left = residents.remaining[row]
+            found[count, _ROW], found[count, _MAY_MOVE], found[count, _OWNER] = row, 1.0, owner
+            found[count, _KV] = tokens[row] - 1
+            found[count, _REMAINING] = np.inf if np.isnan(left) else left  # nothing is known: it goes on for ever
             count += 1
     return found[:count]
 
 
 @compiled
-def price(
-    requests: Floats, transfer: Floats, bytes_per_token: float, bandwidth_bytes_s: Floats, step_s: Floats
-) -> None:
-    """What moving each of them costs, and whether that pays.
-
-    `transfer`: seconds of a transfer beside its bytes, for how many times its transfer a request that moves is expected
-    to decode, and what a second of it counts.
-    """
-    overhead_s, amortisation, weight = transfer
-    for request in requests:
-        owner = int(request[_OWNER])
-        transfer_s = request[_KV] * bytes_per_token / bandwidth_bytes_s[owner] + overhead_s
-        request[_MAY_MOVE] = 1.0 if request[_REMAINING] * step_s[owner] >= amortisation * transfer_s else 0.0
-        request[_PRICE] = transfer_s * weight
+def price(requests: Floats, run: Run, step_s: Floats) -> None:
+    """What moving each of them costs, and whether that pays: whether it is expected to decode long enough."""
+    for k in range(len(requests)):
+        owner = int(requests[k, _OWNER])
+        copy_s = requests[k, _KV] * run.settings[_BYTES_PER_TOKEN] / run.bandwidth_bytes_s[owner]
+        transfer_s = copy_s + run.settings[_OVERHEAD_S]
+        decode_s = requests[k, _REMAINING] * step_s[owner]
+        requests[k, _MAY_MOVE] = 1.0 if decode_s >= run.settings[_AMORTISATION] * transfer_s else 0.0
+        requests[k, _PRICE] = transfer_s * run.settings[_TRANSFER_WEIGHT]
 
 
 @compiled

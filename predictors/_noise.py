@@ -44,18 +44,18 @@ def _uniform(key: np.uint64, index: int) -> float:
     return drawn
 
 
-@compiled
-def uniforms_of(keys: Keys, requests: Integers, generated: Integers, stride: int) -> Floats:
-    """Of each of these requests the uniform of its stride, the first being number 1 of its stream; shape (k,)."""
-    found = np.empty(len(requests), np.float64)
-    for k in range(len(requests)):
-        found[k] = _uniform(keys[requests[k]], generated[k] // stride + 1)
-    return found
-
-
 def normals_of(keys: Keys, requests: Integers, generated: Integers, stride: int) -> Floats:
-    """As `uniforms_of`, standard normal."""
-    return ndtri(uniforms_of(keys, requests, generated, stride))
+    """Of each request the standard normal of its stride, the first being number 1 of its stream; shape (k,)."""
+    drawn = np.empty(len(requests))
+    _draw(keys, requests, generated, stride, drawn)
+    return np.asarray(ndtri(drawn, out=drawn))
+
+
+@compiled
+def _draw(keys: Keys, requests: Integers, generated: Integers, stride: int, uniform: Floats) -> None:
+    """Write the uniform numbers of their strides."""
+    for k in range(len(requests)):
+        uniform[k] = _uniform(keys[requests[k]], generated[k] // stride + 1)
 
 
 def normals(keys: Keys, index: Integers) -> Floats:

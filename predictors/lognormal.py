@@ -57,19 +57,19 @@ class LogNormal(Predictor):
         self._keys = request_keys(seed, len(workload))
         first = np.zeros(len(workload), np.int64)
         longest = int(workload.output_tokens.max(initial=0))
-        self._known = None if longest > _LONGEST_KNOWN else self._errors(np.arange(longest + 1))
+        self._known = () if longest > _LONGEST_KNOWN else self._errors(np.arange(longest + 1))
         self._kept = np.sqrt(self.persistence) * normals(self._keys, first)  # number 0 of each stream; strides follow
 
     def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
-        drawn = normals_of(self._keys, requests, generated, self.stride)
-        error = drawn if self.persistence == 0 else self._kept[requests] + np.sqrt(1 - self.persistence) * drawn
-        if self._known is None:
-            sigma, spread = self._errors(generated)
-        else:
-            sigma, spread = self._known[0].take(generated), self._known[1].take(generated)
-        factor = np.exp(sigma * error)
-        estimate = estimates(self._output_tokens, requests, generated, factor)
-        return estimate, estimate * spread
+        error = normals_of(self._keys, requests, generated, self.stride)
+        if self.persistence > 0:
+            error = self._kept[requests] + np.sqrt(1 - self.persistence) * error
+        known, at = (self._known, generated) if self._known else (self._errors(generated), np.arange(len(generated)))
+        sigma, spread = known
+        scale(error, sigma, at)
+        estimates, deviations = np.exp(error, out=error), np.empty(len(requests))
+        estimate(self._output_tokens, requests, generated, estimates, spread, at, deviations)
+        return estimates, deviations
 
     def _errors(self, generated: Integers) -> tuple[Floats, Floats]:
         """After so many tokens, sigma and the deviation of the truth about an estimate of 1."""
@@ -79,12 +79,28 @@ class LogNormal(Predictor):
 
 
 @compiled
-def estimates(output_tokens: Integers, requests: Integers, generated: Integers, factor: Floats) -> Floats:
-    """What each of these requests has still before it, times its factor; at least 1."""
-    found = np.empty(len(requests))
+def scale(error: Floats, sigma: Floats, at: Integers) -> None:
+    """Multiply each error by its sigma, number `at` of a table."""
+    for k in range(len(error)):
+        error[k] *= sigma[at[k]]
+
+
+@compiled
+def estimate(
+    output_tokens: Integers,
+    requests: Integers,
+    generated: Integers,
+    factor: Floats,
+    spread: Floats,
+    at: Integers,
+    deviation: Floats,
+) -> None:
+    """Put in the place of each factor what it makes of the tokens that the request has still before it, at least 1;
+    write the deviation of the truth about that, from the spread of an estimate of 1.
+    """
     for k in range(len(requests)):
-        found[k] = max((output_tokens[requests[k]] - generated[k]) * factor[k], 1.0)
-    return found
+        factor[k] = max((output_tokens[requests[k]] - generated[k]) * factor[k], 1.0)
+        deviation[k] = factor[k] * spread[at[k]]
 
 
 def relative_mae(sigma: Floats | float) -> Floats | float:

@@ -9,7 +9,7 @@ import numpy as np
 from framework.codes import BAD_INSTANCE, BAD_ROLE, DECODE, HOOK_RAISED, PREFILL
 from framework.compiler.decorators import inner, unlikely
 from framework.compiler.dispatchers import numba_config
-from framework.engine.leap import catch_up
+from framework.engine.leap import catch_up, catch_up_one
 from framework.engine.queues import append, least_queued, queue_pop, queue_push
 from framework.engine.state import State
 from framework.policy.hooks import BATCHING, PRIORITIZE, RAISED, REFUSED, ROUTE_DECODE, ROUTE_PREFILL, SPLIT_AT
@@ -96,6 +96,8 @@ def ask_route(s: State, hook: int, r: int) -> int:
     """
     if hook == ROUTE_PREFILL and unlikely(s.options.keeps_loads):
         i = least_queued(s)
+    elif hook == ROUTE_DECODE and s.options.finds_least_kv:
+        i = least_kv(s)
     else:
         i = ask(s, hook, r)
     if i == RAISED:
@@ -110,6 +112,34 @@ def ask_route(s: State, hook: int, r: int) -> int:
         fail(s, BAD_ROLE, hook, r, i)
         return -1
     return i
+
+
+@inner
+def least_kv(s: State) -> int:
+    """Of the instances that decode the one where the fewest KV tokens are held or on their way, as the rule of that
+    name answers. In a leap KV only grows: who had more when it was last brought up to date is not asked anew.
+    """
+    best, least = -1, 0
+    for i in range(s.options.instances):
+        if s.instances[i].role & DECODE and (best < 0 or _kv(s, i) < least):
+            best, least = i, _kv(s, i)
+    if best < 0:
+        return best
+    catch_up_one(s, best)
+    least = _kv(s, best)
+    for i in range(s.options.instances):
+        if s.instances[i].role & DECODE and _kv(s, i) <= least and i != best:
+            catch_up_one(s, i)
+            kv = _kv(s, i)
+            if kv < least or (kv == least and i < best):
+                best, least = i, kv
+    return best
+
+
+@inner
+def _kv(s: State, i: int) -> int:
+    """KV tokens held on i, or on their way there, when its record was last brought up to date."""
+    return s.instances[i].kv_tokens + s.instances[i].incoming_kv_tokens
 
 
 @inner

@@ -70,12 +70,15 @@ class Binding:
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
         options["asks_local_decode"] = overrides(policy, "route_decode")
         options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
-        rule = rule_of(policy, "route_prefill", self._cluster.spec)
-        indexed = isinstance(rule, Decision) and rule.index == "least_queued"
-        options["keeps_loads"] = indexed and len(self.memory.instances) > _MANY
+        options["keeps_loads"] = self._has_index("route_prefill", "least_queued") and len(self.memory.instances) > _MANY
+        options["finds_least_kv"] = self._has_index("route_decode", "least_kv")
         if policy.tick_s is not None:
             require_tick(policy.name, policy.tick_s)
             options["tick_s"] = policy.tick_s if overrides(policy, "on_tick") else 0.0
+
+    def _has_index(self, hook: str, index: str) -> bool:
+        rule = rule_of(self._policy, hook, self._cluster.spec)
+        return isinstance(rule, Decision) and rule.index == index
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
         """Put the address of a hook where the engine finds it; that of one which is never asked stays 0."""

@@ -38,6 +38,7 @@ class MemoryInspection:
         most, size = int(memory.options["most_running"][0]), len(memory.instances)
         self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
         self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
+        self._residents = np.empty((3, len(memory.requests)), np.int64)  # pages that nobody asked for take no memory
 
     @property
     def now_s(self) -> float:
@@ -58,13 +59,16 @@ class MemoryInspection:
         return _decoding_on(self._words, self._running, ids)
 
     def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        return _residents(self._words, ids)
+        found = self._residents[:, : _residents(self._words, ids, self._residents)].copy()
+        return found[0], found[1], found[2] != 0
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         return np.asarray(self.requests["migration"][ids] != 0)
 
     def generated(self, ids: Integers) -> Integers:
-        return _generated_tokens(self.requests, self.instances, ids)
+        tokens = np.empty(len(ids), np.int64)
+        _generated_tokens(self._words, ids, tokens)
+        return tokens
 
     def kv_tokens(self, ids: Integers) -> Integers:
         counted = self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
@@ -77,7 +81,9 @@ class MemoryInspection:
         return _prefill_times_s(self._words, ids, r, cached, most)
 
     def step_times_s(self, ids: Integers) -> Floats:
-        return _step_times_s(self._words, ids)
+        times_s = np.empty(len(ids))
+        _step_times_s(self._words, ids, times_s)
+        return times_s
 
     def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
         return _stream_times_s(self._words, i)
@@ -115,14 +121,13 @@ def _prefill_times_s(
 
 
 @compiled
-def _step_times_s(words: Any, instances: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
+def _step_times_s(words: Any, instances: NDArray[np.int64], times_s: NDArray[np.float64]) -> None:
+    """Write the seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
     s = attach_at(words)
-    times_s = np.zeros(len(instances))
     for j in range(len(instances)):
+        times_s[j] = 0.0
         if s.instances[instances[j]].running > 0:
             times_s[j] = decode_step_s(s, instances[j], choose_depth(s, instances[j]))
-    return times_s
 
 
 @inner
@@ -189,18 +194,15 @@ def _decoding_on(
 
 
 @compiled
-def _residents(
-    words: Any, instances: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Requests that decode on these instances, or are on their way there: numbers, positions, and which stay."""
+def _residents(words: Any, instances: NDArray[np.int64], found: NDArray[np.int64]) -> int:
+    """Write requests that decode on these instances, or are on their way there, into the rows of `found`: numbers,
+    positions, and which stay; how many there are.
+    """
     s = attach_at(words)
+    ids, positions, stays = found[0], found[1], found[2]
     position = np.full(s.options.instances, -1)
-    most = 0
     for j in range(len(instances)):
-        inst = s.instances[instances[j]]
         position[instances[j]] = j
-        most += inst.running + inst.incoming
-    ids, positions, stays = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.bool_)
     count = 0
     for j in range(len(instances)):
         inst = s.instances[instances[j]]
@@ -234,25 +236,22 @@ def _residents(
             r = s.requests[r].next
     ids[decoding:count].sort()
     for k in range(decoding, count):
-        positions[k] = position[s.requests[ids[k]].destination]
-    return ids[:count], positions[:count], stays[:count]
+        positions[k], stays[k] = position[s.requests[ids[k]].destination], 0
+    return count
 
 
 @compiled
-def _generated_tokens(
-    requests: NDArray[np.void], instances: NDArray[np.void], ids: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Tokens that requests have emitted."""
-    tokens = np.empty(len(ids), np.int64)
+def _generated_tokens(words: Any, ids: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
+    """Write the tokens that requests have emitted."""
+    s = attach_at(words)
     for k in range(len(ids)):
-        r = np.int64(ids[k])
-        if r < 0 or r >= len(requests):
+        r = ids[k]
+        if r < 0 or r >= s.options.requests:
             raise IndexError("no request has that number")
-        q = requests[r]
+        q = s.requests[r]
         tokens[k] = q.emitted
         if q.state == DECODING:
-            tokens[k] = q.offset + instances[q.instance].decode_steps - q.input_tokens + 1
-    return tokens
+            tokens[k] = q.offset + s.instances[q.instance].decode_steps - q.input_tokens + 1
 
 
 @compiled

@@ -77,6 +77,7 @@ OPTIONS = record(
     ("tree_leaves", "i8"),  # leaves of each of these trees and of the one below, a power of two
     ("load_tree_at", "i8"),  # winner tree over the least queued instances
     ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
+    ("finds_least_kv", "b1"),  # 1: the engine itself finds the instance with the fewest KV tokens for `route_decode`
     ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
     ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
     ("heap_at", "i8"),  # heap of copies under way

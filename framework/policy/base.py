@@ -29,8 +29,8 @@ _NEARLY = 0.8  # as difflib measures it: a letter or two
 class Decision:
     """A rule that the compiled engine compiles when a run first needs it.
 
-    `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks). `index`: an engine may keep an
-    index that gives the same answer, and ask that instead; "": none.
+    `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks). `index`: an engine may have a
+    faster way to the same answer, of that name, and take that instead; "": none.
     """
 
     function: Callable[..., Any]
@@ -88,8 +88,7 @@ def _least_queued(request: int, view: View, params: NDArray[np.float64], state: 
 prefill_least_queued = Decision(_least_queued, observes=False, index="least_queued")
 
 
-@decision(observes=True)
-def decode_least_kv(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
+def _least_kv(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
     """Where the fewest KV tokens are held or on their way."""
     best, least = -1, 0
     for i in range(len(view.instances)):
@@ -98,6 +97,9 @@ def decode_least_kv(request: int, view: View, params: NDArray[np.float64], state
         if inst.role & DECODE and (best < 0 or held < least):
             best, least = i, held
     return best
+
+
+decode_least_kv = Decision(_least_kv, observes=True, index="least_kv")
 
 
 class Policy:

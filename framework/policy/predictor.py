@@ -72,29 +72,27 @@ class Predictions:
 
     def remaining(self, ids: Integers, generated: Integers) -> Floats:
         """Expected remaining tokens of each request; NaN without a predictor."""
-        if self._predictor is None:
-            return np.full(len(ids), np.nan)
-        self._ask(ids, generated)
-        return self._remaining.take(ids)
+        return self._answers(ids, generated, self._remaining)
 
     def spread(self, ids: Integers, generated: Integers) -> Floats:
         """One standard deviation of `remaining`; NaN without a predictor."""
-        if self._predictor is None:
-            return np.full(len(ids), np.nan)
-        self._ask(ids, generated)
-        return self._spread.take(ids)
+        return self._answers(ids, generated, self._spread)
 
-    def _ask(self, ids: Integers, generated: Integers) -> None:
-        assert self._predictor is not None
-        stride = self._predictor.stride
-        asked, at = stale(ids, generated, stride, self._strides)
-        if len(asked) == 0:
-            return
-        self._observe_finished()
-        remaining, spread = self._predictor.predict(asked, at)
-        self._remaining[asked] = remaining
-        self._spread[asked] = spread
-        note_first_totals(asked, at, self._remaining, self.first_total)
+    def _answers(self, ids: Integers, generated: Integers, kept: Floats) -> Floats:
+        """Those kept of these requests, after the predictor has been asked about all that are out of date."""
+        answers = np.empty(len(ids))
+        if self._predictor is None:
+            answers.fill(np.nan)
+            return answers
+        asked, at = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+        count = stale(ids, generated, self._predictor.stride, self._strides, asked, at)
+        if count > 0:
+            self._observe_finished()
+            asked, at = asked[:count], at[:count]
+            remaining, spread = (_of_each(answer, count) for answer in self._predictor.predict(asked, at))
+            keep(asked, at, remaining, spread, self._remaining, self._spread, self.first_total)
+        look_up(ids, kept, answers)
+        return answers
 
     def _observe_finished(self) -> None:
         assert self._predictor is not None
@@ -106,12 +104,17 @@ class Predictions:
         self._observed = len(finished)
 
 
+def _of_each(answer: Floats | float, count: int) -> Floats:
+    """What a predictor answered, as a number for each of so many requests; a single one holds for all."""
+    column = np.ascontiguousarray(answer, np.float64)
+    return column if column.shape == (count,) else np.ascontiguousarray(np.broadcast_to(column, count))
+
+
 @compiled
-def stale(ids: Integers, generated: Integers, stride: int, strides: Integers) -> tuple[Integers, Integers]:
-    """Those requests that have come to another stride than that of their estimate, and the tokens at its start: not
-    those generated, for the answer must not depend on who asked first. The new strides are noted.
+def stale(ids: Integers, generated: Integers, stride: int, strides: Integers, found: Integers, at: Integers) -> int:
+    """Write those requests that have come to another stride than that of their estimate, and the tokens at its start:
+    not those generated, for the answer must not depend on who asked first. Their number; the new strides are noted.
     """
-    found, at = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = 0
     for k in range(len(ids)):
         number = generated[k] // stride
@@ -119,12 +122,28 @@ def stale(ids: Integers, generated: Integers, stride: int, strides: Integers) ->
             strides[ids[k]] = number
             found[count], at[count] = ids[k], number * stride
             count += 1
-    return found[:count], at[:count]
+    return count
 
 
 @compiled
-def note_first_totals(ids: Integers, at: Integers, remaining: Floats, first_total: Floats) -> None:
-    """Note the whole output that is expected of each of these requests of which nothing was expected before."""
+def keep(
+    ids: Integers,
+    at: Integers,
+    remaining: Floats,
+    spread: Floats,
+    all_remaining: Floats,
+    all_spread: Floats,
+    first_total: Floats,
+) -> None:
+    """Keep what was answered about each of these requests, and as its whole output what it was expected to be first."""
     for k in range(len(ids)):
+        all_remaining[ids[k]], all_spread[ids[k]] = remaining[k], spread[k]
         if np.isnan(first_total[ids[k]]):
-            first_total[ids[k]] = at[k] + remaining[ids[k]]
+            first_total[ids[k]] = at[k] + remaining[k]
+
+
+@compiled
+def look_up(ids: Integers, kept: Floats, found: Floats) -> None:
+    """Write the numbers kept of these requests."""
+    for k in range(len(ids)):
+        found[k] = kept[ids[k]]

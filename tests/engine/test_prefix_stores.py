@@ -13,6 +13,7 @@ from hydra import initialize_config_dir
 
 from framework.cli.arguments import name_files
 from framework.engine.config import EngineConfig
+from framework.engine.mechanisms.prefix_layout import named
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
@@ -243,3 +244,11 @@ def test_a_policy_that_copies_prefixes_needs_a_store() -> None:
         config = compose_config("config", ["policy=mooncake", "engine/prefix_stores=none", "trace=synthetic"])
     with pytest.raises(InputError, match=r"policy mooncake: fetch_prefix copies .* choose engine.prefix_stores=dram"):
         compose(config)
+
+
+@pytest.mark.parametrize("ids", [[], [3], [5, 0, 5, 2], [7, 10**12, 7, 0], [-4, 9, -4, 1]])
+def test_names_are_ranks_whether_ids_are_small_or_not(ids: list[int]) -> None:
+    different = sorted(set(ids))
+    names, count = named(np.array(ids, np.int64))
+    assert names.tolist() == [different.index(one) for one in ids]
+    assert count == len(different)

@@ -8,8 +8,10 @@ import pytest
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
+from framework.policy import decision, decode_least_kv
+from framework.result import Result
 from framework.simulate import simulate
-from framework.system.cluster import mixed
+from framework.system.cluster import disaggregated, mixed
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from policies.chunked import Chunked
@@ -71,3 +73,27 @@ def test_unknown_rules_are_listed() -> None:
         Chunked(order="lifo")
     with pytest.raises(InputError, match=r"policy\.placement must be one of round_robin, least_kv"):
         DistServe(placement="nowhere")
+
+
+def placed(rule: object) -> Result:
+    """A run on six decode instances, where this rule places many requests of unlike lengths."""
+    drawn = np.random.default_rng(3)
+    workload = Workload(
+        arrival_s=np.sort(drawn.uniform(0.0, 60.0, 600)),
+        input_tokens=drawn.integers(1, 400, 600),
+        output_tokens=drawn.integers(1, 200, 600),
+    )
+    policy = DistServe()
+    vars(policy)["route_decode"] = rule
+    timing = Affine(base_s=0.01, per_prefill_token_s=1e-5, per_context_token_s=1e-6)
+    result = simulate(workload, disaggregated(2, 6, GPU), MODEL, timing, EngineConfig(kv_tokens=8192), policy)
+    check_result(result)
+    return result
+
+
+def test_the_engines_way_to_the_least_kv_is_that_of_the_rule() -> None:
+    assert decode_least_kv.index == "least_kv"
+    direct, asked = placed(decode_least_kv), placed(decision(observes=True)(decode_least_kv.function))
+    assert len(set(asked.requests["decode_instance"].tolist())) >= 6
+    assert direct.requests.tobytes() == asked.requests.tobytes()
+    assert direct.step_log.tobytes() == asked.step_log.tobytes()
