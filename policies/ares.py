@@ -150,7 +150,7 @@ def rebalance(residents: Residents, step_s: Floats, now_s: float, run: Run, foun
     """
     tokens = run.input_tokens[residents.ids] + residents.generated
     projected = projection(tokens, residents.remaining, residents.owners, len(run.weights), len(run.limit))
-    load = projected @ run.weights
+    load = weighted(projected, run.weights)
     overloaded = exceeding(load, (1.0 + run.settings[_IMBALANCE]) * load.mean(), projected, run.limit)
     if not overloaded.any():
         return 0
@@ -164,7 +164,7 @@ def rebalance(residents: Residents, step_s: Floats, now_s: float, run: Run, foun
             row, target = move_best(requests, run.weights, source, load, most, projected, run.limit)
             if row < 0:
                 break
-            load = projected @ run.weights
+            load = weighted(projected, run.weights)
             run.moved_at_s[residents.ids[row]] = now_s
             found[count, 0], found[count, 1] = residents.ids[row], target
             count, moves = count + 1, moves - 1
@@ -193,6 +193,16 @@ def projection(tokens: Integers, remaining: Floats, owners: Integers, points: in
         for g in range(points):
             projected[i, g] += count[i, g] * (g * _GRID_TOKENS)
     return projected
+
+
+@compiled
+def weighted(projected: Floats, weights: Floats) -> Floats:
+    """The load of each instance. Added up in order: sums of a library's product differ from machine to machine."""
+    load = np.zeros(len(projected))
+    for i in range(len(projected)):
+        for g in range(len(weights)):
+            load[i] += projected[i, g] * weights[g]
+    return load
 
 
 @compiled
