@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,29 @@ def test_the_oldest_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (first.parent / name).write_bytes(b"")
     kept_file("things", "first", most=3)
     assert len(list(first.parent.iterdir())) == 3
+
+
+def test_what_is_kept_has_no_time_of_its_own(
+    conf: Path, made: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composition, "_compose", asking_the_time(composition._compose))
+    (conf / "config.yaml").write_text("defaults: [size: small, _self_]\ntime: ${now:%f}\n")
+    times = []
+    for _ in range(2):
+        kept_compositions._slot.cache_clear()
+        with composing(conf):
+            times.append(compose("config").time)
+    assert len(set(times)) == 2
+    assert len(made) == 1
+
+
+def asking_the_time(make):
+    """Hydra asks a configuration for its directories, which are named after the time, as it composes it."""
+
+    def compose_and_ask(*arguments):
+        made = make(*arguments)
+        config = pickle.loads(made.config)
+        assert config.time
+        return replace(made, config=pickle.dumps(config))
+
+    return compose_and_ask
