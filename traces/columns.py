@@ -145,10 +145,10 @@ def _checked(columns: Mapping[str, str]) -> dict[str, str]:
                 f"trace.columns: {shown(key)} is not known; the columns are {', '.join(dict.fromkeys(known))}"
             )
     if len([key for key in columns if key in TICKS_PER_S]) != 1:
-        raise InputError(f"trace.columns needs one of {', '.join(TICKS_PER_S)}")
+        raise InputError(f"trace.columns needs one of {', '.join(TICKS_PER_S)}; name the column that has it")
     for key in ("input_tokens", "output_tokens"):
         if key not in columns:
-            raise InputError(f"trace.columns needs {key}")
+            raise InputError(f"trace.columns needs {key}; name the column that has it: {{..., {key}: NAME}}")
     return dict(columns)
 
 

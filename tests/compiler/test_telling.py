@@ -95,7 +95,7 @@ def compile_some(functions: int, tmp_path: Path) -> None:
 def test_a_terminal_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     compile_some(200, tmp_path)
-    shown = sys.stderr.getvalue().split("\r")  # type: ignore[attr-defined]
+    shown = sys.stderr.getvalue().split("\r")  # type: ignore[union-attr]
     assert shown[1] == "compiling: 1 of about 200 functions\x1b[K"
     assert shown[199] == "compiling: 199 of about 200 functions\x1b[K"
     assert shown[200] == "compiling: all functions are read, their machine code is made\x1b[K"
@@ -108,4 +108,4 @@ def test_neither_a_file_nor_a_short_wait_sees_progress(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream())
     compile_some(functions, tmp_path)
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    assert sys.stderr.getvalue() == ""  # type: ignore[union-attr]
