@@ -58,7 +58,7 @@ def execute(config: DictConfig) -> float:
         command = comparison_command(
             _as_typed(config, "policy"), words, [path for path in added if not is_of_files(path)]
         )
-        console.print(command, markup=False, highlight=False, style="dim")
+        console.print(command, markup=False, highlight=False, style="dim", soft_wrap=True)
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
