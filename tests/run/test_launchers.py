@@ -78,6 +78,7 @@ def test_a_sweep_composes_what_hydra_composes(loader: ConfigLoader, overrides: l
 def test_a_joblib_that_brings_no_cloudpickle_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     package = types.ModuleType("cloudpickle")
     monkeypatch.setitem(sys.modules, "joblib.externals", types.ModuleType("joblib.externals"))
+    monkeypatch.delitem(sys.modules, "joblib.externals.cloudpickle", raising=False)
     monkeypatch.setitem(sys.modules, "cloudpickle", package)
     spec = importlib.util.spec_from_file_location("jobs_again", jobs.__file__)
     assert spec is not None
