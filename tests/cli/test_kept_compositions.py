@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose
 
 from framework.cli import composition, kept_compositions
 from framework.cli.composition import composing
+from framework.cli.kept_compositions import Composition
 from framework.compiler.user_cache import kept_file, read_back, write_back
 
 
@@ -116,10 +119,10 @@ def test_what_is_kept_has_no_time_of_its_own(
     assert len(made) == 1
 
 
-def asking_the_time(make):
+def asking_the_time(make: Callable[..., Composition]) -> Callable[..., Composition]:
     """Hydra asks a configuration for its directories, which are named after the time, as it composes it."""
 
-    def compose_and_ask(*arguments):
+    def compose_and_ask(*arguments: Any) -> Composition:
         made = make(*arguments)
         config = pickle.loads(made.config)
         assert config.time

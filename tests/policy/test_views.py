@@ -383,7 +383,7 @@ def test_a_hook_that_does_not_take_what_it_is_called_with_is_told() -> None:
     class Many(Aggregated):
         tick_s = 1.0
 
-        def on_tick(self, cluster: Cluster, since_s: float) -> tuple[()]:
+        def on_tick(self, cluster: Cluster, since_s: float) -> tuple[()]:  # type: ignore[override]
             return ()
 
     class Whatever(Aggregated):
