@@ -16,6 +16,7 @@ _PLACES = {  # where the site has what the README links to
     "](framework/engine/SEMANTICS.md)": "](outside/semantics.md)",
     "](CONTRIBUTING.md)": "](outside/contributing.md)",
     "](CHANGELOG.md)": "](outside/changelog.md)",
+    "](SECURITY.md)": "](outside/security.md)",
 }
 
 

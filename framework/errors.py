@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,19 +111,40 @@ class InputError(Exception):
     """What the user gave cannot be used. One line: what, where, what to do. `run.py` prints it and exits with 2."""
 
 
-_IN_A_HOOK = "raised in policy "
+_RAISED_IN = "raised in "
 
 
 def note_hook(error: Exception, policy: str, hook: str, about: str, now_s: float) -> None:
     """Note in `error` which hook raised it, about what, when in simulated time, and on which line of which file."""
+    note_method(error, f"policy {policy}", f"{hook}{about} at {now_s:.6g} s")
+
+
+def note_method(error: BaseException, whose: str, method: str) -> None:
+    """Note in `error` which method of a policy or a predictor raised it, and on which line of which file."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    error.add_note(f"{_IN_A_HOOK}{policy}: {hook}{about} at {now_s:.6g} s, {Path(frame.filename).name}:{frame.lineno}")
+    error.add_note(f"{_RAISED_IN}{whose}: {method}, {Path(frame.filename).name}:{frame.lineno}")
+
+
+@contextmanager
+def noting(whose: str, method: str) -> Iterator[None]:
+    """Note so what is raised within, unless it is an InputError, which says itself what is wrong."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        note_method(error, whose, method)
+        raise
 
 
 def hook_noted(error: BaseException) -> str | None:
-    """One line on what a hook of a policy raised, where `note_hook` noted it; else None."""
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_IN_A_HOOK)]
-    return f"{notes[0].removeprefix('raised in ')}: {type(error).__name__}: {error}" if notes else None
+    """One line on what a method of a policy or a predictor raised, where that was noted, there or in what caused this;
+    else None.
+    """
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED_IN)]
+    if notes:
+        return f"{notes[0].removeprefix(_RAISED_IN)}: {type(error).__name__}: {error}"
+    return None if error.__cause__ is None else hook_noted(error.__cause__)
 
 
 class PolicyError(InputError):

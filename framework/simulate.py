@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from framework.codes import REASON_LENGTH
 from framework.engine.config import EngineConfig, Setting, require_whole_instances
-from framework.errors import InputError, InvariantError
+from framework.errors import InputError, InvariantError, noting
 from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.view import Cluster
@@ -53,10 +53,12 @@ def simulate(
     asked, workload = workload, within_context(workload, model.max_context)
     replaying = _ENGINES[engine.implementation](Setting(workload, spec, model, timing, engine, load, seed))
     if predictor is not None:
-        predictor.prepare(workload, seed)
+        with noting(f"predictor {predictor.name}", "prepare"):
+            predictor.prepare(workload, seed)
     predictions = Predictions(predictor, workload, lambda: replaying.inspection.finished)
     view = Cluster(replaying.inspection, spec, predictions)
-    policy.prepare(view)
+    with noting(f"policy {policy.name}", "prepare"):
+        policy.prepare(view)
     replayed = replaying.replay(policy, view, progress or _silent)
     rows = [timing.row(model, pool.gpu, pool.parallelism) for pool in spec.pools]
     return Result(

@@ -6,6 +6,7 @@ import importlib
 import runpy
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 # Command -> the module that does its work, and what it does in a line.
 COMMANDS = {
@@ -32,6 +33,7 @@ COMMANDS = {
     "measure": ("framework.timing.microbench", "time the kernels of a model on this machine's GPU"),
     "traces": ("traces", "fetch, describe and fit traces"),
 }
+_GROUPS = ("policy", "trace", "model", "gpu")  # whose names may be typed without them
 HELP = """servelab: replay a trace through an LLM-serving scheduler on a simulated GPU cluster.
 
   servelab policy=ares trace=mooncake              one run: a table, and its files below outputs/
@@ -88,8 +90,15 @@ def _other(name: str, words: list[str]) -> int:
 def _unknown(word: str) -> int:
     import difflib
 
+    conf = Path(__file__).resolve().parents[1] / "conf"
     near = difflib.get_close_matches(word, COMMANDS, 1)
-    advice = f"did you mean servelab {near[0]}?" if near else "servelab --help lists the commands"
+    group = next((group for group in _GROUPS if (conf / group / f"{word}.yaml").is_file()), None)
+    if group:
+        advice = f"did you mean {group}={word}?"
+    elif (conf / word).is_dir():
+        advice = f"did you mean {word}=NAME?"
+    else:
+        advice = f"did you mean servelab {near[0]}?" if near else "servelab --help lists the commands"
     print(f"error: {word}: there is no such command, and a setting is written key=value; {advice}", file=sys.stderr)
     return 2
 

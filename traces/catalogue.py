@@ -106,7 +106,7 @@ def entry(name: str) -> Published:
     """The published trace of that name. Raises InputError with the known names."""
     if name not in CATALOGUE:
         known = ", ".join(CATALOGUE)
-        raise InputError(f"trace {name!r} is not known; known: {known}; any file works as trace.path=FILE")
+        raise InputError(f"trace {name!r} is not known; there are {known}; any file works as trace.path=FILE")
     return CATALOGUE[name]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from framework.cli.reading import parsed_json
+from framework.cli.terminal import warn_once
 from framework.errors import MOST_S, InputError, shown
 from traces.frame import Trace, from_rows
 from traces.rows import MAX_TOKENS, read_bytes
@@ -183,6 +184,8 @@ def _trace(path: Path, sent: list[_Sent], ticks_per_s: float, note: str) -> Trac
     talks = [one.conversation for one in sent if one.conversation is not None]
     if len(set(talks)) < len(talks):
         frame = frame.with_columns(*_sessions(sent, ticks_per_s))
+    if note:
+        warn_once(f"note: trace {path.stem}: {note}")
     trace = from_rows(frame, path.stem, "real")
     return trace.with_frame(trace.frame, note) if note else trace
 

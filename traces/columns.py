@@ -14,6 +14,7 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from framework.cli.reading import parquet_of
+from framework.cli.terminal import warn_once
 from framework.errors import MOST_S, InputError, shown
 from traces.column_values import is_lost, meant, numbers, times, values
 from traces.frame import OPTIONAL, REQUIRED, Trace, from_rows, seconds
@@ -64,8 +65,12 @@ def read_columns(path: Path, columns: Mapping[str, str], block_tokens: int | Non
 
 
 def without(trace: Trace, left: Sequence[str]) -> Trace:
-    """The trace with a note of the columns of its file that it was read without, if there are any."""
-    return trace.with_frame(trace.frame, f"columns left out: {_few(left)}") if left else trace
+    """The trace with a note, said on stderr too, of those columns of its file that it was read without."""
+    if not left:
+        return trace
+    note = f"columns left out: {_few(left)}"
+    warn_once(f"note: trace {trace.name}: {note}")
+    return trace.with_frame(trace.frame, note)
 
 
 def _rows(table: Table, found: Mapping[str, pl.Series], places: Mapping[str, str]) -> pl.DataFrame:
@@ -145,10 +150,10 @@ def _checked(columns: Mapping[str, str]) -> dict[str, str]:
                 f"trace.columns: {shown(key)} is not known; the columns are {', '.join(dict.fromkeys(known))}"
             )
     if len([key for key in columns if key in TICKS_PER_S]) != 1:
-        raise InputError(f"trace.columns needs one of {', '.join(TICKS_PER_S)}")
+        raise InputError(f"trace.columns needs one of {', '.join(TICKS_PER_S)}; name the column that has it")
     for key in ("input_tokens", "output_tokens"):
         if key not in columns:
-            raise InputError(f"trace.columns needs {key}")
+            raise InputError(f"trace.columns needs {key}; name the column that has it: {{..., {key}: NAME}}")
     return dict(columns)
 
 

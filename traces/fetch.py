@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         path = catalogue.find(chosen.name) or catalogue.download(chosen.name, chosen.timeout)
     except InputError as error:
-        print(one_line(str(error)), file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
     print(path)
     return 0

@@ -45,6 +45,8 @@ class Transforms:
         check_positive("trace.rate_scale", self.rate_scale)
         if self.limit is not None:
             check_whole("trace.limit", self.limit)
+        if self.rate is not None:
+            check_positive("trace.rate", self.rate)
         if self.rate is not None and self.rate_scale != 1.0:
             raise InputError("trace.rate and trace.rate_scale exclude each other; set one of them")
         if self.window_s is not None and (not isinstance(self.window_s, Sequence) or len(self.window_s) != 2):

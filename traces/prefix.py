@@ -138,12 +138,20 @@ def _attach(
             length = wanted_shared[request] + wanted_unmatched[request]
             margin = 1 + length // 12
             target, best_cost, best = now - lags[request], float("inf"), (-1, -1)
+            lag, turn = lags[request], turns[request]
             for tail in range(max(1, length - margin), min(longest, length + margin) + 1):
-                middle = bisect_left(since[tail], target)
-                for slot in range(max(0, middle - NEIGHBOURS), min(len(since[tail]), middle + NEIGHBOURS)):
-                    apart = abs(log(max(now - since[tail][slot], SHORTEST_LAG_S) / lags[request]))
-                    step = abs(min(place[waiting[tail][slot]], TURN_CLASSES) - turns[request])
-                    cost = apart + 0.2 * step + 0.1 * abs(tail - length)
+                began = since[tail]
+                if not began:
+                    continue
+                far = 0.1 * abs(tail - length)
+                if far >= best_cost:  # as all costs of this length are
+                    continue
+                there = waiting[tail]
+                middle = bisect_left(began, target)
+                for slot in range(max(0, middle - NEIGHBOURS), min(len(began), middle + NEIGHBOURS)):
+                    apart = abs(log(max(now - began[slot], SHORTEST_LAG_S) / lag))
+                    step = abs(min(place[there[slot]], TURN_CLASSES) - turn)
+                    cost = apart + 0.2 * step + far
                     if cost < best_cost:
                         best_cost, best = cost, (tail, slot)
             tail, slot = best

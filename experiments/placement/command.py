@@ -22,7 +22,7 @@ from rich.table import Table
 
 from experiments.tune.base import Configuration
 from experiments.tune.files import write_tuned
-from framework.cli.arguments import all_words, word_parser
+from framework.cli.arguments import all_words, program, word_parser
 from framework.cli.launch import explain, guard
 from framework.cli.terminal import results_console
 from framework.errors import InputError
@@ -92,7 +92,7 @@ def place(words: Sequence[str]) -> int:
     console.print(
         f"together at {rate:.4g} requests/s: {100 * attained:.3g} % meet the SLO, on {result.cluster.gpus} GPUs"
     )
-    console.print(f"python run.py +tuned={path.stem}", highlight=False)
+    console.print(f"{program()} +tuned={path.stem}", highlight=False)
     return 0
 
 

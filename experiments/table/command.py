@@ -25,6 +25,7 @@ from pathlib import Path
 from experiments.table.cells import Figures, figures, read_baseline
 from experiments.table.metrics import read_metrics
 from experiments.table.select import kept, select
+from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.errors import InputError
 from framework.run.store import Record, Store
@@ -101,7 +102,7 @@ def read_store(directory: Path) -> list[Record]:
     records = Store(directory).read() if directory.is_dir() else []
     if not records:
         found = "holds no runs" if directory.is_dir() else "is no directory"
-        raise InputError(f"store={directory}: {found}; fill it with a sweep, python run.py -m ... store={directory}")
+        raise InputError(f"store={directory}: {found}; fill it with a sweep, {program()} -m ... store={directory}")
     return records
 
 

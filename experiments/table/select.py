@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from framework.cli.arguments import program
 from framework.cli.safe_text import printable
 from framework.errors import InputError
 from framework.run.store import Record
@@ -247,7 +248,7 @@ def _require_known(word: str, key: str, records: Sequence[Record]) -> None:
         groups = {group for record in records for group in record.choices}
         raise InputError(
             f"{word}: no run has {key}; {nearest(key, known)}it may be one of {', '.join(sorted(groups))}, or a key of "
-            "the configuration (python run.py --cfg job)"
+            f"the configuration ({program()} --cfg job)"
         )
 
 

@@ -32,7 +32,7 @@ from experiments.tune.space import Space
 from experiments.tune.space_file import read_space, space_names
 from experiments.tune.storage import Presence, only_study, open_storage, open_study
 from experiments.tune.study import Search
-from framework.cli.arguments import all_words, whole, word_parser
+from framework.cli.arguments import all_words, program, whole, word_parser
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import guard
 from framework.cli.safe_text import one_line, secrets_of, without
@@ -127,7 +127,7 @@ def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[s
     write_whole(out / "best.yaml", path.read_bytes())
     own = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
     console = results_console()
-    for part in report(found, [f"python run.py +tuned={found.name}", command_line(own)], console.width):
+    for part in report(found, [f"{program()} +tuned={found.name}", command_line(own)], console.width):
         console.print(part, highlight=False)
     if can_draw():
         draw(found, out)

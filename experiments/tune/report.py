@@ -15,6 +15,7 @@ from rich.text import Text
 
 from experiments.tune.result import Findings, Row
 from experiments.tune.space import override_text
+from framework.cli.arguments import program
 
 _TOP = 10
 _FRONT = 20
@@ -202,4 +203,4 @@ def _continued(command: str, columns: int) -> Iterator[str]:
 
 def command_line(overrides: Sequence[str]) -> str:
     """The command that runs a configuration."""
-    return " ".join(("python run.py", *(shlex.quote(word) for word in overrides)))
+    return " ".join((program(), *(shlex.quote(word) for word in overrides)))

@@ -10,6 +10,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from experiments.tune.expression import Expression, Number, is_number
 from experiments.tune.space import Dimension, Distribution, Space
+from framework.cli.arguments import program
 from framework.cli.reading import parsed_yaml, read_text
 from framework.errors import InputError
 
@@ -158,5 +159,5 @@ def _check_names(space: Space, named: Sequence[str]) -> None:
     for name in (*searched, *space.derived):
         if name not in space.settings and ("." in name or name not in used):
             raise InputError(
-                f"space {space.name}: {name} is no setting of this configuration; python run.py --cfg job shows all"
+                f"space {space.name}: {name} is no setting of this configuration; {program()} --cfg job shows all"
             )

@@ -9,6 +9,7 @@ with a name as its value, chooses the file of that name, so that settings of the
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from framework.errors import InputError
 
 _CONF = Path(__file__).resolve().parents[2] / "conf"
 _NO_NAME = "{$"  # settings written out, a reference to another setting
+
+
+def program() -> str:
+    """How a run is started where this process is: by the script of a checkout, or by the command of the package."""
+    script = Path(sys.argv[0])
+    is_command = script.name.startswith("servelab") or script.parent.name == "servelab"
+    return "servelab" if is_command or not (_CONF.parent / "run.py").is_file() else "python run.py"
 
 
 def name_files(overrides: Sequence[str], conf: Path = _CONF) -> list[str]:

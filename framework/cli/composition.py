@@ -70,6 +70,7 @@ class Loader(ConfigLoaderImpl):
         compose = functools.partial(_compose, places, folders, config_name, mode, choices)
         depends_on = (places, JobRuntime().get("name"), config_name, mode, choices)
         config: DictConfig = pickle.loads(kept_or_composed(depends_on, folders, compose))
+        OmegaConf.clear_cache(config)  # it was kept with the time at which it was composed
         self._apply(settings, config)
         _note_overrides(config, parsed)
         return config
@@ -81,7 +82,8 @@ class Loader(ConfigLoaderImpl):
             is_change = not (setting.is_add() or setting.is_force_add() or setting.is_delete())
             if is_change and setting.package is None and not _has(config, key):
                 known = cast(dict[str, Any], OmegaConf.to_container(config))
-                raise InputError(f"{key}: there is no such setting{instead_of(key, known)}")
+                choices = known["hydra"]["runtime"]["choices"]
+                raise InputError(f"{key}: there is no such setting{instead_of(key, known, choices)}")
             self._apply_overrides_to_config([setting], config)
 
 

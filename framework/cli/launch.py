@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from framework.cli.arguments import name_files, with_config_dirs
+from framework.cli.arguments import name_files, program, with_config_dirs
 from framework.cli.composition import composing_once
 from framework.cli.safe_text import masked, one_line
 from framework.cli.suggest import nearest
@@ -39,6 +41,14 @@ _RARELY = (100_000, 20, 100)  # most of what a command allocates stays: looking 
 
 # Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
 OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
+
+
+def _played(choice: str, path: Any) -> str:
+    """What run directories call the trace: a file of the user's, which wins over what was chosen, by its name."""
+    return choice if path is None else Path(str(path)).name
+
+
+OmegaConf.register_new_resolver("played", _played, replace=True)
 
 # Hydra looks for launchers in the package `hydra_plugins` wherever that lies on the path; later portions prevail.
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
@@ -59,13 +69,24 @@ def launch(main: Callable[[], int | None]) -> None:
 def _with_words(main: Callable[[], int | None]) -> int | None:
     """Call `main` with the words of the command line as Hydra wants them."""
     words = sys.argv[1:]
-    if any(".py:" in word for word in words):
+    if any(".py" in word for word in words):
         from framework.cli.outside import with_files
 
         words = with_files(words)
+    _refuse_unknown_flags(words)
     words = name_files(with_config_dirs(words))
     sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     return main()
+
+
+def _refuse_unknown_flags(words: Sequence[str]) -> None:
+    """Raise InputError for a flag that Hydra does not know: its own answer is its whole usage."""
+    known = list(get_args_parser()._option_string_actions)
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("-") and not any(one.startswith(flag) for one in known):
+            key = flag.lstrip("-").replace("-", "_")
+            raise InputError(f"{word}: there is no such flag; a setting is written without dashes: {key}=VALUE")
 
 
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
@@ -206,6 +227,8 @@ def _not_instantiated(error: InstantiationException) -> str | None:
         if is_misnamed or is_no_name:
             return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); mend _target_"
         return None
+    if isinstance(cause, MissingMandatoryValue) or isinstance(error, MissingMandatoryValue):
+        return _without_value(where)
     if cause is None or isinstance(cause, OmegaConfBaseException):
         return f"{where}: {_one_line(cause or error)}"
     return None
@@ -217,16 +240,25 @@ def _not_composed(error: HydraException) -> str:
         override = text.split("'")[1]
         return f"{override}: several values for one run; add -m to run each of them, or write a list as [a,b]"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: {text.split(' See http')[0]}; an override is written key=value"
+        key, equals, value = str(error.override).partition("=")
+        if not equals or key != key.rstrip() or value != value.lstrip():
+            return f"{error.override}: a setting is written key=value, without spaces"
+        return f"{error.override}: {text.split(' See http')[0]}; a setting is written key=value"
     if text.startswith("Could not override"):
-        return f"{text.split('. ')[0]}: no such key; python run.py --cfg job shows them all"
+        return f"{text.split('. ')[0]}: no such key; {program()} --cfg job shows them all"
     return text
 
 
 def _bad_value(error: OmegaConfBaseException) -> str:
     message = str(error).splitlines()[0].strip()
     key = getattr(error, "full_key", None)
+    if isinstance(error, MissingMandatoryValue):
+        return _without_value(key or message.rpartition(" ")[2])
     return f"{key}: {message}" if key else message
+
+
+def _without_value(key: str) -> str:
+    return f"{key} has no default; give it a value, as in {key}=VALUE"
 
 
 def _refused_by_hydra(error: BaseException) -> str | None:

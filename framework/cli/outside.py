@@ -15,13 +15,15 @@ from typing import Any
 
 import yaml
 
+from framework.cli.suggest import nearest
 from framework.cli.typed_settings import require_types
 from framework.compiler.sources import import_closure, source_hash
 from framework.compiler.user_cache import user_directory, write_whole
 from framework.errors import InputError
 
 _GROUPS = ("policy", "predictor")
-_MARK = ".py:"
+_FILE = ".py"
+_MARK = f"{_FILE}:"
 _CLUSTER = "# @package _global_\ndefaults:\n  - override /cluster: {}\n\n"  # as in the YAMLs of conf/policy
 
 
@@ -34,7 +36,7 @@ def with_files(words: Sequence[str]) -> list[str]:
     directories: list[Path] = []
     for word in words:
         group, _, value = word.partition("=")
-        if group not in _GROUPS or _MARK not in value:
+        if group not in _GROUPS or _FILE not in value:
             kept.append(word)
             continue
         names: list[str] = []
@@ -42,6 +44,9 @@ def with_files(words: Sequence[str]) -> list[str]:
             if _MARK in choice:
                 directory, choice = _written(group, choice)
                 directories.append(directory)
+            elif choice.endswith(_FILE):
+                own = ", ".join(_classes(_module_of(Path(choice).expanduser().absolute()))) or "none"
+                raise InputError(f"{group}={choice}: name the class, too: {group}={choice}:CLASS; it has {own}")
             names.append(choice)
         kept.append(f"{group}={','.join(names)}")
     return [*kept, *(f"--config-dir={directory}" for directory in dict.fromkeys(directories))]
@@ -69,6 +74,12 @@ def _written(group: str, choice: str) -> tuple[Path, str]:
     return directory, target.stem
 
 
+def is_of_files(directory: Path) -> bool:
+    """Whether it is such a directory, which `policy=FILE.py:CLASS` adds by itself."""
+    cache = user_directory("outside")
+    return cache is not None and directory.is_relative_to(cache.resolve())
+
+
 def _as_yaml(group: str, kind: type, part: dict[str, Any]) -> str:
     cluster = getattr(kind, "suggested_cluster", None)
     if cluster is None:
@@ -91,12 +102,22 @@ def make(file: str, name: str, source: str, **settings: Any) -> Any:
 
 def class_of(file: Path, name: str) -> type:
     """The class; modules beside the file can be imported by it. Raises InputError as `make` does."""
-    module = _module(file, file.stat().st_mtime_ns if file.is_file() else None)
+    module = _module_of(file)
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        own = [key for key, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__]
-        raise InputError(f"{file}: has no class {name}; it has {', '.join(own) or 'none'}")
+        own = _classes(module)
+        near = nearest(name, own)
+        raise InputError(f"{file}: there is no class {name}{near or ';'} it has {', '.join(own) or 'none'}")
     return found
+
+
+def _module_of(file: Path) -> ModuleType:
+    return _module(file, file.stat().st_mtime_ns if file.is_file() else None)
+
+
+def _classes(module: ModuleType) -> list[str]:
+    """The names of those that it defines."""
+    return [key for key, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__]
 
 
 def settings_of(kind: type) -> dict[str, Any]:

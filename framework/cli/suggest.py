@@ -7,37 +7,59 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _ALIKE = 0.75  # as difflib measures it: one or two letters of a word
+_BEGINNING, _FEW = 3, 3  # letters of a beginning, and the most words that it may stand for
 _MOST = 12
+_HIDDEN = ("hydra", "_convert_")
+_MADE_OF_A_FILE, _OF_A_FILE = "framework.cli.outside.make", ("file", "name", "source")  # policy=FILE.py:CLASS
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no known word is like it."""
-    found = difflib.get_close_matches(word, list(known), 1, _ALIKE)
-    return f"; did you mean {found[0]}?" if found else ""
+    """`; did you mean X?`, or nothing where no known word is like it.
+
+    Upper and lower case are alike. A word that is the beginning of a few others may mean any of them.
+    """
+    words = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(word.lower(), list(words), 1, _ALIKE)
+    if not found and len(word) >= _BEGINNING:
+        found = sorted(one for one in words if one.startswith(word.lower()))
+    if not found or len(found) > _FEW:
+        return ""
+    return f"; did you mean {' or '.join(words[one] for one in found)}?"
 
 
-def instead_of(key: str, config: Mapping[str, Any]) -> str:
-    """What there is instead of a setting that there is not: one that is like it, or those beside it."""
+def instead_of(key: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
+    """What there is instead of a setting that there is not: one that is like it, or those beside it.
+
+    `choices`: the option that was chosen of each group, such as `engine/attention`.
+    """
     keys = list(_keys(config))
-    near = nearest(key, keys)
-    if near:
-        return near
     parent, _, last = key.rpartition(".")
+    is_within = parent in keys  # then what the two have in common tells nothing
+    near = nearest(last, [one.rpartition(".")[2] for one in keys if one.rpartition(".")[0] == parent])
+    if is_within and near:
+        return near.replace("mean ", f"mean {parent}.")
+    if not is_within and (near := nearest(key, keys)):
+        return near
     elsewhere = [one for one in keys if one.rpartition(".")[2] == last][:3]
     if elsewhere:
         return f"; did you mean {' or '.join(elsewhere)}?"
     beside = [
         one.rpartition(".")[2] for one in keys if one.rpartition(".")[0] == parent and not one.endswith("_target_")
     ]
+    choice = choices.get(parent.replace(".", "/"))
+    if choice and not beside:
+        return f"; {parent}={choice} has no settings"
     if not beside or not parent:
         return "; --cfg job shows them all"
     more = ", ..." if len(beside) > _MOST else ""
-    return f"; {parent} has {', '.join(beside[:_MOST])}{more}"
+    chosen = f"{parent}={choice}" if choice else parent
+    return f"; {chosen} has {', '.join(beside[:_MOST])}{more}"
 
 
 def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    hidden = _OF_A_FILE if config.get("_target_") == _MADE_OF_A_FILE else _HIDDEN
     for name, value in config.items():
-        if str(name) in ("hydra", "_convert_"):
+        if str(name) in hidden:
             continue
         yield f"{prefix}{name}"
         if isinstance(value, Mapping):

@@ -15,12 +15,11 @@ import inspect
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import llvmlite
 import numba
@@ -29,6 +28,7 @@ from numba.core import caching
 from numba.core.runtime.nrt import rtsys
 
 from framework.compiler.sources import import_closure, last_change_ns, place, source_hash
+from framework.compiler.telling import progress, tell_of_compiling, tell_of_waiting
 from framework.compiler.user_cache import user_directory, write_whole
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -60,17 +60,11 @@ class _CacheFiles(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]  # noqa: RUF012 (as numba declares it)
 
 
-@functools.cache
-def _tell_of_compiling() -> None:
-    """Say once why nothing moves, to somebody who looks."""
-    if sys.stderr.isatty():
-        print("compiling, once for this code: about half a minute for the engine", file=sys.stderr)
-
-
 class FunctionCache(caching.FunctionCache):
     """A cache is a convenience: what cannot be read is compiled again, what cannot be written is not kept."""
 
     _impl_class = _CacheFiles
+    _source: Path
 
     @classmethod
     def of(cls, function: Callable[..., Any], imported_ns: int) -> FunctionCache | None:
@@ -85,7 +79,9 @@ class FunctionCache(caching.FunctionCache):
         if imported_ns < changed_ns <= time.time_ns() or cache_directory(source) is None:
             return None
         make: Any = cls  # numba has no types
-        return cast(FunctionCache, make(function))
+        made: FunctionCache = make(function)
+        made._source = source.resolve()
+        return made
 
     @contextmanager
     def alone(self, sig: Any) -> Iterator[None]:
@@ -93,9 +89,11 @@ class FunctionCache(caching.FunctionCache):
         needs = self._needs(sig)
         with ExitStack() as held:
             if not needs.exists():
-                _tell_of_compiling()
                 with suppress(OSError):
-                    held.enter_context(_locked(needs.with_suffix(".compiling")))
+                    held.enter_context(_locked(needs.with_suffix(".compiling"), tell_of_waiting))
+                if not needs.exists():
+                    tell_of_compiling()
+                    held.enter_context(progress(import_closure(self._source, _PROJECT)))
             yield
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -159,11 +157,19 @@ def _symbols_from_outside(library: Any) -> list[str]:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Wait for the lock of that name. Raises OSError where it cannot be made."""
+def _locked(file: Path, before_waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of that name, after calling `before_waiting` if another process has it.
+
+    Raises OSError where the lock cannot be made.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if before_waiting is not None:
+                before_waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

@@ -14,6 +14,7 @@ from numba.core.typing.typeof import typeof
 
 from framework.compiler import linking
 from framework.compiler.cache import FunctionCache
+from framework.compiler.telling import tell_of_compiling
 
 numba_config: Any = config
 numba_typing: Any = typing
@@ -60,6 +61,7 @@ class Function(CPUDispatcher):
                 self._has_looked_for_cache = True
                 self._cache = FunctionCache.of(self.py_func, self._imported_ns) or self._cache
             if not isinstance(self._cache, FunctionCache):
+                tell_of_compiling()
                 return super().compile(sig)
             with self._cache.alone(sig):
                 return super().compile(sig)

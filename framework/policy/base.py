@@ -7,6 +7,7 @@ A hook is a method of plain Python or, where it is hot, a compiled function of (
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -15,14 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.errors import InputError, PolicyError
+from framework.errors import InputError, PolicyError, noting
 from framework.policy.actions import Action, Plan
-from framework.policy.hooks import HOOK_NAMES
+from framework.policy.hooks import HOOK_NAMES, HOOKS
 from framework.policy.predictor import given_name
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
 _NEARLY = 0.8  # as difflib measures it: a letter or two
+# What each method is called with. What is asked for several requests at once is `queue`.
+_PASSED = {
+    "layout": ("spec",),
+    "prepare": ("cluster",),
+    **{hook.name: ("cluster",) if hook.argument == "tick" else (hook.argument, "cluster") for hook in HOOKS},
+    "prioritize": ("queue", "cluster"),
+}
+
+
+def _letters(name: str) -> str:
+    """A name as it is compared: onTick is meant as on_tick."""
+    return name.replace("_", "").lower()
+
+
+_METHODS = {_letters(name): name for name in (*HOOK_NAMES, "layout")}
 
 
 @dataclass(frozen=True)
@@ -179,12 +195,14 @@ def overrides(policy: Policy, hook: str) -> bool:
 
 def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
     """The policy's layout of the configured cluster. Raises InputError if it refuses it, or returns something else, and
-    for a method that can only be a hook by mistake.
+    for a method that can only be a hook by mistake, or a hook that does not take what it is called with.
     """
     _refuse_misnamed(policy)
+    _refuse_other_arguments(policy)
     if overrides(policy, "on_tick") and not _has_period(policy):
         raise PolicyError(f"policy {policy.name}: on_tick needs a period; set tick_s, as in tick_s = 1.0")
-    spec = policy.layout(cluster)
+    with noting(f"policy {policy.name}", "layout"):
+        spec = policy.layout(cluster)
     if not isinstance(spec, ClusterSpec):
         raise PolicyError(f"policy {policy.name}: layout returned {spec!r}; return a ClusterSpec")
     return spec
@@ -197,9 +215,24 @@ def _refuse_misnamed(policy: Policy) -> None:
             continue
         for name, value in vars(kind).items():
             is_own = not name.startswith("_") and not hasattr(Policy, name)
-            near = difflib.get_close_matches(name, (*HOOK_NAMES, "layout"), 1, _NEARLY) if is_own else []
+            near = difflib.get_close_matches(_letters(name), _METHODS, 1, _NEARLY) if is_own else []
             if near and (callable(value) or isinstance(value, Decision)):
-                raise PolicyError(f"policy {policy.name}: no hook is called {name}; did you mean {near[0]}?")
+                meant = _METHODS[near[0]]
+                raise PolicyError(f"policy {policy.name}: no hook is called {name}; did you mean {meant}?")
+
+
+def _refuse_other_arguments(policy: Policy) -> None:
+    """Raise PolicyError for a method that cannot be called as its hook is."""
+    for name, passed in _PASSED.items():
+        own = getattr(policy, name)
+        if not overrides(policy, name) or not (inspect.ismethod(own) or inspect.isfunction(own)):
+            continue
+        signature = inspect.signature(own)
+        try:
+            signature.bind(*passed)
+        except TypeError:
+            called = f"it is called as {name}({', '.join(passed)})"
+            raise PolicyError(f"policy {policy.name}: {name} takes {signature}; {called}") from None
 
 
 def _has_period(policy: Policy) -> bool:

@@ -45,7 +45,7 @@ def in_groups(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
-    """The mean of each number, null where it is so in all; whatever else is the first one's."""
+    """The mean of each number, null where it is so in all; whatever else, and what is equal in all, as it is."""
     if len(summaries) == 1:
         return summaries[0]
     found = dict(summaries[0])
@@ -53,5 +53,5 @@ def mean_of(summaries: Sequence[Summary]) -> Summary:
         values = [summary.get(name) for summary in summaries]
         numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
         if numbers:
-            found[name] = fmean(numbers)
+            found[name] = numbers[0] if len(set(numbers)) == 1 else fmean(numbers)
     return found

@@ -12,7 +12,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import RenderableType
 
-from framework.cli.arguments import config_dirs
+from framework.cli.arguments import config_dirs, program
+from framework.cli.outside import is_of_files
 from framework.cli.terminal import progress_bar, results_console
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
@@ -46,18 +47,32 @@ def execute(config: DictConfig) -> float:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
-    if measurement.probes is None and ".py:" not in chosen["policy"]:
-        words = [
-            word
-            for word in HydraConfig.get().overrides.task
-            if not word.startswith(("policy=", "report=", "diagnose="))
-        ]
-        command = comparison_command(chosen["policy"], words, config_dirs(HydraConfig.get().overrides.hydra)[1:])
-        console.print(command, markup=False, highlight=False, style="dim")
+    if measurement.probes is None:
+        given, added = HydraConfig.get().overrides.task, config_dirs(HydraConfig.get().overrides.hydra)[1:]
+        words = [word for word in given if not word.startswith(("policy=", "predictor=", "report=", "diagnose="))]
+        words += (
+            [f"predictor={_as_typed(config, 'predictor')}"]
+            if any(word.startswith("predictor=") for word in given)
+            else []
+        )
+        command = comparison_command(
+            _as_typed(config, "policy"), words, [path for path in added if not is_of_files(path)]
+        )
+        console.print(command, markup=False, highlight=False, style="dim", soft_wrap=True)
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)
     print(f"results in {directory}", file=sys.stderr)
     return measurement.value
+
+
+def _as_typed(config: DictConfig, group: str) -> str:
+    """The option of a group as a command names it; a class in a file of the user's by the way to it from here."""
+    choice = str(HydraConfig.get().runtime.choices[group])
+    if ".py:" not in choice:
+        return choice
+    file, here = Path(config[group].file), Path.cwd()
+    place = f"./{file.relative_to(here)}" if file.is_relative_to(here) else file
+    return f"{place}:{config[group].name}"
 
 
 def why(measurement: Measurement) -> RenderableType | None:
@@ -95,5 +110,4 @@ def comparison_command(policy: str, words: Sequence[str], directories: Sequence[
     shared = [word for word in words if not word.startswith(("policy.", "cluster"))]
     policies = dict.fromkeys((policy, *_RIVALS))
     chosen = f"policy={','.join(policies)}"
-    program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
-    return f"beside others: {program} -m {shlex.join([*beside, chosen, *shared])}"
+    return f"beside others: {program()} -m {shlex.join([*beside, chosen, *shared])}"

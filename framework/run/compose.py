@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from framework.engine.config import EngineConfig
 from framework.errors import (
     InputError,
     is_number,
+    note_method,
     require_at_least,
     require_name,
     require_number,
@@ -30,6 +34,7 @@ from framework.timing.measured import placed
 from framework.timing.step_row import StepRow
 from framework.workload import Load, Workload
 
+_FRAMEWORK = Path(__file__).parents[1]
 _LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
 _LEAST_LINK_BYTES_S = 1e6
 _KINDS: tuple[tuple[str, type | None], ...] = (
@@ -40,7 +45,7 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
     ("slo", Slo),
     ("cluster", ClusterSpec),
     ("policy", Policy),
-    ("predictor", None),
+    ("predictor", None),  # which may be null
 )
 
 
@@ -162,12 +167,31 @@ def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Wor
 
 
 def _build(config: DictConfig, name: str, kind: type | None) -> Any:
-    part = build(config, name)
+    try:
+        part = build(config, name)
+    except InstantiationException as error:
+        if name in ("policy", "predictor"):
+            _note_constructor(f"{name} {config[name].get('name', name)}", error.__cause__)
+        raise
     if kind is not None and not isinstance(part, kind):
-        raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}")
+        advice = "; inherit servelab.Policy, Aggregated or Disaggregated" if kind is Policy else ""
+        raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}{advice}")
+    if name == "predictor" and not isinstance(part, Predictor | None):
+        made = type(part).__name__
+        raise InputError(f"predictor: _target_ must make a Predictor, it made a {made}; inherit servelab.Predictor")
     if isinstance(part, Policy):
         require_name(f"the name of policy {type(part).__name__}", part.name)
     return part
+
+
+def _note_constructor(whose: str, raised: BaseException | None) -> None:
+    """Note that a user's own class raised this as an object of it was made, if it did."""
+    frames = traceback.extract_tb(raised.__traceback__) if raised is not None else []
+    own = [
+        frame for frame in frames if frame.name == "__init__" and not Path(frame.filename).is_relative_to(_FRAMEWORK)
+    ]
+    if raised is not None and own:
+        note_method(raised, whose, "__init__")
 
 
 def _require_outputs(config: DictConfig) -> None:

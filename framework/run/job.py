@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import RenderableType
 
+from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.cli.terminal import warn_once
 from framework.errors import InputError
@@ -182,5 +182,4 @@ def _page(measurement: Measurement, settings: Mapping[str, Any], limits: Limits 
     from framework.report.page.run_page import run_page
 
     words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    program = "python run.py" if Path(sys.argv[0]).name == "run.py" else "servelab"
-    return run_page(measurement, settings, f"{program} {shlex.join(words)}", limits.chapter if limits else None)
+    return run_page(measurement, settings, f"{program()} {shlex.join(words)}", limits.chapter if limits else None)

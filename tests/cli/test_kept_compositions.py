@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose
 
 from framework.cli import composition, kept_compositions
 from framework.cli.composition import composing
+from framework.cli.kept_compositions import Composition
 from framework.compiler.user_cache import kept_file, read_back, write_back
 
 
@@ -98,3 +103,29 @@ def test_the_oldest_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (first.parent / name).write_bytes(b"")
     kept_file("things", "first", most=3)
     assert len(list(first.parent.iterdir())) == 3
+
+
+def test_what_is_kept_has_no_time_of_its_own(
+    conf: Path, made: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composition, "_compose", asking_the_time(composition._compose))
+    (conf / "config.yaml").write_text("defaults: [size: small, _self_]\ntime: ${now:%f}\n")
+    times = []
+    for _ in range(2):
+        kept_compositions._slot.cache_clear()
+        with composing(conf):
+            times.append(compose("config").time)
+    assert len(set(times)) == 2
+    assert len(made) == 1
+
+
+def asking_the_time(make: Callable[..., Composition]) -> Callable[..., Composition]:
+    """Hydra asks a configuration for its directories, which are named after the time, as it composes it."""
+
+    def compose_and_ask(*arguments: Any) -> Composition:
+        made = make(*arguments)
+        config = pickle.loads(made.config)
+        assert config.time
+        return replace(made, config=pickle.dumps(config))
+
+    return compose_and_ask

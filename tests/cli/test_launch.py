@@ -10,16 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.launch import INTERRUPTED, USER_ERROR, explain, guard
+from framework.cli.launch import INTERRUPTED, USER_ERROR, _refuse_unknown_flags, explain, guard
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.run.callback import FreshDirectory, print_comparison, read_runs
+from tests.helpers.composing import composing
 from tests.helpers.results import small_result
 
 INTERRUPTED_IN_C = """
@@ -91,7 +93,28 @@ def test_a_missing_value_is_named() -> None:
         OmegaConf.create({"part": {"path": "???"}}).part.path  # noqa: B018
     line = explain(caught.value)
     assert line is not None
-    assert line.startswith("part.path: ")
+    assert line == "part.path has no default; give it a value, as in part.path=VALUE"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("--polcy=chunked", "--polcy=chunked: there is no such flag; a setting is written without dashes: polcy=VALUE"),
+        ("-x", "-x: there is no such flag"),
+    ],
+)
+def test_a_flag_that_there_is_not_is_told_in_a_line(word: str, line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        _refuse_unknown_flags(["policy=ares", "-m", "--multi", "--config-dir=x", "-cd", "~trace", word])
+    assert str(refused.value).startswith(line)
+    _refuse_unknown_flags(["--help", "--cfg", "job", "-c", "job", "--hydra-help"])
+
+
+@pytest.mark.parametrize("word", ["chunked", "policy = chunked"])
+def test_how_a_setting_is_written_is_told(word: str) -> None:
+    with composing(), pytest.raises(HydraException) as refused:
+        compose("config", overrides=[word])
+    assert explain(refused.value) == f"{word}: a setting is written key=value, without spaces"
 
 
 def test_an_interrupt_that_is_lost_in_a_callback_comes_again() -> None:

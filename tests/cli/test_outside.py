@@ -80,7 +80,10 @@ def test_it_is_swept_beside_others(own: Path) -> None:
     ("choice", "line"),
     [
         ("nowhere.py:Soonest", "there is no such file"),
-        ("soonest.py:Sooner", "has no class Sooner; it has Soonest"),
+        ("soonest.py:Soones", "there is no class Soones; did you mean Soonest[?] it has Soonest"),
+        ("soonest.py:Another", "there is no class Another; it has Soonest"),
+        ("./soonest.py", r"name the class, too: policy=./soonest.py:CLASS; it has Soonest"),
+        ("./nowhere.py", "there is no such file"),
         ("broken.py:A", "broken.py:1"),
     ],
 )
@@ -88,6 +91,67 @@ def test_a_mistake_is_one_line(own: Path, choice: str, line: str) -> None:
     (own / "broken.py").write_text("1 / 0\n")
     with pytest.raises(InputError, match=line):
         with_files([f"policy={choice}"])
+
+
+MISTAKEN = """
+import servelab
+
+
+class InInit(servelab.Disaggregated):
+    def __init__(self, a: int = 1) -> None:
+        raise RuntimeError("broken")
+
+
+class InPrepare(servelab.Disaggregated):
+    def prepare(self, cluster):
+        self.x = cluster.nothing
+
+
+class InLayout(servelab.Disaggregated):
+    def layout(self, spec):
+        return spec.nothing
+
+
+class NoPolicy:
+    pass
+
+
+class Needs(servelab.Disaggregated):
+    def __init__(self, a) -> None:
+        self.a = a
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["policy=./mistaken.py:InInit"], "policy InInit: __init__, mistaken.py:7: RuntimeError: broken; see "),
+        (["policy=./mistaken.py:InPrepare"], "policy InPrepare: prepare, mistaken.py:12: AttributeError: 'Cluster'"),
+        (["policy=./mistaken.py:InLayout"], "policy InLayout: layout, mistaken.py:17: AttributeError: 'ClusterSpec'"),
+        (["policy=./mistaken.py:NoPolicy"], "it made a NoPolicy; inherit servelab.Policy, Aggregated or Disaggregated"),
+        (["policy=./mistaken.py:Needs"], "policy.a has no default; give it a value, as in policy.a=VALUE"),
+        (
+            ["policy=ares", "predictor=./mistaken.py:NoPolicy"],
+            "predictor: _target_ must make a Predictor, it made a NoPolicy; inherit servelab.Predictor",
+        ),
+    ],
+)
+def test_what_it_raises_before_a_run_is_one_line_too(own: Path, words: list[str], line: str) -> None:
+    (own / "mistaken.py").write_text(MISTAKEN)
+    finished = run(own, *words)
+    assert finished.returncode == 2
+    assert line in finished.stderr
+    assert finished.stderr.count("\n") == 1
+    if "; see " in finished.stderr:
+        assert "Traceback" in Path(finished.stderr.rpartition("; see ")[2].strip()).read_text()
+
+
+def test_its_run_ends_in_a_command_that_compares_it(own: Path) -> None:
+    finished = run(own, "policy=./soonest.py:Soonest", "predictor=ten.py:Ten")
+    command = (
+        "run.py -m policy=./soonest.py:Soonest,chunked,distserve trace=synthetic trace.limit=60 predictor=./ten.py:Ten"
+    )
+    assert command in " ".join(finished.stdout.split())
 
 
 def test_its_defaults_are_settings(own: Path) -> None:

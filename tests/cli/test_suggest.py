@@ -26,12 +26,30 @@ CONFIG = {"engine": {"token_budget": 1, "batching": "x"}, "slo": {"ttft_s": 1}, 
     ],
 )
 def test_what_there_is_instead(key: str, said: str) -> None:
-    assert instead_of(key, CONFIG) == f"; {said}"
+    assert instead_of(key, CONFIG, {}) == f"; {said}"
 
 
 def test_of_many_settings_the_first_are_listed() -> None:
-    listed = instead_of("group.unlike", {"group": {f"setting{number}": 0 for number in range(20)}})
+    listed = instead_of("group.unlike", {"group": {f"setting{number}": 0 for number in range(20)}}, {})
     assert listed.endswith("setting11, ...")
+
+
+def test_what_was_chosen_is_named_with_its_settings() -> None:
+    config = {"cluster": {"instances": 5, "spare": 0}, "policy": {"_target_": "a.B"}}
+    chosen = {"cluster": "mixed", "policy": "chunked"}
+    assert instead_of("cluster.prefill", config, chosen) == "; cluster=mixed has instances, spare"
+    assert instead_of("policy.foo", config, chosen) == "; policy=chunked has no settings"
+
+
+def test_a_class_of_a_file_has_the_settings_of_its_class() -> None:
+    part = {"_target_": "framework.cli.outside.make", "file": "/x.py", "name": "X", "source": "1", "patience_s": 2.0}
+    assert instead_of("policy.foo", {"policy": part}, {"policy": "x.py:X"}) == "; policy=x.py:X has patience_s"
+
+
+def test_a_beginning_stands_for_what_begins_so() -> None:
+    assert nearest("azur", ["azure_code", "azure_conv", "mix"]) == "; did you mean azure_code or azure_conv?"
+    assert nearest("H100", ["v100", "h100"]) == "; did you mean h100?"
+    assert nearest("a", ["a100", "b200"]) == ""
 
 
 def test_what_is_like_nothing_has_no_suggestion() -> None:
@@ -44,8 +62,10 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
     [
         (
             ["policy=distserve", "cluster.instances=3"],
-            "cluster.instances: there is no such setting; cluster has prefill",
+            "cluster.instances: there is no such setting; cluster=disaggregated has prefill",
         ),
+        (["policy=chunked", "cluster.prefill=2"], "there is no such setting; cluster=mixed has instances"),
+        (["policy=ares", "server.foo=1"], "server.foo: there is no such setting; server=none has name"),
         (["engine.token_buget=3"], "did you mean engine.token_budget?"),
         (["predictr=oracle"], "predictr: there is no such setting; did you mean predictor?"),
         (["policy=chunkd"], "policy=chunkd: there is no policy of that name; did you mean chunked? choose one of ares"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numba
 import pytest
 
-from framework.compiler import cache
 from framework.compiler.cache import prune
 from tests.compiler.packages import INNER, REPORT, finish, report, start, write_project
 
@@ -166,13 +164,3 @@ def test_code_of_files_that_changed_after_their_import_is_not_kept(package: Path
     imported, rest = REPORT.split("result =", 1)
     assert finish(start(package, f"{imported}{edit}result ={rest}"))["result"] == 20
     assert report(package)["result"] == 30
-
-
-def test_who_waits_at_a_terminal_is_told_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    cache._tell_of_compiling.cache_clear()
-    for _ in range(2):
-        cache._tell_of_compiling()
-    assert capsys.readouterr().err.count("compiling, once") == 1

@@ -29,10 +29,9 @@ class Faulty(Aggregated):
             Path("nodes").mkdir(exist_ok=True)
             Path("nodes", ray.get_runtime_context().get_node_id()).touch()
 
-    def layout(self, cluster):
-        if self.kind == "bug":
-            return {}["nothing"]
-        return super().layout(cluster)
+    @property
+    def name(self):  # no method that the user's mistakes are told of
+        return {}["nothing"] if self.kind == "bug" else "Faulty"
 
     def route_prefill(self, request, cluster):
         if self.kind == "raises":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,6 +76,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{page.name}: {place}"
         if heading:
             assert heading in anchors(target), f"{page.name}: {place}#{heading}"
+
+
+def test_the_first_page_of_the_site_links_to_pages_of_the_site() -> None:
+    places = runpy.run_path(str(ROOT / "docs" / "conf.py"))["_PLACES"]
+    text = _CODE.sub("", (ROOT / "README.md").read_text())
+    for link, place in places.items():
+        text = text.replace(link, place)
+    linked = {place for place, _ in _LINK.findall(text) if place}
+    assert len(linked) > 20
+    assert linked <= set(SITE)
 
 
 def anchors(page: Path) -> set[str]:

@@ -366,6 +366,37 @@ def test_a_hook_whose_name_is_misspelt_is_told() -> None:
         play(Misspelt())
 
 
+def test_a_hook_in_other_letters_is_told() -> None:
+    class Camel(Aggregated):
+        def onTick(self, cluster: Cluster) -> tuple[()]:  # noqa: N802
+            return ()
+
+    with pytest.raises(PolicyError, match="no hook is called onTick; did you mean on_tick"):
+        play(Camel())
+
+
+def test_a_hook_that_does_not_take_what_it_is_called_with_is_told() -> None:
+    class Few(Aggregated):
+        def route_prefill(self, request: Any) -> int:
+            return 0
+
+    class Many(Aggregated):
+        tick_s = 1.0
+
+        def on_tick(self, cluster: Cluster, since_s: float) -> tuple[()]:  # type: ignore[override]
+            return ()
+
+    class Whatever(Aggregated):
+        def admit(self, *arguments: Any, deeper: bool = False) -> bool:
+            return True
+
+    with pytest.raises(PolicyError, match=r"route_prefill takes .*; it is called as route_prefill\(request, cluster\)"):
+        play(Few())
+    with pytest.raises(PolicyError, match=r"on_tick takes .*; it is called as on_tick\(cluster\)"):
+        play(Many())
+    play(Whatever())
+
+
 def test_a_run_knows_how_long_its_hooks_took() -> None:
     assert play(Aggregated()).hooks_s == 0.0
     watched = play(watching(lambda view: time.sleep(0.001), 0.25))

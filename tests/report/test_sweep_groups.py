@@ -39,6 +39,12 @@ def test_runs_of_one_trace_and_load_stand_together() -> None:
     assert [row.group for row in rows] == [("trace.rate=1",)] * 2 + [("trace.rate=2",)] * 2
 
 
+def test_what_is_equal_in_all_runs_stays_the_whole_number_that_it_is() -> None:
+    mean = mean_of([{"gpus": 5, "offered": 2000}, {"gpus": 5, "offered": 2001}])
+    assert repr(mean["gpus"]) == "5"
+    assert mean["offered"] == 2000.5
+
+
 def test_a_mean_leaves_flags_and_words_alone() -> None:
     mean = mean_of([{"a": True, "b": "x", "c": 1, "d": None}, {"a": False, "b": "y", "c": 2, "d": None}])
     assert mean == {"a": True, "b": "x", "c": 1.5, "d": None}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from omegaconf import OmegaConf
 from framework.cli.composition import Loader
 from framework.errors import InputError
 from framework.run.callback import Refusals
+from framework.run.launchers import jobs
 from framework.run.sweep import Sweep
 from tests.helpers import warm
 from tests.helpers.composing import hydra_alone
@@ -69,6 +73,20 @@ def test_a_sweep_composes_what_hydra_composes(loader: ConfigLoader, overrides: l
     for _ in range(2):  # composed, and remembered
         sweeping.load_sweep_config(master, ["policy=ares", "seed=99"])
         assert OmegaConf.to_yaml(sweeping.load_sweep_config(master, overrides)) == expected
+
+
+def test_a_joblib_that_brings_no_cloudpickle_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = types.ModuleType("cloudpickle")
+    monkeypatch.setitem(sys.modules, "joblib.externals", types.ModuleType("joblib.externals"))
+    monkeypatch.delitem(sys.modules, "joblib.externals.cloudpickle", raising=False)
+    monkeypatch.setitem(sys.modules, "cloudpickle", package)
+    spec = importlib.util.spec_from_file_location("jobs_again", jobs.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "jobs_again", again)  # where dataclasses look for it
+    spec.loader.exec_module(again)
+    assert again.cloudpickle is package
 
 
 # --- joblib -----------------------------------------------------------------------------------------------------------

@@ -28,10 +28,9 @@ class Faulty(Aggregated):
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def layout(self, cluster):
-        if self.kind == "bug":
-            return {}["nothing"]
-        return super().layout(cluster)
+    @property
+    def name(self):  # no method that the user's mistakes are told of
+        return {}["nothing"] if self.kind == "bug" else "Faulty"
 
     def route_prefill(self, request, cluster):
         if self.kind == "raises":

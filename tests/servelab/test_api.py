@@ -71,7 +71,9 @@ def test_a_class_of_a_file_and_its_settings(tmp_path: Path, monkeypatch: pytest.
     one = servelab.run(f"{tmp_path / 'mine.py'}:Chosen", policy__instance=2, **SMALL)
     assert one.requests["prefill_instance"].unique().to_list() == [2]
     assert one.summary["policy"] == "Chosen"
-    with pytest.raises(servelab.InputError, match=r"mine\.py: has no class Chosn; it has Chosen"):
+    with pytest.raises(
+        servelab.InputError, match=r"mine\.py: there is no class Chosn; did you mean Chosen\? it has Chosen"
+    ):
         servelab.run(f"{tmp_path / 'mine.py'}:Chosn", **SMALL)
 
 

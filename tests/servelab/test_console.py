@@ -72,7 +72,15 @@ def test_the_bound_of_a_configuration(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize(("word", "advice"), [("tabel", "servelab table"), ("frobnicate", "--help")])
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("tabel", "servelab table"),
+        ("frobnicate", "--help"),
+        ("chunked", "did you mean policy=chunked?"),
+        ("trace", "did you mean trace=NAME?"),
+    ],
+)
 def test_a_word_that_is_no_command(word: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 2
     error = capsys.readouterr().err

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from traces import formats
 
@@ -47,10 +48,12 @@ def read(path: Path, name: str) -> Any:
     return trace
 
 
-def test_vllm_benchmark(tmp_path: Path) -> None:
+def test_vllm_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warn_once.cache_clear()
     trace = read(written(tmp_path, VLLM), "vllm")
     assert trace.frame.rows() == [(0.0, 300, 1), (0.5, 100, 3)]
     assert "1 of 3 requests failed; they are left out" in trace.notes
+    assert f"note: trace {trace.name}: 1 of 3 requests failed; they are left out\n" in capsys.readouterr().err
     (tmp_path / "log.jsonl").write_text(json.dumps(VLLM, indent=2))
     assert formats.sniff(tmp_path / "log.jsonl") == "vllm"
 

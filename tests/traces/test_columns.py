@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from traces import formats
 from traces.columns import read_columns
@@ -63,10 +64,15 @@ def test_columns_are_those_that_were_named(kind: str, tmp_path: Path) -> None:
         ("bailian", '{"timestamp": 5, "input_length": 3, "Region": 1, "output_length": 4}\n'),
     ],
 )
-def test_formats_say_which_columns_they_leave_out(name: str, text: str, tmp_path: Path) -> None:
+def test_formats_say_which_columns_they_leave_out(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "trace"
     path.write_text(text)
-    assert read(path, name).notes[-1] == "columns left out: Region"
+    warn_once.cache_clear()
+    found = read(path, name)
+    assert found.notes[-1] == "columns left out: Region"
+    assert f"note: trace {found.name}: columns left out: Region\n" in capsys.readouterr().err
 
 
 def test_the_own_format_says_which_columns_it_leaves_out(tmp_path: Path) -> None:

@@ -322,3 +322,9 @@ def test_load_applies_them_to_a_file(tmp_path):
     assert workload.output_tokens.tolist() == [2, 3, 4, 5, 2]
     assert workload.arrival_s[-1] == pytest.approx(2.0)
     assert len(workload.notes) == 5
+
+
+def test_a_rate_is_refused_before_anything_is_read() -> None:
+    for rate in (-3, 0, "fast"):
+        with pytest.raises(InputError, match=r"trace\.rate is"):
+            load(path="nowhere.csv", rate=rate)

@@ -16,11 +16,15 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.hydra_joblib_launcher._core import execute_job
-from joblib.externals import cloudpickle
 from omegaconf import DictConfig, open_dict
 
 from framework.cli.launch import explain
 from framework.errors import InputError, JobError
+
+try:
+    from joblib.externals import cloudpickle
+except ImportError:  # joblib has not brought its own since 1.6: it asks for the package
+    import cloudpickle
 
 # One thread a job: jobs are as many as there are cores.
 SINGLE_THREADED = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA")} | {
