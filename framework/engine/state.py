@@ -83,6 +83,7 @@ OPTIONS = record(
     ("turns_at", "i8"),  # heap of later turns whose arrival is known
     ("finished_at", "i8"),  # requests that have finished, in the order of their ends
     ("aside_at", "i8"),  # decodes put aside while an instance's running order is put in another
+    ("draws_at", "i8"),  # of each request the token up to which drafts are drawn, and which are right, where steps draft
     ("output_at", "i8"),  # true output lengths, tokens: never in a view
     ("leaping_at", "i8"),  # instances whose present leap spans several steps
     # The front end.
