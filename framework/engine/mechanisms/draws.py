@@ -41,7 +41,7 @@ def right_drafts(s: State, r: int, token: int, depth: int) -> int:
     right = 0
     while right < depth:
         count = min(depth - right, MOST_AT_ONCE)
-        found = _right_of_few(s, r, token + right, count)
+        found = right_of_few(s, r, token + right, count)
         right += found
         if found < count:
             break
@@ -49,7 +49,7 @@ def right_drafts(s: State, r: int, token: int, depth: int) -> int:
 
 
 @inner
-def _right_of_few(s: State, r: int, token: int, depth: int) -> int:
+def right_of_few(s: State, r: int, token: int, depth: int) -> int:
     """The same of no more than MOST_AT_ONCE."""
     at = s.options.draws_at + 2 * r
     until = s.lists[at]  # draws of the MANY tokens before this one are known

@@ -17,6 +17,7 @@ from framework.engine.events import next_arrival
 from framework.engine.kv_blocks import add_kv_tokens, available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import end_leap
+from framework.engine.mechanisms.drafted_steps import note_plain, pass_plain_steps
 from framework.engine.mechanisms.pipeline_parallel import count_reads
 from framework.engine.mechanisms.sm_sharing import count_busy, streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth, emit_accepted
@@ -45,6 +46,12 @@ def _pass_single_steps(s: State, i: int, stop: int) -> int:
     sim = s.sim
     others_s = _next_other_s(s)
     while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)):
+        if s.step[i].repeats and s.step[i].plain:
+            i = pass_plain_steps(s, i, others_s, stop)
+            if i < 0 or not s.instances[i].busy:
+                break
+            if s.step[i].repeats and s.step[i].plain:
+                break
         growth = _growth_if_repeated(s, i)
         if growth < 0:
             break
@@ -115,6 +122,7 @@ def _may_repeat(s: State, i: int) -> bool:
         return False
     note_even_parts(s, i)
     step.repeats = True
+    note_plain(s, i)
     return True
 
 
