@@ -228,9 +228,7 @@ def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[fl
 
 
 @compiled
-def decode_line(
-    tables: StepTables, k: int, decodes: int, context: int
-) -> tuple[float, float, float, float, float]:
+def decode_line(tables: StepTables, k: int, decodes: int, context: int) -> tuple[float, float, float, float, float]:
     """How long the same takes at all contexts x with low <= x < high, of which `context` is one.
 
     Returns (low, high, knot, value_s, slope_s): per_context_token_s * x + (value_s + slope_s * (x - knot)) seconds.

@@ -36,8 +36,30 @@ def note_plain(s: State, i: int) -> None:
         return
     if s.timing_rows[inst.pool]["skew_s"] > 0.0 or step.depth > min(block - 1, MOST_AT_ONCE):
         return
+    for j in range(step.decodes):
+        if s.requests[s.lists[inst.running_at + j]].split > 0:
+            return
     step.plain = True
+    step.plain_from = inst.decode_steps
+    step.plain_kv = inst.decode_kv
+    step.plain_context = inst.context_tokens
     _note_line(s, i, step.context)
+
+
+@inner
+def count_plain(s: State, i: int) -> None:
+    """The plain steps of i are over: add up what follows from how many there were."""
+    sim, inst, step = s.sim, s.instances[i], s.step[i]
+    steps = inst.decode_steps - step.plain_from
+    emitted = inst.decode_kv - step.plain_kv
+    inst.steps += steps
+    inst.weight_passes += steps
+    inst.decode_tokens += emitted
+    inst.accepted_tokens += emitted - steps * step.decodes
+    inst.drafted_tokens += steps * step.decodes * step.depth
+    inst.decode_pairs += (inst.context_tokens - step.plain_context) * (1 + step.depth)
+    sim.steps += steps
+    step.plain = False
 
 
 @inner
@@ -58,11 +80,12 @@ def pass_plain_steps(s: State, i: int, others_s: float, stop: int) -> int:
     """
     sim = s.sim
     now_s = sim.now_s
-    while s.step[i].repeats and s.step[i].plain and not s.instances[i].changed:
+    while s.step[i].plain and not s.instances[i].changed:
         if now_s >= first_time_beside(s, STEP_END, i):
             break
         growth = _end(s, i, now_s)
         if growth < 0:
+            count_plain(s, i)
             s.instances[i].busy = False
             end_leap(s, i)
             break
@@ -83,22 +106,17 @@ def pass_plain_steps(s: State, i: int, others_s: float, stop: int) -> int:
 @inner
 def _end(s: State, i: int, now_s: float) -> int:
     """i's step ends: write it down, emit its tokens, count both; the blocks of the next step, -1: it is another."""
-    sim, inst, step = s.sim, s.instances[i], s.step[i]
-    decodes, depth, context = step.decodes, step.depth, float(step.context)
+    inst, step = s.instances[i], s.step[i]
+    decodes, context = step.decodes, float(step.context)
     write_row(s, i)
-    duration_s = now_s - step.start_s
     inst.context_tokens += context
-    inst.decode_pairs += context * (1 + depth)
-    inst.batch_s += decodes * duration_s
+    inst.batch_s += decodes * (now_s - step.start_s)
     if unlikely(context > step.measured_context or step.measured_ratio > 1.0):
         count_busy(s, i, max(step.measured_ratio, context / step.measured_context))
     else:
         inst.busy_s += now_s - inst.counted_s
         inst.counted_s = now_s
     inst.last_decode_end_s = now_s
-    inst.steps += 1
-    inst.weight_passes += 1
-    sim.steps += 1
     steps = inst.decode_steps + 1
     inst.decode_steps = steps
     accepted, unused, growth = _emit(s, i, steps)
@@ -106,9 +124,6 @@ def _end(s: State, i: int, now_s: float) -> int:
     inst.kv_token_s = inst.kv_token_s - decodes * now_s - accepted * now_s
     inst.kv_tokens += emitted
     inst.decode_kv += emitted
-    inst.decode_tokens += emitted
-    inst.accepted_tokens += accepted
-    inst.drafted_tokens += depth * decodes
     inst.kv_block_s += unused * now_s
     inst.free_blocks += unused
     if steps >= step.next_finish or growth > inst.free_blocks + inst.evictable_blocks:
@@ -124,13 +139,13 @@ def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
     """
     inst, step = s.instances[i], s.step[i]
     depth, room_of = step.depth, s.options.block_tokens - 1
-    finish_first = _NEVER
+    fewest = _NEVER - steps
     total = unused = growth = 0
     for j in range(step.decodes):
         r = s.lists[inst.running_at + j]
         q = s.requests[r]
         kv = q.offset + steps
-        left = q.input_tokens + s.lists[s.options.output_at + r] - 1 - kv
+        left = s.lists[inst.finish_at + j] - steps
         accepted = min(right_of_few(s, r, kv - q.input_tokens, depth), left)
         kept = kv + accepted
         room = ((kept + room_of) & ~room_of) - kept  # in its last block
@@ -138,11 +153,11 @@ def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
         growth += min(1 + depth, left - accepted) > room
         q.offset += accepted
         q.accepted = accepted
-        finish = s.lists[inst.finish_at + j] - accepted
-        s.lists[inst.finish_at + j] = finish
-        finish_first = min(finish_first, finish)
+        left -= accepted
+        s.lists[inst.finish_at + j] = steps + left
+        fewest = min(fewest, left)
         total += accepted
-    step.next_finish = finish_first
+    step.next_finish = steps + fewest
     return total, unused, growth
 
 

@@ -45,14 +45,13 @@ def _pass_single_steps(s: State, i: int, stop: int) -> int:
     """
     sim = s.sim
     others_s = _next_other_s(s)
-    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)):
-        if s.step[i].repeats and s.step[i].plain:
+    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)) and _repeats(s, i):
+        if s.step[i].plain:
             i = pass_plain_steps(s, i, others_s, stop)
-            if i < 0 or not s.instances[i].busy:
+            if i < 0 or s.step[i].plain or not s.instances[i].busy:
                 break
-            if s.step[i].repeats and s.step[i].plain:
-                break
-        growth = _growth_if_repeated(s, i)
+            continue
+        growth = 0 if s.options.speculates else _growth_without_drafts(s, i)
         if growth < 0:
             break
         _complete(s, i)
@@ -92,15 +91,15 @@ def _next_other_s(s: State) -> float:
 
 
 @inner
-def _growth_if_repeated(s: State, i: int) -> int:
-    """Blocks that i takes for its next step if that is of the same requests, -1: it is not. With drafts, 0: it may
-    be.
-    """
+def _repeats(s: State, i: int) -> bool:
+    """Whether the next step of i may be of the same requests as that which has ended, if none of them ends."""
+    return not s.instances[i].changed and bool(s.step[i].repeats or _may_repeat(s, i))
+
+
+@inner
+def _growth_without_drafts(s: State, i: int) -> int:
+    """Blocks that i takes for its next step if that is of the same requests, -1: it is not."""
     inst, step = s.instances[i], s.step[i]
-    if inst.changed or not (step.repeats or _may_repeat(s, i)):
-        return -1
-    if s.options.speculates:
-        return 0
     ended = inst.decode_steps + 1
     growth = s.lists[inst.growth_at + ended % s.options.block_tokens]
     return growth if ended < step.next_finish and growth <= available(s, i) else -1
