@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from llvmlite import ir
 from numba import types
@@ -73,8 +73,8 @@ def bits_of(value: Callable[[Any, Any], Any]) -> Callable[[int, int, int], int]:
 
         return types.int64(types.int64, types.int64, types.int64), codegen
 
-    function: Callable[[int, int, int], int] = bits
-    return function
+    function: Any = bits
+    return cast("Callable[[int, int, int], int]", function)
 
 
 def _plain_bits(value: Callable[[int, int], int], own: int, first: int, most: int) -> int:
