@@ -8,7 +8,8 @@ import numpy as np
 
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.speculation import Speculation
-from framework.workload import Open, Workload
+from framework.timing.table import StepRow
+from framework.workload import Closed, Open, Workload
 from tests.helpers.drawing import Draw
 from tests.helpers.scenarios import RowTiming, Scenario, scenarios, with_split
 
@@ -35,6 +36,8 @@ def drafting(draw: Draw) -> Scenario:
         name: replace(row, skew_s=0.0, host_s=draw.one([row.host_s, row.base_s + 2.0**-8]))
         for name, row in scenario.timing.rows.items()
     }
+    if draw.chance(0.4):  # steps of several instances end at one time, and what then comes is in the next ones
+        rows = dict.fromkeys(rows, StepRow(base_s=2.0**-5))
     engine = replace(
         scenario.engine,
         block_tokens=draw.one([4, 8, 16]),
@@ -56,6 +59,6 @@ def drafting(draw: Draw) -> Scenario:
         model=replace(scenario.model, experts=None, max_context=1 << 12),
         timing=RowTiming(rows),
         engine=engine,
-        load=Open(),
+        load=draw.one([Open(), Closed(draw.integer(1, 5))]),
         rules=rules,
     )
