@@ -162,6 +162,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:
         options[name] = space.reserve(2 * size + 1)
     for name in ("heap_at", "turns_at", "finished_at", "output_at"):
         options[name] = space.reserve(count)
+    if options["speculates"][0]:
+        options["draws_at"] = space.reserve(2 * count)
     if options["by_admission"][0]:
         options["aside_at"] = space.reserve(int(options["most_running"][0]))
 

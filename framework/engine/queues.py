@@ -191,6 +191,27 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
 
 
 @inner
+def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
+    """The same where i has been the first and mostly falls behind others; who is the first then, and when it is due.
+
+    By branches, which are predicted where instances follow each other in turn: what comes next need not wait for
+    `time_s`.
+    """
+    leaves = s.options.tree_leaves
+    times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
+    s.times[times_at + i] = time_s
+    node, first, first_s = leaves + i, i, time_s
+    while node > 1:
+        other = s.lists[at + (node ^ 1)]
+        other_s = s.times[times_at + other]
+        if not unlikely(other_s > first_s or (other_s == first_s and other > first)):
+            first, first_s = other, other_s
+        node >>= 1
+        s.lists[at + node] = first
+    return first, first_s
+
+
+@inner
 def time_of(s: State, kind: int, i: int) -> float:
     """When instance i's event of that kind is due, inf: never."""
     return s.times[kind * s.options.tree_leaves + i]

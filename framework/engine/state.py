@@ -20,6 +20,7 @@ from framework.engine.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG, rec
 STEP = record(
     ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
     ("repeats", "b1"),  # 1: a single step, and the next one is the same but for contexts and drafts if nothing happens
+    ("plain", "b1"),  # 1: it repeats, and is one of a run of plain drafted steps
     ("start_s", "f8"),  # time at which it started
     ("first_s", "f8"),  # seconds of its first step
     ("increment_s", "f8"),  # seconds by which each further step takes longer
@@ -45,6 +46,19 @@ STEP = record(
     ("measured_context", "f8"),  # ... and the context from which on these do
     ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known ...
     ("ahead_increment_s", "f8"),  # ... and its `increment_s`
+    # Where it is plain: when that run began, ...
+    ("plain_from", "i8"),  # `decode_steps`, ...
+    ("plain_kv", "i8"),  # `decode_kv` ...
+    (
+        "plain_context",
+        "f8",
+    ),  # ... and `context_tokens` of its instance, whose other counts wait for the end of the run.
+    # Its attention takes line_s + line_slope_s * (context - line_knot) s, beside what each token adds.
+    ("line_from", "f8"),  # context from which on ...
+    ("line_to", "f8"),  # ... and up to which that holds, tokens
+    ("line_knot", "f8"),
+    ("line_s", "f8"),
+    ("line_slope_s", "f8"),
     # While it is being formed.
     ("decode_tokens", "i8"),  # tokens of its decodes so far
     ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
@@ -84,6 +98,10 @@ OPTIONS = record(
     ("turns_at", "i8"),  # heap of later turns whose arrival is known
     ("finished_at", "i8"),  # requests that have finished, in the order of their ends
     ("aside_at", "i8"),  # decodes put aside while an instance's running order is put in another
+    (
+        "draws_at",
+        "i8",
+    ),  # of each request the token up to which drafts are drawn, and which are right, where steps draft
     ("output_at", "i8"),  # true output lengths, tokens: never in a view
     ("leaping_at", "i8"),  # instances whose present leap spans several steps
     # The front end.

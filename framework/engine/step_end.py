@@ -15,6 +15,7 @@ from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.asynchronous import note_late
 from framework.engine.mechanisms.data_parallel import count_prefill
+from framework.engine.mechanisms.drafted_steps import count_plain
 from framework.engine.mechanisms.pausing import resume
 from framework.engine.mechanisms.prefix_cache import register_prefix
 from framework.engine.mechanisms.prefix_tiers import keep_prefix
@@ -41,6 +42,8 @@ def finish_step(s: State, i: int) -> None:
     inst = s.instances[i]
     prefilled = s.step[i].prefill_tokens > 0
     if inst.busy:  # else a run of single steps has counted it
+        if unlikely(s.step[i].plain):
+            count_plain(s, i)
         complete_step(s, i)
         if unlikely(s.options.speculates):
             emit_accepted(s, i)

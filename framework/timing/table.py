@@ -163,9 +163,18 @@ def _quotient(data: NDArray[np.float64], at: int, stride: int, x: float, y: floa
 @compiled
 def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) -> tuple[float, float, float]:
     """The decode surface of a row as (value, slope, knot); zeros and inf where there is none."""
+    _, next_knot, knot, value, slope = _surface_line(data, row, batch, context)
+    return value + slope * (context - knot), slope, next_knot
+
+
+@compiled
+def _surface_line(
+    data: NDArray[np.float64], row: Any, batch: float, context: float
+) -> tuple[float, float, float, float, float]:
+    """The same as (low, high, knot, value, slope): value + slope * (x - knot) at all x with low <= x < high."""
     stride = row["decode_stride"]
     if stride == 0 or batch == 0.0:
-        return 0.0, 0.0, np.inf
+        return -np.inf, np.inf, 0.0, 0.0, 0.0
     i, contexts_at = _segment(data, row["decode_context_at"], context)
     b, batches_at = _segment(data, row["decode_at"], batch)
     b = min(b, row["decode_batches"] - 2)
@@ -174,7 +183,8 @@ def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) 
     high = low + 2 * stride
     value = data[low] + share * (data[high] - data[low])
     slope = data[low + stride] + share * (data[high + stride] - data[low + stride])
-    return value + slope * (context - data[contexts_at + i]), slope, data[contexts_at + i + 1]
+    knot = data[contexts_at + i]
+    return -np.inf if i == 0 else knot, data[contexts_at + i + 1], knot, value, slope
 
 
 @compiled
@@ -215,6 +225,15 @@ def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[fl
     value_s, slope_s, knot = _surface(tables.data, row, float(decodes), float(context))
     per_token_s: float = row["per_context_token_s"]
     return per_token_s * context + value_s, per_token_s + slope_s, knot
+
+
+@compiled
+def decode_line(tables: StepTables, k: int, decodes: int, context: int) -> tuple[float, float, float, float, float]:
+    """How long the same takes at all contexts x with low <= x < high, of which `context` is one.
+
+    Returns (low, high, knot, value_s, slope_s): per_context_token_s * x + (value_s + slope_s * (x - knot)) seconds.
+    """
+    return _surface_line(tables.data, tables.rows[k], float(decodes), float(context))
 
 
 @compiled

@@ -277,8 +277,8 @@ MUTANTS = (
     Mutant(
         "a run of single steps goes on though its instance was woken",
         "mechanisms/single_steps.py",
-        "if inst.changed or not (",
-        "if not (",
+        "return not s.instances[i].changed and bool(",
+        "return bool(",
     ),
     Mutant(
         "a run of single steps goes on past the last token",
@@ -291,6 +291,42 @@ MUTANTS = (
         "mechanisms/speculation.py",
         "min(kv + accepted + 1 + step.depth, last) - room",
         "min(kv + accepted + step.depth, last) - room",
+    ),
+    Mutant(
+        "a run of plain steps goes on past a step that ends at the same time",
+        "mechanisms/drafted_steps.py",
+        "if now_s >= first_time_beside(s, STEP_END, i):",
+        "if False:",
+    ),
+    Mutant(
+        "a run of plain steps goes on past an arrival",
+        "mechanisms/drafted_steps.py",
+        "if end_s >= others_s or ",
+        "if ",
+    ),
+    Mutant(
+        "plain steps take a block too few for the next one",
+        "mechanisms/drafted_steps.py",
+        "min(1 + depth, left - accepted) > room",
+        "min(depth, left - accepted) > room",
+    ),
+    Mutant(
+        "plain steps go on past a knot of the step times",
+        "mechanisms/drafted_steps.py",
+        "or context >= step.line_to",
+        "or False",
+    ),
+    Mutant(
+        "the last step of a run of plain ones is not counted",
+        "mechanisms/drafted_steps.py",
+        "steps = inst.decode_steps - step.plain_from",
+        "steps = inst.decode_steps - step.plain_from - 1",
+    ),
+    Mutant(
+        "draws that are made ahead begin a token late",
+        "mechanisms/draws.py",
+        "_known_from(s, r, token)\n    return",
+        "_known_from(s, r, token + 1)\n    return",
     ),
     # --- the law of one instant ---
     Mutant(

@@ -17,6 +17,7 @@ from framework.engine.events import next_arrival
 from framework.engine.kv_blocks import add_kv_tokens, available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import end_leap
+from framework.engine.mechanisms.drafted_steps import note_plain, pass_plain_steps
 from framework.engine.mechanisms.pipeline_parallel import count_reads
 from framework.engine.mechanisms.sm_sharing import count_busy, streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth, emit_accepted
@@ -44,8 +45,13 @@ def _pass_single_steps(s: State, i: int, stop: int) -> int:
     """
     sim = s.sim
     others_s = _next_other_s(s)
-    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)):
-        growth = _growth_if_repeated(s, i)
+    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)) and _repeats(s, i):
+        if s.step[i].plain:
+            i = pass_plain_steps(s, i, others_s, stop)
+            if i < 0 or s.step[i].plain or not s.instances[i].busy:
+                break
+            continue
+        growth = 0 if s.options.speculates else _growth_without_drafts(s, i)
         if growth < 0:
             break
         _complete(s, i)
@@ -85,15 +91,15 @@ def _next_other_s(s: State) -> float:
 
 
 @inner
-def _growth_if_repeated(s: State, i: int) -> int:
-    """Blocks that i takes for its next step if that is of the same requests, -1: it is not. With drafts, 0: it may
-    be.
-    """
+def _repeats(s: State, i: int) -> bool:
+    """Whether the next step of i may be of the same requests as that which has ended, if none of them ends."""
+    return not s.instances[i].changed and bool(s.step[i].repeats or _may_repeat(s, i))
+
+
+@inner
+def _growth_without_drafts(s: State, i: int) -> int:
+    """Blocks that i takes for its next step if that is of the same requests, -1: it is not."""
     inst, step = s.instances[i], s.step[i]
-    if inst.changed or not (step.repeats or _may_repeat(s, i)):
-        return -1
-    if s.options.speculates:
-        return 0
     ended = inst.decode_steps + 1
     growth = s.lists[inst.growth_at + ended % s.options.block_tokens]
     return growth if ended < step.next_finish and growth <= available(s, i) else -1
@@ -115,6 +121,7 @@ def _may_repeat(s: State, i: int) -> bool:
         return False
     note_even_parts(s, i)
     step.repeats = True
+    note_plain(s, i)
     return True
 
 

@@ -18,6 +18,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import add_kv_tokens, blocks_of
 from framework.engine.kv_cache import free
 from framework.engine.mechanisms.data_parallel import lengthen
+from framework.engine.mechanisms.draws import right_drafts
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_count, require_number, require_whole
 from framework.timing.table import StepTables, base_s, decode_s
@@ -67,41 +68,6 @@ class Speculation:
 
 
 _NEVER = np.iinfo(np.int64).max
-_WORD = (1 << 32) - 1
-_FEW = 8  # drafts
-
-
-@inner
-def _scattered(x: int) -> int:
-    """A hash of 32 bits: lowbias32 (C. Wellons, "Prospecting for hash functions", 2018). The low half of a product is
-    that of int64, which wraps, and of Python's int alike.
-    """
-    x = x ^ (x >> 16)
-    x = (x * 0x7FEB352D) & _WORD
-    x = x ^ (x >> 15)
-    x = (x * 0x846CA68B) & _WORD
-    return x ^ (x >> 16)
-
-
-@inner
-def _is_right(s: State, of_request: int, token: int) -> bool:
-    return _scattered(of_request ^ _scattered(token)) * 2.0**-32 < s.options.acceptance
-
-
-@inner
-def accepted_drafts(s: State, of_run: int, r: int, first: int, depth: int) -> int:
-    """Of `depth` drafts of r from token `first` on, those before the first wrong one; `of_run`: the seed's hash."""
-    of_request = _scattered(of_run ^ int(r))
-    right = 0
-    if depth <= _FEW:
-        going = 1
-        for t in range(depth):  # all are looked at: a branch at the first wrong one would be mispredicted
-            going &= int(_is_right(s, of_request, int(first) + t))
-            right += going
-        return right
-    while right < depth and _is_right(s, of_request, int(first) + right):
-        right += 1
-    return right
 
 
 # --- before a step ----------------------------------------------------------------------------------------------------
@@ -213,7 +179,7 @@ def emit_accepted(s: State, i: int) -> int:
     inst, step, sim = s.instances[i], s.step[i], s.sim
     if step.decodes == 0:
         return 0
-    of_run, block = _scattered(int(s.options.seed) & _WORD), s.options.block_tokens
+    block = s.options.block_tokens
     emitted = unused = growth = 0
     step.next_finish = _NEVER
     for j in range(inst.running - inst.paused):
@@ -221,7 +187,7 @@ def emit_accepted(s: State, i: int) -> int:
         q = s.requests[r]
         kv = q.offset + inst.decode_steps
         last = q.input_tokens + s.lists[s.options.output_at + r] - 1
-        accepted = min(accepted_drafts(s, of_run, r, kv - q.input_tokens, step.depth), last - kv)
+        accepted = min(right_drafts(s, r, kv - q.input_tokens, step.depth), last - kv)
         if inst.reserve_blocks == 0:
             room = (kv + accepted + block - 1) // block * block
             unused += _blocks_beyond(min(kv + step.depth, last) - room, block)
