@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.bound.linear import minimised
 from framework.bound.steps import PoolSteps, Prices, Steps
 
 Floats = NDArray[np.float64]
@@ -109,17 +110,15 @@ class Program:
         kept = np.ones(len(rows), bool)
         kept[_PACE] = self._demand.pace_s is not None
         kept[_AGAIN] = any(pool.again_only for pool in self._pools)
-        from scipy.optimize import linprog  # takes a while, and many commands ask for no bound
-
-        found = linprog(objective, rows[kept], limits[kept], bounds=bounds, method="highs")
+        found = minimised(objective, rows[kept], limits[kept], bounds)
         prices = np.zeros(len(rows))
-        if found.x is None:  # the solver gave up: any prices prove something, these that time is no limit
+        if found is None:  # the solver gave up: any prices prove something, these that time is no limit
             return 0.0, Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
-        prices[kept] = np.maximum(-found.ineqlin.marginals, 0.0)
+        prices[kept] = np.maximum(-found.marginals, 0.0)
         token, again, decode, context, pace = (float(price) for price in prices[:_POOLS])
         second, use = prices[_POOLS : self._uses], prices[self._uses : len(columns)]
         duals = Duals(token, decode, context, pace, second, use, again)
-        return float(found.x[:classes].sum()), duals
+        return float(found.values[:classes].sum()), duals
 
     def extend(self, duals: Duals, slack: float) -> bool:
         """Add steps that are worth more than their time by a share of more than `slack`; whether there are any."""
