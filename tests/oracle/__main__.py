@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracle import comparison, drawing, sglang_comparison
+from tests.oracle import comparison, connector_comparison, drawing, sglang_comparison
 from tests.oracle.comparison import TOLERANCE_S, Verdict, interpreter, oracle
 from tests.oracle.drawing import Run
 
@@ -32,6 +32,13 @@ class _Scheduler:
 
 _SCHEDULERS = {
     "vllm": _Scheduler(comparison.VARIABLE, comparison.PROGRAM, drawing.drawn, comparison.compared, drawing.REGIMES),
+    "connector": _Scheduler(
+        comparison.VARIABLE,
+        connector_comparison.PROGRAM,
+        connector_comparison.drawn,
+        connector_comparison.compared,
+        connector_comparison.REGIMES,
+    ),
     "sglang": _Scheduler(
         sglang_comparison.VARIABLE,
         sglang_comparison.PROGRAM,
