@@ -47,7 +47,9 @@ class Servers:
     def pool(self, block_tokens: int) -> PoolSpec:
         """The same for the simulator."""
         gpu = server(self.role, self.blocks * block_tokens)
-        return PoolSpec(self.role, self.role, self.servers, gpu, token_budget=self.token_budget, max_batch=self.max_batch)
+        return PoolSpec(
+            self.role, self.role, self.servers, gpu, token_budget=self.token_budget, max_batch=self.max_batch
+        )
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def simulated(run: ConnectorRun, implementation: Implementation = "compiled") ->
         prefix_unit="engine",
         step_order="admission",
         first_token="recomputed",
+        transfers="pulled",
         watermark=0.0,
         idle_watermark=False,
         implementation=implementation,

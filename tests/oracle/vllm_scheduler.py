@@ -65,9 +65,7 @@ def model() -> ModelConfig:
     )
 
 
-def scheduler(
-    run: dict[str, Any], model_config: ModelConfig, transfers: KVTransferConfig | None = None
-) -> Scheduler:
+def scheduler(run: dict[str, Any], model_config: ModelConfig, transfers: KVTransferConfig | None = None) -> Scheduler:
     """vLLM's scheduler with the settings of a run, and one block more, which vLLM keeps as its null block."""
     settings = SchedulerConfig(
         max_num_seqs=run["max_batch"],
