@@ -136,7 +136,8 @@ class Replay:
         self.requests = run["requests"]
         self.outputs = [r["output"] for r in self.requests]
         self.prefill, self.decode = (
-            [Server(run, pool, model_config) for _ in range(pool["servers"])] for pool in (run["prefill"], run["decode"])
+            [Server(run, pool, model_config) for _ in range(pool["servers"])]
+            for pool in (run["prefill"], run["decode"])
         )
         self.servers = [*self.prefill, *self.decode]
         self.next_turn = {r["previous"]: k for k, r in enumerate(self.requests) if r["previous"] >= 0}
