@@ -219,6 +219,11 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
             "prefills beside decodes (batching concurrent) and asynchronous scheduling do not go together; set"
             " engine.asynchronous=false"
         )
+    if shared and engine.pulls:
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and KV that is pulled do not go together; set"
+            " engine.transfers=sent"
+        )
     if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
         raise InputError(
             "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
