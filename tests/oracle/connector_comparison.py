@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from framework.engine.config import Batching, EngineConfig, Implementation
+from framework.engine.config import EngineConfig, Implementation
 from framework.metrics.invariants import check_result
-from framework.policy import Cluster, Disaggregated
+from framework.policy import Cluster
 from framework.policy import Request as RequestView
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, Role
+from policies.vllm_v1 import VllmV1
 from tests.helpers.bounds import server
 from tests.helpers.drawing import Draw
 from tests.helpers.scenarios import MODEL
@@ -66,10 +67,8 @@ class ConnectorRun(Run):
         return {**super().as_json(), "prefill": self.prefill.as_json(), "decode": self.decode.as_json()}
 
 
-class ByNumber(Disaggregated):
+class ByNumber(VllmV1):
     """Requests take servers in turn, by their numbers."""
-
-    batching_mode: ClassVar[Batching | None] = "unified"
 
     def __init__(self, prefill: int, decode: int) -> None:
         self._prefill, self._decode = prefill, decode
