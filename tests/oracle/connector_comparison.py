@@ -27,6 +27,7 @@ PROGRAM = Path(__file__).with_name("vllm_connector.py")
 REGIMES = (
     *("prefixes", "bursts", "sessions", "servers", "long copies"),
     *("prefill memory", "prefill budget", "prefill seats", "decode memory", "decode seats", "decode budget"),
+    *("crowd", "long prompts", "first chunk", "watermark", "whole prompts"),
 )
 _ROOMY_BLOCKS = 4000
 
@@ -44,6 +45,13 @@ class Servers:
     def as_json(self) -> dict[str, Any]:
         """As `tests.oracle.vllm_connector` reads it."""
         return {**vars(self), "kv_role": "kv_producer" if self.role == "prefill" else "kv_consumer"}
+
+    def with_watermark(self, share: float) -> Servers:
+        """The same, or with some blocks more, of which this share is as many for vLLM, which has one more."""
+        blocks = self.blocks
+        while int(share * (blocks + 1)) != int(share * blocks):
+            blocks += 1
+        return replace(self, blocks=blocks)
 
     def pool(self, block_tokens: int) -> PoolSpec:
         """The same for the simulator."""
@@ -85,7 +93,7 @@ def drawn(seed: int) -> ConnectorRun:
     draw = Draw(seed, 2)
     run = usual(seed)
     odds = {"servers": 0.4, "long copies": 0.4, "prefill memory": 0.4, "prefill budget": 0.4, "prefill seats": 0.3}
-    odds |= {"decode memory": 0.5, "decode seats": 0.4, "decode budget": 0.3}
+    odds |= {"decode memory": 0.6, "decode seats": 0.4, "decode budget": 0.3}
     on = {name: draw.chance(share) for name, share in odds.items()}
     longest = -(-max(len(r.prompt) + len(r.output) for r in run.requests) // BLOCK_TOKENS)
 
@@ -93,12 +101,12 @@ def drawn(seed: int) -> ConnectorRun:
         return Servers(
             role,
             draw.integer(1, 3) if on["servers"] else 1,
-            longest + draw.integer(2, 60) if on[f"{role} memory"] else _ROOMY_BLOCKS,
+            longest + draw.integer(2, 60 if role == "prefill" else 25) if on[f"{role} memory"] else _ROOMY_BLOCKS,
             draw.one((64, 128, 200, 512)) if on[f"{role} budget"] else 2048,
             draw.integer(1, 8) if on[f"{role} seats"] else 64,
         )
 
-    return ConnectorRun(
+    plain = ConnectorRun(
         run.requests,
         _ROOMY_BLOCKS,
         prefix_cache=run.prefix_cache,
@@ -110,6 +118,32 @@ def drawn(seed: int) -> ConnectorRun:
             *(name for name in run.regimes if name in ("prefixes", "bursts", "sessions")),
             *(name for name in on if on[name]),
         ),
+    )
+    return _with_settings(draw, plain)
+
+
+def _with_settings(draw: Draw, run: ConnectorRun) -> ConnectorRun:
+    """The same with some of the settings that both servers may be given."""
+    odds = {"crowd": 0.15, "long prompts": 0.25, "first chunk": 0.25, "watermark": 0.25, "whole prompts": 0.15}
+    on = {name: draw.chance(share) for name, share in odds.items()}
+    on["crowd"] &= not on["whole prompts"]
+    on["first chunk"] &= "prefill memory" not in run.regimes
+    prefill, decode = run.prefill, run.decode
+    if on["crowd"]:  # more may decode than a step has tokens for
+        decode = replace(decode, token_budget=draw.one((3, 8, 17, 32)))
+    if on["whole prompts"]:
+        longest = max(len(r.prompt) + len(r.output) for r in run.requests)
+        prefill, decode = (replace(pool, token_budget=longest + draw.integer(0, 300)) for pool in (prefill, decode))
+    watermark = draw.one((0.01, 0.05, 0.1, 0.2)) if on["watermark"] else 0.0
+    return replace(
+        run,
+        prefill=prefill.with_watermark(watermark),
+        decode=decode.with_watermark(watermark),
+        chunked=not on["whole prompts"],
+        long_prefill_tokens=draw.one((5, 16, 40, 100, 250)) if on["long prompts"] else 0,
+        reserve_whole_prompt=not on["first chunk"],
+        watermark=watermark,
+        regimes=(*run.regimes, *(name for name in on if on[name])),
     )
 
 
@@ -123,7 +157,10 @@ def simulated(run: ConnectorRun, implementation: Implementation = "compiled") ->
         step_order="admission",
         first_token="recomputed",
         transfers="pulled",
-        watermark=0.0,
+        longest_chunk=run.long_prefill_tokens or None,
+        chunked_prefill=run.chunked,
+        admission_room="prompt" if run.reserve_whole_prompt else "chunk",
+        watermark=run.watermark,
         idle_watermark=False,
         implementation=implementation,
     )

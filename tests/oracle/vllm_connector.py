@@ -46,16 +46,17 @@ class Server:
         self.sent: list[str] = []
         self.egress_free_s = self.ingress_free_s = 0.0
 
-    def add(self, k: int, prompt: list[int], tokens: int, transfer: dict[str, Any]) -> None:
+    def add(self, k: int, r: dict[str, Any], tokens: int, transfer: dict[str, Any]) -> None:
         request = Request(
             request_id=str(k),
-            prompt_token_ids=prompt,
+            prompt_token_ids=r["prompt"],
             sampling_params=SamplingParams(
                 max_tokens=tokens, ignore_eos=True, extra_args={"kv_transfer_params": transfer}
             ),
             pooling_params=None,
             arrival_time=float(self.added),
             block_hasher=self.hasher,
+            priority=r["priority"],
         )
         self.added += 1
         self.present[str(k)] = request
@@ -163,7 +164,7 @@ class Replay:
 
     def _take(self, kind: int, k: int) -> None:
         if kind == _ARRIVAL:
-            self.prefill[k % len(self.prefill)].add(k, self.requests[k]["prompt"], 1, {"do_remote_decode": True})
+            self.prefill[k % len(self.prefill)].add(k, self.requests[k], 1, {"do_remote_decode": True})
         elif kind == _COPY_END:
             for server, ended in ((self._source(k), self._source(k).sent), (self._target(k), self._target(k).received)):
                 ended.append(str(k))
@@ -177,7 +178,7 @@ class Replay:
             k = int(name)
             if server in self.prefill:
                 r = self.requests[k]
-                self._target(k).add(k, r["prompt"], len(r["output"]), transfer)
+                self._target(k).add(k, r, len(r["output"]), transfer)
                 continue
             self.tokens[k].append(self.now_s)
             later = self.next_turn.get(k)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from framework.codes import TOKEN_AT_JOIN
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.kv_blocks import blocks_for, blocks_of, seats
+from framework.engine.kv_blocks import available, blocks_for, blocks_of, seats
 from framework.engine.kv_cache import free
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.prefix_transfer import reserve_for, tokens_to_copy
@@ -45,10 +45,18 @@ def _blocks_to_come(s: State, i: int) -> int:
 
 @inner
 def let_join(s: State, i: int) -> None:
-    """Those whose KV has come to i join as far as there are seats."""
-    inst = s.instances[i]
-    while inst.joining_head >= 0 and seats(s, i) < inst.max_batch:
+    """Those whose KV has come to i join as far as they may."""
+    while may_join(s, i):
         join_first(s, i)
+
+
+@inner
+def may_join(s: State, i: int) -> bool:
+    """Whether the KV of somebody has come to i who finds a seat there, and the watermark beside others."""
+    inst = s.instances[i]
+    if inst.joining_head < 0 or seats(s, i) >= inst.max_batch:
+        return False
+    return inst.running + inst.prefilling == 0 or available(s, i) >= inst.watermark
 
 
 @inner

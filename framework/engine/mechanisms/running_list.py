@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from framework.codes import PREFILLING
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of, seats
+from framework.engine.kv_blocks import add_kv_tokens, available, blocks_of
 from framework.engine.kv_cache import allocate, free
 from framework.engine.mechanisms.data_parallel import choose_rank, left_on, open_budget, spend
 from framework.engine.mechanisms.pausing import pause_rest
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
 from framework.engine.mechanisms.prefix_cache import register_prefix
-from framework.engine.mechanisms.pulling import join_first, pull
+from framework.engine.mechanisms.pulling import join_first, may_join, pull
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth, growth_of
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import admit_head, largest_chunk, note_chunk
@@ -280,9 +280,9 @@ def _swap_in(s: State, i: int) -> int:
 
 @inner
 def _let_join(s: State, i: int) -> None:
-    """Those whose KV has been fetched join as far as there are seats and tokens."""
+    """Those whose KV has been fetched join as far as they may, and there are tokens."""
     inst = s.instances[i]
-    while not inst.preempted and inst.joining_head >= 0 and seats(s, i) < inst.max_batch and _has_tokens(s, i):
+    while not inst.preempted and may_join(s, i) and _has_tokens(s, i):
         r = join_first(s, i)
         if s.requests[r].state == PREFILLING:
             chunk = _next_chunk(s, i, r)

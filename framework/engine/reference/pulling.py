@@ -17,6 +17,12 @@ def pull(s: Simulation, d: Instance) -> None:
         start_copy(s, r, r.source, d, lacking(s, d, r, blocks * s.options.block_tokens))
 
 
+def may_join(i: Instance) -> bool:
+    """Whether the KV of somebody has come to i who finds a seat there, and the watermark beside others."""
+    keeps = (not i.running and not i.prefilling) or i.cache.available >= i.watermark
+    return bool(i.joining) and i.seats < i.max_batch and keeps
+
+
 def join(s: Simulation, i: Instance) -> Request:
     """The first whose KV has come to i decodes there, or goes on with its prefill."""
     r = i.joining.pop(0)

@@ -8,7 +8,7 @@ from framework.engine.reference.duration import choose_depth
 from framework.engine.reference.forming import Form, admit_by_chunks, longest_chunk, tokens_left
 from framework.engine.reference.kv import growth, preempt, swap_in, victim
 from framework.engine.reference.prefixes import register_prefix, share_chunk
-from framework.engine.reference.pulling import join, pull
+from framework.engine.reference.pulling import join, may_join, pull
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
 from framework.engine.reference.transfers import note_tokens
@@ -78,8 +78,8 @@ class InOrder:
         return self.spent[self.i.coming_rank] < self.i.token_budget // self.i.spec.ranks
 
     def let_join(self) -> None:
-        """Those whose KV has been fetched join as far as there are seats and tokens."""
-        while self.i.joining and self.i.seats < self.i.max_batch and self.has_tokens:
+        """Those whose KV has been fetched join as far as they may, and there are tokens."""
+        while may_join(self.i) and self.has_tokens:
             r = join(self.s, self.i)
             tokens = self.tokens_of(r)
             if tokens > 0:

@@ -7,7 +7,7 @@ import math
 from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import Form, form_step, form_stream
 from framework.engine.reference.lockstep import begin_together
-from framework.engine.reference.pulling import join, pull
+from framework.engine.reference.pulling import join, may_join, pull
 from framework.engine.reference.reserve import settle_reserve
 from framework.engine.reference.roles import follow_plan, has_drained, proceed
 from framework.engine.reference.running_list import form_in_order
@@ -73,7 +73,7 @@ def schedule(s: Simulation, i: Instance) -> None:
 
 def form_and_pull(s: Simulation, i: Instance) -> Form:
     """The decodes and chunks of i's next step, decodes first; those whose KV has been fetched come before all else."""
-    while i.spec.pulls and i.joining and i.seats < i.max_batch:
+    while i.spec.pulls and may_join(i):
         join(s, i)
     preempted = s.preemptions
     form = form_step(s, i)
