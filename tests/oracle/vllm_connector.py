@@ -176,7 +176,7 @@ class Replay:
     def _end_step(self, server: Server) -> None:
         for name, transfer, ends in server.end_step():
             k = int(name)
-            if server in self.prefill:
+            if transfer is not None:
                 r = self.requests[k]
                 self._target(k).add(k, r, len(r["output"]), transfer)
                 continue

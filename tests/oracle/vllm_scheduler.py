@@ -188,7 +188,9 @@ class Replay:
     def _start(self, output: Any) -> tuple[float, Any, list[str], list[list[int]]]:
         """Of a step of what has been scheduled: its end, and the tokens that it will have given to each request."""
         counts = output.num_scheduled_tokens
-        sampled, held, decodes, chunks = [], [], [], []
+        sampled, held = [], []
+        decodes: list[tuple[int, int]] = []
+        chunks: list[tuple[int, int]] = []
         for name, tokens in counts.items():
             request = self.present[name]
             before = request.num_computed_tokens - tokens
