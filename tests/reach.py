@@ -382,8 +382,8 @@ def _begin_copy(s: Simulation, r: Request, source: Instance, target: Instance, *
         yield "copy that waits for its turn"
 
 
-def _reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> Names:
-    ids, _, has_room = transfers.room_there(s, d, r, tokens, kv)
+def _reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: int = 0) -> Names:
+    ids, _, has_room = transfers.room_there(s, d, r, tokens, kv, kept)
     if ids and has_room:
         yield "copied without what is cached there"
         if not s.blocks_for(kv - s.hash_tokens * len(ids)):
