@@ -443,13 +443,13 @@ MUTANTS = (
     Mutant(
         "a prefix that is referenced there still counts as room",
         "mechanisms/prefix_transfer.py",
-        "has_room(s, i, blocks + unreferenced_among(s, i, r, run))",
-        "has_room(s, i, blocks)",
+        "has_room(s, i, blocks + unreferenced_among(s, i, r, run) + kept)",
+        "has_room(s, i, blocks + kept)",
     ),
     Mutant(
         "KV that has come enters no cache",
         "mechanisms/prefix_transfer.py",
-        "    q.shared_there = 0\n    register_prefix(s, i, r, min(q.prefilled, q.kv))\n",
+        "    q.shared_there = 0\n    register_prefix(s, i, r, min(q.prefilled, q.kv + s.options.pulls))\n",
         "    q.shared_there = 0\n",
     ),
     Mutant(
@@ -873,7 +873,8 @@ MUTANTS = (
     Mutant(
         "nothing is sent once those that were preempted there are admitted",
         "scheduler.py",
-        "    elif unlikely(barred) and inst.recompute_tokens == 0:\n        start_transfers(s, i)\n",
+        "    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:\n"
+        "        start_transfers(s, i)\n",
         "",
     ),
     Mutant(
@@ -1160,9 +1161,33 @@ MUTANTS = (
     ),
     Mutant(
         "a first token that comes with the KV waits for a step",
-        "scheduler.py",
-        "if unlikely(s.requests[r].unstamped) and s.options.first_token == TOKEN_AT_JOIN:",
+        "mechanisms/pulling.py",
+        "if unlikely(q.unstamped) and s.options.first_token == TOKEN_AT_JOIN:",
         "if False:",
+    ),
+    Mutant(
+        "KV that is pulled leaves nothing for prompts that are computed there",
+        "mechanisms/pulling.py",
+        "    kept = _blocks_to_come(s, i)\n",
+        "    kept = 0\n",
+    ),
+    Mutant(
+        "the last token of what is pulled has no block of its own",
+        "transfers.py",
+        "sent_kv(s, r) + s.options.pulls",
+        "sent_kv(s, r)",
+    ),
+    Mutant(
+        "who comes with KV that was pulled does not keep the watermark",
+        "mechanisms/pulling.py",
+        "or available(s, i) >= inst.watermark",
+        "or True",
+    ),
+    Mutant(
+        "KV that is pulled takes a seat at once",
+        "kv_blocks.py",
+        "return here if unlikely(s.options.pulls) else here + inst.joining + inst.reserved",
+        "return here + inst.joining + inst.reserved",
     ),
     Mutant(
         "a single token that is computed elsewhere ends in the order of admission",
