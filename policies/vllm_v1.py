@@ -2,7 +2,7 @@
 
 Running requests come first: each decodes, or prefills what is left of the budget; then waiting ones are admitted whose
 whole prompts have room. Where a chunk finds no block, the last admitted is preempted and recomputed. Cached prefixes
-are skipped.
+are skipped. On prefill and decode instances (its KV connectors), all schedule so, and KV goes where the least is held.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from framework.engine.config import Batching
-from framework.policy import Aggregated
+from framework.policy import Policy
 from framework.policy.rules import PREFILL_RULES, rule, set_order
 
 
-class VllmV1(Aggregated):
+class VllmV1(Policy):
     """Unified steps; `routing` spreads requests, `order` reads the queues."""
 
     batching_mode: ClassVar[Batching | None] = "unified"

@@ -30,6 +30,7 @@ from framework.engine.reference import (
     lockstep,
     loop,
     prefixes,
+    pulling,
     reserve,
     roles,
     running_list,
@@ -45,7 +46,7 @@ from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, duration, forming, kv, links, lockstep, loop, prefixes, reserve, roles, running_list),
+    *(arrivals, cache, duration, forming, kv, links, lockstep, loop, prefixes, pulling, reserve, roles, running_list),
     *(scheduling, step_end, transfers),
 )
 Names = Iterator[str]
@@ -397,8 +398,8 @@ def _begin_copy(s: Simulation, r: Request, source: Instance, target: Instance, *
         yield "copy that waits for its turn"
 
 
-def _reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> Names:
-    ids, _, has_room = transfers.room_there(s, d, r, tokens, kv)
+def _reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: int = 0) -> Names:
+    ids, _, has_room = transfers.room_there(s, d, r, tokens, kv, kept)
     if ids and has_room:
         yield "copied without what is cached there"
         if not s.blocks_for(kv - s.hash_tokens * len(ids)):
@@ -443,10 +444,19 @@ def _start_transfers(s: Simulation, d: Instance) -> Names:
     if not d.incoming:
         return
     r = d.incoming[0]
-    if not transfers.room_there(s, d, r, transfers.kv_there(r), r.sent_kv)[2]:
+    if not transfers.room_there(s, d, r, transfers.kv_there(d, r), r.sent_kv)[2]:
         yield "transfer that waits for room"
-    if s.gives_way(d) and d.has_room(s.blocks_of(d, transfers.kv_there(r))):
+    if s.gives_way(d) and d.has_room(s.blocks_of(d, transfers.kv_there(d, r))):
         yield "transfer that waits for one preempted there"
+
+
+def _pull(s: Simulation, d: Instance) -> Names:
+    if d.joining:
+        yield "KV that waits for a seat"
+    if d.incoming:
+        r = d.incoming[0]
+        if transfers.room_there(s, d, r, transfers.kv_there(d, r), r.sent_kv)[2]:
+            yield "KV that is pulled"
 
 
 def _ask_batching(s: Simulation, i: Instance) -> Names:
@@ -580,6 +590,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "has_ended": _has_ended,
     "withdraw_copy": _withdraw_copy,
     "start_transfers": _start_transfers,
+    "pull": _pull,
     "ask_batching": _ask_batching,
     "set_admission": _set_admission,
     "enqueue": _enqueue,
@@ -670,7 +681,7 @@ EXCLUDED |= {("lockstep", "beside"), ("lockstep", "roles")}
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
 _WHOLE = sum(_SHARES.values())
-_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100}  # beside them
+_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 25}  # beside them
 
 
 Counts = Callable[[str, int], Counter[str]]

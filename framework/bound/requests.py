@@ -51,8 +51,9 @@ class Setting:
         seats = sum(pool.instances * (pool.max_batch or self.engine.max_batch) for pool in pools)
         peaks = -np.sort(-self.peak_blocks)
         # Whoever holds memory of a decode instance has a seat in its pool or, leaving it, where it goes. On a mixed
-        # instance a request may also wait for another to have room.
-        most = [int(peaks[: len(peaks) if pool.role == "mixed" else seats].sum()) for pool in pools]
+        # instance a request may also wait for another to have room. Where KV is pulled it comes before there is a seat.
+        holders = [len(peaks) if pool.role == "mixed" or self.engine.pulls else seats for pool in pools]
+        most = [int(peaks[:count].sum()) for count in holders]
         return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
 
     @property

@@ -135,6 +135,7 @@ def _set_options(
     options["shares_links"] = cluster.link.sharing == "fair"
     options["limits_fabric"] = cluster.link.fabric_bytes_s is not None
     options["layerwise_tokens"], options["layer_share"] = engine.layerwise_tokens or 0, 1.0 / model.layers
+    options["pulls"] = engine.pulls
     options["first_token"] = FIRST_TOKENS[engine.first_token]
     _set_speculation(options, engine.speculation, model)
 

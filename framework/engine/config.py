@@ -40,6 +40,7 @@ Requeue = Literal["first", "last"]
 StepOrder = Literal["decodes_first", "admission"]
 AdmissionRoom = Literal["prompt", "chunk"]
 FirstToken = Literal["prefill", "join", "decode", "recomputed"]
+Transfers = Literal["sent", "pulled"]
 Log = Literal["full", "reduced"]
 Implementation = Literal["compiled", "reference"]
 
@@ -50,6 +51,7 @@ VICTIMS: tuple[str, ...] = ("latest", "least_urgent", "fewest_tokens")
 REQUEUES: tuple[str, ...] = ("first", "last")
 STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
 ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
+TRANSFERS: tuple[str, ...] = ("sent", "pulled")
 LOGS: tuple[str, ...] = ("full", "reduced")
 IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
 
@@ -76,6 +78,8 @@ class EngineConfig:
     `admission_wait_steps`: decode steps that the first of a queue waits for others to come before it is admitted;
     `first_token`: that of a request that decodes elsewhere comes at the end of its prefill, when it joins the decodes
     there, with their first step, or from that step, which computes the last prompt token once more;
+    `transfers`: KV is sent where a seat and blocks are free, or fetched by the instance as it forms steps, before it
+    has a seat;
     `role_change_s`: between an instance's last work in its old role and its start in the new one; `start_s`: between
     switching an instance on and its start;
     `layerwise_tokens`: prompts of at least so many tokens send each layer's KV once it is computed, None: none does;
@@ -107,6 +111,7 @@ class EngineConfig:
     asynchronous: bool = False
     admission_wait_steps: int = 0
     first_token: FirstToken = "prefill"
+    transfers: Transfers = "sent"
     role_change_s: float = 0.0
     start_s: float = 0.0
     layerwise_tokens: int | None = None
@@ -134,6 +139,11 @@ class EngineConfig:
         require_choice("engine.step_order", self.step_order, STEP_ORDERS)
         require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
         require_choice("engine.first_token", self.first_token, tuple(FIRST_TOKENS))
+        require_choice("engine.transfers", self.transfers, TRANSFERS)
+        if self.pulls and (self.layerwise_tokens is not None or self.speculation.depth != 0):
+            raise InputError(
+                "engine.transfers=pulled does not go together with engine.layerwise_tokens or engine.speculation"
+            )
         require_choice("engine.log", self.log, LOGS)
         require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
         if self.implementation == "reference" and self.log != "full":
@@ -159,6 +169,11 @@ class EngineConfig:
     def shares_blocks(self) -> bool:
         """Whether prefixes are shared in KV blocks, from their allocation on."""
         return self.prefix_cache and self.prefix_unit == "engine" and not self.prefix_stores.tiers
+
+    @property
+    def pulls(self) -> bool:
+        """Whether instances fetch KV as they form steps."""
+        return self.transfers == "pulled"
 
     def largest_request(self, blocks: int) -> int:
         """Blocks that one request may have on an instance of so many, where it reserves none."""
@@ -203,6 +218,11 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
         raise InputError(
             "prefills beside decodes (batching concurrent) and asynchronous scheduling do not go together; set"
             " engine.asynchronous=false"
+        )
+    if shared and engine.pulls:
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and KV that is pulled do not go together; set"
+            " engine.transfers=sent"
         )
     if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
         raise InputError(

@@ -16,6 +16,7 @@ from framework.engine.mechanisms.asynchronous import let_go, take_in
 from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.pausing import resume
+from framework.engine.mechanisms.pulling import free_ahead
 from framework.engine.mechanisms.sm_sharing import streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import append, queue_pop
@@ -147,6 +148,8 @@ def _drop_own(s: State, i: int) -> None:
         inst.joining_head = s.requests[r].next
         inst.joining -= 1
         inst.queued_tokens -= s.requests[r].prefill_until - s.requests[r].prefilled
+        if unlikely(s.options.pulls) and s.requests[r].prefilled == s.requests[r].prefill_until:
+            free_ahead(s, i, r)
         free_kv(s, i, r)
     while inst.swapped_head >= 0:
         inst.swapped_head = s.requests[inst.swapped_head].next

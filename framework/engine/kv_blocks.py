@@ -68,7 +68,8 @@ def note_tokens(s: State, i: int, tokens: int, added_s: float) -> None:
 def seats(s: State, i: int) -> int:
     """Requests that count against i's largest batch."""
     inst = s.instances[i]
-    return inst.running + inst.prefilling + inst.joining + inst.reserved
+    here = inst.running + inst.prefilling
+    return here if unlikely(s.options.pulls) else here + inst.joining + inst.reserved
 
 
 @inner

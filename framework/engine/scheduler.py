@@ -12,7 +12,6 @@ from framework.codes import (
     PREFILL_FIRST,
     STATIC,
     STEP_END,
-    TOKEN_AT_JOIN,
     UNIFIED,
     WHOLE_MIXED,
 )
@@ -23,9 +22,9 @@ from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.asynchronous import let_go, prepare_next
-from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.output_reserve import settle_reserve
+from framework.engine.mechanisms.pulling import join_first, let_join, pull
 from framework.engine.mechanisms.roles import proceed
 from framework.engine.mechanisms.running_list import form_in_order
 from framework.engine.mechanisms.sm_sharing import start_prefill_step, streaming
@@ -33,9 +32,9 @@ from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.queues import time_of
-from framework.engine.requests import goes_on_there, remove_running, start_decoding, start_prefilling
+from framework.engine.requests import goes_on_there, remove_running
 from framework.engine.state import State
-from framework.engine.step import stamp_first_token, start_step
+from framework.engine.step import start_step
 from framework.engine.transfers import send_ahead, start_transfers
 from framework.policy.hooks import REFUSED, ROUTE_DECODE
 
@@ -43,7 +42,7 @@ from framework.policy.hooks import REFUSED, ROUTE_DECODE
 @inner
 def schedule(s: State, i: int) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
-    inst, step = s.instances[i], s.step[i]
+    inst = s.instances[i]
     inst.preempted = False
     barred = inst.recompute_tokens > 0
     _switch_and_join(s, i)
@@ -53,11 +52,32 @@ def schedule(s: State, i: int) -> None:
         inst.changed = False
         ask_batching(s, i)
     _set_admission(s, i)
+    decodes, prefill_tokens = _form(s, i)
+    if inst.waiting_root < 0:
+        inst.admission_opens = -1
+    came_free = unlikely(s.options.asynchronous) and let_go(s, i)
+    if decodes + prefill_tokens > 0:
+        start_step(s, i, decodes, prefill_tokens)
+        if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0 and inst.group == 0:
+            send_prompts_ahead(s, i)
+    if unlikely(came_free):
+        start_transfers(s, i)
+    inst.swap_bytes = 0.0
+    _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
+
+
+@inner
+def _form(s: State, i: int) -> tuple[int, int]:
+    """What i's next step holds, by its mode: decodes, and prefill tokens."""
+    inst, step = s.instances[i], s.step[i]
     prefill_tokens, decodes = 0, 0
     beside = inst.mode == CONCURRENT or streaming(s, i)
+    in_order = unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside
+    if unlikely(s.options.pulls) and not in_order:
+        let_join(s, i)
     if not unlikely(beside):
         prefill_tokens = _form_prompts_first(s, i)
-    if unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside:
+    if unlikely(in_order):
         decodes, prefill_tokens = form_in_order(s, i)
     elif prefill_tokens == 0:
         decodes = _form_decodes(s, i)
@@ -69,16 +89,9 @@ def schedule(s: State, i: int) -> None:
             prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + step.depth))
         elif inst.mode == STATIC and decodes == 0:
             prefill_tokens = form_batch(s, i, inst.token_budget)
-    if inst.waiting_root < 0:
-        inst.admission_opens = -1
-    if unlikely(s.options.asynchronous) and let_go(s, i):
-        start_transfers(s, i)
-    if decodes + prefill_tokens > 0:
-        start_step(s, i, decodes, prefill_tokens)
-        if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0 and inst.group == 0:
-            send_prompts_ahead(s, i)
-    inst.swap_bytes = 0.0
-    _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
+    if unlikely(s.options.pulls) and not in_order and not inst.preempted:
+        pull(s, i)
+    return decodes, prefill_tokens
 
 
 @inner
@@ -142,7 +155,7 @@ def _look_ahead(s: State, i: int, barred: bool, chunks_alone: bool) -> None:
     if inst.preempted:
         start_transfers(s, i)
         wake(s, i)
-    elif unlikely(barred) and inst.recompute_tokens == 0:
+    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:
         start_transfers(s, i)
     if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):
         wake(s, i)
@@ -174,7 +187,7 @@ def _set_admission(s: State, i: int) -> None:
 
 @inner
 def _switch_and_join(s: State, i: int) -> None:
-    inst, sim = s.instances[i], s.sim
+    inst = s.instances[i]
     if inst.switching:
         inst.switching = False
         j = 0
@@ -186,20 +199,8 @@ def _switch_and_join(s: State, i: int) -> None:
                 inst.changed = True
             else:
                 j += 1
-    while inst.joining_head >= 0:
-        r = inst.joining_head
-        inst.joining_head = s.requests[r].next
-        inst.joining -= 1
-        sim.admissions += 1
-        s.requests[r].admission = sim.admissions
-        if unlikely(inst.ranks > 0):
-            put_on_rank(s, i, r)
-        if unlikely(s.requests[r].prefilled < s.requests[r].prefill_until):
-            start_prefilling(s, i, r)
-        else:
-            if unlikely(s.requests[r].unstamped) and s.options.first_token == TOKEN_AT_JOIN:
-                stamp_first_token(s, r, sim.now_s)
-            start_decoding(s, i, r, s.requests[r].kv)
+    while inst.joining_head >= 0 and not unlikely(s.options.pulls):
+        join_first(s, i)
 
 
 @inner

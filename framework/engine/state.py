@@ -112,6 +112,7 @@ OPTIONS = record(
     ("first_token", "i8"),  # of a request that decodes elsewhere: where it comes from, or when it reaches the client
     # Hooks.
     ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
+    ("pulls", "b1"),  # 1: instances fetch KV as they form steps, before the request has a seat
     ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even where the prefill instance also decodes
     ("dynamic_keys", "b1"),  # 1: `prioritize` is asked again whenever a queue is read after a change
     # KV memory and the prefix cache.

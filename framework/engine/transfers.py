@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framework.codes import HANDING_OVER, JOINING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
-from framework.compiler.decorators import inner
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
 from framework.engine.kv_blocks import add_kv_tokens
 from framework.engine.kv_cache import free_kv
@@ -64,16 +64,19 @@ def send(s: State, r: int, target: int) -> None:
 
 @inner
 def start_transfers(s: State, i: int) -> None:
-    """Start the copies of those waiting for i that now find room, in order."""
+    """Start the copies of those waiting for i that now find room, in order, or let i see to that as it schedules."""
     inst = s.instances[i]
     if inst.incoming_head < 0:
+        return
+    if unlikely(s.options.pulls):
+        wake(s, i)
         return
     catch_up_one(s, i)
     while inst.incoming_head >= 0:
         r = inst.incoming_head
         q, following = s.requests[r], s.requests[r].next
         kv = sent_kv(s, r)
-        if not reserve_for(s, i, r, _kv_there(s, r), kv):
+        if not reserve_for(s, i, r, room_for(s, r), kv, 0):
             break
         inst.incoming_head = following
         start_copy(s, r, q.instance, i, tokens_to_copy(s, r, kv))
@@ -88,9 +91,16 @@ def sent_kv(s: State, r: int) -> int:
 
 @inner
 def _kv_there(s: State, r: int) -> int:
-    """KV tokens that r, held, has blocks for where it goes: split in its prompt, those of the whole prompt."""
+    """KV tokens that r, held, has where it goes: split in its prompt, those of the whole prompt."""
     q = s.requests[r]
     return q.prefill_until if q.prefilled < q.prefill_until else sent_kv(s, r)
+
+
+@inner
+def room_for(s: State, r: int) -> int:
+    """KV tokens that r, held, has blocks for where it goes: pulled, also that which its first step there stores."""
+    q = s.requests[r]
+    return q.prefill_until if q.prefilled < q.prefill_until else sent_kv(s, r) + s.options.pulls
 
 
 @inner
@@ -115,6 +125,7 @@ def arrive_with_kv(s: State, r: int) -> None:
     add_kv_tokens(s, target, q.kv, sim.now_s)
     q.instance = target
     q.destination = -1
+    q.caches = s.options.pulls
     settle_prefix(s, target, r)
     join(s, target, r)
     wake(s, target)
@@ -124,7 +135,7 @@ def arrive_with_kv(s: State, r: int) -> None:
 def withdraw_transfer(s: State, r: int) -> None:
     """r, on its way from one instance to another, loses its KV on both."""
     q = s.requests[r]
-    target, kv, sent = q.destination, _kv_there(s, r), sent_kv(s, r)
+    target, room, sent = q.destination, room_for(s, r), sent_kv(s, r)
     withdraw_copy(s, r)
     catch_up_one(s, q.instance)
     free_kv(s, q.instance, r)
@@ -135,7 +146,7 @@ def withdraw_transfer(s: State, r: int) -> None:
     dst.queued_tokens -= q.prefill_until - q.prefilled
     q.destination = -1
     catch_up_one(s, target)
-    release(s, target, r, kv)
+    release(s, target, r, room)
 
 
 @inner
@@ -157,7 +168,7 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
     q, dst = s.requests[r], s.instances[target]
     catch_up_one(s, target)
     kv = _kv_ahead(s, r)
-    if dst.incoming_head >= 0 or not reserve_for(s, target, r, kv, kv):
+    if dst.incoming_head >= 0 or not reserve_for(s, target, r, kv, kv, 0):
         return
     q.destination = target
     dst.incoming += 1

@@ -63,7 +63,7 @@ EVENTS = (
     *("group that finds nothing to do", "woken at an idle rank of a group in a step"),
     "turn of a rank whose group is in a step",
     *("sent without its token", "single token that comes from elsewhere", "preempted before its first token"),
-    "first token that comes with the KV",
+    *("first token that comes with the KV", "KV that is pulled", "KV that waits for a seat"),
     *("KV of those that have ended while a step is formed", "one that has ended gives way"),
     "block that is not known to be full yet",
     *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),

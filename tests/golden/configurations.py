@@ -280,6 +280,18 @@ _MECHANISMS = {
     "first_token_decode": Golden(_DISTSERVE + "engine.first_token=decode", unlike="distserve"),
     "first_token_join": Golden(_DISTSERVE + "engine.first_token=join", unlike="distserve"),
     "first_token_recomputed": Golden(_DISTSERVE + "engine.first_token=recomputed", unlike="first_token_join"),
+    "pulled": Golden(
+        _SLOW_LINKS + "engine.kv_tokens=8192 engine.transfers=pulled cluster.link_sharing=fifo",
+        positive=("preemptions",),
+        unlike="links_in_turn",
+    ),
+    "pulled_unified": Golden(
+        "policy=vllm_v1 server=none " + _APART + _SESSIONS + "engine.kv_tokens=4096 trace.arrivals.rate=16 "
+        "engine.max_batch=8 engine.transfers=pulled engine.first_token=recomputed",
+        positive=("preemptions", "cache_hit_rate"),
+        requests=("decode_instance = 3 AND transfer_s > 0",),
+        unlike="vllm_v1",
+    ),
     "admission_waits": Golden(_TIGHT + "engine.admission_wait_steps=8", unlike="recompute"),
     "front_end": Golden(
         _CHUNKED + "timing.request_s=0.001953125 timing.intake_s=0.03125 trace.jitter_s=1", unlike="chunked"

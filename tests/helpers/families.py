@@ -19,6 +19,7 @@ from tests.helpers.broad_families import (
 from tests.helpers.drafting_family import drafting
 from tests.helpers.ending_family import ending
 from tests.helpers.lockstep_family import grouped
+from tests.helpers.pulled_family import pulled
 from tests.helpers.rare_families import (
     clocked,
     many,
@@ -37,6 +38,6 @@ from tests.helpers.scenarios import Scenario, scenarios
 Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
-_MORE = (*_RARE, reserving, scattered, grouped, seated, ending, drafting)
+_MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in _MORE}}

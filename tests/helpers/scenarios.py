@@ -67,7 +67,7 @@ class Scenario:
         )
         object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
         shares = not any(pool.has_ranks or pool.group > 1 or pool.parallelism.pp > 1 for pool in pools)
-        if self.engine.asynchronous:
+        if self.engine.asynchronous or self.engine.pulls:
             shares = False
             pools = tuple(replace(pool, batching=in_one_stream(pool.batching)) for pool in pools)
             object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))

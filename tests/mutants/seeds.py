@@ -108,10 +108,10 @@ MUTANTS = (
     Mutant(
         "KV of one that has ended stays a step longer",
         "scheduler.py",
-        "    if unlikely(s.options.asynchronous) and let_go(s, i):\n        start_transfers(s, i)\n"
+        "    came_free = unlikely(s.options.asynchronous) and let_go(s, i)\n"
         "    if decodes + prefill_tokens > 0:\n        start_step(s, i, decodes, prefill_tokens)\n",
         "    if decodes + prefill_tokens > 0:\n        start_step(s, i, decodes, prefill_tokens)\n"
-        "    if unlikely(s.options.asynchronous) and let_go(s, i):\n        start_transfers(s, i)\n",
+        "    came_free = unlikely(s.options.asynchronous) and let_go(s, i)\n",
     ),
     Mutant(
         "of those that have ended the first gives way",
@@ -140,8 +140,8 @@ MUTANTS = (
     Mutant(
         "who is swapped out is not told of KV that came free late",
         "mechanisms/asynchronous.py",
-        "inst.waiting_root >= 0 or inst.swapped > 0 or inst.draining_role",
-        "inst.waiting_root >= 0 or inst.draining_role",
+        "inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0",
+        "inst.waiting_root >= 0 or inst.joining_head >= 0",
     ),
     Mutant(
         "seats that come free are not late",
@@ -497,8 +497,8 @@ MUTANTS = (
     Mutant(
         "an empty queue leaves admission open",
         "scheduler.py",
-        "        inst.admission_opens = -1\n    if unlikely(s.options.asynchronous) and let_go",
-        "        pass\n    if unlikely(s.options.asynchronous) and let_go",
+        "        inst.admission_opens = -1\n    came_free",
+        "        pass\n    came_free",
     ),
     # --- transfers, migration, splits ---
     Mutant("a link is claimed at its source alone", "transfers.py", "    dst.ingress_free_s = end_s\n", ""),
@@ -523,13 +523,13 @@ MUTANTS = (
     Mutant(
         "a prefix that is referenced there still counts as room",
         "mechanisms/prefix_transfer.py",
-        "has_room(s, i, blocks + unreferenced_among(s, i, r, run))",
-        "has_room(s, i, blocks)",
+        "has_room(s, i, blocks + unreferenced_among(s, i, r, run) + kept)",
+        "has_room(s, i, blocks + kept)",
     ),
     Mutant(
         "KV that has come enters no cache",
         "mechanisms/prefix_transfer.py",
-        "    q.shared_there = 0\n    register_prefix(s, i, r, min(q.prefilled, q.kv))\n",
+        "    q.shared_there = 0\n    register_prefix(s, i, r, min(q.prefilled, q.kv + s.options.pulls))\n",
         "    q.shared_there = 0\n",
     ),
     Mutant(
@@ -953,7 +953,8 @@ MUTANTS = (
     Mutant(
         "nothing is sent once those that were preempted there are admitted",
         "scheduler.py",
-        "    elif unlikely(barred) and inst.recompute_tokens == 0:\n        start_transfers(s, i)\n",
+        "    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:\n"
+        "        start_transfers(s, i)\n",
         "",
     ),
     Mutant(
@@ -1240,9 +1241,33 @@ MUTANTS = (
     ),
     Mutant(
         "a first token that comes with the KV waits for a step",
-        "scheduler.py",
-        "if unlikely(s.requests[r].unstamped) and s.options.first_token == TOKEN_AT_JOIN:",
+        "mechanisms/pulling.py",
+        "if unlikely(q.unstamped) and s.options.first_token == TOKEN_AT_JOIN:",
         "if False:",
+    ),
+    Mutant(
+        "KV that is pulled leaves nothing for prompts that are computed there",
+        "mechanisms/pulling.py",
+        "    kept = _blocks_to_come(s, i)\n",
+        "    kept = 0\n",
+    ),
+    Mutant(
+        "the last token of what is pulled has no block of its own",
+        "transfers.py",
+        "sent_kv(s, r) + s.options.pulls",
+        "sent_kv(s, r)",
+    ),
+    Mutant(
+        "who comes with KV that was pulled does not keep the watermark",
+        "mechanisms/pulling.py",
+        "or available(s, i) >= inst.watermark",
+        "or True",
+    ),
+    Mutant(
+        "KV that is pulled takes a seat at once",
+        "kv_blocks.py",
+        "return here if unlikely(s.options.pulls) else here + inst.joining + inst.reserved",
+        "return here + inst.joining + inst.reserved",
     ),
     Mutant(
         "a single token that is computed elsewhere ends in the order of admission",

@@ -1,7 +1,8 @@
 """Compares a policy with the scheduler that it is written after, token by token: `make oracle`.
 
-`policy=vllm_v1` with vLLM's; with `--of sglang`, `policy=sglang` with SGLang's. VLLM_PYTHON and SGLANG_PYTHON name the
-interpreters of environments that have vLLM 0.24.0 and SGLang 0.5.14 (`pip install vllm==0.24.0`, some 9 GB, and
+`policy=vllm_v1` with vLLM's; with `--of connector`, the same on prefill and decode instances that pull KV with vLLM's
+servers and their NIXL connector; with `--of sglang`, `policy=sglang` with SGLang's. VLLM_PYTHON and SGLANG_PYTHON name
+the interpreters of environments that have vLLM 0.24.0 and SGLang 0.5.14 (`pip install vllm==0.24.0`, some 9 GB, and
 `sglang==0.5.14`, some 11 GB, each into an environment of its own; no GPU is needed). Prints a line for each regime, and
 for each run that differs; the exit code is 1 if there is one.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracle import comparison, drawing, sglang_comparison
+from tests.oracle import comparison, connector_comparison, drawing, sglang_comparison
 from tests.oracle.comparison import TOLERANCE_S, Verdict, interpreter, oracle
 from tests.oracle.drawing import Run
 
@@ -32,6 +33,13 @@ class _Scheduler:
 
 _SCHEDULERS = {
     "vllm": _Scheduler(comparison.VARIABLE, comparison.PROGRAM, drawing.drawn, comparison.compared, drawing.REGIMES),
+    "connector": _Scheduler(
+        comparison.VARIABLE,
+        connector_comparison.PROGRAM,
+        connector_comparison.drawn,
+        connector_comparison.compared,
+        connector_comparison.REGIMES,
+    ),
     "sglang": _Scheduler(
         sglang_comparison.VARIABLE,
         sglang_comparison.PROGRAM,

@@ -18,7 +18,15 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    KVTransferConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -57,7 +65,7 @@ def model() -> ModelConfig:
     )
 
 
-def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
+def scheduler(run: dict[str, Any], model_config: ModelConfig, transfers: KVTransferConfig | None = None) -> Scheduler:
     """vLLM's scheduler with the settings of a run, and one block more, which vLLM keeps as its null block."""
     settings = SchedulerConfig(
         max_num_seqs=run["max_batch"],
@@ -82,6 +90,7 @@ def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
         cache_config=cache,
         parallel_config=ParallelConfig(),
         device_config=DeviceConfig("cpu"),
+        kv_transfer_config=transfers,
     )
     spec = FullAttentionSpec(block_size=run["block_tokens"], num_kv_heads=1, head_size=1, dtype=torch.float32)
     blocks = KVCacheConfig(
@@ -95,6 +104,15 @@ def scheduler(run: dict[str, Any], model_config: ModelConfig) -> Scheduler:
         block_size=run["block_tokens"],
         log_stats=False,
     )
+
+
+def duration_s(times: dict[str, float], decodes: list[tuple[int, int]], chunks: list[tuple[int, int]]) -> float:
+    """Of a step: of each decode and each chunk the tokens before it, and its own."""
+    seconds = times["base_s"] + times["per_prefill_token_s"] * sum(tokens for _, tokens in chunks)
+    seconds += times["per_sequence_s"] * sum(tokens for _, tokens in decodes)
+    pairs = sum((before + tokens) ** 2 - before**2 for before, tokens in chunks)
+    context = sum(before + tokens for before, tokens in decodes)
+    return seconds + times["prefill_quadratic_s"] * pairs + times["per_context_token_s"] * context
 
 
 class Replay:
@@ -171,29 +189,22 @@ class Replay:
 
     def _start(self, output: Any) -> tuple[float, Any, list[str], list[list[int]]]:
         """Of a step of what has been scheduled: its end, and the tokens that it will have given to each request."""
-        times, counts = self.run["times"], output.num_scheduled_tokens
-        decode_tokens, context, chunk_tokens, chunks_s = 0, 0, 0, 0.0
+        counts = output.num_scheduled_tokens
         sampled, held = [], []
+        decodes: list[tuple[int, int]] = []
+        chunks: list[tuple[int, int]] = []
         for name, tokens in counts.items():
             request = self.present[name]
             before = request.num_computed_tokens - tokens
             held.append((int(name), before, tokens))
-            if name in self.decoding:
-                decode_tokens += tokens
-                context += before + tokens
-            else:
-                chunk_tokens += tokens
-                chunks_s += times["prefill_quadratic_s"] * ((before + tokens) ** 2 - before**2)
+            (decodes if name in self.decoding else chunks).append((before, tokens))
             sampled.append([] if request.is_prefill_chunk else self._emitted(int(name), tokens))
             if sampled[-1]:
                 self.decoding.add(name)
         start_s = max(self.now_s, self.busy_until_s)
         self.busy_until_s = start_s
         if counts:
-            duration_s = times["base_s"] + times["per_prefill_token_s"] * chunk_tokens
-            duration_s += times["per_sequence_s"] * decode_tokens
-            duration_s += chunks_s + times["per_context_token_s"] * context
-            self.busy_until_s += duration_s
+            self.busy_until_s += duration_s(self.run["times"], decodes, chunks)
             self.steps.append((start_s, held))
         return self.busy_until_s, output, list(counts), sampled
 

@@ -104,7 +104,8 @@ def prepare_next(s: State, i: int) -> None:
     """i's step has been formed: the next one may hold those that came meanwhile, and count on what came free late."""
     inst = s.instances[i]
     came = inst.inbox_head >= 0
-    concerned = inst.waiting_root >= 0 or inst.swapped > 0 or inst.draining_role != inst.next_role
+    concerned = inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0
+    concerned |= inst.draining_role != inst.next_role
     late = inst.late_seats + inst.late_blocks > 0 and concerned
     inst.late_seats = 0
     inst.late_blocks = 0

@@ -36,7 +36,7 @@ def migrate(s: State, r: int, target: int) -> None:
     catch_up_one(s, q.instance)
     catch_up_one(s, target)
     kv = kv_now(s, r)
-    if not fits(s, target, r) or not reserve_for(s, target, r, kv, kv):
+    if not fits(s, target, r) or not reserve_for(s, target, r, kv, kv, 0):
         return
     q.migration = COPYING
     q.destination = target
@@ -62,7 +62,7 @@ def switch_over(s: State, r: int) -> bool:
     dst = s.instances[target]
     catch_up_one(s, target)
     kv = kv_now(s, r)
-    extra = blocks_of(s, target, kv) - blocks_of(s, target, q.migrated_kv)
+    extra = blocks_of(s, target, kv + s.options.pulls) - blocks_of(s, target, q.migrated_kv)
     if extra > available(s, target):
         cancel_migration(s, r)
         return False

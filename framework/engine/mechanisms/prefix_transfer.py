@@ -11,14 +11,14 @@ from framework.engine.state import State
 
 
 @inner
-def reserve_for(s: State, i: int, r: int, tokens: int, kv: int) -> bool:
+def reserve_for(s: State, i: int, r: int, tokens: int, kv: int, kept: int) -> bool:
     """Reserve a seat and blocks for `tokens` tokens of r on i, of which `kv` come from elsewhere; False if there is no
-    room. Of the latter those that i has cached are referenced.
+    room, `kept` blocks being left. Of the latter those that i has cached are referenced.
     """
     inst, q = s.instances[i], s.requests[r]
     run = _cached_run(s, i, r, kv)
     blocks = blocks_of(s, i, tokens) - run * s.options.hash_blocks
-    if not has_room(s, i, blocks + unreferenced_among(s, i, r, run)):
+    if not has_room(s, i, blocks + unreferenced_among(s, i, r, run) + kept):
         return False
     for j in range(run):
         reference(s, i, find(s, i, s.lists[s.options.hash_at + q.hash_at + j]))
@@ -68,4 +68,4 @@ def settle_prefix(s: State, i: int, r: int) -> None:
         s.lists[s.options.held_at + q.hash_at + j] = 1 + find(s, i, s.lists[s.options.hash_at + q.hash_at + j])
     q.shared = q.registered = q.shared_there
     q.shared_there = 0
-    register_prefix(s, i, r, min(q.prefilled, q.kv))
+    register_prefix(s, i, r, min(q.prefilled, q.kv + s.options.pulls))

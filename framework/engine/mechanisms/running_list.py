@@ -14,6 +14,7 @@ from framework.engine.mechanisms.data_parallel import choose_rank, left_on, open
 from framework.engine.mechanisms.pausing import pause_rest
 from framework.engine.mechanisms.pipeline_parallel import begin_step, load_after, share
 from framework.engine.mechanisms.prefix_cache import register_prefix
+from framework.engine.mechanisms.pulling import join_first, may_join, pull
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth, growth_of
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import admit_head, largest_chunk, note_chunk
@@ -37,7 +38,11 @@ def form_in_order(s: State, i: int) -> tuple[int, int]:
         step.next_decode = inst.running
         step.decode_tokens = inst.running * (1 + step.depth)
     waiting = _go_through(s, i) + _swap_in(s, i)
+    if unlikely(s.options.pulls):
+        _let_join(s, i)
     _admit(s, i)
+    if unlikely(s.options.pulls) and not inst.preempted and _has_tokens(s, i):
+        pull(s, i)
     if unlikely(waiting > 0):
         if step.decode_tokens + step.prefill_tokens == 0:
             return _go_on_as_before(s, i)
@@ -276,6 +281,28 @@ def _swap_in(s: State, i: int) -> int:
             s.requests[r].waits = True
             waiting += 1
     return waiting
+
+
+@inner
+def _let_join(s: State, i: int) -> None:
+    """Those whose KV has been fetched join as far as they may, and there are tokens."""
+    inst = s.instances[i]
+    while not inst.preempted and may_join(s, i) and _has_tokens(s, i):
+        r = join_first(s, i)
+        if s.requests[r].state == PREFILLING:
+            chunk = _next_chunk(s, i, r)
+            note_chunk(s, i, inst.prefilling - 1, chunk)
+            _count_chunk(s, i, r, chunk)
+        else:
+            allocate(s, i, growth_of(s, i, r))
+            _count_decode(s, i, r, 1)
+
+
+@inner
+def _has_tokens(s: State, i: int) -> bool:
+    """Whether tokens are left for who comes next."""
+    rank = choose_rank(s, i) if unlikely(s.instances[i].ranks > 0) else 0
+    return bool(_left_of_all(s, i, rank) > 0)
 
 
 @inner

@@ -118,6 +118,7 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
     if r.is_partial:
         r.covered = r.prefill_until
     r.instance, r.registered = d.id, len(d.cache.held.get(r.id, []))
-    register_cached(s, d, r, min(r.prefilled, r.kv))
+    register_cached(s, d, r, min(r.prefilled, r.kv + d.spec.pulls))
+    r.caches = d.spec.pulls
     d.joining.append(r)
     s.wake(d)

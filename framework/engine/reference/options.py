@@ -53,6 +53,7 @@ class Spec:
     mode: str = "decode_first"
     reserve_blocks: int | None = None  # of every request, whatever its tokens
     spares_idle: bool = False  # there is no watermark where nothing runs
+    pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
     chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
     stage_tokens: int = 1
     ranks: int = 1  # data-parallel, each with requests of its own

@@ -8,6 +8,7 @@ from framework.engine.reference.duration import choose_depth
 from framework.engine.reference.forming import Form, admit_by_chunks, longest_chunk, tokens_left
 from framework.engine.reference.kv import give_way, growth, swap_in, victim
 from framework.engine.reference.prefixes import register_prefix, share_chunk
+from framework.engine.reference.pulling import join, may_join, pull
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
 from framework.engine.reference.transfers import note_tokens
@@ -71,6 +72,19 @@ class InOrder:
         i.cache.take(r.id, blocks)
         return True
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether tokens are left for who comes next."""
+        return self.spent[self.i.coming_rank] < self.i.token_budget // self.i.spec.ranks
+
+    def let_join(self) -> None:
+        """Those whose KV has been fetched join as far as they may, and there are tokens."""
+        while may_join(self.i) and self.has_tokens:
+            r = join(self.s, self.i)
+            tokens = self.tokens_of(r)
+            if tokens > 0:
+                self.take(r, tokens)
+
     def take_back(self, r: Request) -> None:
         """r has no part in the step, if it had one. What its token would have filled is known all the same, unless that
         token is still being computed as the step is formed.
@@ -98,7 +112,11 @@ def form_in_order(s: Simulation, i: Instance) -> Form:
                 step.spent[r.rank] += 1 + i.depth
             else:
                 i.cache.take(r.id, -growth(s, i, r))
+        if i.spec.pulls:
+            step.let_join()
         admit_by_chunks(s, i, step.spent, step.chunks)
+        if i.spec.pulls and step.has_tokens:
+            pull(s, i)
     if step.decodes or step.chunks:
         pause_others(s, i, step.decodes)
     return step.decodes, step.chunks

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 
 from framework.engine.reference.duration import start_step
-from framework.engine.reference.forming import form_step, form_stream
+from framework.engine.reference.forming import Form, form_step, form_stream
 from framework.engine.reference.kv import let_go
 from framework.engine.reference.lockstep import begin_together
+from framework.engine.reference.pulling import join, may_join, pull
 from framework.engine.reference.reserve import settle_reserve
 from framework.engine.reference.roles import follow_plan, has_drained, proceed
 from framework.engine.reference.running_list import form_in_order
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Instance
-from framework.engine.reference.transfers import send_ahead, start_decoding, start_transfers, switch_over
+from framework.engine.reference.transfers import send_ahead, start_transfers, switch_over
 
 
 def take_turn(s: Simulation, i: Instance) -> None:
@@ -40,17 +41,9 @@ def schedule(s: Simulation, i: Instance) -> None:
     for r in list(i.running):
         if r.migration is not None and r.migration.ready:
             switch_over(s, i, r)
-    for r in i.joining:
-        s.give_admission_number(r)
-        i.take_in(r)
-        if r.is_partial:
-            i.prefilling.append(r)
-            r.caches = True
-        else:
-            if s.options.first_token == "join" and r.untold and r.emitted == 1:
-                r.first_token_s, r.token_s[0], r.untold = s.now_s, s.now_s, False
-            start_decoding(s, i, r)
-    i.joining = []
+    if not i.spec.pulls:
+        while i.joining:
+            join(s, i)
     if i.draining_role != i.next_role and i.change_event is None and has_drained(s, i):
         proceed(s, i)
     ask_batching(s, i)
@@ -60,18 +53,19 @@ def schedule(s: Simulation, i: Instance) -> None:
     i.chunk_preempted = False
     i.swap_bytes = 0.0
     in_order = i.mode == "unified" and s.options.engine.step_order == "admission" and i.prefill_step is None
-    decodes, chunks = form_in_order(s, i) if in_order else form_step(s, i)
+    decodes, chunks = form_in_order(s, i) if in_order else form_and_pull(s, i)
     if not i.waiting:
         i.admission_opens = -1
-    if let_go(s, i):
-        start_transfers(s, i)
+    came_free = let_go(s, i)
     if decodes or chunks:
         start_step(s, i, decodes, chunks)
         if len(i.group) == 1:
             send_ahead(s, i, chunks)
     else:
         i.busy = False
-    if barred:
+    if came_free:
+        start_transfers(s, i)
+    if barred and not i.spec.pulls:
         start_transfers(s, i)
     if s.gave_way > gave_way:
         start_transfers(s, i)
@@ -81,9 +75,20 @@ def schedule(s: Simulation, i: Instance) -> None:
         prepare_next(s, i)
 
 
+def form_and_pull(s: Simulation, i: Instance) -> Form:
+    """The decodes and chunks of i's next step, decodes first; those whose KV has been fetched come before all else."""
+    while i.spec.pulls and may_join(i):
+        join(s, i)
+    gave_way = s.gave_way
+    form = form_step(s, i)
+    if i.spec.pulls and s.gave_way == gave_way:
+        pull(s, i)
+    return form
+
+
 def prepare_next(s: Simulation, i: Instance) -> None:
     """The step after the one just formed may hold those that came meanwhile, and count on what came free late."""
-    concerned = bool(i.waiting or i.swapped) or i.draining_role != i.next_role
+    concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
     news = bool(i.inbox) or (concerned and i.late_seats + i.late_blocks > 0)
     i.late_seats = i.late_blocks = 0
     i.take_in_arrivals()
@@ -102,7 +107,7 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
         form_stream(s, i, barred=False)
     if not i.waiting:
         i.admission_opens = -1
-    if barred:
+    if barred and not i.spec.pulls:
         start_transfers(s, i)
     if s.gave_way > gave_way:
         start_transfers(s, i)

@@ -160,6 +160,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         mode=pool.batching or engine.batching,
         reserve_blocks=_reserve_blocks(engine, pool, blocks),
         spares_idle=not engine.idle_watermark,
+        pulls=engine.pulls,
         chunk_sizes=schedule.sizes if schedule else (),
         stage_tokens=schedule.stage_tokens if schedule else 1,
         ranks=pool.parallelism.dp if pool.has_ranks else 1,

@@ -232,7 +232,8 @@ class Instance:
 
     @property
     def seats(self) -> int:
-        return len(self.running) + len(self.prefilling) + len(self.joining) + len(self.reserved)
+        here = len(self.running) + len(self.prefilling)
+        return here if self.spec.pulls else here + len(self.joining) + len(self.reserved)
 
     @property
     def kv_tokens(self) -> int:

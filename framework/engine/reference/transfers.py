@@ -33,23 +33,30 @@ def note_tokens(s: Simulation, i: Instance, r: Request) -> None:
         s.token_log.append((r.join_step, last, previous_s, r.id, i.id, emitted - steps))
 
 
-def kv_there(r: Request) -> int:
-    """Tokens that r, on its way to another instance, has blocks for there: split in its prompt, the whole prompt."""
-    return r.prefill_until if r.is_partial else r.sent_kv
+def kv_there(d: Instance, r: Request) -> int:
+    """Tokens that r, on its way to d, has blocks for there: split in its prompt, the whole prompt; where KV is pulled,
+    also that which its first step there stores.
+    """
+    return r.prefill_until if r.is_partial else r.sent_kv + d.spec.pulls
 
 
-def room_there(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> tuple[list[int], int, bool]:
+def room_there(
+    s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: int = 0
+) -> tuple[list[int], int, bool]:
     """Of KV of r that comes to d: the ids that d has cached of its first `kv` tokens, how many blocks the others of
-    `tokens` tokens need, and whether there is room for these.
+    `tokens` tokens need, and whether there is room for these and `kept` blocks more.
     """
     ids = cached_run(s, d, r, kv)
     blocks = s.blocks_of(d, tokens) - len(ids) * d.cache.blocks_per_id
-    return ids, blocks, d.has_room(blocks + d.cache.idle_blocks(ids)) and not s.gives_way(d)
+    return ids, blocks, d.has_room(blocks + d.cache.idle_blocks(ids) + kept) and not s.gives_way(d)
 
 
-def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int) -> bool:
-    """Reserve a seat and blocks for KV of r that comes to d, and reference what is cached there; False: no room."""
-    ids, blocks, has_room = room_there(s, d, r, tokens, kv)
+def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: int = 0) -> bool:
+    """Reserve a seat and blocks for KV of r that comes to d, and reference what is cached there; False: no room.
+
+    `kept`: blocks that are available and stay so.
+    """
+    ids, blocks, has_room = room_there(s, d, r, tokens, kv, kept)
     if has_room:
         d.cache.reference(r.id, ids)
         d.cache.take(r.id, blocks)
@@ -99,8 +106,12 @@ def call_back(s: Simulation, r: Request) -> None:
 
 
 def start_transfers(s: Simulation, d: Instance) -> None:
-    """Start the copies of those waiting for d that now find room, in order."""
-    while d.incoming and reserve(s, d, d.incoming[0], kv_there(d.incoming[0]), d.incoming[0].sent_kv):
+    """Start the copies of those waiting for d that now find room, in order, or let d see to that as it schedules."""
+    if d.spec.pulls:
+        if d.incoming:
+            s.wake(d)
+        return
+    while d.incoming and reserve(s, d, d.incoming[0], kv_there(d, d.incoming[0]), d.incoming[0].sent_kv):
         r = d.incoming.pop(0)
         assert r.source is not None
         start_copy(s, r, r.source, d, lacking(s, d, r, r.sent_kv))
@@ -148,7 +159,7 @@ def switch_over(s: Simulation, i: Instance, r: Request) -> None:
     assert r.migration is not None
     d, copied = r.migration.target, r.migration.copied
     i.changed = True
-    extra = s.blocks_of(d, r.kv) - s.blocks_of(d, copied)
+    extra = s.blocks_of(d, r.kv + d.spec.pulls) - s.blocks_of(d, copied)
     if extra > d.cache.available:
         cancel_migration(s, r)
         return

@@ -1,0 +1,115 @@
+"""KV that instances fetch as they form steps, by hand in both engines.
+
+Instance 0 prefills four tokens a step, instance 1 decodes. A step lasts 1 s, a block is 2 tokens, a token of KV has 16
+bytes, and four of them are copied in 1 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.config import EngineConfig
+from framework.engine.mechanisms.speculation import Speculation
+from framework.errors import InputError
+from framework.metrics.invariants import check_result
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.workload import Workload
+from tests.engine.test_first_token import ENGINES, GPU, TIMING, Apart, Rows
+from tests.helpers.recovery import token_times
+from tests.helpers.scenarios import MODEL
+
+
+def play(engine: str, rows: Rows, seats: int = 8, names: list[list[int]] | None = None, **options: Any) -> Result:
+    """16 tokens of KV on each instance; `names` of the blocks of each prompt."""
+    pools = (
+        PoolSpec("first", "prefill", 1, GPU, token_budget=4),
+        PoolSpec("second", "decode", 1, GPU, token_budget=10, max_batch=seats),
+    )
+    arrival_s, prompts, outputs = zip(*rows, strict=True)
+    ids = names or [[] for _ in rows]
+    workload = Workload(
+        np.array(arrival_s, float),
+        np.array(prompts),
+        np.array(outputs),
+        hash_ids=np.array([name for own in ids for name in own], np.int64),
+        hash_offsets=np.cumsum([0, *(len(own) for own in ids)]),
+        hash_block_tokens=2,
+    )
+    config = EngineConfig(
+        block_tokens=2,
+        watermark=0.0,
+        kv_tokens=16,
+        batching="unified",
+        step_order="admission",
+        first_token="recomputed",
+        transfers="pulled",
+        implementation=engine,  # type: ignore[arg-type]
+    )
+    spec = ClusterSpec(pools, LinkSpec(64.0, sharing="fifo"))
+    result = simulate(workload, spec, MODEL, TIMING, replace(config, **options), Apart())
+    check_result(result)
+    return result
+
+
+@ENGINES
+def test_a_copy_begins_with_a_step(engine: str) -> None:
+    """Prompts of 4 are computed by 1 and 2.5 s, and whole blocks of them are copied in 1 s: the first, to an idle
+    instance, from 1 s on, the second from 3 s on, when a step begins there. It joins the step that begins at 4 s.
+    """
+    rows = ((0, 4, 6), (1.5, 4, 1))
+    pulled = play(engine, rows)
+    assert token_times(pulled) == [[3, 4, 5, 6, 7, 8], [5]]
+    assert pulled.instances["transferred_bytes"].tolist() == [2 * 64, 0]
+    sent = play(engine, rows, transfers="sent")  # 3 tokens of each
+    assert token_times(sent) == [[2.75, 3.75, 4.75, 5.75, 6.75, 7.75], [4.75]]
+    assert sent.instances["transferred_bytes"].tolist() == [2 * 48, 0]
+
+
+@ENGINES
+def test_who_waits_for_a_seat_has_its_kv_there(engine: str) -> None:
+    """Both are computed by 1 s, and copied one after the other by 1.5 and 2 s, for neither has a seat yet. The only one
+    is the first one's up to 3.5 s. It takes no longer, while where KV is sent the copy begins only then.
+    """
+    rows = ((0, 2, 2), (0, 2, 2))
+    assert token_times(play(engine, rows, seats=1)) == [[2.5, 3.5], [4.5, 5.5]]
+    sent = play(engine, rows, seats=1, transfers="sent")  # a token of each is copied in 0.25 s
+    assert token_times(sent) == [[2.25, 3.25], [4.5, 5.5]]
+
+
+@ENGINES
+def test_whoever_comes_is_not_preempted_for_those_who_run(engine: str) -> None:
+    """Requests 0 and 1 join at 2 and 3 s with 2 blocks of 8, and need a third at 3 and 4 s. Then request 2 is fetched,
+    to the last 2 blocks, by 5 s, when request 0 needs its fourth: request 1, the last of those that run, gives way, not
+    request 2, which joins with the next step, at 6 s. Request 1 finds 3 blocks for its 6 tokens when request 0 ends.
+    """
+    rows = ((0, 4, 9), (1, 4, 9), (2.5, 4, 3))
+    result = play(engine, rows)
+    assert result.requests["preemptions"].tolist() == [0, 1, 0]
+    assert token_times(result) == [[3, 4, 5, 6, 7, 8, 9, 10, 11], [4, 5, 12, 13, 14, 15, 16, 17, 18], [7, 8, 9]]
+
+
+@ENGINES
+def test_a_whole_prompt_that_came_is_cached_there_with_what_follows(engine: str) -> None:
+    """The second prompt goes on from the first, whole blocks of which are there: 2 of its 4 blocks are copied."""
+    rows = ((0, 4, 1), (9, 8, 1))
+    result = play(engine, rows, names=[[1, 2], [1, 2, 3, 4]], prefix_cache=True, prefix_unit="engine")
+    assert result.instances["transferred_bytes"].tolist() == [64 + 64, 0]
+
+
+@pytest.mark.parametrize("other", [{"layerwise_tokens": 1}, {"speculation": Speculation(depth=1, acceptance=0.5)}])
+def test_what_does_not_go_together(other: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"engine\.transfers=pulled does not go together"):
+        EngineConfig(transfers="pulled", **other)
+    with pytest.raises(InputError, match="KV that is pulled do not go together"):
+        play("compiled", ((0, 2, 1),), batching="concurrent")
+
+
+def test_an_unknown_way() -> None:
+    with pytest.raises(InputError, match=r"engine\.transfers must be one of sent, pulled; got 'x'"):
+        EngineConfig(transfers="x")  # type: ignore[arg-type]

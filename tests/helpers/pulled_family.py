@@ -1,0 +1,34 @@
+"""A family of random runs in which instances fetch KV as they form steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from framework.engine.config import FirstToken, PrefixUnit, StepOrder
+from framework.engine.mechanisms.speculation import Speculation
+from tests.helpers.drawing import Draw
+from tests.helpers.returning_family import returning
+from tests.helpers.scenarios import Scenario
+
+_UNITS: tuple[PrefixUnit, ...] = ("trace", "engine", "engine")
+_TOLD: tuple[FirstToken, ...] = ("prefill", "join", "recomputed", "recomputed")
+_ORDERS: tuple[StepOrder, ...] = ("decodes_first", "admission", "admission")
+
+
+def pulled(draw: Draw) -> Scenario:
+    """Instances that decode have few seats and too little memory, and more waits for them than they can hold."""
+    scenario = returning(draw)
+    engine = replace(
+        scenario.engine,
+        transfers="pulled",
+        layerwise_tokens=None,
+        speculation=Speculation(),
+        first_token=draw.one(_TOLD),
+        step_order=draw.one(_ORDERS),
+        prefix_unit=draw.one(_UNITS),
+        max_batch=draw.one([2, 3, 6]),
+        batching=draw.one(["unified", "unified", scenario.engine.batching]),
+        asynchronous=draw.chance(0.2),
+    )
+    rules = replace(scenario.rules, split_at=draw.one(["", "", "prompt", "output", "both"]))
+    return replace(scenario, engine=engine, rules=rules)
