@@ -2,9 +2,9 @@
 
 A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a surface
 without cross terms is laid through the logarithms of its two latencies: quadratic in factors, affine in seconds, and
-piecewise affine in those of the host, which kernels hide until they are the longer ones. On these surfaces the terms
-are fitted: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of each
-GPU's, and that the prior of each model's and data type's on it, so that few deployments move terms little.
+piecewise affine in the time to launch a layer, which kernels hide until it is the longer one. On these surfaces the
+terms are fitted: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of
+each GPU's, and that the prior of each model's and data type's on it, so that few deployments move terms little.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ AGGREGATED = Prior(TERMS)
 DISAGGREGATED = Prior(tuple(_APART.get(term.name, term) for term in TERMS))
 CENTRE, WIDTH = AGGREGATED.centre, AGGREGATED.width
 _FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
-_HOST = [k for k, term in enumerate(TERMS) if term.name in ("host_s", "host_sequence_s", "eager_layer_s")]
+_HIDDEN = [k for k, term in enumerate(TERMS) if term.name == "eager_layer_s"]
 _REACH = 1.5  # of a point of the design, in widths
 _FARTHER = (3.0, 5.0)  # further points of what kernels hide
 _KNOTS = (_REACH, *_FARTHER[:-1])  # where such a surface bends
@@ -236,7 +236,7 @@ def _sides(k: int) -> tuple[float, ...]:
     """Where the design moves term number k to, in widths from the centre."""
     if k in _FACTORS:
         return -_REACH, _REACH
-    return (_REACH, *_FARTHER) if k in _HOST else (_REACH,)
+    return (_REACH, *_FARTHER) if k in _HIDDEN else (_REACH,)
 
 
 def surface(steps: Floats, errors: Floats) -> Floats:
@@ -250,8 +250,8 @@ def errors_at(coefficients: Floats, steps: Floats) -> Floats:
 
 
 def _basis(steps: Floats) -> Floats:
-    """Constant, slopes, curvatures of factors, bends of the host's terms at `steps` (P, K) from the centre; (P, C)."""
-    bends = [np.maximum(steps[:, _HOST] - knot, 0.0) for knot in _KNOTS]
+    """Constant, slopes, curvatures of factors, bends of what is hidden at `steps` (P, K) from the centre; (P, C)."""
+    bends = [np.maximum(steps[:, _HIDDEN] - knot, 0.0) for knot in _KNOTS]
     return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2, *bends])
 
 
@@ -269,7 +269,7 @@ def best_terms(
         return np.concatenate([soft.ravel(), (terms - start) / width])
 
     lowest, highest = prior.bounds
-    begins = [start, *(start + side * prior.width * (np.arange(len(start)) == k) for k in _HOST for side in _FARTHER)]
+    begins = [start, *(start + side * prior.width * (np.arange(len(start)) == k) for k in _HIDDEN for side in _FARTHER)]
     inside = (np.clip(begin, lowest + 1e-9, highest - 1e-9) for begin in begins)
     found = [least_squares(residuals, begin, bounds=prior.bounds, x_scale=prior.width) for begin in inside]
     return np.asarray(min(found, key=lambda one: float(one.cost)).x)
