@@ -1,9 +1,10 @@
 """The few terms that kernel tables lack, fitted to measured deployments; and clients whose settings were not told.
 
-A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a quadratic
-without cross terms is laid through the logarithms of its two latencies. On these surfaces the terms are fitted: soft-L1
-loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of each GPU's, and that the
-prior of each model's and data type's on it, so that few deployments move terms little.
+A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a surface
+without cross terms is laid through the logarithms of its two latencies: quadratic in factors, affine in seconds, and
+piecewise affine in the time to launch a layer, which kernels hide until it is the longer one. On these surfaces the
+terms are fitted: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of
+each GPU's, and that the prior of each model's and data type's on it, so that few deployments move terms little.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ AGGREGATED = Prior(TERMS)
 DISAGGREGATED = Prior(tuple(_APART.get(term.name, term) for term in TERMS))
 CENTRE, WIDTH = AGGREGATED.centre, AGGREGATED.width
 _FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
+_HIDDEN = [k for k, term in enumerate(TERMS) if term.name == "eager_layer_s"]
 _REACH = 1.5  # of a point of the design, in widths
+_FARTHER = (3.0, 5.0)  # further points of what kernels hide
+_KNOTS = (_REACH, *_FARTHER[:-1])  # where such a surface bends
 # Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
 # what a step model leaves out.
 _NOISE = np.array([0.15, 0.05])
@@ -117,7 +121,7 @@ def vector(fitted: Calibration) -> Floats:
 class Surfaces:
     """Log errors of (TTFT, TPOT), predicted over measured, as functions of the terms, for each row and client.
 
-    `coefficients[key, client]`, shape (C, 2): constant, slopes and curvatures over widths from the centre of `prior`.
+    `coefficients[key, client]`, shape (C, 2): those of `_basis`, over widths from the centre of `prior`.
     """
 
     coefficients: Mapping[tuple[str, Client], Floats]
@@ -220,12 +224,19 @@ def design(centre: Floats, prior: Prior = AGGREGATED) -> Floats:
     """The centre, and each term by itself: factors at both sides of it, seconds, which only add, above it; (P, K)."""
     points = [centre]
     for k in range(len(TERMS)):
-        for side in (-_REACH, _REACH) if k in _FACTORS else (_REACH,):
+        for side in _sides(k):
             point = centre.copy()
             point[k] = np.clip(point[k] + side * prior.width[k], prior.bounds[0][k], prior.bounds[1][k])
             if point[k] != centre[k]:
                 points.append(point)
     return np.array(points)
+
+
+def _sides(k: int) -> tuple[float, ...]:
+    """Where the design moves term number k to, in widths from the centre."""
+    if k in _FACTORS:
+        return -_REACH, _REACH
+    return (_REACH, *_FARTHER) if k in _HIDDEN else (_REACH,)
 
 
 def surface(steps: Floats, errors: Floats) -> Floats:
@@ -239,14 +250,18 @@ def errors_at(coefficients: Floats, steps: Floats) -> Floats:
 
 
 def _basis(steps: Floats) -> Floats:
-    """Constant, slopes, and the curvatures of factors at `steps` (P, K) from the centre; (P, C)."""
-    return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2])
+    """Constant, slopes, curvatures of factors, bends of what is hidden at `steps` (P, K) from the centre; (P, C)."""
+    bends = [np.maximum(steps[:, _HIDDEN] - knot, 0.0) for knot in _KNOTS]
+    return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2, *bends])
 
 
 def best_terms(
     errors: Callable[[Floats], Floats], noise: Floats, start: Floats, width: Floats, prior: Prior = AGGREGATED
 ) -> Floats:
-    """The terms (K,) at which log errors (2, R) and the distance from `start`, by that width, cost least together."""
+    """The terms (K,) at which log errors (2, R) and the distance from `start`, by that width, cost least together.
+
+    What kernels hide has no slope where it is hidden, so that the search also begins where it may not be.
+    """
 
     def residuals(terms: Floats) -> Floats:
         scaled = np.expm1(np.clip(errors(terms), -_FARTHEST, _FARTHEST)) / noise[:, None]
@@ -254,8 +269,10 @@ def best_terms(
         return np.concatenate([soft.ravel(), (terms - start) / width])
 
     lowest, highest = prior.bounds
-    inside = np.clip(start, lowest + 1e-9, highest - 1e-9)
-    return np.asarray(least_squares(residuals, inside, bounds=prior.bounds, x_scale=prior.width).x)
+    begins = [start, *(start + side * prior.width * (np.arange(len(start)) == k) for k in _HIDDEN for side in _FARTHER)]
+    inside = (np.clip(begin, lowest + 1e-9, highest - 1e-9) for begin in begins)
+    found = [least_squares(residuals, begin, bounds=prior.bounds, x_scale=prior.width) for begin in inside]
+    return np.asarray(min(found, key=lambda one: float(one.cost)).x)
 
 
 def _fit(

@@ -79,9 +79,10 @@ def _read(sent: requests.Sent, task: Replay) -> requests.Served:
 def workload(row: Row, client: Client) -> Workload:
     """The row's prompts, lengths drawn from the client's law; the same for all terms and parallelisms."""
     rng = np.random.default_rng([row.isl, row.osl, row.concurrency])
-    lengths = [rng.integers(max(1, int(client.shortest * size)), size + 1, row.prompts) for size in (row.isl, row.osl)]
+    count = row.prompts if client.rounds is None else client.rounds * row.concurrency
+    lengths = [rng.integers(max(1, int(client.shortest * size)), size + 1, count) for size in (row.isl, row.osl)]
     prompts, outputs = (drawn.astype(np.int64) for drawn in lengths)
-    return Workload(np.zeros(row.prompts), prompts, outputs, name=row.key)
+    return Workload(np.zeros(count), prompts, outputs, name=row.key)
 
 
 def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | str]:

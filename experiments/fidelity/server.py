@@ -66,13 +66,15 @@ class Client:
     Clients that ask for equal lengths keep requests in step, in waves that end and begin together; a little
     inequality disperses them. `token_budget`: of a step, where the server's is not published; None: its default.
     `spare`: how many more requests are in flight than the server runs at once. `token_s`: how long the one process
-    that reads all answers takes for a token; a request waits until it comes to send it.
+    that reads all answers takes for a token; a request waits until it comes to send it. `rounds`: how many requests
+    it sends for each that is in flight, the first of which come at once; None: as many as the row says.
     """
 
     shortest: float
     token_budget: int | None = None
     spare: int = 0
     token_s: float = 0.0
+    rounds: int | None = None
 
 
 _INFERENCEX = Client(0.8)  # its scripts say so
@@ -85,10 +87,11 @@ _ONE_WAITS = ("llama3_8b", "h100", "trtllm")
 # What the clients of campaigns other than InferenceX may have been; how fast they read is chosen after the rest.
 READING_S = (0.0, 3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.1e-4, 1.2e-4, 1.3e-4)
 CANDIDATES = tuple(
-    Client(shortest, token_budget, spare)
+    Client(shortest, token_budget, spare, rounds=rounds)
     for shortest in (1.0, 0.995, 0.98, 0.9)
     for token_budget in (None, 4096, 2048)
     for spare in (0, 1)
+    for rounds in (10, 5, 20)
 )
 
 

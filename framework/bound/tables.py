@@ -102,10 +102,15 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
 def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats) -> tuple[Floats, Floats]:
     """Of steps of decodes, and what decodes add to a step that has chunks, its linear layers apart; each (D, C)."""
     attention_s = _surface(row.decode, batches, contexts) + row.per_context_token_s * contexts
-    logits_s, each_s = curve_at(row.logits, batches), (row.per_sequence_s + row.per_sampled_s) * batches
+    logits_s, each_s = curve_at(row.logits, batches), _each_s(row) * batches
     beside_s = np.minimum.accumulate(logits_s[::-1])[::-1] + each_s
     own_s = row.base_s + curve_at(row.linear, batches) + logits_s + each_s
     return _monotone(own_s[:, None] + attention_s), _monotone(beside_s[:, None] + attention_s)
+
+
+def _each_s(row: StepRow) -> float:
+    """Seconds that a decode costs by itself, without its context."""
+    return row.per_sequence_s + row.between_sequence_s + row.per_sampled_s
 
 
 def _times_on_ranks(row: StepRow, batches: Floats, contexts: Floats, ranks: int) -> tuple[Floats, Floats]:
@@ -117,7 +122,7 @@ def _times_on_ranks(row: StepRow, batches: Floats, contexts: Floats, ranks: int)
     wide = _batches(row, ranks * float(batches[-1]), batches)
     long = _contexts(row, float(contexts[0]), ranks * float(contexts[-1]))
     long = np.union1d(long, contexts)
-    logits_s, each_s = curve_at(row.logits, wide), row.per_sequence_s + row.per_sampled_s
+    logits_s, each_s = curve_at(row.logits, wide), _each_s(row)
     own_s = row.base_s + curve_at(row.linear, wide) + logits_s
     pure_s = np.interp(batches, *lower_hull(wide, own_s)) + each_s * batches
     beside_s = np.interp(batches, *lower_hull(np.append(0.0, wide), np.append(0.0, logits_s))) + each_s * batches

@@ -145,7 +145,7 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
     decode_tokens = decodes * (1 + step.depth)
     step.sampled = decode_tokens + (_completing(s, i) if prefill_tokens > 0 else 0)
     step.longest_prompt = 0
-    time_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, step.sampled)
+    time_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, step.sampled, decode_tokens - decodes)
     if prefill_tokens == 0:
         return time_s + decode_attention_s
     chunks_s = 0.0

@@ -13,10 +13,9 @@ from framework.timing.step_row import StepRow, Timing
 # something for each token or sequence costs D times as much for one of a rank, ...
 EACH = (
     *("per_prefill_token_s", "attention", "prefill_quadratic_s", "masked_s", "per_context_token_s", "per_sequence_s"),
-    *("skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
+    *("between_sequence_s", "skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
 )
 OVER_SIZES = ("linear", "decode", "logits", "decode_limits")  # ... a size of all is reached by a D-th of it on each,
-# ... and a limit of all is a D-th for each.
 # ... and a limit of all is a D-th for each.
 LIMITS = ("tokens_limit", "sampled_limit", "decode_limits", "decodes_at_once")
 # Of a step, of a prompt, of a request, of a kernel, or of a rank's own host.

@@ -81,7 +81,7 @@ class Server:
         between_sequence_s = 0.0 if self.asynchronous else host_sequence_s
         return StepRow(
             base_s=between_s,
-            per_sequence_s=between_sequence_s,
+            between_sequence_s=between_sequence_s,
             host_s=host_s if self.asynchronous else between_s,
             host_sequence_s=host_sequence_s,
             eager_s=layers * self.eager_layer_s,

@@ -55,9 +55,12 @@ class StepRow:
     waste: Curve | None = field(default=None, metadata=_PREFILL_RATIO)
     # Decode attention. `decode` is over the decodes and their summed context; `per_context_token_s` is per token of the
     # summed context, `per_sequence_s` per decode, and `skew_s` per token by which contexts fall short of the longest.
+    # A token that was drafted for a decode counts as one more decode in `per_sequence_s`. In `between_sequence_s`, the
+    # host's work between steps for a decode, it does not: the host goes through sequences, whatever they draft.
     decode: Surface | None = field(default=None, metadata=_DECODE)
     per_context_token_s: float = field(default=0.0, metadata=_DECODE)
     per_sequence_s: float = field(default=0.0, metadata=_DECODE)
+    between_sequence_s: float = field(default=0.0, metadata=_DECODE)
     skew_s: float = field(default=0.0, metadata=_DECODE)
     # Where one kernel runs the attention of chunks and of decodes: the rows of queries in its tiles, of which a decode
     # beside chunks takes up a whole one; 0: decodes have a kernel of their own. A row takes `tile_row_s`, and

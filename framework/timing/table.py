@@ -2,7 +2,8 @@
 
 A step costs, in seconds,
 
-    base_s + per_prefill_token_s * prefill tokens + per_sequence_s * decodes + per_sampled_s * sampled
+    base_s + per_prefill_token_s * prefill tokens + per_sequence_s * decodes
+    + between_sequence_s * (decodes - drafts) + per_sampled_s * sampled
     + prefill_step_s where there is a chunk + linear(prefill tokens + decodes) + logits(sampled)          `base_s`
     + sum over chunks of prefill_quadratic_s * ((prefix + chunk)^2 - prefix^2)
                          + attention(prefix + chunk) * (1 - prefix^2 / (prefix + chunk)^2)                `chunk_s`
@@ -188,15 +189,16 @@ def _surface_line(
 
 
 @compiled
-def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
+def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float:
     """Seconds of a step in pool k that do not depend on any context.
 
     The step has `prefill_tokens` over all its chunks and `decodes` sequences that decode; `sampled` of its sequences
-    emit a token.
+    emit a token. Tokens that were drafted for sequences count as sequences, and `drafts` is how many of them do.
     """
     row = tables.rows[k]
     time_s: float = row["base_s"] + row["per_prefill_token_s"] * prefill_tokens
-    time_s += row["per_sequence_s"] * decodes + row["per_sampled_s"] * sampled
+    sequences_s: float = row["per_sequence_s"] * decodes + row["between_sequence_s"] * (decodes - drafts)
+    time_s += sequences_s + row["per_sampled_s"] * sampled
     time_s += row["prefill_step_s"] * min(prefill_tokens, 1)
     time_s += _curve(tables.data, row["linear_at"], row["linear_stride"], float(prefill_tokens + decodes))
     return time_s + _curve(tables.data, row["logits_at"], row["logits_stride"], float(sampled))

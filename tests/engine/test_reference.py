@@ -27,7 +27,7 @@ class Affine:
     per_sequence: float = 0.0
     per_context_token: float = 0.0
 
-    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
+    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float:
         return self.base + self.per_prefill_token * prefill_tokens + self.per_sequence * decodes
 
     def chunk_s(self, pool: int, prefix: int, chunk: int) -> float:

@@ -163,6 +163,18 @@ def test_gaps_are_those_of_the_tokens() -> None:
         assert found[f"{name}_itl_ms"] == pytest.approx(1e3 * np.percentile(gaps, share))
 
 
+@pytest.mark.parametrize("implementation", ["compiled", "reference"])
+def test_the_host_goes_through_sequences_and_kernels_through_tokens(implementation: str) -> None:
+    drafting = Speculation(3, 0.0, draft_cost=0.0)
+
+    def steps_s(row: StepRow) -> list[float]:
+        result = run(drafting, [6, 6, 6, 6], row, implementation=implementation)
+        return sorted({line["first_s"] for line in step_table(result).iter_rows(named=True) if line["batch"] == 4})
+
+    assert steps_s(StepRow(base_s=1.0, between_sequence_s=0.25)) == [1.0 + 4 * 0.25]
+    assert steps_s(StepRow(base_s=1.0, per_sequence_s=0.25)) == [1.0 + 4 * 4 * 0.25]
+
+
 # closed forms
 
 

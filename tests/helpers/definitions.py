@@ -50,9 +50,9 @@ def surface_at(surface: Surface | None, batch: float, context: float) -> float:
     return affine(surface.batches, [affine(surface.contexts, line, context) for line in surface.values], batch)
 
 
-def base_s(row: StepRow, prefill_tokens: int, decodes: int, sampled: int) -> float:
+def base_s(row: StepRow, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float:
     time_s = row.base_s + row.per_prefill_token_s * prefill_tokens
-    time_s += row.per_sequence_s * decodes + row.per_sampled_s * sampled
+    time_s += row.per_sequence_s * decodes + row.between_sequence_s * (decodes - drafts) + row.per_sampled_s * sampled
     if prefill_tokens > 0:
         time_s += row.prefill_step_s
     return time_s + curve_at(row.linear, prefill_tokens + decodes) + curve_at(row.logits, sampled)

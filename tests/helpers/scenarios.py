@@ -479,4 +479,7 @@ def _served(draw: Draw, exact: bool, engine: EngineConfig, timing: RowTiming) ->
         engine = replace(engine, asynchronous=True)
     if draw.chance(0.4):
         timing = RowTiming({name: with_host(row) for name, row in timing.rows.items()})
+    if engine.speculation.most > 0 and draw.chance(0.5):  # what a token costs and what a sequence costs differ
+        between_s = draw.amount(exact, 0, 7, -9)
+        timing = RowTiming({name: replace(row, between_sequence_s=between_s) for name, row in timing.rows.items()})
     return engine, timing

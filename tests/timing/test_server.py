@@ -72,7 +72,7 @@ def test_requests_are_read_token_by_token() -> None:
 def test_a_host_works_longer_for_several_gpus() -> None:
     ray = Server("s", host_s=1.0, host_sequence_s=0.25, host_by_tp={2: [3.0, 0.5], 4: [4.0, 0.75]})
     rows = [ray.overheads(10, Parallelism(tp)) for tp in (1, 2, 4, 8)]
-    assert [(row.base_s, row.per_sequence_s) for row in rows] == [(1.0, 0.25), (3.0, 0.5), (4.0, 0.75), (4.0, 0.75)]
+    assert [(row.base_s, row.between_sequence_s) for row in rows] == [(1.0, 0.25), (3.0, 0.5), (4.0, 0.75), (4.0, 0.75)]
     assert ray.fitted(Calibration(host_s=2.0)).overheads(10, Parallelism(4)).base_s == 2.0
 
 
@@ -83,7 +83,7 @@ def test_timing_vllm_2024_is_the_kernels_the_waves_and_the_work_of_that_server(t
     setup = (*known, Parallelism(tp))
     row, alone = timing.row(*setup), kernels.row(*setup)
     host_s, decode_s = {1: (1.408e-3, 1.052e-4), 2: (3.653e-3, 1.816e-4), 4: (4.012e-3, 2.480e-4)}[tp]
-    assert (row.base_s, row.per_sequence_s) == (alone.base_s + host_s, alone.per_sequence_s + decode_s)
+    assert (row.base_s, row.between_sequence_s) == (alone.base_s + host_s, decode_s)
     assert (row.linear, row.attention, row.decode) == (alone.linear, alone.attention, alone.decode)
     assert (row.request_s, row.intake_token_s, row.eager_s) == (0.0, 0.0, 0.0)
     assert row.waste is not None

@@ -215,9 +215,8 @@ def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -
                     completing += 1
     running = s.lists[at + DECODES] if decodes > 0 else 0
     tokens = running * (1 + step.depth)
-    first_s = base_s(
-        tables, inst.pool, inst.ranks * chunk_tokens, inst.ranks * tokens, inst.ranks * (tokens + completing)
-    )
+    sampled, drafts = inst.ranks * (tokens + completing), inst.ranks * (tokens - running)
+    first_s = base_s(tables, inst.pool, inst.ranks * chunk_tokens, inst.ranks * tokens, sampled, drafts)
     value_s, more_s, straight = 0.0, 0.0, _NEVER
     if running > 0:
         batch = inst.ranks * running

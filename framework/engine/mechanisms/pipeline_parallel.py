@@ -113,7 +113,7 @@ def _like_micro_batch(s: State, i: int, m: int, decodes: int, decode_s: float) -
             chunks_s += inst.stages * chunk_s(tables, inst.pool, q.prefilled, chunk)
             if q.prefilled + chunk == q.prefill_until and q.prefill_until != q.split:
                 sampled += inst.stages
-    time_s = base_s(tables, inst.pool, inst.stages * s.lists[inst.loads_at + m], tokens, sampled)
+    time_s = base_s(tables, inst.pool, inst.stages * s.lists[inst.loads_at + m], tokens, sampled, tokens - decodes)
     time_s += chunks_s + decode_s
     if s.lists[inst.loads_at + m] > 0 and decodes > 0:
         time_s -= s.options.attention_overlap * min(chunks_s, decode_s)

@@ -90,7 +90,7 @@ def draft_after_s(s: State, i: int, decodes: int, kv: int, even_s: float) -> flo
 def even_s(s: State, i: int, decodes: int, depth: int) -> float:
     """Seconds of a step of so many decodes that passes `depth` drafts of each through the model, without attention."""
     tokens = decodes * (1 + depth)
-    return base_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, 0, tokens, tokens)
+    return base_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, 0, tokens, tokens, tokens - decodes)
 
 
 @inner

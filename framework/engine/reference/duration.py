@@ -25,7 +25,8 @@ def verify_s(s: Simulation, i: Instance, decodes: list[Request], depth: int) -> 
     """A step of these decodes of i, contexts taken as even, drafting not counted."""
     pool, tokens = i.spec.pool, len(decodes) * (1 + depth)
     context = sum([r.input_tokens + r.emitted + depth for r in decodes])
-    return s.timing.base_s(pool, 0, tokens, tokens) + s.timing.decode_s(pool, len(decodes), context)
+    base_s = s.timing.base_s(pool, 0, tokens, tokens, tokens - len(decodes))
+    return base_s + s.timing.decode_s(pool, len(decodes), context)
 
 
 def draft_s(s: Simulation, i: Instance, decodes: list[Request]) -> float:
@@ -102,7 +103,7 @@ def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list
         [prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks]
     )
     prefill_tokens = ranks * sum([tokens for _, _, tokens in chunks])
-    duration = s.timing.base_s(pool, prefill_tokens, batch * (1 + depth), sampled)
+    duration = s.timing.base_s(pool, prefill_tokens, batch * (1 + depth), sampled, batch * depth)
     prefill_s, decode_s = 0.0, 0.0
     for _, prefix, tokens in chunks:
         prefill_s += ranks * s.timing.chunk_s(pool, prefix, tokens)
@@ -146,7 +147,7 @@ def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunk
         decode_s += s.timing.uneven_s(pool, len(decodes), context, longest)
         decode_s = beside_chunks_s(s, pool, len(decodes), context, decode_s) if chunks else decode_s
     attention_s = attentions_s(s, prefill_s, decode_s, bool(chunks and decodes))
-    return s.timing.base_s(pool, tokens, batch, batch + copies * emitting) + attention_s
+    return s.timing.base_s(pool, tokens, batch, batch + copies * emitting, batch - len(decodes)) + attention_s
 
 
 def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:

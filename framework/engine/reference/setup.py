@@ -34,9 +34,9 @@ class TableTime:
     pack_s: tuple[float, ...]
 
     @_remembering
-    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int) -> float:
-        """Seconds that do not depend on any context."""
-        time_s = float(table.base_s(self.tables, pool, prefill_tokens, decodes, sampled))
+    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float:
+        """Seconds that do not depend on any context; `drafts` of the `decodes` are tokens that were drafted."""
+        time_s = float(table.base_s(self.tables, pool, prefill_tokens, decodes, sampled, drafts))
         return time_s + self.pack_s[pool] * prefill_tokens
 
     @_remembering
