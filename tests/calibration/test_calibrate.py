@@ -318,7 +318,8 @@ def test_measured_parts_are_calibrated_as_the_parts_are(tmp_path):
     calibration = Calibration(kernel=0.5, communication=4.0, step_s=0.25)
     setup = load("model", "llama3_8b"), load("gpu", "h100"), Parallelism()
     row = calibrations_of(timing)(calibration).row(*setup)
-    assert row == timing.entry(*setup).parts.row(calibration)
+    entry = timing.entry(*setup)
+    assert row == entry.joint.of(entry.parts.row(calibration))
     assert row != apply(calibration, timing.row(*setup), StepRow())  # which cannot tell communication from kernels
 
 

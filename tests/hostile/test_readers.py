@@ -196,7 +196,7 @@ def test_a_key_given_twice_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     file.write_text(MOONCAKE % 0 + '{"timestamp": 1000, "input_length": 1, "output_length": 1, "a": "timestamp"}\n')
     warn_once.cache_clear()
     assert from_file(str(file)).notes == ("columns left out: a",)
-    assert capsys.readouterr().err == ""
+    assert "twice" not in capsys.readouterr().err
 
 
 def test_an_id_behind_two_others_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

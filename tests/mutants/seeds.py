@@ -106,12 +106,10 @@ MUTANTS = (
         "        free_kv(s, i, r)\n        s.instances[i].frees_memory = True\n",
     ),
     Mutant(
-        "KV of one that has ended stays a step longer",
+        "KV of one that has ended stays where nobody waits",
         "scheduler.py",
-        "    came_free = unlikely(s.options.asynchronous) and let_go(s, i)\n"
-        "    if decodes + prefill_tokens > 0:\n        start_step(s, i, decodes, prefill_tokens)\n",
-        "    if decodes + prefill_tokens > 0:\n        start_step(s, i, decodes, prefill_tokens)\n"
-        "    came_free = unlikely(s.options.asynchronous) and let_go(s, i)\n",
+        "came_free = unlikely(s.options.asynchronous) and let_go(s, i)",
+        "came_free = unlikely(s.options.asynchronous) and inst.waiting_root >= 0 and let_go(s, i)",
     ),
     Mutant(
         "of those that have ended the first gives way",

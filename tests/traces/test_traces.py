@@ -494,7 +494,7 @@ def test_no_file_and_no_twin(nowhere):
 
 
 def test_mistakes_in_names(tmp_path, nowhere):
-    with pytest.raises(InputError, match="trace 'moonkake' is not known; known: mooncake, "):
+    with pytest.raises(InputError, match="trace 'moonkake' is not known; there are mooncake, "):
         load(name="moonkake")
     with pytest.raises(InputError, match="neither path nor name"):
         load()
