@@ -67,8 +67,8 @@ class Setting:
 
         A step that drafts takes no less time than one that does not; in its place the bound has the latter.
         """
-        most = 1 + self.engine.speculation.most
-        if self.first_token_recomputed:  # the step that emits token 1 may emit drafts, too
+        most, elsewhere = 1 + self.engine.speculation.most, sum(pool.instances for pool in self.cluster.pools) > 1
+        if self.engine.first_token == "recomputed" and elsewhere:  # the step that emits token 1 may emit drafts, too
             return -(-self.workload.output_tokens // most) - 1
         return -(-(self.workload.output_tokens - 1) // most)
 

@@ -38,7 +38,7 @@ from policies.distserve import DistServe
 from tests.conftest import ROOT
 from tests.helpers.bounds import retimed, saturated, server, with_options
 from tests.helpers.differences import run_engine
-from tests.helpers.drawing import each
+from tests.helpers.drawing import Draw, each
 from tests.helpers.parts import load as part
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import MODEL, RowTiming, Scenario, scenarios
@@ -142,6 +142,12 @@ def test_no_policy_beats_it_whatever_attention_and_transfers_cost(seed: int) -> 
     rng = np.random.default_rng(seed)
     for _ in range(12):
         check_scenario(with_options(saturated(rng), rng), rng)
+
+
+def test_no_policy_beats_it_where_token_1_comes_with_drafts_from_elsewhere() -> None:
+    """A random run of mixed instances: what is decoded elsewhere has its first token, and drafts, from one step."""
+    rng = np.random.default_rng(1)
+    check_scenario(retimed(scenarios(Draw(530210), exact=False), rng), rng)
 
 
 @pytest.mark.slow
