@@ -2,27 +2,64 @@
 
 numba passes an array as seven words, and a call that hands on nine arrays spends more time copying them than most
 kernels compute. `pointer(array)` can be indexed and assigned to like the array, knows no length, keeps nothing alive,
-and exists in compiled code only.
+and exists in compiled code only. `only(array)` is a pointer to the one record that the array holds.
+
+Accesses are marked by what they touch, a field of a record or numbers of one type, so that LLVM knows that a store into
+one leaves all others as they are. Memory that compiled code reaches through pointers must therefore have one layout.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
+from numba.core.typing.templates import (
+    AbstractTemplate,
+    AttributeTemplate,
+    infer,
+    infer_getattr,
+    infer_global,
+    signature,
+)
 from numba.extending import intrinsic, lower_builtin, register_model
-from numba.np.arrayobj import record_getattr, record_setattr
-from numba.np.numpy_support import from_dtype
 
 from framework.compiler.dispatchers import numba_config
 
 _BYTES = ir.IntType(8).as_pointer()
 _FIRST = {"target": "cpu"}  # numba asks what is made for this target before what is made for all
+
+
+class _Place(NamedTuple):
+    """Where a value of that type lies, and what accesses of it are marked with."""
+
+    kind: Any
+    address: Any
+    mark: str
+    alignment: int | None = None  # None: the usual one of its type
+
+
+def _load(context: Any, builder: Any, place: _Place) -> Any:
+    data = builder.load(place.address, align=place.alignment)
+    data.set_metadata("tbaa", _mark(builder.module, place.mark))
+    return context.data_model_manager[place.kind].from_data(builder, data)
+
+
+def _store(context: Any, builder: Any, place: _Place, value: Any) -> None:
+    data = context.data_model_manager[place.kind].as_data(builder, value)
+    stored = builder.store(data, place.address, align=place.alignment)
+    stored.set_metadata("tbaa", _mark(builder.module, place.mark))
+
+
+def _mark(module: Any, name: str) -> Any:
+    """The mark of that name: an access with it touches nothing that accesses with other marks do."""
+    root = module.add_metadata(["servelab"])
+    kind = module.add_metadata([name, root, ir.Constant(ir.IntType(64), 0)])
+    return module.add_metadata([kind, kind, ir.Constant(ir.IntType(64), 0)])
 
 
 class Pointer(types.Type):
@@ -45,7 +82,9 @@ class _GetItem(AbstractTemplate):
 
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Pointer) and isinstance(args[1], types.Integer):
-            return signature(args[0].dtype, args[0], types.intp)
+            dtype = args[0].dtype
+            element = RecordPointer(dtype) if isinstance(dtype, types.Record) else dtype
+            return signature(element, args[0], types.intp)
         return None
 
 
@@ -61,15 +100,16 @@ class _SetItem(AbstractTemplate):
 
 @lower_builtin(operator.getitem, Pointer, types.Integer)
 def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    dtype = sig.args[0].dtype
-    element = _element(context, builder, dtype, *args)
-    return element if isinstance(dtype, types.Record) else context.unpack_value(builder, dtype, element)
+    dtype, element = sig.args[0].dtype, _element(context, builder, sig.args[0].dtype, *args)
+    if isinstance(dtype, types.Record):
+        return builder.bitcast(element, _BYTES)
+    return _load(context, builder, _Place(dtype, element, str(dtype)))
 
 
 @lower_builtin(operator.setitem, Pointer, types.Integer, types.Any)
 def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> None:
-    dtype = sig.args[0].dtype
-    context.pack_value(builder, dtype, args[2], _element(context, builder, dtype, args[0], args[1]))
+    dtype, element = sig.args[0].dtype, _element(context, builder, sig.args[0].dtype, *args[:2])
+    _store(context, builder, _Place(dtype, element, str(dtype)), args[2])
 
 
 def _element(context: Any, builder: Any, dtype: Any, pointer: Any, index: Any) -> Any:
@@ -78,18 +118,6 @@ def _element(context: Any, builder: Any, dtype: Any, pointer: Any, index: Any) -
         offset = builder.mul(index, ir.Constant(index.type, dtype.size))
         return builder.bitcast(builder.gep(pointer, [offset]), native)
     return builder.gep(builder.bitcast(pointer, native), [index])
-
-
-@intrinsic
-def _pointer(typingctx: Any, array: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.bitcast(context.make_array(sig.args[0])(context, builder, args[0]).data, _BYTES)
-
-    return Pointer(array.dtype)(array), codegen
-
-
-def _itself(array: Any) -> Any:
-    return array
 
 
 class RecordPointer(types.Type):
@@ -114,20 +142,46 @@ class _Field(AttributeTemplate):
         return value.dtype.typeof(attr) if attr in value.dtype.fields else None
 
 
+@infer
+class _FieldByName(AbstractTemplate):
+    key = "static_getitem"
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        record, name = args
+        if isinstance(record, RecordPointer) and isinstance(name, str):
+            return signature(record.dtype.typeof(name), *args)
+        return None
+
+
+@lower_builtin("static_getitem", RecordPointer, types.StringLiteral)
+def _get_field_by_name(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _get_field(context, builder, sig.args[0], args[0], args[1])
+
+
 @lower_getattr_generic(RecordPointer)
 def _get_field(context: Any, builder: Any, type_: Any, value: Any, name: str) -> Any:
-    return record_getattr(context, builder, type_.dtype, _record(context, builder, type_.dtype, value), name)
+    return _load(context, builder, _field(context, builder, type_.dtype, value, name))
 
 
 @lower_setattr_generic(RecordPointer)
 def _set_field(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None:
-    dtype = sig.args[0].dtype
-    own = signature(sig.return_type, dtype, sig.args[1])
-    record_setattr(context, builder, own, [_record(context, builder, dtype, args[0]), args[1]], name)
+    place = _field(context, builder, sig.args[0].dtype, args[0], name)
+    _store(context, builder, place, context.cast(builder, args[1], sig.args[1], place.kind))
 
 
-def _record(context: Any, builder: Any, dtype: Any, pointed: Any) -> Any:
-    return builder.bitcast(pointed, context.get_data_type(dtype).as_pointer())
+def _field(context: Any, builder: Any, record: Any, value: Any, name: str) -> _Place:
+    kind = record.typeof(name)
+    begin = builder.bitcast(value, context.get_data_type(record).as_pointer())
+    address = cgutils.get_record_member(builder, begin, record.offset(name), context.get_data_type(kind))
+    return _Place(kind, address, f"{record.name}.{name}", None if record.aligned else 1)
+
+
+@intrinsic
+def _pointer(typingctx: Any, array: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(context.make_array(sig.args[0])(context, builder, args[0]).data, _BYTES)
+
+    return Pointer(array.dtype)(array), codegen
 
 
 @intrinsic
@@ -138,33 +192,13 @@ def _only(typingctx: Any, array: Any) -> Any:
     return RecordPointer(array.dtype)(array), codegen
 
 
+def _itself(array: Any) -> Any:
+    return array
+
+
 def _first(array: Any) -> Any:
     return array[0]
 
 
 only: Any = _first if numba_config.DISABLE_JIT else _only
 pointer: Any = _itself if numba_config.DISABLE_JIT else _pointer
-
-
-# --- what lies at an address that Python holds as a number -----------------------------------------------------------
-
-
-def pointer_at(dtype: Any) -> Any:
-    """A function (address) for compiled code that gives `pointer` of an array of that type which begins there."""
-    return _at(Pointer(from_dtype(dtype)))
-
-
-def only_at(dtype: Any) -> Any:
-    """The same for `only`: the one record of that type which lies there."""
-    return _at(RecordPointer(from_dtype(dtype)))
-
-
-def _at(kind: types.Type) -> Any:
-    @intrinsic
-    def at(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], _BYTES)
-
-        return kind(types.int64), codegen
-
-    return at

@@ -19,6 +19,7 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.decorators import entry, inner, unlikely
+from framework.compiler.fields import fields_on_stack
 from framework.engine.actions import tick
 from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
@@ -129,4 +130,4 @@ def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, mos
 
     Compiled hooks are handed `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """
-    return _run(attach(memory, keep_seen((view, params, numbers))), most_events)
+    return _run(fields_on_stack(attach(memory, keep_seen((view, params, numbers)))), most_events)

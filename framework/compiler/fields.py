@@ -1,0 +1,83 @@
+"""The fields of a named tuple, each of one machine word, behind one pointer.
+
+What most functions are handed is passed on with every call: nineteen words are copied each time, one is not. The words
+stay what they are as long as anybody reads them, which LLVM is told: it reads each once in a function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import intrinsic, register_model
+
+from framework.compiler.dispatchers import numba_config
+
+_BYTES = ir.IntType(8).as_pointer()
+
+
+class Fields(types.Type):
+    """The type of a pointer to the fields of a named tuple of that name, which are of these types."""
+
+    def __init__(self, name: str, kinds: dict[str, Any]) -> None:
+        self.kinds = kinds
+        super().__init__(name=f"Fields({name}, {tuple(kinds.values())})")
+
+
+@register_model(Fields)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, type_: Fields) -> None:
+        super().__init__(manager, type_, _BYTES)  # type: ignore[no-untyped-call]
+
+
+@infer_getattr
+class _Field(AttributeTemplate):
+    key = Fields
+
+    def generic_resolve(self, value: Any, attr: str) -> Any:  # type: ignore[override]
+        return value.kinds.get(attr)
+
+
+@lower_getattr_generic(Fields)
+def _get_field(context: Any, builder: Any, type_: Any, value: Any, name: str) -> Any:
+    number = ir.Constant(ir.IntType(64), list(type_.kinds).index(name))
+    words = builder.bitcast(value, context.get_value_type(type_.kinds[name]).as_pointer())
+    word = builder.load(builder.gep(words, [number]))
+    word.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return word
+
+
+def fields_at(type_: Fields) -> Any:
+    """A function (array of words) for compiled code that gives a pointer of that type to these words."""
+
+    @intrinsic
+    def at(typingctx: Any, words: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.bitcast(context.make_array(sig.args[0])(context, builder, args[0]).data, _BYTES)
+
+        return type_(words), codegen
+
+    return at
+
+
+@intrinsic
+def _fields_on_stack(typingctx: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(cgutils.alloca_once_value(builder, args[0]), _BYTES)
+
+    named: Any = value
+    kinds = dict(zip(named.fields, named.types, strict=True))
+    return Fields(named.instance_class.__name__, kinds)(value), codegen
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+# Stores a named tuple on the stack of the calling function; gives a pointer, valid until that function returns.
+fields_on_stack: Any = _itself if numba_config.DISABLE_JIT else _fields_on_stack
