@@ -125,6 +125,13 @@ def note_method(error: BaseException, whose: str, method: str) -> None:
     error.add_note(f"{_RAISED_IN}{whose}: {method}, {Path(frame.filename).name}:{frame.lineno}")
 
 
+def instead_of(end: SystemExit) -> RuntimeError:
+    """What says that a method called sys.exit, which would end a run, or a whole sweep, without a word."""
+    code = "" if end.code is None else repr(end.code)
+    said = RuntimeError(f"sys.exit({code}) would end the process; raise an exception to end the run")
+    return said.with_traceback(end.__traceback__)
+
+
 @contextmanager
 def noting(whose: str, method: str) -> Iterator[None]:
     """Note so what is raised within, unless it is an InputError, which says itself what is wrong."""
@@ -132,6 +139,10 @@ def noting(whose: str, method: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except SystemExit as end:
+        error = instead_of(end)
+        note_method(error, whose, method)
+        raise error from None
     except Exception as error:
         note_method(error, whose, method)
         raise

@@ -36,6 +36,21 @@ USER_ERROR = 2
 INTERRUPTED = 130
 _INTERRUPTED_AGAIN_S = 0.05
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# The groups of conf/ of which every run has a choice.
+_GROUPS = [
+    "cluster",
+    "engine",
+    "gpu",
+    "load",
+    "model",
+    "objective",
+    "policy",
+    "predictor",
+    "server",
+    "slo",
+    "timing",
+    "trace",
+]
 _SWEEP = ("-m", "--multirun")
 _RARELY = (100_000, 20, 100)  # most of what a command allocates stays: looking through it often is a tenth of its time
 
@@ -74,6 +89,7 @@ def _with_words(main: Callable[[], int | None]) -> int | None:
 
         words = with_files(words)
     _refuse_unknown_flags(words)
+    _refuse_left_out_groups(words)
     words = name_files(with_config_dirs(words))
     sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
     return main()
@@ -87,6 +103,14 @@ def _refuse_unknown_flags(words: Sequence[str]) -> None:
         if flag.startswith("-") and not any(one.startswith(flag) for one in known):
             key = flag.lstrip("-").replace("-", "_")
             raise InputError(f"{word}: there is no such flag; a setting is written without dashes: {key}=VALUE")
+
+
+def _refuse_left_out_groups(words: Sequence[str]) -> None:
+    """Raise InputError for ~GROUP: every run has one of each kind of part."""
+    for word in words:
+        group = word.removeprefix("~").partition("=")[0]
+        if word.startswith("~") and group in _GROUPS:
+            raise InputError(f"{word}: a run needs a {group}; choose one, as in {group}=NAME")
 
 
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:

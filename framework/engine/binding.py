@@ -16,7 +16,7 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import Memory
-from framework.errors import InputError, InvariantError, PolicyError, note_hook
+from framework.errors import InputError, InvariantError, PolicyError, instead_of, note_hook
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
@@ -127,7 +127,8 @@ class Binding:
                 answer = ask(argument)
                 if write is not None:
                     answer = write(answer)
-            except BaseException as error:  # kept, and raised again outside
+            except BaseException as raised:  # kept, and raised again outside
+                error = instead_of(raised) if isinstance(raised, SystemExit) else raised
                 self.raised = error
                 if isinstance(error, Exception) and not isinstance(error, InputError):
                     now_s = float(self.memory.sim["now_s"][0])

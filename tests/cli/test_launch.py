@@ -16,11 +16,20 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.launch import INTERRUPTED, USER_ERROR, _refuse_unknown_flags, explain, guard
+from framework.cli.launch import (
+    _GROUPS,
+    INTERRUPTED,
+    USER_ERROR,
+    _refuse_left_out_groups,
+    _refuse_unknown_flags,
+    explain,
+    guard,
+)
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.run.callback import FreshDirectory, print_comparison, read_runs
+from tests.conftest import ROOT
 from tests.helpers.composing import composing
 from tests.helpers.results import small_result
 
@@ -108,6 +117,14 @@ def test_a_flag_that_there_is_not_is_told_in_a_line(word: str, line: str) -> Non
         _refuse_unknown_flags(["policy=ares", "-m", "--multi", "--config-dir=x", "-cd", "~trace", word])
     assert str(refused.value).startswith(line)
     _refuse_unknown_flags(["--help", "--cfg", "job", "-c", "job", "--hydra-help"])
+
+
+@pytest.mark.parametrize("group", sorted(_GROUPS))
+def test_a_part_that_every_run_has_is_not_left_out(group: str) -> None:
+    assert (ROOT / "conf" / group).is_dir()
+    with pytest.raises(InputError, match=f"^~{group}=x: a run needs a {group}; choose one, as in {group}=NAME$"):
+        _refuse_left_out_groups(["policy=ares", f"~{group}=x"])
+    _refuse_left_out_groups([f"{group}=x", "~trace.limit"])
 
 
 @pytest.mark.parametrize("word", ["chunked", "policy = chunked"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from framework.cli.launch import explain
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
@@ -139,6 +141,17 @@ def test_what_a_policy_raises_comes_out_as_it_is() -> None:
 
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         play(Fails(), REFERENCE)
+
+
+@pytest.mark.parametrize("engine", [REFERENCE, COMPILED])
+def test_a_hook_that_would_end_the_process_ends_the_run_and_says_where(engine: EngineConfig) -> None:
+    class Quits(Policy):
+        def route_prefill(self, request: Request, cluster: Cluster) -> int:
+            sys.exit(0)
+
+    with pytest.raises(RuntimeError, match=r"sys\.exit\(0\) would end the process") as raised:
+        play(Quits(), engine)
+    assert str(explain(raised.value)).startswith("policy Quits: route_prefill for request 0 at ")
 
 
 @pytest.mark.parametrize("answer", [2, -1, "there"])

@@ -15,7 +15,7 @@ from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BU
 from framework.engine.reference.inspection import PlainInspection
 from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.engine.reference.state import Instance, Request
-from framework.errors import InputError, PolicyError, note_hook
+from framework.errors import InputError, PolicyError, instead_of, note_hook
 from framework.policy.answers import ActionRow, Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
@@ -65,10 +65,11 @@ class PolicyHooks(Hooks):
             return self._askers[hook](argument)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as raised:
+            error = instead_of(raised) if isinstance(raised, SystemExit) else raised
             kind = next(row.argument for row in HOOKS if row.name == hook)
             note_hook(error, self.policy, hook, f" for {kind} {argument}", self._cluster.now_s)
-            raise
+            raise error from error.__cause__
 
     def admit(self, s: Simulation, r: Request) -> str | None:
         verdict = int(self.ask("admit", r.id))
