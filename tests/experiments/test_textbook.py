@@ -26,7 +26,8 @@ def test_continuous_batching_gains_with_the_spread_of_outputs() -> None:
 
 def test_chunk_size_trades_first_tokens_against_stalls() -> None:
     sizes = [chunk_size(tokens, _REQUESTS) for tokens in (256, 1024, 8192)]
-    assert sizes[0].ttft_p99_s > 1.5 * sizes[1].ttft_p99_s > 1.5 * sizes[2].ttft_p99_s
+    assert sizes[0].ttft_p99_s > 1.5 * sizes[1].ttft_p99_s
+    assert sizes[0].ttft_p50_s > 1.5 * sizes[1].ttft_p50_s > 1.5 * sizes[2].ttft_p50_s
     assert 1.2 * sizes[0].stall_s < sizes[1].stall_s < sizes[2].stall_s / 1.5
     assert balance(sizes) is sizes[1]
 

@@ -25,7 +25,8 @@ from framework.timing.table import stack, step_s
 from tests.helpers.parts import load, made_up, put
 
 DECODES = [f"decode={batch}x{context}" for context in (512, 4096) for batch in (1, 16, 64, 256)]
-# H100, vLLM 0.24.0, bf16, in ms: two independent compositions of the same kernel tables agree on these within 2 %.
+# H100, vLLM 0.24.0, bf16, in ms: two independent compositions of the same kernel tables agree on these within 2 %, but
+# for the last of each line, whose contexts end beyond its batch's: there the other one holds the utilisation.
 REFERENCE = {
     "model=llama3_8b tp=1": (43.3, 6.2, 7.0, 8.9, 14.8, 6.3, 10.1, 18.0, 54.2),
     "model=llama3_8b tp=4": (19.5, 2.7, 3.0, 3.5, 6.0, 2.8, 3.7, 6.2, 15.2),
@@ -49,7 +50,8 @@ def asked(words: str) -> StepFigures:
 @pytest.mark.parametrize(("setup", "step", "expected_ms"), POINTS)
 def test_reference_points(setup: str, step: str, expected_ms: float) -> None:
     rounding = 0.05 / expected_ms  # they are given with one decimal
-    assert asked(f"{setup} {step}").step_ms == pytest.approx(expected_ms, rel=0.03 + rounding)
+    within = 0.03 if step != DECODES[-1] else 0.04
+    assert asked(f"{setup} {step}").step_ms == pytest.approx(expected_ms, rel=within + rounding)
 
 
 def test_reference_mfu() -> None:
@@ -60,7 +62,7 @@ def test_reference_mfu() -> None:
 def test_only_what_no_gpu_holds_is_extrapolated() -> None:
     for setup, step, _ in POINTS:
         shown = asked(f"{setup} {step}")
-        assert shown.extrapolated == (step == "decode=256x4096"), (setup, step)
+        assert shown.extrapolated == ((setup, step) == ("model=llama3_8b tp=1", "decode=256x4096")), (setup, step)
     shown = asked("model=llama3_8b decode=256x4096")
     assert shown.extrapolation > 1.5
     assert shown.beyond_what == "256 decodes of 4,096 tokens"

@@ -14,11 +14,10 @@ from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.timing.kernels.build import load_kernels
 from framework.timing.kernels.checks import too_fast
-from framework.timing.kernels.read_aiconfigurator import BACKENDS, HELD, load_package, package_gpu, package_root
+from framework.timing.kernels.read_aiconfigurator import BACKENDS, load_package, package_gpu, package_root
 from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
 from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS, Kernels
-from framework.timing.profile_files import shipped_directory
 from tests.timing.test_timing import H100
 
 Rows = list[dict[str, Any]]
@@ -612,17 +611,3 @@ def test_an_h100_as_published() -> None:
     assert described.bandwidth_bytes_s == H100.bandwidth_bytes_s
     assert described.peak("bf16") == H100.peak("bf16")
     assert described.link_bytes_s == H100.link_bytes_s
-
-
-def test_gpus_of_shipped_calibrations_keep_the_laws_that_these_were_fitted_with() -> None:
-    later = {"b300"}  # whose calibrations were fitted with the later laws
-    assert {path.parent.parent.name for path in shipped_directory().glob("*/*/calibration.json")} <= set(HELD) | later
-    assert not later & set(HELD)
-
-
-@pytest.mark.parametrize(("gpu", "held"), [("h100", True), ("a100", True), ("l40s", False), ("rtx_pro_6000", False)])
-def test_elementwise_kernels_and_saturation_count_where_nothing_was_fitted_before(gpu: str, held: bool) -> None:
-    pytest.importorskip("aiconfigurator_core", reason="needs the extra `kernels`: pip install '.[kernels]'")
-    kernels = load_package(gpu, "vllm")
-    assert kernels.saturates is not held
-    assert ("elementwise" in kernels.tables) is not held
