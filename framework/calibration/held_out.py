@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from framework.calibration.fit import Observed, calibrate
 from framework.calibration.prior import calibration_of
 from framework.calibration.replay import Deployment
+from framework.load import Closed, Open
 from framework.timing.calibration_terms import Calibration
 from framework.timing.fit_domain import Domain, Place
-from framework.workload import Closed, Open
 
 _SHARE = 1 / 3  # of a single run
 

@@ -14,11 +14,12 @@ from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
+from framework.load import Load
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.model import Model
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepRow, Timing
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 __all__ = [
     "BATCHINGS",

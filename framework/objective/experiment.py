@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from framework.engine.config import EngineConfig
+from framework.load import Load
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.policy.base import Policy
@@ -15,7 +16,7 @@ from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.table import Timing
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
-from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound
+from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
+from framework.metrics.parts import Seconds
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation, evaluate
+from framework.metrics.summary import Evaluation, counted, evaluate
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out
 from framework.result import Result
@@ -55,7 +56,7 @@ class Goodput(Objective):
     (`framework.metrics.by_length.by_length`).
     """
 
-    key: ClassVar[str] = "request_goodput"
+    key: ClassVar[str] = "goodput_rps"
 
     prompt_edges_tokens: Sequence[int] = (512, 4096)
 
@@ -65,7 +66,8 @@ class Goodput(Objective):
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         result = experiment.run(progress)
         evaluation = evaluated(experiment, result)
-        buckets = by_length(evaluation.requests, self.prompt_edges_tokens, evaluation.summary["duration"])
+        seconds = Seconds(evaluation.summary["duration"], evaluation.summary["window_s"])
+        buckets = by_length(counted(evaluation.requests), self.prompt_edges_tokens, seconds)
         evaluation = replace(evaluation, summary=evaluation.summary | {"buckets": buckets})
         return Measurement(evaluation.summary[self.key], result, evaluation, experiment.slo)
 
@@ -75,13 +77,14 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
     The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
     """
-    evaluation = evaluate(result, experiment.slo)
     best = bound_of(experiment)
-    good = evaluation.summary["slo_attainment"] * evaluation.summary["offered"]
-    duration_s = max(evaluation.summary["duration"], best.duration_s)
+    offers_all = len(result.workload) == len(experiment.workload)
+    least_s = best.shortest_s if offers_all else shortest_s(experiment, result)
+    evaluation = evaluate(result, experiment.slo, least_s)
+    goodput_rps = evaluation.summary["goodput_rps"]
     beside = {
         "goodput_bound": best.goodput,
-        "share_of_bound": best.share(good / duration_s) if best.goodput > 0 and duration_s > 0 else None,
+        "share_of_bound": best.share(goodput_rps) if best.goodput > 0 else None,
         "bound_limit": best.limit,
     }
     return replace(evaluation, summary=evaluation.summary | beside)
@@ -89,15 +92,19 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
 def bound_of(experiment: Experiment) -> Bound:
     """What no schedule could beat, on the cluster as the policy may use it."""
-    return bound(
-        experiment.workload,
-        _as_planned(experiment.policy, experiment.cluster),
-        experiment.model,
-        experiment.timing,
-        experiment.engine,
-        experiment.slo,
-        experiment.load,
-    )
+    return bound(**_bounded(experiment))
+
+
+def shortest_s(experiment: Experiment, result: Result) -> float:
+    """The least time in which any schedule could serve what was offered in a run."""
+    return shortest_time_s(**_bounded(experiment) | {"workload": result.workload})
+
+
+def _bounded(experiment: Experiment) -> dict[str, Any]:
+    """What a bound is asked about."""
+    names = ("workload", "model", "timing", "engine", "slo", "load")
+    parts = {name: getattr(experiment, name) for name in names}
+    return parts | {"cluster": _as_planned(experiment.policy, experiment.cluster)}
 
 
 def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:

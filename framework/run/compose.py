@@ -22,6 +22,7 @@ from framework.errors import (
     require_positive,
     shown,
 )
+from framework.load import Load
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -32,7 +33,7 @@ from framework.system.model import Model, kv_capacity_tokens
 from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
 from framework.timing.step_row import StepRow
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 _FRAMEWORK = Path(__file__).parents[1]
 _LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes

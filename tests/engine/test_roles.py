@@ -13,6 +13,7 @@ from framework.bound.bound import any_role, bound
 from framework.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, PolicyError
+from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
@@ -24,7 +25,7 @@ from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.timing.affine import Affine
 from framework.timing.estimate import estimate_s
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.conformance import digest
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL

@@ -16,6 +16,7 @@ import pytest
 from scipy.optimize import brentq
 
 from framework.errors import InputError
+from framework.load import Closed
 from framework.metrics.slo import judge
 from framework.objective import capacity
 from framework.objective.capacity import Capacity, Search
@@ -25,7 +26,7 @@ from framework.objective.stability import MISSED, SUSTAINED, Reading
 from framework.result import Result
 from framework.run.compose import compose
 from framework.timing.affine import Affine
-from framework.workload import Closed, Workload, at_rate, rate_rps
+from framework.workload import Workload, at_rate, rate_rps
 from tests.conftest import ROOT
 from tests.helpers import warm
 from tests.helpers.composing import configured as composed

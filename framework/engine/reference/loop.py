@@ -35,6 +35,9 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             continue
         s.outstanding -= kind not in (TICK, ROLE_CHANGE)
         s.far_off -= kind in FAR_OFF
+        if time_s > s.next_mark_s:
+            advance(s, s.next_mark_s)
+            s.take_mark()
         advance(s, time_s)
         if kind == SCHEDULE:
             take_turn(s, s.instances[id])
@@ -61,7 +64,7 @@ def _begin(s: Simulation) -> None:
     else:
         s.sessions = opening
         for _ in range(min(s.options.clients, len(opening))):
-            s.open_session(0.0)
+            s.push(s.options.request_s, ARRIVAL, s.sessions.pop(0).id)
     if s.hooks.tick_s is not None:
         s.push(s.hooks.tick_s, TICK, 1)
 

@@ -126,6 +126,8 @@ def options(setting: Setting) -> Options:
         intake_token_s=entrance.intake_token_s,
         asynchronous=engine.asynchronous,
         clients=setting.load.clients,
+        horizon_s=math.inf if setting.load.duration_s is None else setting.load.duration_s + entrance.request_s,
+        backoff_s=setting.load.backoff_s,
         drafts=_drafts(setting),
         tiers=_tiers(setting),
         loads_layer_wise=engine.prefix_stores.layer_wise,
