@@ -22,11 +22,11 @@ _LATENCIES = {
 }
 
 METRICS: Mapping[str, str] = {
-    "request_goodput": "requests/s that completed and kept their SLOs",
+    "request_goodput": "requests/s of the duration that completed and kept their SLOs, as vllm bench serve counts",
     "slo_attainment": "share of the offered requests that completed and kept their SLOs",
-    "goodput_per_gpu": "requests/s that kept their SLOs, for each GPU that was on, on average",
+    "goodput_per_gpu": "goodput_rps for each GPU that was on (gpus_on)",
     "goodput_bound": "requests/s: no schedule on this cluster could reach a higher goodput",
-    "share_of_bound": "goodput / goodput_bound",
+    "share_of_bound": "goodput_rps / goodput_bound",
     "bound_limit": "what goodput_bound comes from",
     "request_throughput": "completed requests/s",
     "output_throughput": "output tokens/s of completed requests",
@@ -36,7 +36,11 @@ METRICS: Mapping[str, str] = {
         for latency, meaning in _LATENCIES.items()
         for statistic, words in _STATISTICS.items()
     },
-    "duration": "s: first arrival to last completion",
+    "goodput_rps": "requests/s of the window that kept their SLOs: the headline (see The clock)",
+    "window_s": "s: the window, which trace and load fix",
+    "window": "what the window is",
+    "window_is_short": "whether the system spends much of the window filling up",
+    "duration": "s: first request sent to last answer of any kind, rejections included",
     "offered": "requests of the trace",
     "completed": "requests that emitted all their tokens",
     "rejected": "requests turned away",
@@ -48,7 +52,8 @@ METRICS: Mapping[str, str] = {
     "total_input_tokens": "prompt tokens of completed requests",
     "total_output_tokens": "output tokens of completed requests",
     "gpus": "GPUs of the cluster",
-    "gpus_on": "GPUs that were on, averaged over the duration",
+    "gpus_on": "GPUs that were on: their time up to the last answer over the window, at most all",
+    "gpu_hours": "hours that GPUs were on, up to the last answer",
     "mfu": "share of the peak FLOP/s that the model's own arithmetic used",
     "mbu": "share of the peak memory bandwidth that weights and KV used",
     "kv_utilization": "share of the KV memory in use, over time",
@@ -63,7 +68,8 @@ METRICS: Mapping[str, str] = {
     "speculation_acceptance": "share of the drafted tokens that were accepted",
     "energy_j": "J: energy of the GPUs",
     "energy_per_token_j": "J for each output token of completed requests",
-    "cost_usd": "USD: price of the GPUs for the duration",
+    "cost_usd": "USD: price of the GPUs for gpu_hours",
+    "good_per_usd": "requests that kept their SLOs for each USD",
     "usd_per_million_good_tokens": "USD for each million output tokens of requests that kept their SLOs",
     "buckets": "figures by length of the prompt",
     "classes": "figures by class of requests, where the trace has classes",

@@ -62,7 +62,7 @@ _POLICIES = {
         requests=("good", "NOT good"),
     ),
     "orca": Golden(
-        "policy=orca policy.reserve_tokens=8192 engine.kv_tokens=65536 load=closed load.concurrency=24 "
+        "policy=orca policy.reserve_tokens=8192 engine.kv_tokens=65536 load=closed load.duration_s=null load.backoff_s=0 load.concurrency=24 "
         + _TWO
         + _REQUESTS,
         unlike="static",
@@ -297,7 +297,9 @@ _MECHANISMS = {
         _CHUNKED + "timing.request_s=0.001953125 timing.intake_s=0.03125 trace.jitter_s=1", unlike="chunked"
     ),
     "closed_sessions": Golden(
-        _CACHED + "load=closed load.concurrency=6", positive=("cache_hit_rate",), unlike="prefix_cache"
+        _CACHED + "load=closed load.duration_s=null load.backoff_s=0 load.concurrency=6",
+        positive=("cache_hit_rate",),
+        unlike="prefix_cache",
     ),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
