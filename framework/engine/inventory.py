@@ -7,7 +7,9 @@ until the copy has ended). A migration has a seat and blocks at its target while
 
 from __future__ import annotations
 
-from framework.codes import DECODE, FAILED, FETCHING, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING
+import numpy as np
+
+from framework.codes import DECODE, FAILED, FETCHING, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING, UNSENT
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import free, free_kv
@@ -168,7 +170,8 @@ def fail_rest(s: State, reason: int) -> None:
     for r in range(s.options.requests):
         q = s.requests[r]
         if q.state < FINISHED:
-            q.state = FAILED
-            q.reason = reason
+            is_sent = q.taken_in or s.options.horizon_s == np.inf
+            q.state = FAILED if is_sent else UNSENT
+            q.reason = reason if is_sent else 0
             q.end_s = s.sim.now_s
             s.sim.remaining -= 1

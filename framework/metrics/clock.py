@@ -26,7 +26,8 @@ _SHORT = 5.0  # windows of fewer of the SLO's own latencies are mostly a system 
 
 @dataclass(frozen=True)
 class Clock:
-    """`window_s` is what rates of the headline are over; `run_s` lasts from the first request to the last answer.
+    """`window_s` is what rates of the headline are over; `run_s` lasts from the first request to the last answer, or to
+    the end of a fixed window where that comes later.
 
     `counted` (N,): which requests the headline counts. `is_fixed`: the window is one that trace and load fix.
     `is_short`: it is, and the system spends much of it filling up. `name`: what `window_s` is. `totals` (M,) MARK: what
@@ -49,18 +50,20 @@ def clock_of(result: Result, slo: Slo, shortest_s: float = 0.0) -> Clock:
     `shortest_s`: the least time in which any schedule could serve all that was offered; it matters where the end of the
     run decides.
     """
-    run_s = result.end_s - float(np.nanmin(result.requests["arrival_s"]))
+    first_s = float(np.nanmin(result.requests["arrival_s"]))
+    run_s = result.end_s - first_s
     window = fixed_window(result.window, result.workload, slo)
-    if window is None:
+    counted = np.ones(len(result.requests), np.bool_) if result.counted is None else result.counted
+    if window is None or not counted.any():
         everything = np.ones(len(result.requests), np.bool_)
         whole = mark_of(result.instances, np.zeros(len(result.instances)))
         longest = _SHORTEST if shortest_s > run_s else "first request to last answer"
         lengths_s = np.full(len(whole), run_s)
         return Clock(max(run_s, shortest_s), run_s, everything, False, False, longest, whole, lengths_s)
-    counted = np.ones(len(result.requests), np.bool_) if result.counted is None else result.counted
     window_s, name = window.length_s, window.name
     if not window.offer_is_fixed and shortest_s > window_s:
         window_s, name = shortest_s, _SHORTEST
+    run_s = max(result.end_s, window.end_s) - first_s  # GPUs stay on for the load, whether or not it is answered
     totals, lengths_s = _within(result, window.start_s, window.end_s)
     is_short = window_s < _SHORT * allowed_latency_s(result.workload, slo)
     return Clock(window_s, run_s, counted, True, is_short, name, totals, lengths_s)

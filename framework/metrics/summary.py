@@ -44,7 +44,7 @@ def evaluate(result: Result, slo: Slo, shortest_s: float = 0.0) -> Evaluation:
     the end of the run decides what it is over (`framework.metrics.clock`).
     """
     gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
-    requests = _request_table(result, slo, gaps)
+    requests = _request_table(result, slo, gaps, clock)
     summary = _summary(result, requests, gaps, clock)
     return Evaluation(requests, summary, pool_table(result, clock))
 
@@ -58,7 +58,7 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `session_id` and `turn` are there where the
     trace has them, `counted` where a warm-up or a cool-down leaves requests out of the figures.
     """
-    return _request_table(result, slo, gaps_of(result))
+    return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
 
 
 def counted(requests: pl.DataFrame) -> pl.DataFrame:
@@ -88,7 +88,7 @@ def summarize(result: Result, slo: Slo, shortest_s: float = 0.0) -> dict[str, An
     return evaluate(result, slo, shortest_s).summary
 
 
-def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
+def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.DataFrame:
     requests, workload = result.requests, result.workload
     count = len(requests)
     arrival_s = requests["arrival_s"]
@@ -101,7 +101,7 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
         **_of_the_trace(workload),
-        **({} if result.counted is None or result.counted.all() else {"counted": result.counted}),
+        **({} if clock.counted.all() else {"counted": clock.counted}),
         "state": pl.Series(STATES).gather(requests["state"]),
         "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
         "prefill_instance": _null_below_zero(requests["prefill_instance"]),

@@ -175,9 +175,9 @@ def loaded(result: Result) -> dict[str, float | None]:
 
 def pool_table(result: Result, clock: Clock) -> pl.DataFrame:
     """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch,
-    mfu, mbu; all of the window.
+    mfu, mbu; shares are of the window.
 
-    `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
+    `mean_batch`: decodes in a step, averaged over the time that the run spent in steps. Null where undefined.
     """
     totals, window_s = clock.totals, _window_s(result, clock)
     work = flops(result.model, totals)
@@ -187,7 +187,7 @@ def pool_table(result: Result, clock: Clock) -> pl.DataFrame:
     for index, pool in enumerate(result.cluster.pools):
         is_own = result.instances["pool"] == index
         own, blocks = totals[is_own], int(result.instances["total_blocks"][is_own].sum())
-        busy_s = float(own["busy_s"].sum())
+        run = result.instances[is_own]
         gpu_s = pool.own_parallelism.gpus * float(clock.lengths_s[is_own].sum())
         rows.append(
             {
@@ -195,9 +195,9 @@ def pool_table(result: Result, clock: Clock) -> pl.DataFrame:
                 "role": pool.role,
                 "instances": pool.instances,
                 "gpus": pool.gpus,
-                "utilization": _share(busy_s, pool.instances * window_s),
+                "utilization": _share(own["busy_s"].sum(), pool.instances * window_s),
                 "kv_utilization": _share(own["kv_block_s"].sum(), blocks * window_s),
-                "mean_batch": _share(own["batch_s"].sum(), busy_s),
+                "mean_batch": _share(run["batch_s"].sum(), run["busy_s"].sum()),
                 "mfu": _share(work[is_own].sum(), gpu_s * _peak_flops(pool, result.model)),
                 "mbu": _share(moved[is_own].sum(), gpu_s * pool.gpu.bandwidth_bytes_s),
             }

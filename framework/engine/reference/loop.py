@@ -13,7 +13,7 @@ from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import take_turn
 from framework.engine.reference.simulation import FAR_OFF, Simulation
-from framework.engine.reference.state import FAILED, PENDING
+from framework.engine.reference.state import FAILED, PENDING, UNSENT
 from framework.engine.reference.step_end import finish_prefill_step, finish_step
 from framework.engine.reference.transfers import migrate, stop_decoding
 from framework.policy.ticks import MOST_QUIET_TICKS
@@ -77,7 +77,8 @@ def fail_rest(s: Simulation) -> None:
         i.drop_all()
     for r in s.requests:
         if r.state == PENDING:
-            r.state, r.reason, r.end_s = FAILED, "stalled", s.now_s
+            is_sent = r.taken_in or s.options.horizon_s == math.inf
+            r.state, r.reason, r.end_s = (FAILED, "stalled", s.now_s) if is_sent else (UNSENT, "", s.now_s)
             s.ended.append(r)
 
 
