@@ -40,6 +40,8 @@ METRICS: Mapping[str, str] = {
     "window_s": "s: the window, which trace and load fix",
     "window": "what the window is",
     "window_is_short": "whether the system spends much of the window filling up",
+    "load_state": "stable, backlogged or overloaded: then latencies are functions of the run's length",
+    "latency_growth": "s/s: by how much the time that requests spend in the system grows over the window",
     "duration": "s: first request sent to last answer of any kind, rejections included",
     "offered": "requests of the trace",
     "completed": "requests that emitted all their tokens",
