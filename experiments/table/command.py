@@ -28,13 +28,14 @@ from experiments.table.select import kept, select
 from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 from framework.run.store import Record, Store
 
 _DEFAULTS = {
     "store": "results",
     "rows": "policy",
     "columns": "trace",
-    "metric": "request_goodput",
+    "metric": HEADLINE,
     "baseline": "",
     "replicate": "seed",
     "format": "",
