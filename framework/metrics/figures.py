@@ -108,8 +108,8 @@ def direction(key: str, where: str, advice: str) -> Better:
         raise InputError(f"{where}: neither more nor less of {key} is better; {advice}")
     directed = [one.key for one in METRICS.values() if one.better is not Better.NEITHER and not one.is_latency]
     raise InputError(
-        f"{where}: nothing tells whether more or less of {key} is better{nearest(key, METRICS)}; {advice}. It is known "
-        f"of latencies, such as p99_ttft_ms, and of {', '.join(directed)}"
+        f"{where}: nothing tells whether more or less of {key} is better; {advice}, or choose a latency, such as "
+        f"p99_ttft_ms, or one of {', '.join(directed)}{nearest(key, METRICS)}"
     )
 
 

@@ -109,7 +109,8 @@ def test_a_key_that_no_summary_has_is_an_error_where_a_side_is_needed() -> None:
         direction("share_of_bond", "objectives=share_of_bond", "write a sign")
     line = str(caught.value)
     assert line.startswith("objectives=share_of_bond: nothing tells whether more or less of share_of_bond is better; ")
-    assert "did you mean share_of_bound?; write a sign" in line
+    assert "; write a sign, or choose a latency" in line
+    assert line.endswith("; did you mean share_of_bound?")
     assert all(key in line for key in (*HIGHER, *LOWER))
 
 
