@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from experiments.curve.axis import RATE, Axis
 from experiments.curve.words import Job, Plan
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 from framework.metrics.statistics import estimate
 from framework.run.store import Record
 from framework.run.sweep import Outcome
@@ -20,7 +21,7 @@ from framework.run.sweep import Outcome
 Floats = NDArray[np.float64]
 ALL = "all"
 _LATENCIES = [f"{statistic}_{name}_ms" for name in ("ttft", "tpot", "e2el") for statistic in ("median", "p95", "p99")]
-_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
+_RATES = ("request_throughput", HEADLINE, "output_throughput", "total_token_throughput")
 _COUNTS = ("offered", "completed", "out_of_memory")
 _PER_GPU = ("offered_rps", *_RATES, "goodput_bound")
 _METRICS = (

@@ -2,7 +2,7 @@
 
     python -m experiments.plot cdf outputs/one outputs/other metric=ttft,tpot
     python -m experiments.plot series outputs/one metric=queue,utilization width=double
-    python -m experiments.plot bars from=results metric=request_goodput,p99_ttft_ms columns=trace
+    python -m experiments.plot bars from=results metric=goodput_rps,p99_ttft_ms columns=trace
     python -m experiments.plot pareto from=multirun/swept x=cost
     python -m experiments.plot slo from=results x=trace.rate
 

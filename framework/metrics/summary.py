@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.clock import Clock, clock_of
+from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
@@ -82,7 +83,8 @@ def summarize(result: Result, slo: Slo, shortest_s: float = 0.0) -> dict[str, An
     stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
     these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
     idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
-    are good requests per dollar. `classes` has the figures of each class of requests, where the trace has classes
+    are good requests per dollar. `load_state` and `latency_growth` say whether the run kept up
+    (`framework.metrics.load_state`). `classes` has the figures of each class of requests, where the trace has classes
     (`framework.metrics.parts.figures`). None where undefined.
     """
     return evaluate(result, slo, shortest_s).summary
@@ -146,7 +148,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
     seconds = Seconds(_duration_s(result, clock), clock.window_s)
     duration_s, goodput_rps = seconds.duration, rate(good, clock.window_s)
     input_tokens, output_tokens = int(finished["input_tokens"].sum()), int(finished["output_tokens"].sum())
-    used, on = usage(result, clock), gpus_on(result, clock)
+    used, on, state = usage(result, clock), gpus_on(result, clock), load_state(result, clock)
     served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
     good_tokens = int(requests.filter(pl.col("good"))["output_tokens"].sum())
     return {
@@ -167,6 +169,8 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "window_s": clock.window_s,
         "window": clock.name,
         "window_is_short": clock.is_short,
+        "load_state": state.name,
+        "latency_growth": None if np.isnan(state.growth) else state.growth,
         "offered": offered,
         "rejected": len(requests.filter(pl.col("state") == "rejected")),
         "failed": len(requests.filter(pl.col("state") == "failed")),

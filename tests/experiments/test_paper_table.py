@@ -18,7 +18,6 @@ from experiments.table.cells import Figures
 from experiments.table.command import main, read_words, tabulate
 from experiments.table.csv_file import as_csv
 from experiments.table.formats import as_latex, as_markdown, as_text
-from experiments.table.metrics import metric
 from experiments.table.sheet import Sheet, lay_out, with_interval
 from framework.cli.launch import launch
 from framework.errors import InputError
@@ -560,29 +559,6 @@ def test_latencies_of_seconds_are_in_seconds() -> None:
     assert re.search(r"chunked +▸ 1\.234", text(slow, "metric=p99_ttft_ms"))
     assert "P99 TTFT, s\n" in text(slow, "metric=p99_ttft_ms")
     assert rows(table(slow, "metric=p99_ttft_ms"))[0]["mean"] == "5000.0"
-
-
-@pytest.mark.parametrize(
-    ("better", "keys"),
-    [
-        (
-            1,
-            [
-                "request_goodput",
-                "goodput_per_gpu",
-                "output_throughput",
-                "slo_attainment",
-                "capacity",
-                "capacity_per_gpu",
-            ],
-        ),
-        (1, ["share_of_bound", "cache_hit_rate", "mfu"]),
-        (-1, ["median_ttft_ms", "p99_itl_ms", "std_e2el_ms", "rejected", "failed", "preemptions", "cost_usd"]),
-        (0, ["goodput_bound", "capacity_runs", "offered", "duration", "migrations", "gpus", "total_input_tokens"]),
-    ],
-)
-def test_which_way_is_better_follows_from_the_name(better: int, keys: list[str]) -> None:
-    assert {key: metric(key).better for key in keys} == dict.fromkeys(keys, better)
 
 
 def test_changes_that_round_to_nothing_have_no_sign() -> None:

@@ -411,7 +411,7 @@ SAID: Mapping[tuple[str, ...], str] = {
     ("slo", "STORE", "x=trace.name"): "must be a number in all runs",
     ("slo", "RUNS", "metric=p99_ttft_ms"): "with x=scale it is one of",
     ("pareto", "STORE"): "these differ in trace.rate (12.0, 4.0, 8.0): choose one",
-    ("pareto", "RUNS", "metric=offered"): "neither high nor low values",
+    ("pareto", "RUNS", "metric=offered"): "neither more nor less of offered is better",
     ("cdf", "RUNS", "policy=orca"): "policy=orca: no run is left",
 }
 

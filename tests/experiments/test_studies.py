@@ -25,6 +25,7 @@ from experiments.tune.plots import draw
 from experiments.tune.storage import OWNER, open_storage
 from experiments.tune.study import OVERRIDES
 from framework.objective.goodput import Measurement
+from framework.report.numbers import number as shown
 from framework.run import job
 from tests.conftest import ROOT
 from tests.helpers import warm
@@ -197,6 +198,17 @@ def test_several_objectives_give_a_front(tune: Tune, name: str) -> None:
     assert len(re.findall(r"(?m)^ *\d+ ", table)) == len(front)
 
 
+def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str) -> None:
+    """Without a sign as METRICS says; with one as it says."""
+    Path("few.yaml").write_text("search:\n  cluster.tp: { powers_of_two: [1, 8] }\n")
+    best = {"share_of_bound": max, "p99_tpot_ms": min, "-share_of_bound": min, "+p99_tpot_ms": max}
+    for number, (goal, choose) in enumerate(best.items()):
+        found = succeeded(tune(*SMALL, "space=few.yaml", "trials=3", f"objectives={goal}", f"name={name}-{number}"))
+        values = [value for (value,) in complete(trials_of(f"{name}-{number}")).values()]
+        assert len(set(values)) > 1
+        assert f"best  {goal.lstrip('+-')} {shown(choose(values))}" in found.stdout
+
+
 def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> None:
     finished = succeeded(tune(*SEARCH, "trials=12", "pruner=median", "prefixes=[0.5]", f"name={name}"))
     trials = trials_of(name)
@@ -247,6 +259,10 @@ def test_an_unfinished_line_of_a_journal_is_dropped(tune: Tune, name: str) -> No
         (("space=nonesuch.yaml",), ("nonesuch.yaml", "chunked", "pd")),
         (("space=chunked", "sampler=nonesuch"), ("sampler", "nonesuch", "cmaes")),
         (("space=chunked", "objectives=nonesuch"), ("nonesuch", "request_goodput")),
+        (("space=chunked", "objectives=+nonesuch"), ("nonesuch", "request_goodput")),
+        (("space=chunked", "objectives=shareofbound"), ("shareofbound", "did you mean share_of_bound?")),
+        (("space=chunked", "objectives=cost_usd,goodput_bound"), ("goodput_bound is better; write +goodput_bound",)),
+        (("space=chunked", "objectives=capacity_half_width"), ("neither more nor less of capacity_half_width",)),
         (("space=chunked", "pruner=median", "objectives=request_goodput,cost_usd"), ("pruner=median", "2 objectives")),
         (("space=chunked", "trials=none"), ("trials",)),
         (("space=chunked", "seed=-1"), ("seed",)),

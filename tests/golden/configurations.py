@@ -52,6 +52,7 @@ _APART = "cluster=disaggregated cluster.prefill=2 cluster.decode=2 "
 _CHUNKED = "policy=chunked " + _TWO + _REQUESTS
 _DISTSERVE = "policy=distserve " + _APART + _REQUESTS
 _SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
+_CLIENTS = "load=closed load.duration_s=null load.backoff_s=0 "  # the whole trace is sent
 _CACHED = "policy=vllm_v1 server=none " + _TWO + _SESSIONS + "engine.kv_tokens=8192 "
 _RETRACTING = "policy=sglang server=none engine.output_reserve.declared_tokens=64 engine.token_budget=1024 "
 _TIGHT = "policy=continuous " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
@@ -62,7 +63,9 @@ _POLICIES = {
         requests=("good", "NOT good"),
     ),
     "orca": Golden(
-        "policy=orca policy.reserve_tokens=8192 engine.kv_tokens=65536 load=closed load.duration_s=null load.backoff_s=0 load.concurrency=24 "
+        "policy=orca policy.reserve_tokens=8192 engine.kv_tokens=65536 "
+        + _CLIENTS
+        + "load.concurrency=24 "
         + _TWO
         + _REQUESTS,
         unlike="static",
@@ -297,7 +300,7 @@ _MECHANISMS = {
         _CHUNKED + "timing.request_s=0.001953125 timing.intake_s=0.03125 trace.jitter_s=1", unlike="chunked"
     ),
     "closed_sessions": Golden(
-        _CACHED + "load=closed load.duration_s=null load.backoff_s=0 load.concurrency=6",
+        _CACHED + _CLIENTS + "load.concurrency=6",
         positive=("cache_hit_rate",),
         unlike="prefix_cache",
     ),

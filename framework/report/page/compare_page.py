@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from framework.metrics.figures import HEADLINE
 from framework.report.numbers import number, percent
 from framework.report.page.chart import stacked_bars
 from framework.report.page.compared import (
@@ -59,7 +60,7 @@ def _bars(runs: Sequence[Run]) -> str:
     """The share of requests that kept the SLO, with the goodput in words."""
     kept = np.array([run.summary["slo_attainment"] for run in runs])
     names = [
-        f"{run.label}: {number(run.summary['request_goodput'])} requests/s, {percent(run.summary['slo_attainment'])}"
+        f"{run.label}: {number(run.summary[HEADLINE])} requests/s, {percent(run.summary['slo_attainment'])}"
         for run in runs
     ]
     return stacked_bars(
