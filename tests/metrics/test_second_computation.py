@@ -20,9 +20,9 @@ from framework.bound.bound import any_plan, any_role, any_stream, shortest_time_
 from framework.load import Closed, Open
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import Slowdown
+from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Progress
-from framework.metrics.summary import Evaluation
 from framework.result import Result
 from framework.run.output import write
 from framework.timing.table import StepRow
@@ -226,7 +226,7 @@ def at_their_peaks(scenario: Scenario, noted: Records) -> Scenario:
             flops = max(flops, done / note.lasted_s / own.gpus)
             bytes_ = max(bytes_, moved / note.lasted_s / own.gpus)
         streams = 2 if scenario.rules.shares else 1
-        peaks = {name: streams * flops for name in pool.gpu.peak_flops}
+        peaks = dict.fromkeys(pool.gpu.peak_flops, streams * flops)
         gpu = replace(pool.gpu, peak_flops=peaks, bandwidth_bytes_s=streams * bytes_)
         pools.append(replace(pool, gpu=gpu))
     return replace(scenario, cluster=replace(scenario.cluster, pools=tuple(pools)))
