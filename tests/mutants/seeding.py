@@ -12,7 +12,7 @@ import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from framework.compiler.dispatchers import Function, Inner
@@ -60,7 +60,7 @@ def run_as_python(file: Path) -> None:
     own = vars(sys.modules[module_name(file)])
     plain = {id(one): one.py_func for one in own.values() if isinstance(one, Function | Inner) and _is_of(one, file)}
     for module in list(sys.modules.values()) if plain else ():
-        names: dict[str, Any] = getattr(module, "__dict__", {})
+        names: dict[str, Any] = vars(module) if type(module) is ModuleType else {}
         names.update({name: plain[id(value)] for name, value in list(names.items()) if id(value) in plain})
 
 
@@ -77,7 +77,7 @@ def has_compiled(file: Path) -> bool:
 def _put(file: Path, code: CodeType, only: set[str] | None) -> None:
     codes = _codes(code)
     for name, functions in functions_of(file).items():
-        if name in codes and (only is None or name.split(".<locals>")[0] in only):
+        if name in codes and "<lambda>" not in name and (only is None or name.split(".<locals>")[0] in only):
             for function in functions:
                 try:
                     function.__code__ = codes[name]

@@ -1,7 +1,7 @@
 """The quick tests of a room, collected once, that then judge one bug after the other, each in a fork.
 
 First a fork runs all tests with functions that tell which of their statements they come to. A bug is tried by the tests
-that come to its statement, the fastest first, and if they pass, by all the others of the room.
+that come to its statement in this process, or to its module where it is outside of functions, the fastest first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,14 @@ LIVES = "lives"
 _OVERLAY = Path(__file__).with_name("overlay")
 _QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist")
 _OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning")
-_LEAST_S, _TIMES = 20.0, 20.0  # of processor time that a test may take: so much, or so many times what it took before
-_LONGEST_S = 400.0  # that all tests may take for one bug
+_MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
+_LONGEST_S = 600.0  # that all tests may take for one bug
 _MEMORY = 6 << 30
 
 
 @dataclass
 class Reach:
-    """What the quick tests of a room come to: by test its seconds, by file and line the tests."""
+    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class Trials:
         try:
             reach = self._reach(session)
             if reach.failed:
-                raise SystemExit(f"tests fail without any bug: {', '.join(reach.failed)}")
+                raise pytest.UsageError("\n".join(["tests fail without any bug:", *reach.failed]))
             self._try_all(session, reach)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -155,10 +156,9 @@ def rooms_trials(room: Room, plugin: Trials) -> int:
 
 
 def _order(reach: Reach, bug: Bug, first: str) -> list[str]:
-    """All tests: the one that saw the bug before, those that come to it, the others."""
-    others = sorted(reach.seconds, key=lambda test: reach.seconds[test])
+    """The tests that come to a bug, the one that saw it before first."""
     known = [first] if first in reach.seconds else []
-    return list(dict.fromkeys([*known, *reach.of(bug), *others]))
+    return list(dict.fromkeys([*known, *reach.of(bug)]))
 
 
 def _run_apart(work: Callable[[], None]) -> None:
@@ -183,7 +183,7 @@ class _FirstFailure:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_VIRTUAL, max(_LEAST_S, _TIMES * self.reach.seconds.get(nodeid, 0.0)))
+        signal.setitimer(signal.ITIMER_VIRTUAL, _MORE_S + _TIMES * self.reach.seconds.get(nodeid, 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.test:
@@ -233,33 +233,48 @@ def _by_file(order: list[str]) -> Iterator[str]:
 
 
 class _Reaching:
-    """Notes which statements each test comes to, and how long it takes."""
+    """Notes which statements each test comes to, itself or by its fixtures, and how long it takes."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.reach = Reach(tests={str(file): {} for file in files})
-        self.seen: dict[str, set[int]] = {str(file): set() for file in files}
+        self.seen: set[tuple[str, int]] = set()
+        self.fixtures: dict[Any, set[tuple[str, int]]] = {}
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        for lines in self.seen.values():
-            lines.clear()
-        self.reach.seconds[nodeid] = 0.0
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        """What a fixture comes to counts for each test that has it."""
+        before = self.seen.copy()
+        self.seen.clear()
+        try:
+            return (yield)
+        finally:
+            self.fixtures[fixturedef] = self.seen.copy()
+            self.seen |= before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
+        self.seen.clear()
+        begin_s = time.process_time()
+        try:
+            return (yield)
+        finally:
+            self.reach.seconds[item.nodeid] = time.process_time() - begin_s
+            own = (one for each in item._fixtureinfo.name2fixturedefs.values() for one in each)
+            for file, line in self.seen.union(*(self.fixtures.get(one, set()) for one in own)):
+                self.reach.tests[file].setdefault(str(line), []).append(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.reach.seconds[report.nodeid] += report.duration
         if report.failed:
-            self.reach.failed.append(report.nodeid)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        for file, lines in self.seen.items():
-            for line in lines:
-                self.reach.tests[file].setdefault(str(line), []).append(nodeid)
+            self.reach.failed.append(f"{report.nodeid}: {report.longreprtext}")
 
 
 def _note_reach(session: pytest.Session, files: Sequence[Path], target: Path, temporary: Path) -> None:
     plugin = _Reaching(files)
     for file in files:
-        watch(file, plugin.seen[str(file)].add)
+        watch(file, partial(_see, plugin.seen, str(file)))
     _loop(session, list(session.items), plugin, temporary, most=0)
     target.write_text(json.dumps(asdict(plugin.reach)))
+
+
+def _see(seen: set[tuple[str, int]], file: str, line: int) -> None:
+    seen.add((file, line))
