@@ -1,25 +1,17 @@
-"""The tests that pytest is told, and the first that fails of them into a file: `python -m tests.mutants.alone FILE ...`."""
+"""Runs tests in a process of its own: `python -m tests.mutants.alone ASKED TOLD TEMPORARY`.
+
+ASKED has the tests and their seconds as JSON; the first that fails is written to TOLD.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
-import pytest
-
-
-class _FirstFailure:
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not self.file.exists():
-            self.file.write_text(report.nodeid)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed and not self.file.exists():
-            self.file.write_text(f"{report.nodeid} cannot be collected")
-
+from tests.mutants.trial import first_failure
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(sys.argv[2:], plugins=[_FirstFailure(Path(sys.argv[1]))]))
+    asked, told, temporary = map(Path, sys.argv[1:])
+    tests, seconds = json.loads(asked.read_text())
+    told.write_text(first_failure(tests, temporary, seconds))

@@ -23,7 +23,7 @@ from rich.console import Console
 from tests.conftest import ROOT
 from tests.mutants.operators import sites
 from tests.mutants.rooms import ROOMS, Bug, Room, bug_at, drawn_bugs, key_of, named_bugs, quotas
-from tests.mutants.trial import LIVES, Trials, rooms_trials
+from tests.mutants.trial import LIVES, Trials
 
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 KEPT = ROOT / "outputs" / "mutants" / "numbers.json"
@@ -140,7 +140,7 @@ def _tried(
         console.file.flush()
 
     if left:
-        rooms_trials(room, Trials(left, fates.first(), jobs, told))
+        Trials(room, fates.first(), jobs, told).of(left)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The quick tests of a room, collected once, that then judge one bug after the other, each in a fork.
+"""The quick tests of a room judge one bug after the other, each in a fork of a process that has imported everything.
 
 First a fork runs all tests with functions that tell which of their statements they come to. A bug is tried by the tests
 that come to its statement in this process, or to its module where it is outside of functions, the fastest first.
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
@@ -26,18 +27,19 @@ import pytest
 from hypothesis import settings
 
 from framework.compiler.decorators import prepare
+from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.rooms import Bug, Room
 from tests.mutants.seeding import OutsideFunctions, has_compiled, is_outside_functions, seed, watch
 
 LIVES = "lives"
-_OVERLAY = Path(__file__).with_name("overlay")
+OVERLAY = Path(__file__).with_name("overlay")
 _QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist")
-_OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning")
+_OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
 _MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
 _LONGEST_S = 600.0  # that all tests may take for one bug
-_MEMORY = 6 << 30
+_MEMORY = 6 << 30  # bytes
 
 
 @dataclass
@@ -49,72 +51,60 @@ class Reach:
     failed: list[str] = field(default_factory=list)
 
     def of(self, bug: Bug) -> list[str]:
-        """The tests that come to a bug, or to its module where no statement of a function is at fault."""
+        """The tests that come to a bug, or to its module, or else all: what a constant does is told by no statement."""
         lines = self.tests.get(str(bug.file), {})
         found = lines.get(str(bug.line)) or [test for tests in lines.values() for test in tests]
-        return sorted(set(found), key=lambda test: self.seconds[test])
+        return sorted(set(found or self.seconds), key=lambda test: self.seconds[test])
 
 
 class Trials:
-    """A pytest plugin: in place of a run of the tests, `bugs` are tried, so many `jobs` at a time.
+    """Tries bugs of a room, so many `jobs` at a time.
 
-    `told` gets each bug with its fate: the test that failed, how the run broke, or LIVES. `first` is, by bug, the test
-    to begin with.
+    `told` gets each with its fate: the test that failed, how the run broke, or LIVES. `first` is, by bug, the test to
+    begin with.
     """
 
-    def __init__(self, bugs: Sequence[Bug], first: dict[str, str], jobs: int, told: Callable[[Bug, str], None]) -> None:
-        self.bugs, self.first, self.jobs, self.told = bugs, first, jobs, told
+    def __init__(self, room: Room, first: dict[str, str], jobs: int, told: Callable[[Bug, str], None]) -> None:
+        self.room, self.first, self.jobs, self.told = room, first, jobs, told
         self.folder = Path(tempfile.mkdtemp(prefix="mutants-"))
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
-        """Let what hypothesis draws be the same for each bug, and leave nothing behind."""
-        settings.register_profile("mutants", deadline=None, database=None, derandomize=True)
-        settings.load_profile("mutants")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Try the bugs."""
-        from framework.engine.loop import run
-
+    def of(self, bugs: Sequence[Bug]) -> None:
+        """Try these. Raises RuntimeError where tests fail without any bug."""
         prepare(run)
-        for bug in self.bugs:
-            import_module(module_name(bug.file))
+        files = sorted({bug.file for bug in bugs})
+        for file in files:
+            import_module(module_name(file))
         try:
-            reach = self._reach(session)
+            reach = self._reach(files)
             if reach.failed:
-                raise pytest.UsageError("\n".join(["tests fail without any bug:", *reach.failed]))
-            self._try_all(session, reach)
+                raise RuntimeError("\n".join(["tests fail without any bug:", *reach.failed]))
+            self._try_all(bugs, reach)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return True
 
-    def _reach(self, session: pytest.Session) -> Reach:
-        file = self.folder / "reach"
+    def _reach(self, files: Sequence[Path]) -> Reach:
+        target = self.folder / "reach"
         child = os.fork()
         if child == 0:
-            _run_apart(lambda: _note_reach(session, sorted({bug.file for bug in self.bugs}), file, self.folder / "tmp"))
+            _run_apart(partial(_note_reach, self.room, files, target, self.folder / "tmp"))
         os.waitpid(child, 0)
-        return Reach(**json.loads(file.read_text()))
+        return Reach(**json.loads(target.read_text()))
 
-    def _try_all(self, session: pytest.Session, reach: Reach) -> None:
+    def _try_all(self, bugs: Sequence[Bug], reach: Reach) -> None:
         running: dict[int, tuple[Bug, float]] = {}
-        left = list(enumerate(self.bugs))
+        left = list(bugs)
         while left or running:
             while left and len(running) < self.jobs:
-                number, bug = left.pop(0)
-                running[self._begin(session, reach, number, bug)] = (bug, time.monotonic() + _LONGEST_S)
+                bug = left.pop(0)
+                running[self._begin(reach, bug)] = (bug, time.monotonic() + _LONGEST_S)
             child, status = os.waitpid(-1, os.WNOHANG)
             if child in running:
                 self.told(running.pop(child)[0], self._fate(child, status))
-            else:
-                self._end_late(running)
-                time.sleep(0.01)
-
-    def _end_late(self, running: dict[int, tuple[Bug, float]]) -> None:
-        for child, (_, latest) in running.items():
-            if time.monotonic() > latest:
-                os.killpg(child, signal.SIGKILL)
+                continue
+            for late in [child for child, (_, latest) in running.items() if time.monotonic() > latest]:
+                with suppress(ProcessLookupError):
+                    os.killpg(late, signal.SIGKILL)
+            time.sleep(0.02)
 
     def _fate(self, child: int, status: int) -> str:
         file = self.folder / f"fate-{child}"
@@ -123,36 +113,40 @@ class Trials:
             return file.read_text()
         return f"breaks: {signal.Signals(status & 127).name}" if status & 127 else f"breaks: exit code {status >> 8}"
 
-    def _begin(self, session: pytest.Session, reach: Reach, number: int, bug: Bug) -> int:
-        text = self.folder / f"{number}.py"
-        text.write_text(bug.text)
+    def _begin(self, reach: Reach, bug: Bug) -> int:
         child = os.fork()
-        if child:
-            return child
-        os.setpgid(0, 0)
-        os.environ |= {"MUTANT_MODULE": module_name(bug.file), "MUTANT_TEXT": str(text)}
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_OVERLAY), os.environ.get("PYTHONPATH"))))
-        _run_apart(lambda: self._judge(session, reach, bug))
-        raise AssertionError("a fork ends by itself")
+        if child == 0:
+            os.setpgid(0, 0)
+            _run_apart(partial(self._judge, reach, bug))
+        return child
 
-    def _judge(self, session: pytest.Session, reach: Reach, bug: Bug) -> None:
+    def _judge(self, reach: Reach, bug: Bug) -> None:
+        own = self.folder / str(os.getpid())
+        own.mkdir()
+        text = own / "module.py"
+        text.write_text(bug.text)
+        os.environ |= {"MUTANT_MODULE": module_name(bug.file), "MUTANT_TEXT": str(text)}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(OVERLAY), os.environ.get("PYTHONPATH"))))
         fate = self.folder / f"fate-{os.getpid()}"
-        order = _order(reach, bug, self.first.get(bug.key, ""))
-        temporary = self.folder / str(os.getpid())
+        tests = _order(reach, bug, self.first.get(bug.key, ""))
         try:
             if is_outside_functions((ROOT / bug.file).read_text(), bug.text):
                 raise OutsideFunctions(bug.key)
             seed(bug.file, bug.text)
         except OutsideFunctions:
-            fate.write_text(_judged_anew(session, bug, order))
+            fate.write_text(_judged_anew(bug, tests, own))
             return
-        items = {item.nodeid: item for item in session.items}
-        fate.write_text(_first_failure(session, [items[test] for test in order], reach, temporary))
+        fate.write_text(first_failure(tests, own / "tmp", reach.seconds))
 
 
-def rooms_trials(room: Room, plugin: Trials) -> int:
-    """Try bugs of a room with its tests; the exit code of pytest."""
-    return int(pytest.main([*_OPTIONS, *room.tests], plugins=[plugin]))
+def first_failure(tests: Sequence[str], temporary: Path, seconds: dict[str, float]) -> str:
+    """Run tests in this order until one fails, and say which, or LIVES; `seconds` are those that they took before."""
+    if not tests:
+        return LIVES
+    noted = _FirstFailure(tests, seconds)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
+    return noted.test or (LIVES if code == pytest.ExitCode.OK else f"breaks: exit code {int(code)}")
 
 
 def _order(reach: Reach, bug: Bug, first: str) -> list[str]:
@@ -174,65 +168,55 @@ def _run_apart(work: Callable[[], None]) -> None:
         os._exit(code)
 
 
-class _FirstFailure:
-    """Notes it, and limits how long each test may take."""
+class _Quick:
+    """Settings of all runs here."""
 
-    def __init__(self, reach: Reach) -> None:
-        self.reach, self.test = reach, ""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: Any) -> None:
+        config.workerinput = {}  # tests/conftest.py need not compile the engine
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Let what hypothesis draws be the same for each bug, and leave nothing behind."""
+        settings.register_profile("mutants", deadline=None, database=None, derandomize=True)
+        settings.load_profile("mutants")
+
+
+class _FirstFailure(_Quick):
+    """Chooses the tests, limits how long each may take, and notes the first that fails."""
+
+    def __init__(self, tests: Sequence[str], seconds: dict[str, float]) -> None:
+        self.places, self.seconds, self.test = {test: place for place, test in enumerate(tests)}, seconds, ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((item for item in items if item.nodeid in self.places), key=lambda item: self.places[item.nodeid])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_VIRTUAL, _MORE_S + _TIMES * self.reach.seconds.get(nodeid, 0.0))
+        signal.setitimer(signal.ITIMER_VIRTUAL, _MORE_S + _TIMES * self.seconds[nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.test:
             self.test = report.nodeid
 
-
-def _first_failure(session: pytest.Session, items: list[pytest.Item], reach: Reach, temporary: Path) -> str:
-    noted = _FirstFailure(reach)
-    _loop(session, items, noted, temporary)
-    return noted.test or LIVES
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self.test:
+            self.test = f"{report.nodeid}:: cannot be collected"
 
 
-def _loop(session: pytest.Session, items: list[pytest.Item], plugin: object, temporary: Path, most: int = 1) -> None:
-    from _pytest.main import pytest_runtestloop
-
-    factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
-    temporary.mkdir()
-    factory._basetemp = temporary
-    session.config.pluginmanager.register(plugin)
-    session.config.option.maxfail = most
-    session.items = items
-    try:
-        pytest_runtestloop(session)
-    except session.Failed:
-        pass
-
-
-def _judged_anew(session: pytest.Session, bug: Bug, order: list[str]) -> str:
+def _judged_anew(bug: Bug, tests: list[str], own: Path) -> str:
     """The same in a process of its own, which imports the module with the bug."""
-    with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "told")
-        environment = os.environ | ({"NUMBA_DISABLE_JIT": "1"} if has_compiled(bug.file) else {})
-        words = [sys.executable, "-m", "tests.mutants.alone", str(told), "--basetemp", f"{folder}/tmp", *_OPTIONS]
-        ended = subprocess.run(
-            [*words, "--maxfail", "1", *_by_file(order)], cwd=ROOT, env=environment, capture_output=True, check=False
-        )
-        if told.exists() and told.read_text():
-            return told.read_text()
-        if ended.returncode:
-            return f"breaks: exit code {ended.returncode}"
-    return LIVES
+    asked, told = own / "asked", own / "told"
+    asked.write_text(json.dumps([tests, dict.fromkeys(tests, 60.0)]))
+    environment = os.environ | ({"NUMBA_DISABLE_JIT": "1"} if has_compiled(bug.file) else {})
+    words = [sys.executable, "-m", "tests.mutants.alone", str(asked), str(told), str(own / "tmp")]
+    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
+    return told.read_text() if told.exists() else f"breaks: exit code {ended.returncode}"
 
 
-def _by_file(order: list[str]) -> Iterator[str]:
-    """The files of tests, that of the first one first."""
-    yield from dict.fromkeys(test.partition("::")[0] for test in order)
-
-
-class _Reaching:
+class _Reaching(_Quick):
     """Notes which statements each test comes to, itself or by its fixtures, and how long it takes."""
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -253,6 +237,7 @@ class _Reaching:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
+        """Note it for the test."""
         self.seen.clear()
         begin_s = time.process_time()
         try:
@@ -268,11 +253,11 @@ class _Reaching:
             self.reach.failed.append(f"{report.nodeid}: {report.longreprtext}")
 
 
-def _note_reach(session: pytest.Session, files: Sequence[Path], target: Path, temporary: Path) -> None:
+def _note_reach(room: Room, files: Sequence[Path], target: Path, temporary: Path) -> None:
     plugin = _Reaching(files)
     for file in files:
         watch(file, partial(_see, plugin.seen, str(file)))
-    _loop(session, list(session.items), plugin, temporary, most=0)
+    pytest.main([*_OPTIONS, f"--basetemp={temporary}", *room.tests], plugins=[plugin])
     target.write_text(json.dumps(asdict(plugin.reach)))
 
 
