@@ -83,4 +83,178 @@ def _nodes(parent: ast.AST, line: int) -> Iterator[tuple[tuple[ast.AST, str, int
                 yield from _nodes(node, at)
 
 
-NAMED: tuple[Named, ...] = ()
+_STABILITY, _GOODPUT = "framework.objective.stability", "framework.objective.goodput"
+NAMED = (
+    # --- objective ---
+    Named("capacity is judged on the whole run", _STABILITY, "read", "good[half:]", "good"),
+    Named("attainment that fades is ignored", _STABILITY, "read", "not fades", "True"),
+    Named(
+        "a request that comes as the last one ends is disturbed by it",
+        _STABILITY,
+        "undisturbed_misses",
+        "arrival_s[1:] >= np.fmax.accumulate(end_s[order])[:-1]",
+        "arrival_s[1:] > np.fmax.accumulate(end_s[order])[:-1]",
+    ),
+    Named(
+        "requests that were not served are left out of limits",
+        "framework.objective.run_limits",
+        "figure",
+        "np.inf",
+        "np.nan",
+    ),
+    Named(
+        "the bound knows nothing of prompts that a policy cuts",
+        _GOODPUT,
+        "_as_planned",
+        "('batching', 'on_tick', 'split_at')",
+        "('batching', 'on_tick')",
+    ),
+    Named("the bound knows nothing of roles that change", _GOODPUT, "_as_planned", "any_role(spec)", "spec"),
+    Named("the bound knows nothing of GPUs that are shared", _GOODPUT, "_as_planned", "any_stream(spec)", "spec"),
+    # --- metrics ---
+    Named(
+        "scaling leaves limits on slowdowns",
+        "framework.metrics.slo",
+        "Slo.scaled",
+        "None if self.slowdown is None else self.slowdown.scaled(factor)",
+        "self.slowdown",
+    ),
+    Named(
+        "the last window outlasts the run",
+        "framework.metrics.series",
+        "Windows.edges_s",
+        "edges_s[-1] = max(self.end_s, edges_s[-2])",
+        "",
+    ),
+    Named(
+        "a run ends with its last request",
+        "framework.metrics.series",
+        "span_s",
+        "max(last_s, float((leaps['start_s'] + _lasting_s(leaps, leaps['steps'])).max()))",
+        "last_s",
+    ),
+    # --- bound ---
+    Named(
+        "streams that share a GPU are one",
+        "framework.bound.bound",
+        "bound",
+        "streams_apart(cluster, engine)",
+        "cluster",
+    ),
+    Named(
+        "outputs go on beyond the context",
+        "framework.bound.bound",
+        "bound",
+        "workload = within_context(workload, model.max_context)",
+        "",
+    ),
+    # --- workload, traces ---
+    Named(
+        "an output ends a token before the context does",
+        "framework.workload",
+        "within_context",
+        "max_context - workload.input_tokens",
+        "max_context - workload.input_tokens - 1",
+    ),
+    Named(
+        "sessions of all blocks of a sample have one name",
+        "traces.transforms",
+        "resample",
+        "piece * _names(trace, 'session_id')",
+        "0 * piece",
+    ),
+    # --- store ---
+    Named(
+        "the last record of a segment is removed with the others",
+        "framework.run.store",
+        "Store.remove",
+        "if len(left):\n    self._write_segment(left)",
+        "if len(left) > 1:\n    self._write_segment(left)",
+    ),
+    Named(
+        "versions of libraries are not part of a key",
+        "framework.run.run_key",
+        "code_hash",
+        "(*contents, *releases)",
+        "(*contents,)",
+    ),
+    # --- calibration ---
+    Named(
+        "compute slows all of linear layers",
+        "framework.calibration.apply",
+        "apply",
+        "curve.rising_faster(COMPUTE_TOKENS, calibration.compute)",
+        "curve.times(calibration.compute)",
+    ),
+    Named(
+        "what is held out is fitted to",
+        "framework.calibration.fit",
+        "calibrate",
+        "round(until * len(each.benchmark))",
+        "len(each.benchmark)",
+    ),
+    Named(
+        "the error of a factor has no unit",
+        "framework.calibration.optimise",
+        "Term.error",
+        "value if self.factor else 1.0",
+        "1.0",
+    ),
+    Named(
+        "a replay lasts from time 0",
+        "framework.calibration.replay",
+        "replay",
+        "requests['end_s'].max() - requests['arrival_s'].min()",
+        "requests['end_s'].max()",
+    ),
+    # --- timing ---
+    Named(
+        "compute slows all of measured matrices",
+        "framework.timing.profile",
+        "_slower",
+        "curve.rising_faster(COMPUTE_TOKENS, compute)",
+        "curve.times(compute)",
+    ),
+    Named(
+        "all of a link is reached",
+        "framework.timing.link_model",
+        "with_link_model",
+        "gpu.link_bytes_s * gpu.link_efficiency",
+        "gpu.link_bytes_s",
+    ),
+    Named(
+        "all of a link is reached, of a roofline",
+        "framework.timing.roofline",
+        "Roofline.row",
+        "gpu.link_bytes_s * gpu.link_efficiency",
+        "gpu.link_bytes_s",
+    ),
+    Named(
+        "contexts fall short of the longest by nothing",
+        "framework.timing.table",
+        "uneven_s",
+        "decodes * longest - context",
+        "decodes * longest",
+    ),
+    Named(
+        "experts are as popular as one another",
+        "framework.timing.expert_parallel",
+        "popularity",
+        "-skew",
+        "0 * skew",
+    ),
+    Named(
+        "stages read their weights once for all micro-batches",
+        "framework.timing.flops",
+        "_weight_bytes",
+        "parallelism.dp * parallelism.pp",
+        "parallelism.dp",
+    ),
+    Named(
+        "a window has a token less",
+        "framework.timing.flops",
+        "_kv_bytes",
+        "model.window + 1",
+        "model.window",
+    ),
+)

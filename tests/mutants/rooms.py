@@ -37,7 +37,12 @@ ROOMS = (
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",)),
     Room("transforms", ("traces/transforms.py",), ("tests/traces/test_transforms.py", "tests/traces/test_traces.py")),
-    Room("store", ("framework/run/store.py",), ("tests/run/test_store.py", "tests/run/test_prune.py")),
+    Room("workload", ("framework/workload.py",), ("tests/traces/test_workload.py",)),
+    Room(
+        "store",
+        ("framework/run/store.py", "framework/run/run_key.py"),
+        ("tests/run/test_store.py", "tests/run/test_prune.py", "tests/run/test_identity.py"),
+    ),
     Room(
         "tune",
         ("experiments/tune",),

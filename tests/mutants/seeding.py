@@ -68,12 +68,6 @@ def _is_of(dispatcher: Any, file: Path) -> bool:
     return dispatcher.py_func.__code__.co_filename == str(ROOT / file)
 
 
-def has_compiled(file: Path) -> bool:
-    """Whether a module that was imported has functions that are compiled."""
-    own = vars(sys.modules[module_name(file)])
-    return any(isinstance(one, Function | Inner) and _is_of(one, file) for one in own.values())
-
-
 def _put(file: Path, code: CodeType, only: set[str] | None) -> None:
     codes = _codes(code)
     for name, functions in functions_of(file).items():

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -31,13 +31,14 @@ from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.rooms import Bug, Room
-from tests.mutants.seeding import OutsideFunctions, has_compiled, is_outside_functions, seed, watch
+from tests.mutants.seeding import OutsideFunctions, is_outside_functions, seed, watch
 
 LIVES = "lives"
 OVERLAY = Path(__file__).with_name("overlay")
 _QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist")
 _OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
 _MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
+_UNKNOWN_S = 8.0
 _LONGEST_S = 600.0  # that all tests may take for one bug
 _MEMORY = 6 << 30  # bytes
 
@@ -139,8 +140,11 @@ class Trials:
         fate.write_text(first_failure(tests, own / "tmp", reach.seconds))
 
 
-def first_failure(tests: Sequence[str], temporary: Path, seconds: dict[str, float]) -> str:
-    """Run tests in this order until one fails, and say which, or LIVES; `seconds` are those that they took before."""
+def first_failure(tests: Sequence[str], temporary: Path, seconds: Mapping[str, float]) -> str:
+    """Run tests in this order until one fails, and say which, or LIVES.
+
+    `seconds` are those of processor time that each took before.
+    """
     if not tests:
         return LIVES
     noted = _FirstFailure(tests, seconds)
@@ -185,7 +189,7 @@ class _Quick:
 class _FirstFailure(_Quick):
     """Chooses the tests, limits how long each may take, and notes the first that fails."""
 
-    def __init__(self, tests: Sequence[str], seconds: dict[str, float]) -> None:
+    def __init__(self, tests: Sequence[str], seconds: Mapping[str, float]) -> None:
         self.places, self.seconds, self.test = {test: place for place, test in enumerate(tests)}, seconds, ""
 
     @pytest.hookimpl(trylast=True)
@@ -195,7 +199,7 @@ class _FirstFailure(_Quick):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_VIRTUAL, _MORE_S + _TIMES * self.seconds[nodeid])
+        signal.setitimer(signal.ITIMER_VIRTUAL, _MORE_S + _TIMES * self.seconds.get(nodeid, _UNKNOWN_S))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.test:
@@ -209,10 +213,9 @@ class _FirstFailure(_Quick):
 def _judged_anew(bug: Bug, tests: list[str], own: Path) -> str:
     """The same in a process of its own, which imports the module with the bug."""
     asked, told = own / "asked", own / "told"
-    asked.write_text(json.dumps([tests, dict.fromkeys(tests, 60.0)]))
-    environment = os.environ | ({"NUMBA_DISABLE_JIT": "1"} if has_compiled(bug.file) else {})
+    asked.write_text(json.dumps([str(bug.file), tests]))
     words = [sys.executable, "-m", "tests.mutants.alone", str(asked), str(told), str(own / "tmp")]
-    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
     return told.read_text() if told.exists() else f"breaks: exit code {ended.returncode}"
 
 
