@@ -21,13 +21,13 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.conftest import ROOT
+from tests.mutants.listed import argued, no_longer_there
 from tests.mutants.operators import sites
 from tests.mutants.rooms import ROOMS, Bug, Room, bug_at, drawn_bugs, key_of, named_bugs, quotas
 from tests.mutants.trial import LIVES, Trials
 
-EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 KEPT = ROOT / "outputs" / "mutants" / "numbers.json"
-SAMPLE, SEED, ENOUGH = 400, 0, 0.95
+SAMPLE, SEED, ENOUGH = 300, 0, 0.95
 
 
 @dataclass
@@ -72,13 +72,6 @@ def _judges(fate: str, room: Room) -> str:
     return _hash(file.read_text() for file in files)
 
 
-def argued() -> dict[str, str]:
-    """By key, why a bug changes nothing. A line of the file is `key: reason`; `#` begins a comment."""
-    lines = (line.strip() for line in EQUIVALENT.read_text().splitlines())
-    pairs = (line.partition(": ") for line in lines if line and not line.startswith("#"))
-    return {key: reason for key, _, reason in pairs}
-
-
 def bugs_of(room: Room, sample: int, seed: int) -> list[Bug]:
     """The named ones, the drawn ones, and those that are argued to change nothing."""
     chosen = [*named_bugs(room), *drawn_bugs(room, sample, seed)]
@@ -90,14 +83,8 @@ def _listed(room: Room) -> list[Bug]:
     listed, found = argued(), []
     for file in room.modules:
         text = (ROOT / file).read_text()
-        found += [bug_at(file, text, site) for site in sites(text) if key_of(file, site) in listed]
+        found += [bug_at(file, site) for site in sites(text) if key_of(file, site) in listed]
     return found
-
-
-def no_longer_there() -> list[str]:
-    """Keys of the list that no module has a site for."""
-    there = {key_of(file, site) for room in ROOMS for file in room.modules for site in sites((ROOT / file).read_text())}
-    return [key for key in argued() if key not in there]
 
 
 def main(arguments: Sequence[str]) -> int:

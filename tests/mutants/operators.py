@@ -54,7 +54,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Site:
-    """A place where an operator can act: `before` becomes `after`.
+    """A place where an operator can act.
 
     `function` is the name within the module, as "Store.remove", empty for code of the module itself; `number` counts
     the sites of the operator there; `line` is where the innermost statement of the site begins.
@@ -64,13 +64,20 @@ class Site:
     operator: str
     number: int
     line: int
-    before: str
-    after: str
 
     @property
     def name(self) -> str:
         """The key within the module."""
         return " ".join(filter(None, (self.function, self.operator, str(self.number))))
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """The text of a module with a bug, where `after` stands in place of `before`."""
+
+    text: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True)
@@ -99,13 +106,19 @@ def sites(text: str) -> list[Site]:
     return [site for site, _ in _numbered(ast.parse(text))]
 
 
-def mutated(text: str, site: Site) -> str:
+def has_sites(text: str) -> bool:
+    """Whether there is anything to change."""
+    return any(True for _ in _numbered(ast.parse(text)))
+
+
+def mutated(text: str, site: Site) -> Mutation:
     """The module with the bug, written from its syntax tree. Raises KeyError where there is no such site."""
     tree = ast.parse(text)
     for found, change in _numbered(tree):
         if found.name == site.name:
+            before, after = _shown(change.old), _shown(change.new)
             change.put(change.new)
-            return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+            return Mutation(ast.unparse(ast.fix_missing_locations(tree)) + "\n", before, after)
     raise KeyError(site.name)
 
 
@@ -125,8 +138,7 @@ def _numbered(tree: ast.Module) -> Iterator[tuple[Site, _Change]]:
     for change in _changes(tree, "", 0):
         place = (change.function, change.operator)
         counts[place] = counts.get(place, 0) + 1
-        before, after = _shown(change.old), _shown(change.new)
-        yield Site(*place, counts[place], change.line, before, after), change
+        yield Site(*place, counts[place], change.line), change
 
 
 def _shown(node: ast.AST) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.conftest import ROOT
 from tests.mutants.named import NAMED
-from tests.mutants.operators import Site, module_name, mutated, sites, statements
+from tests.mutants.operators import Site, has_sites, module_name, mutated, sites, statements
 
 _LEAST = 2  # bugs of a module, if it has as many places for them
 
@@ -27,7 +28,7 @@ class Room:
         """Its files, relative to the root, those that have something to change."""
         found = (ROOT / one for one in self.code)
         files = (file for one in found for file in (sorted(one.rglob("*.py")) if one.is_dir() else [one]))
-        return [file.relative_to(ROOT) for file in files if file.stem != "__main__" and sites(file.read_text())]
+        return [file.relative_to(ROOT) for file in files if file.stem != "__main__" and has_sites(file.read_text())]
 
 
 ROOMS = (
@@ -76,20 +77,24 @@ def named_bugs(room: Room) -> list[Bug]:
     ]
 
 
-def drawn_bugs(room: Room, most: int, seed: int) -> list[Bug]:
-    """So many of what the operators can do to a room, over its modules in proportion to their statements.
+def drawn_sites(room: Room, most: int, seed: int) -> list[tuple[Path, Site]]:
+    """So many places of a room where operators can act, over its modules in proportion to their statements.
 
     Each site has a rank of its own, drawn from the seed and its key, and the first ones of a module are taken: where
     code changes elsewhere, and where more are asked for, those that were drawn stay drawn.
     """
     texts = {file: (ROOT / file).read_text() for file in room.modules}
     sizes = {file: statements(text) for file, text in texts.items()}
-    bugs = []
+    drawn: list[tuple[Path, Site]] = []
     for file, text in texts.items():
-        share = round(most * sizes[file] / sum(sizes.values()))
-        ranked = sorted(sites(text), key=lambda site: _rank(seed, key_of(file, site)))
-        bugs += [bug_at(file, text, site) for site in ranked[: max(_LEAST, share)]]
-    return bugs
+        share = max(_LEAST, round(most * sizes[file] / sum(sizes.values())))
+        drawn += [(file, site) for site in sorted(sites(text), key=partial(_rank, seed, file))[:share]]
+    return drawn
+
+
+def drawn_bugs(room: Room, most: int, seed: int) -> list[Bug]:
+    """The bugs that operators make there."""
+    return [bug_at(file, site) for file, site in drawn_sites(room, most, seed)]
 
 
 def quotas(rooms: Sequence[Room], most: int) -> dict[str, int]:
@@ -98,9 +103,10 @@ def quotas(rooms: Sequence[Room], most: int) -> dict[str, int]:
     return {name: round(most * size / sum(sizes.values())) for name, size in sizes.items()}
 
 
-def bug_at(file: Path, text: str, site: Site) -> Bug:
+def bug_at(file: Path, site: Site) -> Bug:
     """The bug that an operator makes there."""
-    return Bug(key_of(file, site), file, mutated(text, site), site.line, f"{site.before} -> {site.after}")
+    change = mutated((ROOT / file).read_text(), site)
+    return Bug(key_of(file, site), file, change.text, site.line, f"{change.before} -> {change.after}")
 
 
 def key_of(file: Path, site: Site) -> str:
@@ -108,5 +114,5 @@ def key_of(file: Path, site: Site) -> str:
     return f"{module_name(file)}.{site.name}" if site.function else f"{module_name(file)} {site.name}"
 
 
-def _rank(seed: int, key: str) -> bytes:
-    return hashlib.sha256(f"{seed} {key}".encode()).digest()
+def _rank(seed: int, file: Path, site: Site) -> bytes:
+    return hashlib.sha256(f"{seed} {key_of(file, site)}".encode()).digest()

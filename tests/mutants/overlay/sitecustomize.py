@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ class _Finder(MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             return None
-        return importlib.machinery.ModuleSpec(
+        return importlib.util.spec_from_file_location(
             fullname,
-            _Loader(fullname, spec.loader.path),
-            origin=spec.origin,
-            is_package=spec.submodule_search_locations is not None,
+            spec.loader.path,
+            loader=_Loader(fullname, spec.loader.path),
+            submodule_search_locations=spec.submodule_search_locations,
         )
 
 
