@@ -100,7 +100,8 @@ class Store:
             try:
                 rows = _frame(segment)
             except FileNotFoundError:  # merged meanwhile
-                return self.remove(keys)
+                self.remove(keys)
+                return
             left = rows.filter(~pl.col("key").is_in(list(keys)))
             if len(left) < len(rows):
                 if len(left):

@@ -483,7 +483,9 @@ def test_an_output_ends_where_the_context_does() -> None:
     """A prompt of 6 tokens of 8: the first token and one decode step, however long the output was to be."""
     small = replace(LLAMA, max_context=8)
     workload = Workload(np.zeros(1), np.array([6]), np.array([100]))
-    least_s = 2 * TIMING.base_s + 6 * TIMING.per_prefill_token_s + TIMING.per_sequence_s + 7 * TIMING.per_context_token_s
+    least_s = (
+        2 * TIMING.base_s + 6 * TIMING.per_prefill_token_s + TIMING.per_sequence_s + 7 * TIMING.per_context_token_s
+    )
     found = bound(workload, mixed(1, GPU), small, TIMING, EngineConfig(), ANY, Closed(1))
     assert found.duration_s == pytest.approx(least_s)
     assert (found.good, found.goodput) == (1, pytest.approx(1 / least_s))
@@ -497,5 +499,7 @@ def test_a_policy_that_changes_roles_may_do_anything_anywhere() -> None:
         ("prefill", "mixed", 1),
         ("decode", "mixed", 2),
     ]
-    kept, free = (bound(requests(500, 2048, 1), one, LLAMA, TIMING, EngineConfig(), ANY, OPEN) for one in (cluster, found))
+    kept, free = (
+        bound(requests(500, 2048, 1), one, LLAMA, TIMING, EngineConfig(), ANY, OPEN) for one in (cluster, found)
+    )
     assert free.goodput > 2.5 * kept.goodput

@@ -234,6 +234,8 @@ def test_the_noise_is_what_residuals_have_beside_the_scatter(scatter: float, ter
 
 
 def test_served_times_of_single_tokens_have_no_tpot() -> None:
-    served: Served = replay(sent_again(benchmark(12, output_tokens=np.ones(12, int)), "recorded"), SERVER, Calibration())
+    served: Served = replay(
+        sent_again(benchmark(12, output_tokens=np.ones(12, int)), "recorded"), SERVER, Calibration()
+    )
     assert np.isnan(served.tpot_s).all()
     assert served.e2e_s.tolist() == served.ttft_s.tolist()

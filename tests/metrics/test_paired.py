@@ -37,7 +37,9 @@ def test_the_interval_is_students_over_means_of_successive_requests(count: int, 
         assert found.half_width == pytest.approx(estimate(means).half_width)
 
 
-@pytest.mark.parametrize(("step", "trusted"), [([3.0, 3.0, 3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0], False), ([3.0, 1.0] * 5, True)])
+@pytest.mark.parametrize(
+    ("step", "trusted"), [([3.0, 3.0, 3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0], False), ([3.0, 1.0] * 5, True)]
+)
 def test_batches_that_go_with_their_neighbours_are_told(step: list[float], trusted: bool) -> None:
     """About a mean of 2 each neighbour but one has the same sign: of ten squares of 1 that leaves (8 - 1) / 10."""
     found = paired(np.repeat(step, 10))

@@ -111,9 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     return _told(tallies, wrong, time.monotonic() - start_s, console)
 
 
-def _tried(
-    room: Room, bugs: Sequence[Bug], fates: Fates, jobs: int, anew: bool, console: Console
-) -> dict[str, str]:
+def _tried(room: Room, bugs: Sequence[Bug], fates: Fates, jobs: int, anew: bool, console: Console) -> dict[str, str]:
     """The fate of each."""
     found = {} if anew else {bug.key: fate for bug in bugs if (fate := fates.of(bug, room)) is not None}
     left = [bug for bug in bugs if bug.key not in found]
@@ -136,7 +134,9 @@ def _wrong(bugs: Sequence[Bug], found: dict[str, str], reasons: dict[str, str]) 
     lives = {key for key, fate in found.items() if fate == LIVES}
     unargued = [f"lives: {bug.key}: {bug.change}" for bug in bugs if bug.key in lives and bug.key not in reasons]
     dead = [f"is said to change nothing, and dies: {key} ({found[key]})" for key in found if key in reasons]
-    return unargued + [line for line, key in zip(dead, (key for key in found if key in reasons), strict=True) if key not in lives]
+    return unargued + [
+        line for line, key in zip(dead, (key for key in found if key in reasons), strict=True) if key not in lives
+    ]
 
 
 def _told(tallies: Sequence[tuple[str, int, int]], wrong: Sequence[str], seconds: float, console: Console) -> int:

@@ -200,7 +200,9 @@ def _swapped(parent: ast.AST, name: str, node: ast.Name | ast.Attribute) -> Iter
     """The other one of a pair, where it is called or passed, and not a variable of that name."""
     if isinstance(node, ast.Attribute) and node.attr in _SWAPPED:
         yield ast.Attribute(node.value, _SWAPPED[node.attr], node.ctx)
-    elif isinstance(node, ast.Name) and node.id in _SWAPPED and isinstance(parent, ast.Call) and name in ("func", "args"):
+    elif (
+        isinstance(node, ast.Name) and node.id in _SWAPPED and isinstance(parent, ast.Call) and name in ("func", "args")
+    ):
         yield ast.Name(_SWAPPED[node.id], node.ctx)
 
 
@@ -208,7 +210,7 @@ def _joins(node: ast.BinOp) -> bool:
     """Whether a sum puts texts or lists together."""
     text = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
     return any(
-        isinstance(side, text) or isinstance(side, ast.Constant) and isinstance(side.value, str | bytes)
+        isinstance(side, text) or (isinstance(side, ast.Constant) and isinstance(side.value, str | bytes))
         for side in (node.left, node.right)
     )
 
@@ -220,7 +222,7 @@ def _is_shifted(parent: ast.AST, name: str, node: ast.expr) -> bool:
     if isinstance(node, ast.UnaryOp | ast.BinOp) and any(isinstance(part, ast.Constant) for part in ast.walk(node)):
         return False  # its own numbers are shifted
     is_range = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "range"
-    return is_range and name == "args" or isinstance(parent, ast.Slice) and name in ("lower", "upper")
+    return (is_range and name == "args") or (isinstance(parent, ast.Slice) and name in ("lower", "upper"))
 
 
 def _one_more(node: ast.expr) -> ast.expr:

@@ -47,7 +47,11 @@ ROOMS = (
     Room(
         "tune",
         ("experiments/tune",),
-        ("tests/experiments/test_studies.py", "tests/experiments/test_optimum.py", "tests/experiments/test_placement.py"),
+        (
+            "tests/experiments/test_studies.py",
+            "tests/experiments/test_optimum.py",
+            "tests/experiments/test_placement.py",
+        ),
     ),
     Room("table", ("experiments/table",), ("tests/experiments/test_paper_table.py",)),
 )

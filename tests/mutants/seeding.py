@@ -113,7 +113,7 @@ def _outline(text: str) -> str:
 class _Outline(ast.NodeTransformer):
     """A module without what its functions do."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.body = [ast.Pass()]
         return node
 
@@ -124,7 +124,7 @@ class _Watched(ast.NodeTransformer):
     def __init__(self) -> None:
         self.depth = 0
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.depth += 1
         self.generic_visit(node)
         self.depth -= 1

@@ -160,14 +160,14 @@ def _order(reach: Reach, bug: Bug, first: str) -> list[str]:
 
 
 def _run_apart(work: Callable[[], None]) -> None:
-    """Do it as the last thing of this process."""
-    code = 1
+    """Do it as the last thing of this process, and say nothing."""
+    code, null = 1, os.open(os.devnull, os.O_WRONLY)
     try:
+        os.dup2(null, 1)
+        os.dup2(null, 2)
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
         work()
         code = 0
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
     finally:
         os._exit(code)
 
@@ -194,7 +194,8 @@ class _FirstFailure(_Quick):
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted((item for item in items if item.nodeid in self.places), key=lambda item: self.places[item.nodeid])
+        asked = (item for item in items if item.nodeid in self.places)
+        items[:] = sorted(asked, key=lambda item: self.places[item.nodeid])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:

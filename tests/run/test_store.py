@@ -183,9 +183,7 @@ def test_segments_without_what_is_removed_stay_as_they_are(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("wanted", ["get", "read", "remove"])
-def test_whoever_finds_a_segment_gone_looks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
-) -> None:
+def test_whoever_finds_a_segment_gone_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
     """Another process merges segments between their listing and their reading."""
     results = in_segments(tmp_path, monkeypatch, range(3), range(3, 5))
     frame_of = store._frame

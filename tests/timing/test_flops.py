@@ -57,7 +57,9 @@ def test_a_window_of_64_tokens_lets_a_decode_read_these_and_its_own(context: int
     assert found == pytest.approx(layer * (16 * 3 * context + 16 * 3 * near + 32 * 3))
 
 
-@pytest.mark.parametrize(("chunk", "near"), [(Chunk(10), 10), (Chunk(10, 60), 70), (Chunk(10, 64), 74), (Chunk(10, 65), 74)])
+@pytest.mark.parametrize(
+    ("chunk", "near"), [(Chunk(10), 10), (Chunk(10, 60), 70), (Chunk(10, 64), 74), (Chunk(10, 65), 74)]
+)
 def test_a_chunk_reads_a_window_before_it_and_itself(chunk: Chunk, near: int) -> None:
     model = replace(LLAMA, windowed_layers=16, window=64)
     layer = model.kv_bytes_per_token / 16
