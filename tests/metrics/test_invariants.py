@@ -133,7 +133,7 @@ def test_requests_that_were_not_served_need_no_times_and_all_their_tokens_are_no
         requests[name][4] = value
     check_result(replace(result, requests=requests))
     requests["emitted"][4] = 99
-    with pytest.raises(InvariantError, match="request with more tokens than it has .first at 4, 1 in all"):
+    with pytest.raises(InvariantError, match=r"request with more tokens than it has .first at 4, 1 in all"):
         check_result(replace(result, requests=requests))
 
 
@@ -141,7 +141,7 @@ def test_more_blocks_in_use_than_there_are(result: Result) -> None:
     instances = result.instances.copy()
     instances["free_blocks"][1] = -1
     instances["evictable_blocks"][1] = instances["total_blocks"][1] + 1
-    with pytest.raises(InvariantError, match="more blocks in use than it has .first at 1"):
+    with pytest.raises(InvariantError, match=r"more blocks in use than it has .first at 1"):
         check_result(replace(result, instances=instances))
 
 

@@ -133,10 +133,8 @@ def _wrong(bugs: Sequence[Bug], found: dict[str, str], reasons: dict[str, str]) 
     """What the list of equivalents lacks, and what it has in error."""
     lives = {key for key, fate in found.items() if fate == LIVES}
     unargued = [f"lives: {bug.key}: {bug.change}" for bug in bugs if bug.key in lives and bug.key not in reasons]
-    dead = [f"is said to change nothing, and dies: {key} ({found[key]})" for key in found if key in reasons]
-    return unargued + [
-        line for line, key in zip(dead, (key for key in found if key in reasons), strict=True) if key not in lives
-    ]
+    dead = [key for key in found if key in reasons and key not in lives]
+    return unargued + [f"is said to change nothing, and dies: {key} ({found[key]})" for key in dead]
 
 
 def _told(tallies: Sequence[tuple[str, int, int]], wrong: Sequence[str], seconds: float, console: Console) -> int:

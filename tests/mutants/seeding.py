@@ -22,7 +22,7 @@ from tests.mutants.operators import module_name
 _REACHED = "__reached__"
 
 
-class OutsideFunctions(Exception):
+class OutsideFunctionsError(Exception):
     """A bug that new code of functions cannot make."""
 
 
@@ -42,7 +42,7 @@ def is_outside_functions(before: str, after: str) -> bool:
 
 
 def seed(file: Path, text: str) -> None:
-    """Give this text's code to the functions of a module. Raises OutsideFunctions where that is not enough."""
+    """Give this text's code to the functions of a module. Raises OutsideFunctionsError where that is not enough."""
     run_as_python(file)
     _put(file, compile(text, str(ROOT / file), "exec"), only=_changed(file, text))
 
@@ -76,7 +76,7 @@ def _put(file: Path, code: CodeType, only: set[str] | None) -> None:
                 try:
                     function.__code__ = codes[name]
                 except ValueError as error:  # it closes over other variables
-                    raise OutsideFunctions(name) from error
+                    raise OutsideFunctionsError(name) from error
 
 
 def _codes(code: CodeType) -> dict[str, CodeType]:

@@ -90,7 +90,7 @@ def test_a_bug_is_one_change(site: Site) -> None:
 
 
 def test_a_place_that_is_gone_is_told() -> None:
-    with pytest.raises(KeyError, match="Box.put drop 9"):
+    with pytest.raises(KeyError, match=r"Box\.put drop 9"):
         mutated(TEXT, Site("Box.put", "drop", 9, 1))
 
 
@@ -123,7 +123,7 @@ def test_a_named_bug_can_be_put_into_its_function(named: Named) -> None:
 
 
 def test_a_named_bug_that_is_not_there_is_told() -> None:
-    with pytest.raises(ValueError, match="gone: framework.metrics.slo judge has 0 times 'x / y'"):
+    with pytest.raises(ValueError, match=r"gone: framework\.metrics\.slo judge has 0 times 'x / y'"):
         Named("gone", "framework.metrics.slo", "judge", "x / y", "x").text()
 
 

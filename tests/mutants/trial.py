@@ -31,7 +31,7 @@ from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.rooms import Bug, Room
-from tests.mutants.seeding import OutsideFunctions, is_outside_functions, seed, watch
+from tests.mutants.seeding import OutsideFunctionsError, is_outside_functions, seed, watch
 
 LIVES = "lives"
 OVERLAY = Path(__file__).with_name("overlay")
@@ -132,9 +132,9 @@ class Trials:
         tests = _order(reach, bug, self.first.get(bug.key, ""))
         try:
             if is_outside_functions((ROOT / bug.file).read_text(), bug.text):
-                raise OutsideFunctions(bug.key)
+                raise OutsideFunctionsError(bug.key)
             seed(bug.file, bug.text)
-        except OutsideFunctions:
+        except OutsideFunctionsError:
             fate.write_text(_judged_anew(bug, tests, own))
             return
         fate.write_text(first_failure(tests, own / "tmp", reach.seconds))
