@@ -11,7 +11,6 @@ from framework.codes import (
     DONE,
     LOG_FULL,
     PREFILL_STEP_END,
-    REASON_STALLED,
     ROLE_CHANGE,
     SCHEDULE,
     STEP_END,
@@ -25,8 +24,8 @@ from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import drop_turn, next_event, take_turn
-from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.asynchronous import let_go, take_in
+from framework.engine.mechanisms.circles import break_circle, fail_rest
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.lockstep import end_together, rank_in_step
 from framework.engine.mechanisms.roles import take_role
@@ -47,24 +46,8 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return YIELDED
-        event = next_event(s)
-        s.sim.events += s.sim.kind != SCHEDULE
-        if event < 0:
-            fail_rest(s, REASON_STALLED)
-        elif s.sim.kind == SCHEDULE:
-            _schedule(s, event)
-        elif s.sim.kind == STEP_END:
-            finish_steps(s, event, stop)
-        elif s.sim.kind == ARRIVAL:
-            arrive(s, event)
-        elif s.sim.kind == COPY_END:
-            finish_copy(s, event)
-        elif s.sim.kind == TICK:
-            tick(s, event)
-        elif s.sim.kind == ROLE_CHANGE:
-            take_role(s, event)
-        elif s.sim.kind == PREFILL_STEP_END:
-            finish_prefill_step(s, event)
+        if not unlikely(s.sim.crossing > 1) or not break_circle(s):
+            _process_next(s, stop)
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
@@ -72,6 +55,28 @@ def _run(s: State, most_events: int) -> int:
     for i in range(s.options.instances):
         let_go(s, i)
     return DONE
+
+
+@inner
+def _process_next(s: State, stop: int) -> None:
+    event = next_event(s)
+    s.sim.events += s.sim.kind != SCHEDULE
+    if event < 0:
+        fail_rest(s)
+    elif s.sim.kind == SCHEDULE:
+        _schedule(s, event)
+    elif s.sim.kind == STEP_END:
+        finish_steps(s, event, stop)
+    elif s.sim.kind == ARRIVAL:
+        arrive(s, event)
+    elif s.sim.kind == COPY_END:
+        finish_copy(s, event)
+    elif s.sim.kind == TICK:
+        tick(s, event)
+    elif s.sim.kind == ROLE_CHANGE:
+        take_role(s, event)
+    elif s.sim.kind == PREFILL_STEP_END:
+        finish_prefill_step(s, event)
 
 
 @inner
