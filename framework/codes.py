@@ -39,7 +39,7 @@ STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, TICK, ARRIVAL, SCHEDULE = ran
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
-DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, MARKED = range(8)
+DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED = range(9)
 # Reasons known to the engine; a policy's own follow.
 NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH = range(6)
 REASONS = ("", "context", "kv", "stalled", "policy", "length")

@@ -47,7 +47,7 @@ OUTCOME = np.dtype(
 # Totals of an instance as of one time: `since_s` is the start of the earliest step that it is in, or that time; a step
 # counts once it has ended, `busy_s` and the integrals over time up to that time.
 TOTALS = (
-    *("busy_s", "batch_s", "bubble_s", "kv_block_s", "kv_token_s"),
+    *("busy_s", "batch_s", "bubble_s", "kv_block_s"),
     *("prefill_tokens", "decode_tokens", "drafted_tokens", "accepted_tokens"),
     *("context_tokens", "decode_pairs", "prefill_square", "weight_passes", "expert_reads"),
 )

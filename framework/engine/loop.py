@@ -12,7 +12,6 @@ from framework.codes import (
     LOG_FULL,
     MARKED,
     PREFILL_STEP_END,
-    REASON_STALLED,
     ROLE_CHANGE,
     SCHEDULE,
     STEP_END,
@@ -26,8 +25,8 @@ from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import drop_turn, next_event, take_turn
-from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.asynchronous import let_go, take_in
+from framework.engine.mechanisms.circles import break_circle, fail_rest
 from framework.engine.mechanisms.drafted_steps import count_plain
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.lockstep import end_together, rank_in_step
@@ -49,11 +48,12 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return YIELDED
-        event = _due(s)
-        if unlikely(s.sim.at_mark):
-            return MARKED
-        s.sim.events += s.sim.kind != SCHEDULE
-        _process(s, event, stop)
+        if unlikely(s.sim.at_mark) or not unlikely(s.sim.crossing > 1) or not break_circle(s):
+            event = _due(s)
+            if unlikely(s.sim.at_mark):
+                return MARKED
+            s.sim.events += s.sim.kind != SCHEDULE
+            _process(s, event, stop)
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
@@ -67,7 +67,7 @@ def _run(s: State, most_events: int) -> int:
 def _process(s: State, event: int, stop: int) -> None:
     """Let an event come about, and of the ends of steps that follow as many as are up to event number `stop`."""
     if event < 0:
-        fail_rest(s, REASON_STALLED)
+        fail_rest(s)
     elif s.sim.kind == SCHEDULE:
         _schedule(s, event)
     elif s.sim.kind == STEP_END:

@@ -236,6 +236,7 @@ SIM = record(
     ("sharings", "i8"),  # how often rates have been set
     ("turns_size", "i8"),  # later turns whose arrival is known
     ("leaping", "i8"),  # instances in the list at `leaping_at`
+    ("crossing", "i8"),  # instances with KV that waits for room elsewhere, and with requests that wait for room there
     ("touched", "i8"),  # instances in the list at `touched_at`
     ("step_rows", "i8"),  # rows of the step log that are written
     ("token_rows", "i8"),  # rows of the token log that are written

@@ -196,7 +196,6 @@ def _mark(memory: Memory, time_s: float) -> NDArray[np.void]:
     busy = now["busy"] | streams
     now["busy_s"][busy] += time_s - now["counted_s"][busy]
     now["kv_block_s"] += (now["total_blocks"] - now["free_blocks"] - now["evictable_blocks"]) * time_s
-    now["kv_token_s"] += now["kv_tokens"] * time_s
     stepping_s = np.where(now["busy"], memory.step["start_s"], time_s)
     return mark_of(now, np.minimum(stepping_s, np.where(streams, memory.prefill_step["start_s"], time_s)))
 

@@ -70,6 +70,7 @@ def compose_on(config: DictConfig, workload: Workload) -> Experiment:
 
 
 def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
+    _require_classes(parts["slo"], workload)
     parts["timing"] = placed(parts["timing"], _place(workload, parts))
     return Experiment(
         workload=workload,
@@ -78,6 +79,15 @@ def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -
         sample=partial(_sample, config, workload.source),
         **parts,
     )
+
+
+def _require_classes(slo: Slo, workload: Workload) -> None:
+    """InputError for limits of a class that no request of the trace has."""
+    known = sorted(set(workload.slo_class or ()))
+    unknown = sorted(set(slo.classes or {}) - set(known))
+    if unknown:
+        there = f"its classes are {', '.join(known)}" if known else "its requests have no classes (column slo_class)"
+        raise InputError(f"slo.classes.{unknown[0]}: no request of trace {workload.name} has this class; {there}")
 
 
 def _place(workload: Workload, parts: Mapping[str, Any]) -> Place:

@@ -467,3 +467,44 @@ def test_shipped_policies_on_a_recorded_trace(policy: str, real_trace: Callable[
     found = bound(one.workload, result.cluster, one.model, one.timing, one.engine, one.slo, one.load)
     setting = Setting(one.workload, result.cluster, one.model, one.timing, one.engine, one.slo, one.load)
     assert found.share(check_bound(found, result, setting)) > 0.8
+
+
+def test_streams_that_share_a_gpu_may_each_do_all_that_it_can() -> None:
+    """As two instances could: by the engine's batching, or by that of a pool."""
+    workload = requests(500, 2048, 1)
+
+    def most(instances: int, batching: Any, of_pool: Any = None) -> float:
+        cluster = mixed(instances, GPU)
+        cluster = replace(cluster, pools=tuple(replace(pool, batching=of_pool) for pool in cluster.pools))
+        return bound(workload, cluster, LLAMA, TIMING, EngineConfig(batching=batching), ANY, OPEN).goodput
+
+    assert most(1, "concurrent") == pytest.approx(most(2, "decode_first"))
+    assert most(1, "decode_first", "concurrent") == pytest.approx(most(2, "decode_first"))
+    assert most(1, "concurrent", "decode_first") == pytest.approx(most(1, "decode_first"))
+    assert most(2, "decode_first") == pytest.approx(2 * most(1, "decode_first"), rel=0.01)
+
+
+def test_an_output_ends_where_the_context_does() -> None:
+    """A prompt of 6 tokens of 8: the first token and one decode step, however long the output was to be."""
+    small = replace(LLAMA, max_context=8)
+    workload = Workload(np.zeros(1), np.array([6]), np.array([100]))
+    least_s = (
+        2 * TIMING.base_s + 6 * TIMING.per_prefill_token_s + TIMING.per_sequence_s + 7 * TIMING.per_context_token_s
+    )
+    found = bound(workload, mixed(1, GPU), small, TIMING, EngineConfig(), ANY, Closed(1))
+    assert found.shortest_s == pytest.approx(least_s)
+    assert (found.good, found.goodput) == (1, pytest.approx(1 / least_s))
+
+
+def test_a_policy_that_changes_roles_may_do_anything_anywhere() -> None:
+    """Of three instances one prefills; with any role all do, and the pool where requests arrive comes first."""
+    cluster = disaggregated(1, 2, GPU)
+    found = any_role(replace(cluster, pools=cluster.pools[::-1]))
+    assert [(pool.name, pool.role, pool.instances) for pool in found.pools] == [
+        ("prefill", "mixed", 1),
+        ("decode", "mixed", 2),
+    ]
+    kept, free = (
+        bound(requests(500, 2048, 1), one, LLAMA, TIMING, EngineConfig(), ANY, OPEN) for one in (cluster, found)
+    )
+    assert free.goodput > 2.5 * kept.goodput

@@ -240,7 +240,7 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureF
     for number in range(count):
         goodput = float((number * 7) % count)
         directory = job(tmp_path, number, [f"policy.chunk={number:03d}"])
-        (directory / "summary.json").write_text(json.dumps(summary | {"request_goodput": goodput}))
+        (directory / "summary.json").write_text(json.dumps(summary | {"goodput_rps": goodput}))
     print_comparison(tmp_path, 0, OmegaConf.create({"_target_": "framework.objective.goodput.Goodput"}))
     out = capsys.readouterr().out
     if count == 40:
@@ -249,4 +249,4 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureF
     else:
         best = sorted(range(count), key=lambda number: (number * 7) % count, reverse=True)[:20]
         assert [int(number) for number in re.findall(r"chunk=(\d+)", out)] == best
-        assert "the best 20 of 41 rows by request_goodput" in out
+        assert "the best 20 of 41 rows by goodput_rps" in out

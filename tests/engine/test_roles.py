@@ -225,20 +225,20 @@ def test_an_instance_is_not_off_while_kv_waits_there() -> None:
 
 
 def test_changes_of_role_keep_no_stalled_run_alive() -> None:
-    """Two requests wait for each other's memory for ever, while a third instance changes its role at each tick."""
+    """Two requests are withheld for ever, while a third instance changes its role at each tick."""
 
     class Toggling(Scripted):
         def route_prefill(self, request: Any, view: Cluster) -> int:
             return int(request.id)
 
-        def route_decode(self, request: Any, view: Cluster) -> int:
-            return 1 - int(request.id)
+        def batching(self, instance: int, view: Cluster) -> Plan:
+            return Plan(8, "decode_only")
 
         def on_tick(self, view: Cluster) -> Sequence[Action]:
             return [SetRole(2, "prefill" if view.instances.next_role[2] == DECODE else "decode")]
 
     policy = Toggling({})
-    result = play(trace((0, 4, 2), (0, 4, 2)), cluster(("mixed", 3)), policy, kv_tokens=6, role_change_s=0.75)
+    result = play(trace((0, 4, 2), (1, 4, 2)), cluster(("mixed", 3)), policy, kv_tokens=6, role_change_s=0.75)
     assert [result.reasons[row["reason"]] for row in result.requests] == ["stalled", "stalled"]
     assert [*result.requests["end_s"]] == [1, 1]
 

@@ -122,3 +122,13 @@ def test_requests_are_told_apart(change: dict[str, Any]) -> None:
     one = Workload(np.array([0.0, 1.0]), np.array([4, 5]), np.array([2, 2]))
     assert workload_hash(replace(one, **change)) != workload_hash(one)
     assert workload_hash(replace(one, name="other", notes=("said",))) == workload_hash(one)
+
+
+@pytest.mark.parametrize("library", ["numpy", "numba", "polars", "scipy"])
+def test_another_release_of_a_library_is_another_run(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = frozenset({"policies.chunked.Chunked"})
+    before = code_hash.__wrapped__(targets)
+    assert code_hash.__wrapped__(targets) == before
+    installed = identity.version
+    monkeypatch.setattr(identity, "version", lambda name: "0.0.1" if name == library else installed(name))
+    assert code_hash.__wrapped__(targets) != before

@@ -50,7 +50,7 @@ def chunked() -> servelab.Run:
 def test_a_run_has_what_the_command_writes(chunked: servelab.Run, tmp_path: Path) -> None:
     files = chunked.save(tmp_path, steps=True)
     assert {file.name for file in files} == {"summary.json", "requests.parquet", "steps.parquet"}
-    assert json.loads((tmp_path / "summary.json").read_text())["request_goodput"] == chunked.summary["request_goodput"]
+    assert json.loads((tmp_path / "summary.json").read_text())["goodput_rps"] == chunked.summary["goodput_rps"]
     assert pl.read_parquet(tmp_path / "requests.parquet").equals(chunked.requests)
     assert pl.read_parquet(tmp_path / "steps.parquet").equals(chunked.steps)
     assert len(chunked.requests) == 60
@@ -123,7 +123,7 @@ def test_a_sweep_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("continuous", 0),
         ("continuous", 1),
     ]
-    assert table["request_goodput"].null_count() == 0
+    assert table["goodput_rps"].null_count() == 0
 
 
 def test_a_capacity() -> None:
