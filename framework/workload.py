@@ -194,12 +194,12 @@ def first(workload: Workload, requests: int) -> Workload:
 
 
 def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
-    """The requests that `kept` (N,) says, in their order; with a turn, all turns before it must be kept."""
+    """The requests that `kept` (N,) says, in their order; a turn that follows none of them opens a session."""
     number = np.cumsum(kept) - 1
     columns = {name: column[kept] for name, column in vars(workload).items() if name in _NUMBERS and column is not None}
     if workload.previous is not None:
         before = workload.previous[kept]
-        columns["previous"] = np.where(before >= 0, number[before], -1)
+        columns["previous"] = np.where((before >= 0) & kept[before], number[before], -1)
     if workload.slo_class is not None:
         columns["slo_class"] = tuple(name for name, keeps in zip(workload.slo_class, kept, strict=True) if keeps)
     if workload.hash_offsets is not None:

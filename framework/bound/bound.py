@@ -18,7 +18,7 @@ from framework.bound.fluid import Fluid, least_duration, most_good
 from framework.bound.requests import Needs, Pool, Setting, least_needs, make_pools
 from framework.engine.config import EngineConfig
 from framework.load import Load, Window
-from framework.metrics.clock import fixed_window
+from framework.metrics.clock import allowed_latency_s
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model
@@ -39,14 +39,12 @@ class Bound:
     """What no schedule can beat.
 
     `good` of `offered` requests at most, and `goodput` a second of the clock of `framework.metrics.clock`.
-    `shortest_s`: the least time from the first request to the last answer in which all that the engine does not reject
-    can be served; 0 where trace and load fix the window, for then it matters to nothing. `alone` (N,): which requests
+    `alone` (N,): which requests
     could keep the SLO alone. `limit`: what `goodput` comes from.
     """
 
     good: int
     offered: int
-    shortest_s: float
     goodput: float
     alone: Flags
     limit: str
@@ -116,10 +114,16 @@ def bound(
     """
     find = _search(workload, cluster, model, timing, engine, slo, load)
     workload = within_context(workload, model.max_context)
-    window = fixed_window(load.window(workload), workload, slo)
-    if window is None:
-        return find.of_run()
-    return find.of_window(window) if window.offer_is_fixed else find.of_load(window)
+    window, allowed_s = load.window(workload), allowed_latency_s(workload, slo)
+    if window is not None and window.offer_is_fixed:
+        if window.length_s > allowed_s:
+            return find.of_window(window.length_s, load.counted(workload, workload.arrival_s))
+        if not np.isfinite(allowed_s):
+            return find.of_run()
+    shortest_s = shortest_time_s(workload, any_role(cluster), model, timing, engine, slo, load)
+    if load.clients is None:
+        return find.of_window(max(allowed_s, shortest_s), np.ones(len(workload), np.bool_))
+    return find.of_load(window, shortest_s)
 
 
 def shortest_time_s(
@@ -131,7 +135,9 @@ def shortest_time_s(
     slo: Slo,
     load: Load,
 ) -> float:
-    """`Bound.shortest_s` of requests, whatever the window; errors and `cluster` as of `bound`."""
+    """The least time from the first request to the last answer in which all of them that the engine does not reject can
+    be served; errors and `cluster` as of `bound`.
+    """
     return _search(workload, cluster, model, timing, engine, slo, load).least()[0]
 
 
@@ -159,33 +165,35 @@ class _Search:
         self._instances = np.array([float(pool.spec.instances) for pool in pools])
         self._alone = int(np.count_nonzero(needs.good_alone))
 
-    def of_window(self, window: Window) -> Bound:
-        """Where trace and load fix the window and what is sent in it: attainment alone counts."""
+    def of_window(self, window_s: float, counted: Flags) -> Bound:
+        """Where trace, load and SLO fix the window and what is sent in it: attainment alone counts."""
         setting, arrival_s = self._setting, self._setting.arrival_s
-        counted = setting.load.counted(setting.workload, setting.workload.arrival_s) & self._needs.good_alone
         started, latest_s, limit = self._alone, np.inf, "arrivals"
         if arrival_s is not None and self._alone:
             started = most_started(setting, self._pools, self._needs)
             latest_s = float((arrival_s - arrival_s[0] + self._latest_s())[self._needs.good_alone].max())
         good, limit = self._most(started, latest_s, limit)
-        good = min(good, int(np.count_nonzero(counted)))
-        return self._bound(good, 0.0, good / window.length_s, limit)
+        good = min(good, int(np.count_nonzero(counted & self._needs.good_alone)))
+        return self._bound(good, good / window_s, limit)
 
-    def of_load(self, window: Window) -> Bound:
-        """Where clients send until the window is over. Those who run out of requests before are judged by the run."""
-        run = self.of_run()
+    def of_load(self, window: Window | None, shortest_s: float) -> Bound:
+        """Where clients send until the window is over, or all that there is, which takes no less than `shortest_s`."""
+        limit = self.least()[1] if self._alone else _ALONE
+        everything = self._alone / shortest_s if shortest_s > 0 else 0.0
+        if window is None:
+            return self._bound(self._alone, everything, limit)
         latest_s = window.end_s + float(self._latest_s().max(where=self._needs.good_alone, initial=0.0))
-        good, limit = self._most(self._alone, latest_s, run.limit)
-        if good / window.length_s <= run.goodput:
-            return run
-        return self._bound(max(good, run.good), run.shortest_s, good / window.length_s, limit)
+        good, within = self._most(self._alone, latest_s, limit)
+        if good / window.length_s <= everything:
+            return self._bound(self._alone, everything, limit)
+        return self._bound(self._alone, good / window.length_s, within)
 
     def of_run(self) -> Bound:
         """Where the end of the run decides, which takes at least what serving all requests takes."""
         shortest_s, limit = self.least()
         arrival_s, alone = self._setting.arrival_s, self._needs.good_alone
         if not self._alone:
-            return self._bound(0, shortest_s, 0.0, _ALONE)
+            return self._bound(0, 0.0, _ALONE)
         if arrival_s is None:
             ends_s, latest_s = np.full(self._alone, shortest_s), np.inf
         else:
@@ -231,15 +239,15 @@ class _Search:
         }
         if fluid is not None:
             losses[self._scarce(fluid)] = len(ends_s) - fluid.most(needed_s[at])
-        return self._bound(good, shortest_s, float(counts[at] / needed_s[at]), self._largest(losses, limit))
+        return self._bound(good, float(counts[at] / needed_s[at]), self._largest(losses, limit))
 
     def _largest(self, losses: Mapping[str, float], limit: str) -> str:
         """What costs most good requests; the limit given where nothing costs any."""
         worst = max(losses, key=losses.__getitem__)
         return worst if losses[worst] > _ROUNDING * self._alone else limit
 
-    def _bound(self, good: int, shortest_s: float, goodput: float, limit: str) -> Bound:
-        return Bound(good, len(self._setting.workload), shortest_s, goodput, self._needs.good_alone, limit)
+    def _bound(self, good: int, goodput: float, limit: str) -> Bound:
+        return Bound(good, len(self._setting.workload), goodput, self._needs.good_alone, limit)
 
     def least(self) -> tuple[float, str]:
         """Least time to serve all requests that the engine does not reject, and what it comes from."""

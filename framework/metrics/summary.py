@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.metrics.clock import Clock, clock_of
+from framework.metrics.clock import Clock, Shortest, clock_of
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
-from framework.metrics.usage import bubbles, drafted, gpus_on, loaded, pool_table, prefill_batch_tokens, usage
+from framework.metrics.usage import bubbles, drafted, gpus_on, loaded, pool_table, prefill_batch_tokens, price_usd, usage
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
 from framework.workload import Workload
@@ -38,11 +38,11 @@ class Evaluation:
     pools: pl.DataFrame
 
 
-def evaluate(result: Result, slo: Slo, shortest_s: float = 0.0) -> Evaluation:
+def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Evaluation:
     """The request table, the summary and the pool table of a run, computed together.
 
-    `shortest_s`: the least time in which any schedule could serve all that was offered; goodput is over no less where
-    the end of the run decides what it is over (`framework.metrics.clock`).
+    `shortest_s`: of some of the requests, the least time in which any schedule could serve them; goodput is over no
+    less than that of all where trace and load do not fix what it is over (`framework.metrics.clock`).
     """
     gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
     requests = _request_table(result, slo, gaps, clock)
@@ -67,7 +67,7 @@ def counted(requests: pl.DataFrame) -> pl.DataFrame:
     return requests.filter(pl.col("counted")) if "counted" in requests.columns else requests
 
 
-def summarize(result: Result, slo: Slo, shortest_s: float = 0.0) -> dict[str, Any]:
+def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> dict[str, Any]:
     """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
 
     Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
@@ -83,7 +83,7 @@ def summarize(result: Result, slo: Slo, shortest_s: float = 0.0) -> dict[str, An
     stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
     these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
     idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
-    are good requests per dollar. `load_state` and `latency_growth` say whether the run kept up
+    are good requests per dollar, both at the price of the GPUs that were on (`gpus_on`) for the window. `load_state` and `latency_growth` say whether the run kept up
     (`framework.metrics.load_state`). `classes` has the figures of each class of requests, where the trace has classes
     (`framework.metrics.parts.figures`). None where undefined.
     """
@@ -150,6 +150,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
     input_tokens, output_tokens = int(finished["input_tokens"].sum()), int(finished["output_tokens"].sum())
     used, on, state = usage(result, clock), gpus_on(result, clock), load_state(result, clock)
     served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
+    paid_usd = price_usd(result, clock)
     good_tokens = int(requests.filter(pl.col("good"))["output_tokens"].sum())
     return {
         "duration": duration_s,
@@ -196,8 +197,8 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         "energy_per_token_j": _per(used["energy_j"], served_tokens),
-        "usd_per_million_good_tokens": _per(used["cost_usd"], good_tokens / 1e6),
-        "good_per_usd": _per(good, used["cost_usd"] or 0.0),
+        "usd_per_million_good_tokens": _per(paid_usd, good_tokens / 1e6),
+        "good_per_usd": _per(good, paid_usd),
         **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
         **_provenance(result),
     }

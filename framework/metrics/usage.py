@@ -96,13 +96,22 @@ def usage(result: Result, clock: Clock) -> dict[str, float | None]:
 def gpus_on(result: Result, clock: Clock) -> float:
     """GPUs that were on: their time up to the last answer over `Clock.window_s`, and no more than there are.
 
-    Work that is held back beyond the window so counts as if it had been done in it.
+    Work that is held back beyond the window so counts as if it had been done in it. A run that ends before the window
+    does has as many on in the rest of it as before.
     """
-    gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)
-    used_s = float(gpus @ _on_s(result, clock))
-    return (
-        min(float(result.cluster.gpus), used_s / clock.window_s) if clock.window_s > 0 else float(result.cluster.gpus)
-    )
+    return _on_average(result, clock, _of_instances(result, lambda pool: pool.own_parallelism.gpus))
+
+
+def price_usd(result: Result, clock: Clock) -> float:
+    """The price of these GPUs for `Clock.window_s`."""
+    usd_per_hour = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.usd_per_hour)
+    return _on_average(result, clock, usd_per_hour) * clock.window_s / _HOUR_S
+
+
+def _on_average(result: Result, clock: Clock, each: Floats) -> float:
+    """The sum of `each` (M,) over the instances that were on, no more than that over all."""
+    lasted_s, whole = min(clock.window_s, clock.run_s), float(each.sum())
+    return min(whole, float(each @ _on_s(result, clock)) / lasted_s) if lasted_s > 0 else whole
 
 
 def _on_s(result: Result, clock: Clock) -> Floats:

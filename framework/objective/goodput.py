@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
@@ -18,6 +20,7 @@ from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out
 from framework.result import Result
 from framework.system.cluster import ClusterSpec
+from framework.workload import chosen
 
 Progress = Callable[[int, int], None]  # (done, total)
 
@@ -78,9 +81,7 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
     """
     best = bound_of(experiment)
-    offers_all = len(result.workload) == len(experiment.workload)
-    least_s = best.shortest_s if offers_all else shortest_s(experiment, result)
-    evaluation = evaluate(result, experiment.slo, least_s)
+    evaluation = evaluate(result, experiment.slo, lambda chosen: shortest_s(experiment, result, chosen))
     goodput_rps = evaluation.summary["goodput_rps"]
     beside = {
         "goodput_bound": best.goodput,
@@ -95,9 +96,12 @@ def bound_of(experiment: Experiment) -> Bound:
     return bound(**_bounded(experiment))
 
 
-def shortest_s(experiment: Experiment, result: Result) -> float:
-    """The least time in which any schedule could serve what was offered in a run."""
-    return shortest_time_s(**_bounded(experiment) | {"workload": result.workload})
+def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
+    """The least time in which `some` (N,) of the requests of a run can be served on GPUs that may all do anything,
+    whatever the policy may have them do.
+    """
+    cluster = any_role(lay_out(experiment.policy, experiment.cluster))
+    return shortest_time_s(**_bounded(experiment) | {"cluster": cluster, "workload": chosen(result.workload, some)})
 
 
 def _bounded(experiment: Experiment) -> dict[str, Any]:
