@@ -20,7 +20,16 @@ from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
-from framework.metrics.usage import bubbles, drafted, gpus_on, loaded, pool_table, prefill_batch_tokens, price_usd, usage
+from framework.metrics.usage import (
+    bubbles,
+    drafted,
+    gpus_on,
+    loaded,
+    pool_table,
+    prefill_batch_tokens,
+    price_usd,
+    usage,
+)
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
 from framework.workload import Workload
@@ -83,8 +92,8 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
     these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
     idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
-    are good requests per dollar, both at the price of the GPUs that were on (`gpus_on`) for the window. `load_state` and `latency_growth` say whether the run kept up
-    (`framework.metrics.load_state`). `classes` has the figures of each class of requests, where the trace has classes
+    are good requests per dollar, both at the price of the GPUs that were on (`gpus_on`) for the window. `load_state`
+    and `latency_growth` say whether the run kept up (`framework.metrics.load_state`). `classes` has the figures of each class of requests, where the trace has classes
     (`framework.metrics.parts.figures`). None where undefined.
     """
     return evaluate(result, slo, shortest_s).summary

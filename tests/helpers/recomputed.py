@@ -212,6 +212,7 @@ def summary(run: Run) -> Summary:
     finished = [row for row in over.rows if row["state"] == "finished"]
     works = [work_of(run, instance) for instance in range(len(run.pools))]
     served, used = _served(over.rows, good, over), hardware(run, works, over)
+    paid_usd = used.pop("paid_usd")
     outputs, good_outputs = (sum(row["output_tokens"] for row in rows) for rows in (finished, good))
     workload, scenario = run.scenario.workload, run.scenario
     return {
@@ -240,8 +241,8 @@ def summary(run: Run) -> Summary:
         **_idle_seats(run),
         "goodput_per_gpu": share(served["goodput_rps"], used["gpus_on"]) or 0.0,
         "energy_per_token_j": share(used["energy_j"], sum(row["output_tokens"] for row in run.finished)),
-        "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
-        "good_per_usd": share(len(good), used["cost_usd"]),
+        "usd_per_million_good_tokens": share(1e6 * paid_usd, good_outputs),
+        "good_per_usd": share(len(good), paid_usd),
         "mean_prefill_batch_tokens": _prefill_batch(run),
         "buckets": _buckets(run, good, over),
         **_classes(run, good, over),

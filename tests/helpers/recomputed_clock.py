@@ -18,15 +18,14 @@ _LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
 class Clock:
     """`window_s`, by `name`: what goodput is over; `duration_s`: what throughputs are.
 
-    `run_s`: what GPUs are paid for. `rows`, at `numbers` among all: the requests that count. `from_s` and `to_s`: what
-    shares are of; infinite ends where that is the run.
+    `rows`, at `numbers` among all: the requests that count. `from_s` and `to_s`: what shares are of; infinite ends
+    where that is the run.
     """
 
     window_s: float
     name: str
     is_short: bool
     duration_s: float
-    run_s: float
     rows: list[Row]
     numbers: list[int]
     from_s: float
@@ -34,35 +33,58 @@ class Clock:
 
 
 def clock(run: Run) -> Clock:
-    """By what trace and load fix, or else by the run."""
-    window, allowed_s = _given(run), allowed_latency_s(run)
-    if window is None or window[1] - window[0] <= allowed_s or not any(counted(run, *window[:2])):
-        is_shorter = run.run_s < run.untold.shortest_s
-        name = "shortest time for all that was offered" if is_shorter else "first request to last answer"
-        rows, window_s = list(run.requests), max(run.run_s, run.untold.shortest_s)
-        return Clock(window_s, name, False, run.run_s, run.run_s, rows, [*range(len(rows))], -math.inf, math.inf)
-    from_s, to_s, name = window
-    numbers = [k for k, counts in enumerate(counted(run, from_s, to_s)) if counts]
+    """By what trace, load and SLO fix, or else by the run."""
+    begin_s, end_s = _window_of_load(run) or (-math.inf, math.inf)
+    counts = counted(run, begin_s, end_s)
+    is_of_window = any(counts) and math.isfinite(end_s)
+    if isinstance(run.scenario.load, Open) and end_s - begin_s <= allowed_latency_s(run):
+        is_of_window = False
+    numbers = [k for k in range(len(run.requests)) if counts[k] or not is_of_window]
     rows = [run.requests[k] for k in numbers]
-    window_s = to_s - from_s
-    if isinstance(run.scenario.load, Closed) and run.untold.shortest_s > window_s:
-        window_s, name = run.untold.shortest_s, "shortest time for all that was offered"
+    window_s, name = _headline(run, numbers)
     duration_s = lasting_s(rows, [run.untold.end_s[k] for k in numbers])
-    paid_s = max(run.run_s, to_s - min(row["arrival_s"] for row in run.requests if row["arrival_s"] is not None))
-    return Clock(window_s, name, window_s < 5 * allowed_s, duration_s, paid_s, rows, numbers, from_s, to_s)
+    ends = (begin_s, end_s) if is_of_window else (-math.inf, math.inf)
+    is_short = window_s < 5 * allowed_latency_s(run) < math.inf
+    return Clock(window_s, name, is_short, duration_s, rows, numbers, *ends)
 
 
-def _given(run: Run) -> tuple[float, float, str] | None:
-    """What trace and load fix: begin, end and name."""
-    load, workload = run.scenario.load, run.scenario.workload
-    if isinstance(load, Closed):
-        if load.duration_s is None or len(run.requests) == len(workload):
-            return None
-        return load.warmup_s, load.duration_s, "duration of the load"
-    assert isinstance(load, Open)
-    arrivals_s = [workload.arrival_s[k].item() for k in range(len(workload)) if opens(run, k)]
-    what = "arrival" if workload.previous is None else "opening of a session"
-    return arrivals_s[0] + load.warmup_s, arrivals_s[-1] - load.cooldown_s, f"first to last {what}"
+def _window_of_load(run: Run) -> tuple[float, float] | None:
+    """Begin and end; None for a closed load all of whose requests were sent."""
+    load = run.scenario.load
+    if isinstance(load, Open):
+        arrivals_s = [run.scenario.workload.arrival_s[k].item() for k in range(len(run.requests)) if opens(run, k)]
+        return arrivals_s[0] + load.warmup_s, arrivals_s[-1] - load.cooldown_s
+    assert isinstance(load, Closed)
+    sends_all = load.duration_s is None or len(run.requests) == len(run.scenario.workload)
+    return None if sends_all or load.duration_s is None else (load.warmup_s, load.duration_s)
+
+
+def _headline(run: Run, numbers: list[int]) -> tuple[float, str]:
+    """The rows of the table of docs/results.md, one after another."""
+    window, allowed_s, is_open = _window_of_load(run), allowed_latency_s(run), isinstance(run.scenario.load, Open)
+    counts = [k in numbers for k in range(len(run.requests))]
+    if window is not None and is_open and math.isfinite(allowed_s):
+        if window[1] - window[0] > allowed_s:
+            what = "arrival" if run.scenario.workload.previous is None else "opening of a session"
+            return window[1] - window[0], f"first to last {what}"
+        return _no_shorter(run, counts, allowed_s, "what the SLO allows one request")
+    if window is not None and not is_open:
+        return _no_shorter(run, counts, window[1] - window[0], "duration of the load")
+    if is_open:
+        window_s, name = _no_shorter(run, counts, run.run_s, "first request to last answer")
+    else:
+        sent_s = [row["arrival_s"] for row in run.requests if row["arrival_s"] is not None]
+        window_s, name = _no_shorter(run, counts, max(sent_s) - min(sent_s), "first to last request sent")
+    served = [row["state"] == "finished" for row in run.requests]
+    if any(served) and not all(served):
+        name += ", longer for what was not served"
+        window_s += window_s * run.untold.shortest_s([not one for one in served]) / run.untold.shortest_s(served)
+    return window_s, name
+
+
+def _no_shorter(run: Run, counts: list[bool], window_s: float, name: str) -> tuple[float, str]:
+    least_s = run.untold.shortest_s(counts)
+    return (least_s, "shortest time for all that was offered") if least_s > window_s else (window_s, name)
 
 
 def opens(run: Run, number: int) -> bool:

@@ -103,11 +103,11 @@ def _reads(run: Run, instance: int, work: Work, over: Clock) -> tuple[float, flo
     return sum(note.weight_passes for note in notes), sum(note.expert_reads for note in notes)
 
 
-def _off_s(run: Run, instance: int, run_s: float) -> float:
+def _off_s(run: Run, instance: int) -> float:
     """Of the run: all or nothing where roles do not change, else what the plain engine counted to its end."""
     if run.scenario.rules.roles == 0:
-        return run_s if run.pools[instance].role == "off" else 0.0
-    return min(run.untold.off_s[instance], run_s)
+        return run.run_s if run.pools[instance].role == "off" else 0.0
+    return min(run.untold.off_s[instance], run.run_s)
 
 
 def _total_blocks(run: Run, pool: PoolSpec) -> int:
@@ -186,23 +186,26 @@ def of_pools(run: Run, over: Clock) -> list[Summary]:
 def hardware(run: Run, works: list[Work], over: Clock) -> Summary:
     """Shares of the clock's time; money and energy of the run."""
     check_squares(run)
-    energy_j = cost_usd = on_gpu_s = 0.0
+    energy_j = cost_usd = on_gpu_s = usd_per_hour = 0.0
     for instance, (pool, work) in enumerate(zip(run.pools, works, strict=True)):
         gpus, gpu = _gpus(pool), pool.gpu
-        on_s = over.run_s - _off_s(run, instance, over.run_s)
+        on_s = run.run_s - _off_s(run, instance)
         on_gpu_s += gpus * on_s
         working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp
         energy_j += gpus * (gpu.idle_w * on_s + (gpu.tdp_w - gpu.idle_w) * working_s)
         cost_usd += gpus * gpu.usd_per_hour * on_s / 3600
+        usd_per_hour += gpus * gpu.usd_per_hour
     shares = _shares(run, over, range(len(run.pools)))
-    gpus = sum(_gpus(pool) for pool in run.pools)
+    gpus, lasted_s = sum(_gpus(pool) for pool in run.pools), min(run.run_s, over.window_s)
+    paid_usd_per_hour = min(usd_per_hour, 3600 * cost_usd / lasted_s) if lasted_s > 0 else usd_per_hour
     return {
         "gpus": gpus,
-        "gpus_on": float(gpus) if over.window_s <= 0 else min(float(gpus), on_gpu_s / over.window_s),
+        "gpus_on": min(float(gpus), on_gpu_s / lasted_s) if lasted_s > 0 else float(gpus),
         "gpu_hours": on_gpu_s / 3600,
         **{name: shares[name] for name in ("mfu", "mbu", "kv_utilization")},
         "energy_j": energy_j,
         "cost_usd": cost_usd,
+        "paid_usd": paid_usd_per_hour * over.window_s / 3600,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,7 +38,8 @@ class Untold:
     `token_s`: the times of each request's tokens. `accepted`: drafts. `sent`: which requests of the trace were sent.
     `end_s`: when each of them ended, in any way. `steps`: of each instance. `held`: of each instance, how many blocks
     from when to when. `off_s`: of each instance. `extrapolation`: of each instance, seconds and how far. `hit_tokens`
-    and `loaded_bytes`: of all stores of a tier, by its name. `shortest_s`: of any schedule for what was sent.
+    and `loaded_bytes`: of all stores of a tier, by its name. `shortest_s`: of some of the requests that were sent, the
+    least time in which any schedule serves them.
     """
 
     token_s: list[list[float]]
@@ -51,7 +52,7 @@ class Untold:
     extrapolation: list[tuple[float, float]]
     hit_tokens: dict[str, int]
     loaded_bytes: dict[str, float]
-    shortest_s: float
+    shortest_s: Callable[[Sequence[bool]], float]
 
 
 @dataclass(frozen=True)
