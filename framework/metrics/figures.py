@@ -207,7 +207,7 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("window", "what the window is"),
     _row("window_is_short", "whether the system spends much of the window filling up"),
     _row("load_state", "stable, backlogged or overloaded: then latencies are functions of the run's length",
-         "load", heading="load"),
+         "state of the load", heading="load"),
     _row("latency_growth", "s/s: by how much the time that requests spend in the system grows over the window",
          "growth of latency", "s/s"),
     _row("duration", "s: first request sent to last answer of any kind, rejections included", "duration", "s"),

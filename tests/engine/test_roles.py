@@ -14,6 +14,7 @@ from framework.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.load import Open
+from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
@@ -198,7 +199,7 @@ def test_an_instance_that_is_off_costs_nothing() -> None:
     assert (policy.seen[2.5], policy.seen[5.0]) == ((OFF, True), (PREFILL, False))
     assert (policy.seen[7.0], policy.seen[7.5]) == ((OFF, True), (OFF, False))
     assert [*result.instances["off_s"]] == pytest.approx([0, 0, 2 + 11 - 7])
-    used = usage(result, 11.0)
+    used = usage(result, clock_of(result, Slo()))  # from the first request at 0 to the last answer at 11
     assert used["cost_usd"] == pytest.approx((11 + 11 + 5) / 3600)
     busy_s = result.instances["busy_s"].sum()
     assert used["energy_j"] == pytest.approx(27 * 1.0 + 99.0 * busy_s)

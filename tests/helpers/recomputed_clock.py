@@ -18,8 +18,8 @@ _LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
 class Clock:
     """`window_s`, by `name`: what goodput is over; `duration_s`: what throughputs are.
 
-    `run_s`: what GPUs are paid for. `rows`, at `numbers` among all: the requests that count. `from_s` and `to_s`: what shares are of; infinite ends
-    where that is the run.
+    `run_s`: what GPUs are paid for. `rows`, at `numbers` among all: the requests that count. `from_s` and `to_s`: what
+    shares are of; infinite ends where that is the run.
     """
 
     window_s: float

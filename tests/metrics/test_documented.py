@@ -11,6 +11,7 @@ import pytest
 
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.speculation import Speculation
+from framework.load import Window
 from framework.metrics.figures import METRICS
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
@@ -39,6 +40,9 @@ def full_result() -> HandMade:
         plain,
         workload=replace(plain.workload, slo_class=chat, priority=turns, session_id=turns, turn=turns),
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
+        window=Window(0.5, 100.0, "of arrivals", offer_is_fixed=True),
+        counted=turns > 0,
+        marks=(),
     )
 
 

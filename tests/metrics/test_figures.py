@@ -30,13 +30,21 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
 HIGHER = [
-    *("request_goodput", "slo_attainment", "goodput_per_gpu", "share_of_bound", "request_throughput"),
+    *(
+        "goodput_rps",
+        "good_per_usd",
+        "request_goodput",
+        "slo_attainment",
+        "goodput_per_gpu",
+        "share_of_bound",
+        "request_throughput",
+    ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
     *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness"),
 ]
 LOWER = [
     *("rejected", "failed", "preemptions", "out_of_memory_rate", "preempted_rate", "bubble_share", "idle_seat_share"),
-    *("energy_j", "energy_per_token_j", "cost_usd", "usd_per_million_good_tokens"),
+    *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_million_good_tokens"),
 ]
 
 
@@ -124,7 +132,7 @@ def test_runs_are_ranked_by_what_should_be_high() -> None:
 @pytest.mark.parametrize(
     ("key", "table", "page", "axis", "heading"),
     [
-        ("request_goodput", "goodput, req/s", "goodput (requests/s)", "goodput (requests/s)", "goodput\nreq/s"),
+        ("goodput_rps", "goodput, req/s", "goodput (requests/s)", "goodput (requests/s)", "goodput\nreq/s"),
         ("p99_ttft_ms", "P99 TTFT, s", "TTFT P99 (s)", "P99 time to first token (s)", "TTFT s\nP99"),
         ("median_tpot_ms", *("median TPOT, ms", "TPOT P50 (ms)", "median time per output token (ms)", "TPOT ms\nP50")),
         ("std_itl_ms", "std TBT, ms", "TBT std (ms)", "std time between tokens (ms)", "TBT ms\nstd"),

@@ -46,6 +46,8 @@ _NOT_RECOMPUTED = {
     "goodput_bound": "an optimum, for which tests/bound has other methods",
     "share_of_bound": "a share of that",
     "bound_limit": "what that optimum is limited by",
+    "load_state": "told of 100 requests and more, and these runs have 20 at most",
+    "latency_growth": "likewise",
 }
 _NEAR = 1e-9  # relative
 _NOTHING = 1e-12  # absolute
