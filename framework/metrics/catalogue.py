@@ -67,6 +67,7 @@ METRICS: Mapping[str, str] = {
     "usd_per_million_good_tokens": "USD for each million output tokens of requests that kept their SLOs",
     "buckets": "figures by length of the prompt",
     "classes": "figures by class of requests, where the trace has classes",
+    "split": "how cluster.prefill=auto divided the instances, and what a request asks of each pool",
     "capacity": "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
     "capacity_per_gpu": "requests/s: capacity for each GPU",
     "capacity_low": "requests/s: the highest rate that was seen to be sustained",

@@ -73,7 +73,8 @@ class Goodput(Objective):
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run, its goodput beside what no schedule could beat (`framework.bound.bound`).
 
-    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
+    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`; and `split`
+    where that of the cluster is automatic.
     """
     evaluation = evaluate(result, experiment.slo)
     best = bound_of(experiment)
@@ -84,7 +85,8 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
         "share_of_bound": best.share(good / duration_s) if best.goodput > 0 and duration_s > 0 else None,
         "bound_limit": best.limit,
     }
-    return replace(evaluation, summary=evaluation.summary | beside)
+    split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
+    return replace(evaluation, summary=evaluation.summary | beside | split)
 
 
 def bound_of(experiment: Experiment) -> Bound:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,22 +70,25 @@ def compose_on(config: DictConfig, workload: Workload) -> Experiment:
 
 
 def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
-    parts["timing"] = placed(parts["timing"], _place(workload, parts))
-    return Experiment(
-        workload=workload,
-        seed=config.seed,
-        renew=partial(_deciders, config),
-        sample=partial(_sample, config, workload.source),
-        **parts,
+    experiment = _placed(
+        Experiment(
+            workload=workload,
+            seed=config.seed,
+            renew=partial(_deciders, config),
+            sample=partial(_sample, config, workload.source),
+            **parts,
+        )
     )
+    return _placed(experiment.sized()) if experiment.cluster.auto else experiment
 
 
-def _place(workload: Workload, parts: Mapping[str, Any]) -> Place:
-    """Where the load of a run lies beside those that step times were fitted to."""
-    cluster = lay_out(parts["policy"], parts["cluster"])
+def _placed(experiment: Experiment) -> Experiment:
+    """With step times that know where the load of the run lies beside those that they were fitted to."""
+    cluster = experiment.setting.cluster
     pool = cluster.pools[cluster.entrance]
     instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
-    return Place.of(workload, parts["load"], instances, parts["engine"].prefix_cache)
+    place = Place.of(experiment.workload, experiment.load, instances, experiment.engine.prefix_cache)
+    return replace(experiment, timing=placed(experiment.timing, place))
 
 
 def fitting_parts(config: DictConfig) -> dict[str, Any]:
