@@ -9,6 +9,10 @@ which every prompt's KV leaves one pool and comes to the other.
 Neither pool can be loaded fully. Prompts wait for each other, and must keep the limit of TTFT; decodes are as many as
 chance has it, and must fit. So the load of each counts as a share of what it may be. The rate has no part in the
 choice, for it loads both pools alike.
+
+Some policies let those that decode prefill too, beside others that only prefill. If a step full of prompts keeps the
+limit of TPOT, decodes can bear that, and whoever only prefills is one that cannot take what is left of either: then one
+is enough.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ _LENGTHS = 256  # of prompts, as quantiles, for which seconds are worked out
 _KEPT = 0.1  # quantile of limits: nine requests in ten have no tighter one
 _BUSIEST = 0.7  # share of its time that a pool may prefill, or a link copy: arrivals are more bunched than by chance
 _TAIL = math.log(10.0)  # times the mean, nine waits in ten are shorter
+_MOST_CACHED = 0.99  # share of prompt tokens: the last one is always computed
 _SPREAD = 1.28  # standard deviations above the mean, nine numbers of decodes in ten are smaller
 
 
@@ -52,7 +57,8 @@ def sized(cluster: ClusterSpec, setting: Setting) -> ClusterSpec:
         links = max(sent_s / count, fetched_s / (total - count)) / _BUSIEST
         return max(prefills.strain(count), decodes.strain(total - count), links)
 
-    best = min(range(1, total), key=strain)
+    both = prefill.role == "prefill" and decode.role == "mixed" and prefills.step_s <= decodes.limit_s
+    best = 1 if both else min(range(1, total), key=strain)
     rate = rate_rps(setting.workload)
     batch, limit = decodes.batch(total - best)
     return cluster.divided(
@@ -65,11 +71,13 @@ def sized(cluster: ClusterSpec, setting: Setting) -> ClusterSpec:
             batch=batch,
             batch_limit=limit,
             transfer_s=fetched_s,
+            decode_prefills=both,
         )
     )
 
 
 def _limit_s(setting: Setting, name: str) -> float:
+    """The limit that nine requests in ten have, or a looser one; inf: none."""
     return float(np.quantile(setting.limits_s(name), _KEPT, method="lower"))
 
 
@@ -88,11 +96,14 @@ def _transfer_s(setting: Setting, pool: PoolSpec) -> float:
 
 @dataclass(frozen=True)
 class _Prefills:
-    """Seconds of an instance that a prompt takes, their squared coefficient of variation, the limit of TTFT."""
+    """Seconds of an instance that a prompt takes, their squared coefficient of variation, the limit of TTFT; seconds of
+    a step that is full.
+    """
 
     mean_s: float
     variation: float
     limit_s: float
+    step_s: float
 
     def strain(self, instances: int) -> float:
         """Seconds that such a pool takes for each request, over the share of its time that it may be busy."""
@@ -126,9 +137,10 @@ def _prefills(setting: Setting, pool: PoolSpec) -> _Prefills:
     lengths, counts = np.unique(prompts[at], return_counts=True)
     most = min(pool.token_budget or setting.engine.token_budget, setting.engine.longest_chunk or 10**9)
     seconds = [_prompt_s(tables, pool, int(share * length), int(length), most) for length in lengths]
-    times_s = np.repeat(seconds, counts) / pool.group
-    mean_s = float(times_s.mean())
-    return _Prefills(mean_s, float(times_s.var()) / mean_s**2, _limit_s(setting, "ttft_s"))
+    times_s = np.repeat(seconds, counts)
+    mean_s, full = float(times_s.mean()), most / (prompts.mean() * (1 - share))
+    variation = float(times_s.var()) / mean_s**2
+    return _Prefills(mean_s / pool.group, variation, _limit_s(setting, "ttft_s"), mean_s * full)
 
 
 def _prompt_s(tables: StepTables, pool: PoolSpec, cached: int, prompt: int, most: int) -> float:
@@ -158,7 +170,7 @@ def _cached_share(setting: Setting, pool: PoolSpec) -> float:
     order = np.argsort(workload.hash_ids, kind="stable")
     again = np.diff(workload.hash_ids[order]) == 0
     hits = int(np.count_nonzero(np.diff(order)[again] <= held))
-    return min(hits * size / float(workload.input_tokens.sum()), 1.0)
+    return min(hits * size / float(workload.input_tokens.sum()), _MOST_CACHED)
 
 
 # --- decode -----------------------------------------------------------------------------------------------------------
@@ -175,7 +187,7 @@ class _Decodes:
         self._steps = float((outputs - 1).mean()) / accepted
         # While a request decodes: those with long outputs are there for longer.
         self._context = float((outputs * (inputs + outputs / 2)).sum() / outputs.sum())
-        self._limit_s = _limit_s(setting, "tpot_s") * accepted
+        self.limit_s = _limit_s(setting, "tpot_s") * accepted  # of a step
         self._memory = max(int(setting.kv_blocks(pool) * setting.engine.block_tokens / self._context), 1)
         self._seats = pool.max_batch or setting.engine.max_batch
 
@@ -203,7 +215,7 @@ class _Decodes:
         low, high = 1, min(self._memory, self._seats) + 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._step_s(middle) <= self._limit_s else (low, middle)
+            low, high = (middle, high) if self._step_s(middle) <= self.limit_s else (low, middle)
         return low
 
     def _step_s(self, batch: int) -> float:

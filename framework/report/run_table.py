@@ -132,11 +132,12 @@ def _split(summary: Summary) -> list[Text]:
         return []
     split = summary["split"]
     rate = "" if split["rate_rps"] is None else f" at {number(split['rate_rps'])} req/s"
+    too = ", which prefill too," if split["decode_prefills"] else ""
     parts = []
     for pool, of in (("prefill", " a request"), ("decode", "")):
         load = split[f"{pool}_load"]
         parts.append(f"{pool} {number(split[f'{pool}_s'])} s{of}" + ("" if load is None else f" ({percent(load)})"))
-    return [Text(f"split {split['prefill']} prefill + {split['decode']} decode{rate}: {', '.join(parts)}", "dim")]
+    return [Text(f"split {split['prefill']} prefill + {split['decode']} decode{too}{rate}: {', '.join(parts)}", "dim")]
 
 
 def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:

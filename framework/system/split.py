@@ -35,7 +35,7 @@ def counted(prefill: int | Auto, decode: int | None, instances: int | None, most
         if instances not in (None, prefill + decode):
             raise InputError(
                 f"cluster.prefill={prefill} and cluster.decode={decode} are {prefill + decode} instances, not"
-                f" cluster.instances={instances}; leave one of the three out"
+                f" cluster.instances={instances}; leave one out"
             )
         return Counts(prefill, decode, is_auto=False)
     total = _INSTANCES if instances is None else instances
@@ -57,7 +57,8 @@ class Split:
 
     A request takes `prefill_s` seconds of an instance that prefills and `decode_s` of one that decodes, on average,
     where `batch` requests decode at once, no more because of `batch_limit`; the link of the latter takes `transfer_s`
-    for its KV. `rate_rps` is that of arrivals, None: the load has none.
+    for its KV. `rate_rps` is that of arrivals, None: the load has none. `decode_prefills`: those that decode also
+    prefill.
     """
 
     prefill: int
@@ -68,12 +69,16 @@ class Split:
     batch: int
     batch_limit: str
     transfer_s: float
+    decode_prefills: bool = False
 
     @property
     def loads(self) -> tuple[float, float] | None:
-        """The share of its time that each pool is asked for, None without a rate."""
+        """The share of its time that each pool is asked for, of both together if both prefill; None without a rate."""
         if self.rate_rps is None:
             return None
+        if self.decode_prefills:
+            together = self.rate_rps * (self.prefill_s + self.decode_s) / (self.prefill + self.decode)
+            return together, together
         return self.rate_rps * self.prefill_s / self.prefill, self.rate_rps * self.decode_s / self.decode
 
     def figures(self) -> dict[str, Any]:
