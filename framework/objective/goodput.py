@@ -75,7 +75,8 @@ class Goodput(Objective):
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run, its goodput beside what no schedule could beat (`framework.bound.bound`).
 
-    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
+    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`; and `split`
+    where that of the cluster is automatic.
     """
     best = bound_of(experiment)
     offers_all = len(result.workload) == len(experiment.workload)
@@ -87,7 +88,8 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
         "share_of_bound": best.share(goodput_rps) if best.goodput > 0 else None,
         "bound_limit": best.limit,
     }
-    return replace(evaluation, summary=evaluation.summary | beside)
+    split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
+    return replace(evaluation, summary=evaluation.summary | beside | split)
 
 
 def bound_of(experiment: Experiment) -> Bound:

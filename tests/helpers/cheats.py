@@ -174,7 +174,10 @@ def least_kv(cluster: Cluster) -> int:
 
 def cheating(honest: type[Policy], cheat: type[Cheat], known: Known) -> Callable[[], Policy]:
     """Makes the honest policy with the decision of the cheat, which knows what it needs."""
-    members: Mapping[str, Any] = {"known": known, "roles": (*honest.roles, "off") if cheat.changes_roles else honest.roles}
+    members: Mapping[str, Any] = {
+        "known": known,
+        "roles": (*honest.roles, "off") if cheat.changes_roles else honest.roles,
+    }
     made = type(cheat.__name__, (cheat, honest), dict(members))
     decided = {name for name in vars(cheat) if not name.startswith("_")}
 
