@@ -23,7 +23,8 @@ from framework.sizing import sized
 from framework.system.cluster import ClusterSpec, disaggregated
 from framework.system.split import Split
 from framework.timing.affine import Affine
-from framework.workload import Closed, Load, Open, Workload
+from framework.load import Closed, Load, Open
+from framework.workload import Workload
 from tests.helpers.composing import configured
 from tests.helpers.scenarios import MODEL
 from tests.helpers.servers import GPU
