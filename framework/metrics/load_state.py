@@ -55,7 +55,7 @@ def load_state(result: Result, clock: Clock) -> LoadState:
         return LoadState(None, np.nan)
     means = [np.bincount(part, of, _PARTS)[there] / counts[there] for of in (spent_s, waited_s)]
     in_system_s, queued_s = np.array(means, np.float64)
-    growth, error = _slope(np.flatnonzero(there) * width_s, in_system_s)
+    growth, error = _slope((np.flatnonzero(there) * width_s).astype(np.float64), in_system_s)
     doubled = growth * window.length_s > in_system_s.min()
     if growth - error > _GROWTH and doubled:
         return LoadState(OVERLOADED, growth)
