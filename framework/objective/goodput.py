@@ -11,6 +11,7 @@ import polars as pl
 
 from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
+from framework.metrics.clock import fixed_window
 from framework.metrics.parts import Seconds
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, counted, evaluate
@@ -70,6 +71,13 @@ class Goodput(Objective):
         buckets = by_length(counted(evaluation.requests), self.prompt_edges_tokens, seconds)
         evaluation = replace(evaluation, summary=evaluation.summary | {"buckets": buckets})
         return Measurement(evaluation.summary[self.key], result, evaluation, experiment.slo)
+
+
+def judged(experiment: Experiment, result: Result) -> Evaluation:
+    """The evaluation of a run without its bound."""
+    window = fixed_window(result.window, result.workload, experiment.slo)
+    is_fixed = window is not None and window.offer_is_fixed
+    return evaluate(result, experiment.slo, 0.0 if is_fixed else shortest_s(experiment, result))
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:

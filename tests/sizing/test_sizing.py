@@ -12,6 +12,7 @@ from framework.bound.requests import Setting
 from framework.diagnosis.remedies import remedies
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
+from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput
@@ -23,7 +24,6 @@ from framework.sizing import sized
 from framework.system.cluster import ClusterSpec, disaggregated
 from framework.system.split import Split
 from framework.timing.affine import Affine
-from framework.load import Closed, Load, Open
 from framework.workload import Workload
 from tests.helpers.composing import configured
 from tests.helpers.scenarios import MODEL
