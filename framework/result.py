@@ -154,6 +154,7 @@ def of_those_sent(result: Result) -> Result:
     if gaps is not None:
         gaps = replace(gaps, request_p99_s=gaps.request_p99_s[sent], request_max_s=gaps.request_max_s[sent])
     counted = None if result.counted is None else result.counted[sent]
-    workload, requests = chosen(result.workload, sent), result.requests[sent]
+    workload = chosen(result.workload, sent)
+    requests = result.requests.view(f"V{OUTCOME.itemsize}")[sent].view(OUTCOME)  # with the bytes between fields
     kept = {"workload": workload, "counted": counted, "requests": requests, "request_ids": np.flatnonzero(sent)}
     return replace(result, **kept, token_log=log, gaps=gaps)

@@ -44,6 +44,8 @@ def simulate(
     `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError
     for what a policy returned, and whatever a policy raised.
     """
+    if cluster.auto and cluster.split is None:
+        raise InputError("cluster.prefill=auto: no load has said how many instances prefill yet; give a number")
     engine = EngineConfig() if engine is None else engine
     load = Open() if load is None else load
     policy = Policy() if policy is None else policy

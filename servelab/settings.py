@@ -45,7 +45,7 @@ def experiment_of(policy: str | Policy, trace: str | Path | Workload, settings: 
     if isinstance(policy, Policy):
         composed = _with_policy(composed, policy)
     if isinstance(trace, Workload):
-        composed = composed.on(trace)
+        composed = composed.on(trace).sized()
     return composed
 
 

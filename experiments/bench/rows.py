@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,7 @@ _ROWS = (
         "ARES, reasoning at 60/s, 8P + 24D",
         {"name": "reasoning", "requests": 100_000, "rate": 60.0},
         (8, 24),
-        Ares,
+        partial(Ares, amortised_by="decoding"),
         predictor=LogNormal,
         no_peer="it does not migrate requests that decode",
         no_bare="it does not migrate requests that decode",

@@ -39,7 +39,7 @@ def remedies(settings: Settings, experiment: Experiment, causes: Sequence[str]) 
         *_memory(settings),
         *_batches(settings),
         *_links(settings, experiment),
-        *_clusters(settings),
+        *_clusters(settings, experiment),
     ]
     chosen: list[Remedy] = []
     for cause in causes:
@@ -47,31 +47,47 @@ def remedies(settings: Settings, experiment: Experiment, causes: Sequence[str]) 
     return chosen[:MOST]
 
 
-def _clusters(settings: Settings) -> Iterator[Remedy]:
+def _clusters(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
     """More instances, other shares of the same instances, and larger ones."""
     spare = settings.get("cluster.spare", 0)
-    for name in ("instances", "prefill", "decode"):
-        key = f"cluster.{name}"
-        if not isinstance(count := settings.get(key), int):
-            continue
+    counts = _counts(settings, experiment)
+    for name, count in counts.items():
         acts_on = {"prefill": ("prefill", "order", "routing"), "decode": _OF_DECODE}.get(name, (_ANY,))
         more = max(1, round(count / 4))
-        yield Remedy({key: count + more}, acts_on)
+        yield Remedy(_counted(settings, counts | {name: count + more}), acts_on)
         if more < count:
-            yield Remedy({key: 2 * count}, acts_on)
+            yield Remedy(_counted(settings, counts | {name: 2 * count}), acts_on)
         if spare:
-            yield Remedy({key: count + spare, "cluster.spare": 0}, ("starts", "ticks", *acts_on))
+            all_on = _counted(settings, counts | {name: count + spare})
+            yield Remedy(all_on | {"cluster.spare": 0}, ("starts", "ticks", *acts_on))
             if spare > 1:
-                yield Remedy({key: count + spare // 2, "cluster.spare": spare - spare // 2}, ("starts", "ticks"))
-    prefill, decode = settings.get("cluster.prefill"), settings.get("cluster.decode")
-    if isinstance(prefill, int) and isinstance(decode, int):
+                half_on = _counted(settings, counts | {name: count + spare // 2})
+                yield Remedy(half_on | {"cluster.spare": spare - spare // 2}, ("starts", "ticks"))
+    if "prefill" in counts:
         for more, acts_on in ((1, ("prefill", "ticks", "order")), (-1, (*_OF_DECODE, "ticks"))):
-            if prefill + more > 0 and decode - more > 0:
-                yield Remedy({"cluster.prefill": prefill + more, "cluster.decode": decode - more}, acts_on)
-    instances, tp = settings.get("cluster.instances"), settings.get("cluster.tp")
-    if isinstance(instances, int) and isinstance(tp, int) and instances % 2 == 0:
+            shifted = {"prefill": counts["prefill"] + more, "decode": counts["decode"] - more}
+            if min(shifted.values()) > 0:
+                yield Remedy(_counted(settings, shifted), acts_on)
+    instances, tp = counts.get("instances"), settings.get("cluster.tp")
+    if instances is not None and isinstance(tp, int) and instances % 2 == 0:
         larger = {"cluster.instances": instances // 2, "cluster.tp": 2 * tp}
         yield Remedy(larger, ("prefill", "decode", "context", "memory", "interference"))
+
+
+def _counts(settings: Settings, experiment: Experiment) -> dict[str, int]:
+    """How many instances the run has: all, or those that prefill and those that decode; none if no setting says so."""
+    if "cluster.prefill" in settings:
+        pools = {pool.name: pool for pool in experiment.cluster.pools}
+        return {name: pools[name].instances // pools[name].group for name in ("prefill", "decode")}
+    instances = settings.get("cluster.instances")
+    return {"instances": instances} if isinstance(instances, int) else {}
+
+
+def _counted(settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:
+    """The settings that make these the numbers of instances, as far as they are not so already."""
+    wanted: dict[str, Any] = {f"cluster.{name}": count for name, count in counts.items()}
+    wanted = {"cluster.instances": None} | wanted if "prefill" in counts else wanted
+    return {key: value for key, value in wanted.items() if settings.get(key) != value}
 
 
 _OF_DECODE = ("decode", "context", "memory", "seats")

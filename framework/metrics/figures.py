@@ -254,6 +254,7 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("good_per_usd", "requests that kept their SLOs for each USD", "good requests per USD", "", _UP),
     _row("buckets", "figures by length of the prompt"),
     _row("classes", "figures by class of requests, where the trace has classes"),
+    _row("split", "how cluster.prefill=auto divided the instances, and what a request asks of each pool"),
     _row("capacity", "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
          "capacity", "req/s", _UP, heading="capacity\nreq/s"),
     _row("capacity_per_gpu", "requests/s: capacity for each GPU",

@@ -53,10 +53,9 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     there = counts > 0
     if np.count_nonzero(there) < _LEAST_PARTS:
         return LoadState(None, np.nan)
-    in_system_s, queued_s = (
-        (np.bincount(part, of, _PARTS)[there] / counts[there]).astype(np.float64) for of in (spent_s, waited_s)
-    )
-    growth, error = _slope(width_s * np.flatnonzero(there), in_system_s)
+    means = [np.bincount(part, of, _PARTS)[there] / counts[there] for of in (spent_s, waited_s)]
+    in_system_s, queued_s = np.array(means, np.float64)
+    growth, error = _slope((np.flatnonzero(there) * width_s).astype(np.float64), in_system_s)
     doubled = growth * window.length_s > in_system_s.min()
     if growth - error > _GROWTH and doubled:
         return LoadState(OVERLOADED, growth)

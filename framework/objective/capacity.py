@@ -18,7 +18,7 @@ from framework.objective.probe import Criterion, Probe, probe
 from framework.objective.run_limits import require_known
 from framework.objective.stability import undisturbed_misses
 from framework.result import FINISHED, Result
-from framework.workload import at_rate, rate_rps, repeated
+from framework.workload import rate_rps, repeated
 
 _NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
 _FAR = 2.0  # the same of bisection as far as progress is told
@@ -83,10 +83,11 @@ class Capacity(Objective):
             others.append(Search(sample, self._criterion, self._part(progress, number)))
             others[-1].find(search.low_rps or start_rps, _NEAR)
         shown = search.ends[0]
-        at_capacity = experiment.on(repeated(at_rate(experiment.workload, shown.rate_rps), shown.passes))
+        at_rate = experiment.at_rate(shown.rate_rps)
+        at_capacity = at_rate.on(repeated(at_rate.workload, shown.passes))
         result = at_capacity.run()
         evaluation = evaluated(at_capacity, result)
-        found = _found(self, experiment, search, others)
+        found = _found(self, at_capacity, search, others)
         return Measurement(
             value=search.low_rps,
             result=result,

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from framework.bound.requests import Setting
 from framework.engine.config import EngineConfig
 from framework.load import Load
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
-from framework.policy.base import Policy
+from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictor
 from framework.result import Result
 from framework.simulate import simulate
+from framework.sizing import sized
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
+from framework.timing.fit_domain import Place
+from framework.timing.measured import placed
 from framework.timing.table import Timing
-from framework.workload import Workload
+from framework.workload import Workload, at_rate
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,31 @@ class Experiment:
     sample: Callable[[int, float], Workload]
 
     def on(self, workload: Workload) -> Experiment:
-        """The same on another workload, with a policy and a predictor of its own."""
+        """The same on another workload and the same cluster, with a policy and a predictor of its own."""
         policy, predictor = self.renew()
         return replace(self, workload=workload, policy=policy, predictor=predictor)
+
+    def at_rate(self, rate_rps: float) -> Experiment:
+        """The same requests at another rate, on a cluster that is sized for it. Errors as of `workload.at_rate`."""
+        return self.on(at_rate(self.workload, rate_rps)).sized().placed()
+
+    def sized(self) -> Experiment:
+        """The same on a cluster whose split, where that is automatic, is the one that the load asks for."""
+        return replace(self, cluster=sized(self.cluster, self.setting)) if self.cluster.auto else self
+
+    def placed(self) -> Experiment:
+        """The same with step times that know where its load lies beside those that they were fitted to."""
+        cluster = self.setting.cluster
+        pool = cluster.pools[cluster.entrance]
+        instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
+        place = Place.of(self.workload, self.load, instances, self.engine.prefix_cache)
+        return replace(self, timing=placed(self.timing, place))
+
+    @property
+    def setting(self) -> Setting:
+        """What the run is given, but for its policy."""
+        cluster = lay_out(self.policy, self.cluster)
+        return Setting(self.workload, cluster, self.model, self.timing, self.engine, self.slo, self.load)
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Result:
         """Simulate and check the engine's invariants; `progress(ended, total)` is called now and then."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
+from framework.metrics.clock import fixed_window
 from framework.metrics.parts import Seconds
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, counted, evaluate
@@ -75,10 +76,18 @@ class Goodput(Objective):
         return Measurement(evaluation.summary[self.key], result, evaluation, experiment.slo)
 
 
+def judged(experiment: Experiment, result: Result) -> Evaluation:
+    """The evaluation of a run without its bound."""
+    window = fixed_window(result.window, result.workload, experiment.slo)
+    is_fixed = window is not None and window.offer_is_fixed
+    return evaluate(result, experiment.slo, 0.0 if is_fixed else shortest_s(experiment, result))
+
+
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run, its goodput beside what no schedule could beat (`framework.bound.bound`).
 
-    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`.
+    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`; and `split`
+    where that of the cluster is automatic.
     """
     best = bound_of(experiment)
     evaluation = evaluate(result, experiment.slo, lambda chosen: shortest_s(experiment, result, chosen))
@@ -88,7 +97,8 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
         "share_of_bound": best.share(goodput_rps) if best.goodput > 0 else None,
         "bound_limit": best.limit,
     }
-    return replace(evaluation, summary=evaluation.summary | beside)
+    split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
+    return replace(evaluation, summary=evaluation.summary | beside | split)
 
 
 def bound_of(experiment: Experiment) -> Bound:

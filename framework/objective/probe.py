@@ -12,7 +12,7 @@ from framework.objective.experiment import Experiment
 from framework.objective.run_limits import exceeded
 from framework.objective.stability import GROWING, MISSED, SUSTAINED, Reading, read
 from framework.result import Result
-from framework.workload import at_rate, first, repeated
+from framework.workload import first, repeated
 
 _PASSES = 2  # of the shortest run
 _UNDIMINISHED = 0.5  # over twice the time growth keeps this share of its pace: it is not that of a system filling up
@@ -74,8 +74,9 @@ def play(experiment: Experiment, rate_rps: float, passes: int, criterion: Criter
     Without it the last requests would find a system that empties.
     """
     count = passes * len(experiment.workload)
-    copies = repeated(at_rate(experiment.workload, rate_rps), passes + math.ceil(passes / 8))
-    result = experiment.on(first(copies, count + count // 8)).run()
+    tried = experiment.at_rate(rate_rps)
+    copies = repeated(tried.workload, passes + math.ceil(passes / 8))
+    result = tried.on(first(copies, count + count // 8)).run()
     reading = read(result, experiment.slo, count, count / rate_rps, criterion.attainment, criterion.resolution)
     if exceeded(result, criterion.limits, count // 2, count, experiment.slo.slowdown) is not None:
         reading = replace(reading, verdict=MISSED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ from framework.policy.predictor import Predictor
 from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
-from framework.timing.fit_domain import Place
-from framework.timing.measured import placed
 from framework.timing.step_row import StepRow
 from framework.workload import Workload
 
@@ -71,14 +69,14 @@ def compose_on(config: DictConfig, workload: Workload) -> Experiment:
 
 def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
     _require_classes(parts["slo"], workload)
-    parts["timing"] = placed(parts["timing"], _place(workload, parts))
-    return Experiment(
+    experiment = Experiment(
         workload=workload,
         seed=config.seed,
         renew=partial(_deciders, config),
         sample=partial(_sample, config, workload.source),
         **parts,
-    )
+    ).placed()
+    return experiment.sized().placed() if experiment.cluster.auto else experiment
 
 
 def _require_classes(slo: Slo, workload: Workload) -> None:
@@ -88,14 +86,6 @@ def _require_classes(slo: Slo, workload: Workload) -> None:
     if unknown:
         there = f"its classes are {', '.join(known)}" if known else "its requests have no classes (column slo_class)"
         raise InputError(f"slo.classes.{unknown[0]}: no request of trace {workload.name} has this class; {there}")
-
-
-def _place(workload: Workload, parts: Mapping[str, Any]) -> Place:
-    """Where the load of a run lies beside those that step times were fitted to."""
-    cluster = lay_out(parts["policy"], parts["cluster"])
-    pool = cluster.pools[cluster.entrance]
-    instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
-    return Place.of(workload, parts["load"], instances, parts["engine"].prefix_cache)
 
 
 def fitting_parts(config: DictConfig) -> dict[str, Any]:

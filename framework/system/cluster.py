@@ -17,8 +17,12 @@ from framework.errors import (
     require_whole,
 )
 from framework.system.gpu import Gpu
+from framework.system.links import LINK_SHARINGS as LINK_SHARINGS
+from framework.system.links import LinkSharing as LinkSharing
+from framework.system.links import LinkSpec as LinkSpec
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
+from framework.system.split import Auto, Split, counted
 
 Role = Literal["mixed", "prefill", "decode", "off"]
 Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent", "chunks_first"]
@@ -27,8 +31,6 @@ ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
 BATCHINGS: tuple[str, ...] = get_args(Batching)
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 RankChoice = Literal["even", "kv", "requests", "round_robin", "routed"]
-LinkSharing = Literal["fair", "fifo"]
-LINK_SHARINGS: tuple[str, ...] = ("fair", "fifo")
 RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin", "routed")
 
 
@@ -138,34 +140,11 @@ class PoolSpec:
 
 
 @dataclass(frozen=True)
-class LinkSpec:
-    """The network interface of an instance: bytes/s in each direction, and the latency of a transfer.
-
-    `sharing`: `fair`, copies that are under way at once share links, each at its max-min fair share; `fifo`, a copy has
-    both its ends to itself, first come, first served. `fabric_bytes_s`: what all copies together may have, None: no
-    limit.
-    """
-
-    bandwidth_bytes_s: float
-    latency_s: float = 0.0
-    sharing: LinkSharing = "fair"
-    fabric_bytes_s: float | None = None
-
-    def __post_init__(self) -> None:
-        require_positive("link.bandwidth_bytes_s", self.bandwidth_bytes_s)
-        require_at_least("link.latency_s", self.latency_s, 0)
-        require_choice("cluster.link_sharing", self.sharing, LINK_SHARINGS)
-        if self.fabric_bytes_s is not None:
-            require_positive("cluster.fabric_bandwidth_bytes_s", self.fabric_bytes_s)
-            if self.sharing == "fifo":
-                raise InputError(
-                    "cluster.fabric_bandwidth_bytes_s needs copies that share links; choose cluster.link_sharing=fair"
-                )
-
-
-@dataclass(frozen=True)
 class ClusterSpec:
     """Pools in order; instances are numbered pool after pool, ranks that step together group after group.
+
+    `auto`: a load is to say how many of the instances of the pools "prefill" and "decode" belong to each
+    (`framework.sizing`); `split` is what it said, None: nothing yet, and the pools are as equal as can be.
 
     Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
     one name.
@@ -173,6 +152,8 @@ class ClusterSpec:
 
     pools: tuple[PoolSpec, ...]
     link: LinkSpec
+    auto: bool = False
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         roles = {pool.role for pool in self.pools}
@@ -189,6 +170,14 @@ class ClusterSpec:
     @property
     def gpus(self) -> int:
         return sum(pool.gpus for pool in self.pools)
+
+    def divided(self, split: Split) -> ClusterSpec:
+        """The same instances, so many of which prefill and so many decode."""
+        counts = {"prefill": split.prefill, "decode": split.decode}
+        pools = (
+            replace(pool, instances=counts.get(pool.name, 0) * pool.group or pool.instances) for pool in self.pools
+        )
+        return replace(self, pools=tuple(pools), split=split)
 
     @property
     def entrance(self) -> int:
@@ -242,8 +231,8 @@ def mixed(
 
 
 def disaggregated(
-    prefill: int,
-    decode: int,
+    prefill: int | Auto,
+    decode: int | None,
     gpu: Gpu,
     tp: int = 1,
     pp: int = 1,
@@ -265,14 +254,17 @@ def disaggregated(
     decode_dp: int | None = None,
     link_sharing: LinkSharing = "fair",
     fabric_bandwidth_bytes_s: float | None = None,
+    instances: int | None = None,
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
+
+    `instances` are both together, None: those that are given, or else 5. Without `decode` it is what `prefill` leaves;
+    with `prefill` "auto" that is what `decode` leaves, and without both the load says how many (`ClusterSpec.auto`).
 
     Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, and `rank_choice`, are as
     for `mixed`.
     """
-    require_count("cluster.prefill", prefill, MOST_INSTANCES)
-    require_count("cluster.decode", decode, MOST_INSTANCES)
+    counts = counted(prefill, decode, instances, MOST_INSTANCES)
     prefilling = _parallelism(
         "prefill_", _own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp)
     )
@@ -280,12 +272,12 @@ def disaggregated(
         "decode_", _own(decode_tp, tp), _own(decode_pp, pp), _own(decode_ep, ep), _own(decode_dp, dp)
     )
     pools = (
-        PoolSpec("prefill", "prefill", prefill, prefill_gpu or gpu, prefilling),
-        PoolSpec("decode", "decode", decode, decode_gpu or gpu, decoding),
+        PoolSpec("prefill", "prefill", counts.prefill, prefill_gpu or gpu, prefilling),
+        PoolSpec("decode", "decode", counts.decode, decode_gpu or gpu, decoding),
         *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
     )
     link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
-    return _linked(_ranked(pools, rank_choice), link)
+    return replace(_linked(_ranked(pools, rank_choice), link), auto=counts.is_auto)
 
 
 def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolSpec, ...]:

@@ -61,8 +61,8 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
     ("words", "said"),
     [
         (
-            ["policy=distserve", "cluster.instances=3"],
-            "cluster.instances: there is no such setting; cluster=disaggregated has prefill",
+            ["policy=distserve", "cluster.pools=3"],
+            "cluster.pools: there is no such setting; cluster=disaggregated has instances",
         ),
         (["policy=chunked", "cluster.prefill=2"], "there is no such setting; cluster=mixed has instances"),
         (["policy=ares", "server.foo=1"], "server.foo: there is no such setting; server=none has name"),

@@ -128,8 +128,26 @@ _POLICIES = {
     "nexus_model": Golden("policy=nexus engine/sharing=nexus_model " + _TWO + _REQUESTS, unlike="nexus"),
     "ares": Golden(
         "policy=ares predictor=oracle policy.discount=1.0 policy.period_s=0.25 policy.cooldown_s=0.5 "
-        "policy.placement=round_robin policy.amortisation=1.0 " + _APART + _REQUESTS + "cluster.decode=3",
+        "policy.placement=round_robin policy.amortisation=1.0 policy.amortised_by=decoding "
+        + _APART
+        + _REQUESTS
+        + "cluster.decode=3",
         positive=("migrations",),
+    ),
+    "ares_saving": Golden(
+        "policy=ares predictor=oracle policy.discount=1.0 policy.period_s=0.25 policy.cooldown_s=0.5 "
+        "policy.placement=round_robin policy.amortisation=0.125 policy.near=0.125 "
+        + _APART
+        + _REQUESTS
+        + "cluster.decode=3",
+        positive=("migrations",),
+        unlike="ares",
+    ),
+    "split": Golden(
+        "policy=distserve cluster=disaggregated cluster.instances=4 "
+        + _REQUESTS
+        + "trace.output={law:empirical,values:[1,6,24]}",
+        requests=("prefill_instance = 2", "decode_instance = 3"),
     ),
     "taichi": Golden(
         "policy=taichi engine.kv_tokens=24576 policy.tpot_s=0.015625 policy.full=0.5 " + _APART + _REQUESTS,

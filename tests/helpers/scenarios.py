@@ -20,6 +20,7 @@ from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.engine.reference.setup import options, specs, step_time
 from framework.engine.reference.simulation import Hooks, Simulation
+from framework.errors import InputError
 from framework.load import Closed, Load, Open
 from framework.system.cluster import RANK_CHOICES, ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
@@ -59,6 +60,10 @@ class Scenario:
     def __post_init__(self) -> None:
         """What cannot be with prefills beside decodes is kept from them; every order needs what it goes by."""
         object.__setattr__(self, "workload", within_context(self.workload, self.model.max_context))
+        try:
+            self.load.window(self.workload)
+        except InputError:  # a warm-up that was drawn for other requests
+            object.__setattr__(self, "load", Open())
         modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
         pools = self.cluster.pools
         if "concurrent" in modes:

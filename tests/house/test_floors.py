@@ -29,6 +29,7 @@ FLOORS = (
     "framework.result",
     "framework.metrics",
     "framework.bound",
+    "framework.sizing",
     "framework.replay",
     "framework.simulate",
     "framework.calibration",

@@ -59,8 +59,51 @@ def test_instances_must_be_counts(value: Any) -> None:
     with pytest.raises(InputError) as caught:
         mixed(value, GPU)
     assert str(caught.value) == f"cluster.instances must be a whole number of at least 1, got {value!r}"
-    with pytest.raises(InputError, match=r"^cluster.decode must be"):
-        disaggregated(1, value, GPU)
+    if value is not None:
+        with pytest.raises(InputError, match=r"^cluster.decode must be"):
+            disaggregated(1, value, GPU)
+
+
+@pytest.mark.parametrize(
+    ("given", "counts", "is_auto"),
+    [
+        ({}, (3, 2), True),
+        ({"instances": 2}, (1, 1), True),
+        ({"prefill": 3, "decode": 5}, (3, 5), False),
+        ({"prefill": 3, "decode": 5, "instances": 8}, (3, 5), False),
+        ({"prefill": 4}, (4, 1), False),
+        ({"prefill": 4, "instances": 9}, (4, 5), False),
+        ({"decode": 4}, (1, 4), False),
+        ({"decode": 4, "instances": 9}, (5, 4), False),
+    ],
+)
+def test_what_is_not_given_is_what_the_rest_leaves(
+    given: dict[str, int], counts: tuple[int, int], is_auto: bool
+) -> None:
+    cluster = configured("cluster=disaggregated", *(f"cluster.{name}={count}" for name, count in given.items()))
+    assert tuple(pool.instances for pool in cluster.pools) == counts
+    assert cluster.auto == is_auto
+    assert cluster.split is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"prefill": 3, "decode": 2, "instances": 8},
+            "cluster.prefill=3 and cluster.decode=2 are 5 instances, not cluster.instances=8; leave one out",
+        ),
+        ({"instances": 1}, "cluster.instances=1: one instance cannot prefill for another; set 2 or more"),
+        ({"prefill": 5}, "cluster.prefill=5 leaves none of 5 instances; raise cluster.instances"),
+        ({"decode": 8, "instances": 8}, "cluster.decode=8 leaves none of 8 instances; raise cluster.instances"),
+        ({"prefill": "most"}, "cluster.prefill must be auto or a whole number of at least 1, got 'most'"),
+        ({"prefill": 0}, "cluster.prefill must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_numbers_of_instances_that_cannot_be(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        disaggregated(**{"prefill": "auto", "decode": None} | given, gpu=GPU)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,212 @@
+"""The split that a load asks for, worked out by hand, and beside every other split of the same instances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.bound.requests import Setting
+from framework.diagnosis.remedies import remedies
+from framework.engine.config import EngineConfig
+from framework.errors import InputError
+from framework.load import Closed, Load, Open
+from framework.metrics.slo import Slo
+from framework.objective.capacity import Capacity
+from framework.objective.goodput import Goodput
+from framework.run.compose import compose
+from framework.run.job import flattened
+from framework.run.run_key import run_key
+from framework.simulate import simulate
+from framework.sizing import sized
+from framework.system.cluster import ClusterSpec, disaggregated
+from framework.system.split import Split
+from framework.timing.affine import Affine
+from framework.workload import Workload
+from tests.helpers.composing import configured
+from tests.helpers.scenarios import MODEL
+from tests.helpers.servers import GPU
+
+BUDGET, PROMPT, OUTPUT, STEP_S = 2048, 1024, 101, 2.0**-6
+TIMING = Affine(base_s=STEP_S, per_prefill_token_s=2.0**-14)
+PROMPT_S = (STEP_S + BUDGET * 2.0**-14) * PROMPT / BUDGET  # its share of a step that is full
+CONTEXT = PROMPT + OUTPUT / 2
+LOOSE = Slo(ttft_s=None, tpot_s=None)
+
+
+def workload(prompt: int = PROMPT, output: int = OUTPUT, hash_ids: list[int] | None = None, size: int = 16) -> Workload:
+    """Two requests a second, all alike; each has the blocks `hash_ids`."""
+    count = 50
+    return Workload(
+        np.arange(count) / 2.0,
+        np.full(count, prompt),
+        np.full(count, output),
+        hash_ids=np.tile(np.asarray(hash_ids or [], np.int64), count),
+        hash_offsets=None if hash_ids is None else np.arange(count + 1) * len(hash_ids),
+        hash_block_tokens=size if hash_ids else 0,
+    )
+
+
+def split_of(
+    cluster: ClusterSpec | None = None,
+    requests: Workload | None = None,
+    slo: Slo = LOOSE,
+    load: Load | None = None,
+    timing: Affine = TIMING,
+    **engine: Any,
+) -> Split:
+    cluster = cluster or disaggregated("auto", None, GPU, link_bandwidth_bytes_s=1e12)
+    options = EngineConfig(**{"max_batch": 8, "kv_tokens": 10**6, "kv_fraction": 1.0} | engine)
+    setting = Setting(requests or workload(), cluster, MODEL, timing, options, slo, load or Open())
+    found = sized(cluster, setting).split
+    assert found is not None
+    return found
+
+
+def test_seconds_of_a_request_in_each_phase() -> None:
+    found = split_of()
+    assert found.prefill_s == pytest.approx(PROMPT_S, rel=1e-12)
+    assert found.decode_s == pytest.approx((OUTPUT - 1) * STEP_S / 8, rel=1e-12)
+    assert (found.batch, found.batch_limit, found.rate_rps) == (8, "seats", 2.0)
+    assert found.loads == pytest.approx((2 * PROMPT_S / found.prefill, 2 * found.decode_s / found.decode))
+
+
+@pytest.mark.parametrize(
+    ("given", "batch", "limit"),
+    [
+        ({"kv_tokens": int(5.5 * CONTEXT)}, 5, "memory"),
+        ({"timing": replace(TIMING, per_sequence_s=2.0**-9), "slo": Slo(None, STEP_S + 3.5 * 2.0**-9)}, 3, "TPOT"),
+        ({"timing": replace(TIMING, per_sequence_s=2.0**-9), "slo": Slo(None, STEP_S / 2)}, 1, "TPOT"),
+        ({"load": Closed(9)}, 8, "seats"),
+        ({"load": Closed(7)}, 7, "clients"),
+    ],
+)
+def test_what_limits_a_batch(given: dict[str, Any], batch: int, limit: str) -> None:
+    found = split_of(disaggregated("auto", None, GPU, instances=2, link_bandwidth_bytes_s=1e12), **given)
+    assert (found.batch, found.batch_limit) == (batch, limit)
+    assert (found.loads is None) == ("load" in given)
+
+
+@pytest.mark.parametrize(("prompt", "output", "prefill"), [(8000, 2, 4), (4000, 60, 3), (1000, 100, 2), (10, 1000, 1)])
+def test_longer_prompts_ask_for_more_that_prefill(prompt: int, output: int, prefill: int) -> None:
+    assert split_of(requests=workload(prompt, output)).prefill == prefill
+
+
+def test_the_rate_has_no_part_in_the_choice() -> None:
+    slow = workload()
+    fast = replace(slow, arrival_s=slow.arrival_s / 1000)
+    assert replace(split_of(requests=fast), rate_rps=2.0) == split_of(requests=slow)
+    assert split_of(requests=replace(slow, arrival_s=0 * slow.arrival_s)).rate_rps is None
+
+
+def test_a_tight_ttft_asks_for_more_that_prefill() -> None:
+    found = [split_of(slo=Slo(limit_s, None), max_batch=16).prefill for limit_s in (None, 10.0, 1.05 * PROMPT_S)]
+    assert found[0] <= found[1] < found[2]
+
+
+def test_what_is_cached_is_not_prefilled() -> None:
+    """Half of each prompt is the same; what is held in between decides whether it is still there."""
+    prompts = workload(prompt=1024, hash_ids=list(range(512 // 16)))
+    assert split_of(requests=prompts).prefill_s == pytest.approx(PROMPT_S)
+    shared = split_of(requests=prompts, prefix_cache=True).prefill_s
+    assert shared == pytest.approx(PROMPT_S * (1 - 0.49), rel=0.01)  # the first has nothing to share
+    tight = split_of(requests=prompts, prefix_cache=True, kv_tokens=256).prefill_s
+    assert tight == pytest.approx(PROMPT_S)
+
+
+def test_a_slow_link_counts_for_both_its_ends() -> None:
+    """A transfer of 2 s on each link is what an equal split serves best, whatever the steps take."""
+    bytes_ = PROMPT * MODEL.kv_bytes_per_token
+    slow = disaggregated("auto", None, GPU, instances=6, link_bandwidth_bytes_s=bytes_ / 2.0)
+    found = split_of(slow)
+    assert found.prefill == 3
+    assert found.transfer_s == pytest.approx(2.0)
+
+
+def test_ranks_that_step_together_are_divided_in_whole_groups() -> None:
+    plain = split_of(disaggregated("auto", None, GPU, instances=6, link_bandwidth_bytes_s=1e12))
+    ranked = disaggregated("auto", None, GPU, instances=6, dp=2, rank_choice="routed", link_bandwidth_bytes_s=1e12)
+    found = split_of(ranked)
+    assert found.decode_s == pytest.approx(plain.decode_s / 2)  # a step of both ranks takes what one of one takes
+    assert found.prefill + found.decode == 6
+    assert [pool.instances for pool in ranked.divided(found).pools] == [2 * found.prefill, 2 * found.decode]
+
+
+def test_one_is_enough_that_only_prefills_where_those_that_decode_can() -> None:
+    """Unless a full step of prompts is longer than TPOT allows."""
+    words = ("policy=dynamo", "trace=synthetic", "trace.limit=50", "trace.input.mean=4000", "trace.output.mean=4")
+    bearable = compose(configured(*words, "slo.tpot_s=1")).cluster.split
+    slow = compose(configured(*words, "slo.tpot_s=0.02")).cluster.split
+    assert bearable is not None
+    assert slow is not None
+    assert (bearable.prefill, bearable.decode_prefills) == (1, True)
+    assert bearable.loads is not None
+    assert bearable.loads[0] == bearable.loads[1]
+    assert slow.prefill > 1
+    assert not slow.decode_prefills
+
+
+# --- by the user's door -----------------------------------------------------------------------------------------------
+
+PROMPTS = ("trace=synthetic", "trace.requests=400", "trace.input.mean=6000", "trace.output.mean=20")
+OUTPUTS = ("trace=synthetic", "trace.requests=400", "trace.input.mean=300", "trace.output.mean=900")
+
+
+@pytest.mark.parametrize(("load", "rate"), [(PROMPTS, 9.0), (PROMPTS, 14.0), (OUTPUTS, 20.0), (OUTPUTS, 40.0)])
+@pytest.mark.parametrize("policy", ["distserve", "taichi"])
+def test_no_other_split_serves_a_load_much_better(policy: str, load: tuple[str, ...], rate: float) -> None:
+    words = (f"policy={policy}", *load, f"trace.rate={rate}", "cluster.instances=4")
+
+    def attainment(*further: str) -> float:
+        summary = Goodput().measure(compose(configured(*words, *further))).evaluation.summary
+        return float(summary["slo_attainment"])
+
+    others = [attainment(f"cluster.prefill={count}") for count in (1, 2, 3)]
+    assert attainment() >= max(others) - 0.05, others
+
+
+def test_a_search_divides_for_each_rate() -> None:
+    words = ("policy=distserve", *PROMPTS, "cluster.instances=3")
+    search = Capacity(tolerance=0.1, most_requests=2000)
+    auto = compose(configured(*words))
+    assert auto.cluster.split is not None
+    tried = auto.at_rate(3.0).cluster.split
+    assert tried is not None
+    assert tried.rate_rps == pytest.approx(3.0)
+    found = search.measure(auto)
+    given = compose(configured(*words, f"cluster.prefill={auto.cluster.split.prefill}"))
+    assert found.value == search.measure(given).value
+    assert found.evaluation.summary["split"]["rate_rps"] == pytest.approx(found.value)
+
+
+def test_the_split_is_the_same_each_time_and_goes_into_the_summary() -> None:
+    config = configured("policy=distserve", *PROMPTS)
+    one, other = compose(config), compose(config)
+    assert one.cluster == other.cluster
+    assert run_key(flattened(config), one) == run_key(flattened(config), other)
+    summary = Goodput().measure(one).evaluation.summary
+    split = one.cluster.split
+    assert split is not None
+    assert summary["split"] == split.figures()
+    assert "split" not in Goodput().measure(compose(configured("policy=chunked", *PROMPTS))).evaluation.summary
+
+
+def test_remedies_of_a_run_that_was_divided_set_both_numbers() -> None:
+    config = configured("policy=distserve", *PROMPTS, "cluster.instances=4")
+    experiment = compose(config)
+    assert [pool.instances for pool in experiment.cluster.pools] == [3, 1]
+    words = [one.words for one in remedies(flattened(config), experiment, ["prefill", "decode"])]
+    assert "cluster.instances=null cluster.prefill=4 cluster.decode=1" in words
+    assert "cluster.instances=null cluster.prefill=3 cluster.decode=2" in words
+    assert "cluster.instances=null cluster.prefill=2 cluster.decode=2" in words
+    config = configured("policy=distserve", *PROMPTS, "cluster.prefill=2", "cluster.decode=2")
+    words = [one.words for one in remedies(flattened(config), compose(config), ["prefill"])]
+    assert "cluster.prefill=3" in words
+    assert "cluster.prefill=3 cluster.decode=1" in words
+
+
+def test_a_cluster_that_no_load_has_divided_does_not_run() -> None:
+    with pytest.raises(InputError, match=r"^cluster\.prefill=auto: no load has said"):
+        simulate(workload(), disaggregated("auto", None, GPU), MODEL, TIMING)
