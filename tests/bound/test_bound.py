@@ -216,7 +216,7 @@ def test_instances_that_decode_may_win_tokens_by_computing_again() -> None:
 def test_a_solver_that_gives_up_leaves_a_weaker_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     workload, cluster = requests(400, 32, 33, 1e3), mixed(1, server("gpu", 4000))
     engine = EngineConfig(kv_fraction=1.0, block_tokens=1, watermark=0.0, token_budget=64, max_batch=64)
-    slo = Slo(30.0, 1.0)
+    slo = Slo(None, None)
     solved = bound(workload, cluster, MODEL, TIMING, engine, slo, OPEN)
     monkeypatch.setattr("framework.bound.program.minimised", lambda *_: None)
     given_up = bound(workload, cluster, MODEL, TIMING, engine, slo, OPEN)
@@ -257,7 +257,9 @@ def test_prefill_alone_is_a_queue_with_one_speed(prompt: int, policy: type[Polic
     assert found.limit == "GPU time"
 
 
-@pytest.mark.parametrize(("rate", "limit"), [(0.97, "arrivals"), (1.3, "GPU time")], ids=["below its rate", "above"])
+@pytest.mark.parametrize(
+    ("rate", "limit"), [(0.97, "arrivals"), (1.3, "prefill GPU time in bursts")], ids=["below its rate", "above"]
+)
 def test_near_the_rate_of_a_server_it_is_the_lesser_of_arrivals_and_rate(rate: float, limit: str) -> None:
     step_s = TIMING.base_s + 2048 * TIMING.per_prefill_token_s
     workload = requests(2000, 1024, 1, rate * 2 / step_s)
@@ -315,7 +317,8 @@ def test_clients_limit_what_is_under_way() -> None:
     assert 0.95 <= share <= 1
     assert found.limit == "clients"
     alone_s = 100 * (TIMING.base_s + TIMING.per_sequence_s) + 200 * TIMING.per_prefill_token_s
-    assert found.shortest_s == pytest.approx(600 * alone_s / 8, rel=0.02)
+    least_s = shortest_time_s(workload, mixed(2, GPU), LLAMA, TIMING, EngineConfig(), ANY, Closed(8))
+    assert least_s == pytest.approx(600 * alone_s / 8, rel=0.02)
 
 
 def asking(shared: int, own: int, count: int = 1000) -> Workload:
@@ -444,7 +447,8 @@ def test_who_rejects_is_judged_by_the_time_of_all_arrivals() -> None:
 def test_turns_of_a_session_wait_for_each_other() -> None:
     turns = replace(requests(8, 100, 100), previous=np.array([-1, 0, 1, 2, -1, 4, 5, 6]), think_s=np.full(8, 2.0))
     share, found = reached(turns, mixed(1, GPU), Chunked, EngineConfig())
-    assert found.shortest_s > 3 * 2.0 + 4 * 99 * TIMING.base_s
+    least_s = shortest_time_s(turns, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), ANY, OPEN)
+    assert least_s > 3 * 2.0 + 4 * 99 * TIMING.base_s
     assert 0.95 <= share <= 1
 
 
@@ -497,7 +501,8 @@ def test_an_output_ends_where_the_context_does() -> None:
         2 * TIMING.base_s + 6 * TIMING.per_prefill_token_s + TIMING.per_sequence_s + 7 * TIMING.per_context_token_s
     )
     found = bound(workload, mixed(1, GPU), small, TIMING, EngineConfig(), ANY, Closed(1))
-    assert found.shortest_s == pytest.approx(least_s)
+    shortest_s = shortest_time_s(workload, mixed(1, GPU), small, TIMING, EngineConfig(), ANY, Closed(1))
+    assert shortest_s == pytest.approx(least_s)
     assert (found.good, found.goodput) == (1, pytest.approx(1 / least_s))
 
 

@@ -6,9 +6,9 @@ of outputs and when the load ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -97,21 +97,21 @@ class NeverBegins(Cheat):
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
         late = cluster.now_s > self.known.end_s / 2
-        return Plan(512, "decode_only" if late else self.batching_mode or "decode_first")
+        return Plan(budget(instance, cluster), "decode_only" if late else self.batching_mode or "decode_first")
 
 
 class HoldsDecodesBack(Cheat):
     """Computes prompts for as long as the load lasts, and decodes afterwards."""
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        return Plan(512, "prefill_first" if cluster.now_s < self.known.end_s else "decode_first")
+        return Plan(budget(instance, cluster), "prefill_first" if cluster.now_s < self.known.end_s else "decode_first")
 
 
 class AnswersOnce(Cheat):
     """First tokens of all that wait come before any further token."""
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        return Plan(8192, "prefill_first")
+        return Plan(budget(instance, cluster), "prefill_first")
 
 
 class AdmitsNothingAtTheEnd(Cheat):
@@ -166,6 +166,11 @@ EVERYWHERE: tuple[type[Cheat], ...] = (
 )
 
 
+def budget(instance: int, cluster: Cluster) -> int:
+    """Tokens of a step, as the honest policy has them."""
+    return int(cluster.instances.token_budget[instance])
+
+
 def least_kv(cluster: Cluster) -> int:
     """Where the fewest KV tokens are held or on their way, of instances that decode."""
     able, held = cluster.decode, cluster.instances.kv_tokens + cluster.instances.incoming_kv_tokens
@@ -174,11 +179,8 @@ def least_kv(cluster: Cluster) -> int:
 
 def cheating(honest: type[Policy], cheat: type[Cheat], known: Known) -> Callable[[], Policy]:
     """Makes the honest policy with the decision of the cheat, which knows what it needs."""
-    members: Mapping[str, Any] = {
-        "known": known,
-        "roles": (*honest.roles, "off") if cheat.changes_roles else honest.roles,
-    }
-    made = type(cheat.__name__, (cheat, honest), dict(members))
+    roles = (*honest.roles, "off") if cheat.changes_roles else honest.roles
+    made = type(cheat.__name__, (cheat, honest), {"known": known, "roles": roles})
     decided = {name for name in vars(cheat) if not name.startswith("_")}
 
     def make() -> Policy:
