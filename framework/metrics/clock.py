@@ -77,19 +77,19 @@ def _window(result: Result, slo: Slo, run_s: float, counted: Flags, shortest_s: 
         if window.length_s > allowed_s:
             return window.length_s, window.name
         return _longer(allowed_s, ALLOWED, shortest_s(counted))
-    if window is not None and not window.offer_is_fixed:
-        return _longer(window.length_s, window.name, shortest_s(counted))
-    requests = result.requests
-    if window is None:
-        sent_s = requests["arrival_s"]
-        lasts_s, name = float(np.nanmax(sent_s) - np.nanmin(sent_s)), "first to last request sent"
+    if window is not None and window.offer_is_fixed:
+        window_s, name = _longer(run_s, "first request to last answer", shortest_s(counted))
+    elif window is not None:
+        window_s, name = _longer(window.length_s, window.name, shortest_s(counted))
     else:
-        lasts_s, name = run_s, "first request to last answer"
-    window_s, name = _longer(lasts_s, name, shortest_s(counted))
-    served = requests["state"] == FINISHED
-    if not served.all() and served.any():
-        window_s *= 1 + shortest_s(~served) / max(shortest_s(served), np.finfo(float).tiny)
+        sent_s = result.requests["arrival_s"]
+        sending_s = float(np.nanmax(sent_s) - np.nanmin(sent_s))
+        window_s, name = _longer(sending_s, "first to last request sent", shortest_s(counted))
+    served = counted & (result.requests["state"] == FINISHED)
+    unserved = counted & ~served
+    if served.any() and unserved.any():
         name += ", longer for what was not served"
+        window_s *= 1 + shortest_s(unserved) / max(shortest_s(served), np.finfo(float).tiny)
     return window_s, name
 
 

@@ -93,8 +93,8 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
     idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
     are good requests per dollar, both at the price of the GPUs that were on (`gpus_on`) for the window. `load_state`
-    and `latency_growth` say whether the run kept up (`framework.metrics.load_state`). `classes` has the figures of each class of requests, where the trace has classes
-    (`framework.metrics.parts.figures`). None where undefined.
+    and `latency_growth` say whether the run kept up (`framework.metrics.load_state`). `classes` has the figures of each
+    class of requests, where the trace has classes (`framework.metrics.parts.figures`). None where undefined.
     """
     return evaluate(result, slo, shortest_s).summary
 

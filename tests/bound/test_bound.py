@@ -446,7 +446,7 @@ def test_who_rejects_is_judged_by_the_time_of_all_arrivals() -> None:
 
 def test_turns_of_a_session_wait_for_each_other() -> None:
     turns = replace(requests(8, 100, 100), previous=np.array([-1, 0, 1, 2, -1, 4, 5, 6]), think_s=np.full(8, 2.0))
-    share, found = reached(turns, mixed(1, GPU), Chunked, EngineConfig())
+    share, _ = reached(turns, mixed(1, GPU), Chunked, EngineConfig())
     least_s = shortest_time_s(turns, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), ANY, OPEN)
     assert least_s > 3 * 2.0 + 4 * 99 * TIMING.base_s
     assert 0.95 <= share <= 1

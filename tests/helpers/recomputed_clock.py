@@ -68,17 +68,18 @@ def _headline(run: Run, numbers: list[int]) -> tuple[float, str]:
             what = "arrival" if run.scenario.workload.previous is None else "opening of a session"
             return window[1] - window[0], f"first to last {what}"
         return _no_shorter(run, counts, allowed_s, "what the SLO allows one request")
-    if window is not None and not is_open:
-        return _no_shorter(run, counts, window[1] - window[0], "duration of the load")
     if is_open:
         window_s, name = _no_shorter(run, counts, run.run_s, "first request to last answer")
+    elif window is not None:
+        window_s, name = _no_shorter(run, counts, window[1] - window[0], "duration of the load")
     else:
         sent_s = [row["arrival_s"] for row in run.requests if row["arrival_s"] is not None]
         window_s, name = _no_shorter(run, counts, max(sent_s) - min(sent_s), "first to last request sent")
-    served = [row["state"] == "finished" for row in run.requests]
-    if any(served) and not all(served):
+    served = [counts[k] and row["state"] == "finished" for k, row in enumerate(run.requests)]
+    unserved = [counts[k] and row["state"] != "finished" for k, row in enumerate(run.requests)]
+    if any(served) and any(unserved):
         name += ", longer for what was not served"
-        window_s += window_s * run.untold.shortest_s([not one for one in served]) / run.untold.shortest_s(served)
+        window_s += window_s * run.untold.shortest_s(unserved) / run.untold.shortest_s(served)
     return window_s, name
 
 

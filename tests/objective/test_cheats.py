@@ -1,0 +1,125 @@
+"""No policy that serves less looks better: fifteen cheats against an honest policy, under loads of every kind.
+
+Wherever the honest policy keeps the SLO of at least as many requests, the cheat's goodput is no higher, nor is that per
+GPU or per dollar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.config import EngineConfig
+from framework.load import Closed, Load, Open
+from framework.metrics.slo import Slo
+from framework.objective.experiment import Experiment
+from framework.objective.goodput import judged
+from framework.policy import Policy
+from framework.system.cluster import ClusterSpec, disaggregated, mixed
+from framework.timing.affine import Affine
+from framework.workload import Workload
+from policies.chunked import Chunked
+from policies.distserve import DistServe
+from tests.helpers.cheats import EVERYWHERE, Cheat, Known, TurnsGpusOff, cheating
+from tests.helpers.parts import load as part
+
+GPU, MODEL = part("gpu", "h100"), part("model", "llama3_8b")
+TIMING = Affine(base_s=0.01, per_prefill_token_s=5e-5, per_sequence_s=5e-5, per_context_token_s=1e-7)
+ENGINE = EngineConfig(max_batch=128)
+FIGURES = ("goodput_rps", "goodput_per_gpu", "good_per_usd")
+NEAR = 1 + 1e-9
+
+ONE, TWO, PAIR = mixed(1, GPU), mixed(2, GPU), disaggregated(1, 1, GPU)
+USUAL, OPEN = Slo(1.0, 0.05), Open()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An honest policy under a load."""
+
+    honest: type[Policy]
+    cluster: ClusterSpec
+    workload: Workload
+    load: Load = OPEN
+    slo: Slo = USUAL
+
+    @property
+    def known(self) -> Known:
+        """What cheats know: the load ends with its duration, or its last arrival, or where it should be half done."""
+        return Known(self.workload, self.slo, self.load.duration_s or max(float(self.workload.arrival_s[-1]), 5.0))
+
+
+def requests(count: int, rate: float | None, turns: int = 1) -> Workload:
+    """Prompts and outputs of lognormal lengths, at a rate or all at once; sessions of so many turns."""
+    random = np.random.default_rng(0)
+    opening = count // turns
+    arrival_s = np.zeros(opening) if rate is None else np.cumsum(random.exponential(1 / rate, opening))
+    columns: dict[str, Any] = {}
+    if turns > 1:
+        before = np.arange(count) - opening
+        columns = {"previous": np.where(before < 0, -1, before), "think_s": np.full(count, 0.5)}
+    return Workload(
+        np.append(arrival_s - arrival_s[0], np.full(count - opening, arrival_s[-1] - arrival_s[0])),
+        np.clip(random.lognormal(6.5, 0.8, count), 16, 6000).astype(np.int64),
+        np.clip(random.lognormal(4.0, 0.9, count), 1, 800).astype(np.int64),
+        **columns,
+    )
+
+
+CELLS = {
+    "open, low": Cell(Chunked, ONE, requests(160, 3.0)),
+    "open, at capacity": Cell(Chunked, ONE, requests(160, 9.0)),
+    "open, overloaded": Cell(Chunked, ONE, requests(160, 20.0)),
+    "open, a warm-up and a cool-down": Cell(Chunked, ONE, requests(160, 9.0), Open(warmup_s=4.0, cooldown_s=2.0)),
+    "open, sessions": Cell(Chunked, ONE, requests(160, 6.0, turns=3)),
+    "open, two GPUs that are both needed": Cell(Chunked, TWO, requests(200, 20.0)),
+    "at once": Cell(Chunked, TWO, requests(100, None), slo=Slo(10.0, 0.1)),
+    "at once, of no limit": Cell(Chunked, TWO, requests(100, None), slo=Slo(None, None)),
+    "in less than a request takes": Cell(Chunked, ONE, requests(40, 20.0)),
+    "closed, few clients": Cell(Chunked, ONE, requests(200, 5.0), Closed(4, 16.0, 1.0)),
+    "closed, many clients": Cell(Chunked, ONE, requests(400, 5.0), Closed(64, 16.0, 1.0)),
+    "closed, a warm-up": Cell(Chunked, ONE, requests(300, 5.0), Closed(16, 16.0, 1.0, warmup_s=4.0)),
+    "closed, a trace to its end": Cell(Chunked, ONE, requests(160, 5.0), Closed(16)),
+    "disaggregated, open": Cell(DistServe, PAIR, requests(200, 8.0)),
+    "disaggregated, closed": Cell(DistServe, PAIR, requests(600, 8.0), Closed(32, 16.0, 1.0)),
+    "disaggregated, closed, out of requests": Cell(DistServe, PAIR, requests(200, 8.0), Closed(32, 16.0, 1.0)),
+}
+
+
+def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
+    """The summary of a run."""
+    parts = (cell.workload, cell.cluster, MODEL, TIMING, ENGINE, make(), None, cell.load, cell.slo, 0)
+    experiment = Experiment(*parts, lambda: (make(), None), lambda k, block_s: cell.workload)
+    return judged(experiment, experiment.run()).summary
+
+
+@cache
+def honest(name: str) -> dict[str, Any]:
+    return measured(CELLS[name], CELLS[name].honest)
+
+
+def lead(name: str, cheat: type[Cheat]) -> dict[str, float] | None:
+    """By what factor the cheat leads, by figure; None where it is no cheat: where it keeps the SLO of more requests, or
+    where there is none and it serves all.
+    """
+    cell, reference = CELLS[name], honest(name)
+    found = measured(cell, cheating(cell.honest, cheat, cell.known))
+    serves_all = cell.slo.is_empty and found["completed"] == found["offered"]
+    if serves_all or found["slo_attainment"] > reference["slo_attainment"]:
+        return None
+    return {figure: (found[figure] or 0.0) / reference[figure] for figure in FIGURES}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_cheat_leads(name: str) -> None:
+    cheats = [*EVERYWHERE, *([TurnsGpusOff] if "both needed" in name else [])]
+    leads = {cheat.__name__: lead(name, cheat) for cheat in cheats}
+    held = {cheat: by for cheat, by in leads.items() if by is not None}
+    assert len(held) >= 4  # under an overload some turn requests away for the good of the others
+    ahead = {cheat: by for cheat, by in held.items() if max(by.values()) > NEAR}
+    assert not ahead
