@@ -14,7 +14,7 @@ from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictor
 from framework.result import Result
 from framework.simulate import simulate
-from framework.sizing import sized
+from framework.sizing.by_load import sized
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.fit_domain import Place
