@@ -32,7 +32,7 @@ from traces.settings import MOST_REQUESTS
 from traces.twin_file import SCHEMA, parts_of_twin
 
 SUFFIX = ".json"
-_FOLDER = Path(__file__).resolve().parent / "twins"
+FOLDER = Path(__file__).resolve().parent / "twins"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def load_twin(name_or_path: str | os.PathLike[str]) -> Twin:
 
 def shipped() -> list[str]:
     """Names of the twins that come with the project."""
-    return sorted(path.stem for path in _FOLDER.glob(f"*{SUFFIX}"))
+    return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 @read_once(keep=8)
@@ -134,7 +134,7 @@ def _path(name_or_path: str | os.PathLike[str]) -> Path:
         raise InputError(
             f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
         )
-    return _FOLDER / f"{name}{SUFFIX}"
+    return FOLDER / f"{name}{SUFFIX}"
 
 
 def _lists(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:
