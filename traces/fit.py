@@ -17,7 +17,7 @@ from traces import servegen
 from traces.arrivals import fit_arrivals
 from traces.catalogue import CATALOGUE, obtain
 from traces.frame import Trace
-from traces.lengths import LengthModel
+from traces.lengths import fit_lengths
 from traces.load import from_file
 from traces.prefix import fit_prefix
 from traces.statistics import column, hash_paths, ideal_hit_ratio, summarize
@@ -25,9 +25,6 @@ from traces.twin import SUFFIX, Twin
 
 MIN_REQUESTS = 100
 CALIBRATION_SAMPLES = 8
-COPULA_CLASSES = 32
-QUANTILE_STEPS = 200
-TAIL_LEVELS = 1 - np.geomspace(1e-2, 1e-4, 13)
 
 
 def fit_twin(trace: Trace) -> Twin:
@@ -42,14 +39,16 @@ def fit_twin(trace: Trace) -> Twin:
         )
     if arrival[-1] <= arrival[0]:
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no arrival process to fit")
+    arrivals = fit_arrivals(arrival)
+    inputs, outputs = (trace.frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
     prefixes = None
     if "hash_ids" in trace.frame.columns:
         prefixes = fit_prefix(arrival, hash_paths(trace), trace.hash_block_tokens)
     twin = Twin(
         name=trace.name,
         requests=len(trace),
-        arrivals=fit_arrivals(arrival),
-        lengths=fit_lengths(column(trace, "input_tokens"), column(trace, "output_tokens")),
+        arrivals=arrivals,
+        lengths=fit_lengths(inputs, outputs, arrivals.counts),
         prefixes=prefixes,
         statistics=summarize(trace),
         original_sha256=trace.sha256,
@@ -81,32 +80,6 @@ def _mean_hit_ratio(twin: Twin, samples: int) -> float:
     drawn = (twin.sample(seed=seed) for seed in range(samples))
     return float(
         np.mean([ideal_hit_ratio(hash_paths(s), column(s, "input_tokens"), s.hash_block_tokens) for s in drawn])
-    )
-
-
-def fit_lengths(inputs: NDArray[np.float64], outputs: NDArray[np.float64]) -> LengthModel:
-    """Quantile functions and the checkerboard copula of two paired samples (N,).
-
-    Short traces get fewer knots and classes, so that each stands for some twenty and eight rows and none can be
-    read back.
-    """
-    count = len(inputs)
-    levels = np.linspace(0, 1, 1 + min(max(count // 20, 10), QUANTILE_STEPS))
-    tail = TAIL_LEVELS[(1 - TAIL_LEVELS) * count > 1]
-    levels = np.unique(np.concatenate((levels, tail)))
-    side = min(max(int(np.sqrt(count / 8)), 4), COPULA_CLASSES)
-    rank = [np.empty(count, np.int64) for _ in range(2)]
-    shuffle = np.random.default_rng(0).permutation(count)  # ties in random order, the same on every fit
-    for row, values in zip(rank, (inputs, outputs), strict=True):
-        row[shuffle[np.argsort(values[shuffle], kind="stable")]] = np.arange(count)
-    classes = [row * side // count for row in rank]
-    copula = np.bincount(classes[0] * side + classes[1], minlength=side**2) / count
-    return LengthModel(
-        levels=levels,
-        input_tokens=np.quantile(inputs, levels),
-        output_tokens=np.quantile(outputs, levels),
-        copula=copula.reshape(side, side),
-        max_total_tokens=int((inputs + outputs).max()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Joint law of prompt and output lengths: what a twin keeps of them."""
+"""Joint law of prompt and output lengths, and how it changes over a trace: what a fitted trace keeps of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traces.arrangement import arranged
+
+LEAST_REQUESTS = 36  # between two quantiles, and beyond the last one
+QUANTILE_STEPS = 160
+COPULA_CLASSES = 32
+ROWS_PER_PAIR = 8  # of classes, on average
+FEATURES = 5
+CONTEXT_STEPS = 16  # per doubling: to which the longest request is rounded up
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class LengthModel:
-    """Joint law of prompt and output lengths.
+    """Joint law of prompt and output lengths, and its drift.
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
-    quantile function is linear. `copula` (B, B) is the probability of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across; every row and column sums to 1 / B. No request is longer than
-    `max_total_tokens`.
+    quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
+    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, 5) has the means of
+    `features` over the requests of each window, in hundredths of their standard deviations from the trace's mean.
     """
 
-    levels: NDArray[np.float64]
-    input_tokens: NDArray[np.float64]
-    output_tokens: NDArray[np.float64]
-    copula: NDArray[np.float64]
+    levels: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    copula: Tokens
     max_total_tokens: int
+    drift: Tokens
 
     def __post_init__(self) -> None:
         """Refuse tables that do not fit together."""
@@ -30,22 +43,19 @@ class LengthModel:
         if len(shapes) != 1 or np.diff(self.levels).min() <= 0 or min(self.input_tokens[0], self.output_tokens[0]) < 1:
             raise ValueError("levels must rise, and each needs a quantile of at least 1 token")
         if self.copula.ndim != 2 or self.copula.min() < 0 or self.copula.sum(axis=1).min() <= 0:
-            raise ValueError("the copula must hold probabilities, and no row of it may be empty")
+            raise ValueError("the copula must hold numbers of requests, and no row of it may be empty")
 
-    def sample(
-        self, requests: int, with_maximum: bool, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Prompt and output lengths, both (requests,), in random order; `with_maximum` puts the longest of each in."""
-        input_rank, output_rank = self._ranks(requests, rng)
-        if with_maximum:
-            input_rank[input_rank.argmax()] = 1.0
-            output_rank[output_rank.argmax()] = 1.0
+    def sample(self, counts: Tokens, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
+        """Prompt and output lengths of windows with `counts` (W,) requests, window by window; both (counts.sum(),)."""
+        input_rank, output_rank = self._ranks(int(counts.sum()), rng)
         inputs = np.rint(np.interp(input_rank, self.levels, self.input_tokens)).astype(np.int64)
         outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
         self._trade_outputs(inputs, outputs, rng)
-        return inputs, np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
+        outputs = np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
+        order = arranged(features(inputs, outputs), counts, self.drift / 100, rng)
+        return inputs[order], outputs[order]
 
-    def _trade_outputs(self, inputs: NDArray[np.int64], outputs: NDArray[np.int64], rng: np.random.Generator) -> None:
+    def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
         """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
         for request in np.flatnonzero(inputs + outputs > self.max_total_tokens).tolist():
             others = rng.integers(len(inputs), size=64)
@@ -54,7 +64,7 @@ class LengthModel:
                 other = others[np.argmax(longest <= self.max_total_tokens)]
                 outputs[request], outputs[other] = outputs[other], outputs[request]
 
-    def _ranks(self, requests: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _ranks(self, requests: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Two stratified sets of ranks in (0, 1), paired by the copula."""
         classes = len(self.copula)
         input_rank = (rng.permutation(requests) + rng.random(requests)) / requests
@@ -72,3 +82,64 @@ class LengthModel:
             np.arange(requests) + rng.random(requests)
         ) / requests
         return input_rank, output_rank
+
+
+def features(inputs: Tokens, outputs: Tokens) -> Floats:
+    """What work and memory of a request depend on, (N, 5), in standard deviations from the mean: prompt, its square
+    (attention), output, its square (memory held while decoding), and their product (the same)."""
+    one, other = inputs.astype(np.float64), outputs.astype(np.float64)
+    plain = np.stack((one, one**2, other, other**2, one * other), axis=1)
+    spread = plain.std(axis=0)
+    return (plain - plain.mean(axis=0)) / np.where(spread > 0, spread, 1)
+
+
+def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
+    """Quantile functions, the checkerboard copula and the drift of two paired samples (N,) in windows of `counts`.
+
+    Quantiles lie at least LEAST_REQUESTS rows apart, and the ends are not the shortest and the longest request: a line
+    ends there that has the mean of the requests beyond the last quantile. Short traces get fewer classes.
+    """
+    count = len(inputs)
+    levels = _levels(count)
+    side = min(max(int(np.sqrt(count / ROWS_PER_PAIR)), 4), COPULA_CLASSES)
+    rank = [np.empty(count, np.int64) for _ in range(2)]
+    shuffle = np.random.default_rng(0).permutation(count)  # ties in random order, the same on every fit
+    for row, values in zip(rank, (inputs, outputs), strict=True):
+        row[shuffle[np.argsort(values[shuffle], kind="stable")]] = np.arange(count)
+    classes = [row * side // count for row in rank]
+    window = np.repeat(np.arange(len(counts)), counts)
+    found = features(inputs, outputs)
+    means = np.stack([np.bincount(window, column) / counts for column in found.T], axis=1)
+    return LengthModel(
+        levels=levels,
+        input_tokens=_quantiles(inputs, levels),
+        output_tokens=_quantiles(outputs, levels),
+        copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
+        max_total_tokens=_rounded_up(int((inputs + outputs).max())),
+        drift=np.rint(100 * means).astype(np.int64),
+    )
+
+
+def _levels(count: int) -> Floats:
+    """0, 1, and levels between: even ones, then from the last of these on each half as far from 1."""
+    step = max(LEAST_REQUESTS, count / QUANTILE_STEPS)
+    rows = np.arange(1, count // step) * step
+    tail = count - step / 2 ** np.arange(1, 40)
+    rows = np.concatenate((rows, tail[(tail <= count - LEAST_REQUESTS)]))
+    return np.concatenate(([0.0], rows[rows < count] / count, [1.0]))
+
+
+def _quantiles(values: Tokens, levels: Floats) -> Floats:
+    """Quantiles at `levels`; the ends by the means beyond the first and the last of the others."""
+    inner = np.quantile(values, levels[1:-1])
+    ordered = np.sort(values)
+    below, above = (round(share * len(values)) for share in (levels[1], 1 - levels[-2]))
+    lowest = max(1.0, 2 * float(ordered[:below].mean()) - inner[0])
+    highest = 2 * float(ordered[-above:].mean()) - inner[-1]
+    return np.round(np.concatenate(([min(lowest, inner[0])], inner, [max(highest, inner[-1])])), 1)
+
+
+def _rounded_up(tokens: int) -> int:
+    """To CONTEXT_STEPS steps per doubling."""
+    step = max(1, 2 ** (tokens.bit_length() - 1) // CONTEXT_STEPS)
+    return -(-tokens // step) * step

@@ -61,19 +61,28 @@ class Twin:
             raise InputError(f"twin {self.name}: cannot sample {count:,} requests, ask for 1 to {MOST_REQUESTS:,}")
         if seed < 0:
             raise InputError(f"twin {self.name}: the seed is {seed}, must not be negative")
-        arrival_rng, length_rng, prefix_rng = (
-            np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
-        )
-        arrival = self.arrivals.sample(count, arrival_rng)
-        inputs, outputs = self.lengths.sample(count, count >= self.requests, length_rng)
+        arrival, inputs, outputs = (rows[:count] for rows in self._rows(-(-count // self.requests), seed))
         frame = pl.DataFrame({"arrival_s": arrival, "input_tokens": inputs, "output_tokens": outputs})
         block = 0
         if self.prefixes is not None:
-            ids, offsets = self.prefixes.sample(arrival, inputs, prefix_rng)
+            ids, offsets = self.prefixes.sample(arrival, inputs, np.random.default_rng([seed, 1]))
             frame = frame.with_columns(_lists(ids, offsets).alias("hash_ids"))
             block = self.prefixes.block_tokens
         note = f"sampled from the twin of {self.name} ({count} requests, seed {seed}), not the recorded trace"
         return Trace(frame, self.name, "twin", sha256=self.sha256, hash_block_tokens=block, notes=(note,))
+
+    def _rows(
+        self, periods: int, seed: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Arrivals, prompts and outputs of so many periods in a row; a longer sample begins as a shorter one does."""
+        parts = []
+        for period in range(periods):
+            rng = np.random.default_rng([seed, 0, period])
+            arrival = period * self.arrivals.period_s + self.arrivals.sample(rng)
+            parts.append((arrival, *self.lengths.sample(self.arrivals.counts, rng)))
+        arrival, inputs, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
+        arrival[0] = 0.0  # the others keep their places in the windows
+        return np.round(arrival, 6), inputs, outputs
 
     @property
     def sha256(self) -> str:
