@@ -14,6 +14,9 @@ QUANTILE_STEPS = 160
 COPULA_CLASSES = 32
 ROWS_PER_PAIR = 8  # of classes, on average
 FEATURES = 5
+TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])
+TAIL_END = 0.01  # share of the tail beyond its longest value
+SHAPES = (-1.0, 0.4)  # of the tail
 CONTEXT_STEPS = 16  # per doubling: to which the longest request is rounded up
 
 Floats = NDArray[np.float64]
@@ -26,14 +29,16 @@ class LengthModel:
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
     quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, 5) has the means of
-    `features` over the requests of each window, in hundredths of their standard deviations from the trace's mean.
+    copula), inputs down, outputs across; `product` is the mean of prompt times output, which classes alone miss. No
+    request is longer than `max_total_tokens`. `drift` (W, 5) has the means of `features` over the requests of each
+    window, in hundredths of their standard deviations from the trace's mean.
     """
 
     levels: Floats
     input_tokens: Floats
     output_tokens: Floats
     copula: Tokens
+    product: float
     max_total_tokens: int
     drift: Tokens
 
@@ -50,10 +55,20 @@ class LengthModel:
         input_rank, output_rank = self._ranks(int(counts.sum()), rng)
         inputs = np.rint(np.interp(input_rank, self.levels, self.input_tokens)).astype(np.int64)
         outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
+        self._correlate(inputs, outputs, rng)
         self._trade_outputs(inputs, outputs, rng)
         outputs = np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
         order = arranged(features(inputs, outputs), counts, self.drift / 100, rng)
         return inputs[order], outputs[order]
+
+    def _correlate(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
+        """Swaps outputs, in place, between random pairs of requests until the mean product is met."""
+        one, other = rng.permutation(len(inputs))[: len(inputs) // 2 * 2].reshape(2, -1)
+        gain = (inputs[one] - inputs[other]) * (outputs[other] - outputs[one])
+        missing = self.product * len(inputs) - float((inputs * outputs).sum())
+        useful = np.flatnonzero(gain * np.sign(missing) > 0)
+        taken = useful[np.abs(gain[useful].cumsum()) <= abs(missing)]
+        outputs[one[taken]], outputs[other[taken]] = outputs[other[taken]], outputs[one[taken]]
 
     def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
         """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
@@ -115,28 +130,41 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
         input_tokens=_quantiles(inputs, levels),
         output_tokens=_quantiles(outputs, levels),
         copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
+        product=float((inputs * outputs).mean()),
         max_total_tokens=_rounded_up(int((inputs + outputs).max())),
         drift=np.rint(100 * means).astype(np.int64),
     )
 
 
 def _levels(count: int) -> Floats:
-    """0, 1, and levels between: even ones, then from the last of these on each half as far from 1."""
+    """0, even ones, from the last of these on each half as far from 1, and those of TAIL beyond the last."""
     step = max(LEAST_REQUESTS, count / QUANTILE_STEPS)
     rows = np.arange(1, count // step) * step
-    tail = count - step / 2 ** np.arange(1, 40)
-    rows = np.concatenate((rows, tail[(tail <= count - LEAST_REQUESTS)]))
-    return np.concatenate(([0.0], rows[rows < count] / count, [1.0]))
+    nearer = count - step / 2 ** np.arange(1, 40)
+    inner = np.concatenate((rows, nearer[nearer <= count - LEAST_REQUESTS])) / count
+    return np.concatenate(([0.0], inner, 1 - TAIL * (1 - inner[-1])))
 
 
 def _quantiles(values: Tokens, levels: Floats) -> Floats:
-    """Quantiles at `levels`; the ends by the means beyond the first and the last of the others."""
-    inner = np.quantile(values, levels[1:-1])
+    """Quantiles at `levels`. The first is where a line ends that has the mean of the values below the second; those of
+    the tail are a generalized Pareto law's, with the mean and variance of all values beyond the last of the others."""
+    inner = np.quantile(values, levels[1 : -len(TAIL)])
     ordered = np.sort(values)
-    below, above = (round(share * len(values)) for share in (levels[1], 1 - levels[-2]))
-    lowest = max(1.0, 2 * float(ordered[:below].mean()) - inner[0])
-    highest = 2 * float(ordered[-above:].mean()) - inner[-1]
-    return np.round(np.concatenate(([min(lowest, inner[0])], inner, [max(highest, inner[-1])])), 1)
+    below, above = (round(share * len(values)) for share in (levels[1], 1 - levels[-1 - len(TAIL)]))
+    lowest = np.clip(2 * ordered[:below].mean() - inner[0], 1.0, inner[0])
+    return np.round(np.concatenate(([lowest], inner, inner[-1] + _tail(ordered[-above:] - inner[-1]))), 1)
+
+
+def _tail(excess: Floats) -> Floats:
+    """Quantiles at 1 - TAIL of the generalized Pareto law with mean and variance of `excess`, by moments."""
+    mean, variance = max(float(excess.mean()), 0.0), float(excess.var())
+    if mean == 0 or variance == 0:
+        return np.full(len(TAIL), mean)
+    shape = np.clip((1 - mean**2 / variance) / 2, *SHAPES)
+    beyond = np.maximum(TAIL, TAIL_END)
+    found = mean * (1 - shape) * (beyond**-shape - 1) / shape if shape else -mean * np.log(beyond)
+    lines = np.diff(1 - TAIL, prepend=0) @ (found - np.diff(found, prepend=0) / 2)
+    return found * mean / lines
 
 
 def _rounded_up(tokens: int) -> int:

@@ -80,7 +80,7 @@ def _arrivals(value: Any, requests: int) -> ArrivalModel:
 
 
 def _lengths(value: Any, windows: int) -> LengthModel:
-    names = ("levels", "input_tokens", "output_tokens", "copula", "max_total_tokens", "drift")
+    names = ("levels", "input_tokens", "output_tokens", "copula", "product", "max_total_tokens", "drift")
     known = record_of("lengths", value, names)
     levels = numbers_of("lengths.levels", known["levels"], (None,), 0, 1)
     if len(levels) < 2:
@@ -95,7 +95,9 @@ def _lengths(value: Any, windows: int) -> LengthModel:
         raise InputError("lengths.copula must have as many columns as rows")
     check_whole("lengths.max_total_tokens", known["max_total_tokens"], 2, 2 * MAX_TOKENS)
     drift = whole_numbers_of("lengths.drift", known["drift"], (windows, FEATURES), -_MOST_DRIFT, _MOST_DRIFT)
-    return LengthModel(levels, **quantiles, copula=copula, max_total_tokens=known["max_total_tokens"], drift=drift)
+    require_number("lengths.product", known["product"], 1, float(MAX_TOKENS) ** 2)
+    plain = {name: known[name] for name in ("product", "max_total_tokens")}
+    return LengthModel(levels, **quantiles, **plain, copula=copula, drift=drift)
 
 
 def _prefixes(value: Any) -> PrefixModel:
