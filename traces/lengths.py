@@ -14,6 +14,7 @@ QUANTILE_STEPS = 160
 COPULA_CLASSES = 32
 ROWS_PER_PAIR = 8  # of classes, on average
 FEATURES = 5
+PRODUCTS = 3
 TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])
 TAIL_END = 0.01  # share of the tail beyond its longest value
 SHAPES = (-1.0, 0.4)  # of the tail
@@ -29,7 +30,7 @@ class LengthModel:
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
     quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across; `product` is the mean of prompt times output, which classes alone miss. No
+    copula), inputs down, outputs across; `products` (3,) are the means of `products`, which classes alone miss. No
     request is longer than `max_total_tokens`. `drift` (W, 5) has the means of `features` over the requests of each
     window, in hundredths of their standard deviations from the trace's mean.
     """
@@ -38,7 +39,7 @@ class LengthModel:
     input_tokens: Floats
     output_tokens: Floats
     copula: Tokens
-    product: float
+    products: Floats
     max_total_tokens: int
     drift: Tokens
 
@@ -62,12 +63,17 @@ class LengthModel:
         return inputs[order], outputs[order]
 
     def _correlate(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
-        """Swaps outputs, in place, between random pairs of requests until the mean product is met."""
+        """Swaps outputs, in place, between random pairs of requests as long as that brings mean products nearer."""
+        found = products(inputs, outputs)
+        scale = 1 / np.maximum(found.std(axis=0), 1e-9)
+        lacking = ((self.products - found.mean(axis=0)) * len(inputs) * scale).tolist()
         one, other = rng.permutation(len(inputs))[: len(inputs) // 2 * 2].reshape(2, -1)
-        gain = (inputs[one] - inputs[other]) * (outputs[other] - outputs[one])
-        missing = self.product * len(inputs) - float((inputs * outputs).sum())
-        useful = np.flatnonzero(gain * np.sign(missing) > 0)
-        taken = useful[np.abs(gain[useful].cumsum()) <= abs(missing)]
+        gains = products(inputs[one], outputs[other]) + products(inputs[other], outputs[one]) - found[one] - found[other]
+        taken = []
+        for pair, gain in enumerate((gains * scale).tolist()):
+            if sum(part * (2 * lack - part) for part, lack in zip(gain, lacking, strict=True)) > 0:
+                lacking = [lack - part for part, lack in zip(gain, lacking, strict=True)]
+                taken.append(pair)
         outputs[one[taken]], outputs[other[taken]] = outputs[other[taken]], outputs[one[taken]]
 
     def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
@@ -108,6 +114,12 @@ def features(inputs: Tokens, outputs: Tokens) -> Floats:
     return (plain - plain.mean(axis=0)) / np.where(spread > 0, spread, 1)
 
 
+def products(inputs: Tokens, outputs: Tokens) -> Floats:
+    """Prompt times output, and that times either, (N, 3)."""
+    one, other = inputs.astype(np.float64), outputs.astype(np.float64)
+    return np.stack((one * other, one**2 * other, one * other**2), axis=1)
+
+
 def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
     """Quantile functions, the checkerboard copula and the drift of two paired samples (N,) in windows of `counts`.
 
@@ -130,7 +142,7 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
         input_tokens=_quantiles(inputs, levels),
         output_tokens=_quantiles(outputs, levels),
         copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
-        product=float((inputs * outputs).mean()),
+        products=products(inputs, outputs).mean(axis=0),
         max_total_tokens=_rounded_up(int((inputs + outputs).max())),
         drift=np.rint(100 * means).astype(np.int64),
     )
