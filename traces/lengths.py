@@ -11,10 +11,9 @@ from traces.arrangement import arranged
 
 LEAST_REQUESTS = 36  # between two quantiles, and beyond the last one
 QUANTILE_STEPS = 160
-COPULA_CLASSES = 32
+COPULA_CLASSES = 24
 ROWS_PER_PAIR = 8  # of classes, on average
 FEATURES = 5
-PRODUCTS = 3
 TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])
 TAIL_END = 0.01  # share of the tail beyond its longest value
 SHAPES = (-1.0, 0.4)  # of the tail
@@ -30,8 +29,7 @@ class LengthModel:
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
     quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across; `products` (3,) are the means of `products`, which classes alone miss. No
-    request is longer than `max_total_tokens`. `drift` (W, 5) has the means of `features` over the requests of each
+    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, 5) has the means of `features` over the requests of each
     window, in hundredths of their standard deviations from the trace's mean.
     """
 
@@ -39,7 +37,6 @@ class LengthModel:
     input_tokens: Floats
     output_tokens: Floats
     copula: Tokens
-    products: Floats
     max_total_tokens: int
     drift: Tokens
 
@@ -56,25 +53,10 @@ class LengthModel:
         input_rank, output_rank = self._ranks(int(counts.sum()), rng)
         inputs = np.rint(np.interp(input_rank, self.levels, self.input_tokens)).astype(np.int64)
         outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
-        self._correlate(inputs, outputs, rng)
         self._trade_outputs(inputs, outputs, rng)
         outputs = np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
         order = arranged(features(inputs, outputs), counts, self.drift / 100, rng)
         return inputs[order], outputs[order]
-
-    def _correlate(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
-        """Swaps outputs, in place, between random pairs of requests as long as that brings mean products nearer."""
-        found = products(inputs, outputs)
-        scale = 1 / np.maximum(found.std(axis=0), 1e-9)
-        lacking = ((self.products - found.mean(axis=0)) * len(inputs) * scale).tolist()
-        one, other = rng.permutation(len(inputs))[: len(inputs) // 2 * 2].reshape(2, -1)
-        gains = products(inputs[one], outputs[other]) + products(inputs[other], outputs[one]) - found[one] - found[other]
-        taken = []
-        for pair, gain in enumerate((gains * scale).tolist()):
-            if sum(part * (2 * lack - part) for part, lack in zip(gain, lacking, strict=True)) > 0:
-                lacking = [lack - part for part, lack in zip(gain, lacking, strict=True)]
-                taken.append(pair)
-        outputs[one[taken]], outputs[other[taken]] = outputs[other[taken]], outputs[one[taken]]
 
     def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
         """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
@@ -89,7 +71,8 @@ class LengthModel:
         """Two stratified sets of ranks in (0, 1), paired by the copula."""
         classes = len(self.copula)
         input_rank = (rng.permutation(requests) + rng.random(requests)) / requests
-        row = np.minimum((input_rank * classes).astype(np.int64), classes - 1)
+        edges = self.copula.sum(axis=1).cumsum() / self.copula.sum()
+        row = np.searchsorted(edges[:-1], input_rank, side="right")
         # Within a row the draws that choose the column are stratified too: sorted by row, then at random.
         order = np.lexsort((rng.random(requests), row))
         size = np.bincount(row, minlength=classes)
@@ -114,12 +97,6 @@ def features(inputs: Tokens, outputs: Tokens) -> Floats:
     return (plain - plain.mean(axis=0)) / np.where(spread > 0, spread, 1)
 
 
-def products(inputs: Tokens, outputs: Tokens) -> Floats:
-    """Prompt times output, and that times either, (N, 3)."""
-    one, other = inputs.astype(np.float64), outputs.astype(np.float64)
-    return np.stack((one * other, one**2 * other, one * other**2), axis=1)
-
-
 def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
     """Quantile functions, the checkerboard copula and the drift of two paired samples (N,) in windows of `counts`.
 
@@ -128,12 +105,13 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
     """
     count = len(inputs)
     levels = _levels(count)
-    side = min(max(int(np.sqrt(count / ROWS_PER_PAIR)), 4), COPULA_CLASSES)
+    edges = _class_edges(count)
     rank = [np.empty(count, np.int64) for _ in range(2)]
     shuffle = np.random.default_rng(0).permutation(count)  # ties in random order, the same on every fit
     for row, values in zip(rank, (inputs, outputs), strict=True):
         row[shuffle[np.argsort(values[shuffle], kind="stable")]] = np.arange(count)
-    classes = [row * side // count for row in rank]
+    side = len(edges) + 1
+    classes = [np.searchsorted(edges, row, side="right") for row in rank]
     window = np.repeat(np.arange(len(counts)), counts)
     found = features(inputs, outputs)
     means = np.stack([np.bincount(window, column) / counts for column in found.T], axis=1)
@@ -142,10 +120,17 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
         input_tokens=_quantiles(inputs, levels),
         output_tokens=_quantiles(outputs, levels),
         copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
-        products=products(inputs, outputs).mean(axis=0),
         max_total_tokens=_rounded_up(int((inputs + outputs).max())),
         drift=np.rint(100 * means).astype(np.int64),
     )
+
+
+def _class_edges(count: int) -> Tokens:
+    """Ranks at which classes begin, but for the first: even ones, and finer ones for the longest requests."""
+    side = min(max(int(np.sqrt(count / ROWS_PER_PAIR)), 4), COPULA_CLASSES)
+    even = np.arange(1, side) / side
+    finer = 1 - np.array([part / side / 2**halving for halving in range(1, 40) for part in (1.5, 1)])
+    return np.concatenate((even, finer[finer <= 1 - LEAST_REQUESTS / count])) * count // 1
 
 
 def _levels(count: int) -> Floats:

@@ -10,7 +10,7 @@ from framework.cli.reading import parsed_json
 from framework.cli.shapes import numbers_of, record_of, text_of, whole_numbers_of
 from framework.errors import InputError, require_number, require_share
 from traces.arrivals import MOST_CELLS, ArrivalModel
-from traces.lengths import FEATURES, PRODUCTS, LengthModel
+from traces.lengths import FEATURES, LengthModel
 from traces.prefix import KNOTS, TURN_CLASSES, PrefixModel
 from traces.rows import MAX_TOKENS
 from traces.settings import MOST_REQUESTS, check_flag, check_whole
@@ -80,7 +80,7 @@ def _arrivals(value: Any, requests: int) -> ArrivalModel:
 
 
 def _lengths(value: Any, windows: int) -> LengthModel:
-    names = ("levels", "input_tokens", "output_tokens", "copula", "products", "max_total_tokens", "drift")
+    names = ("levels", "input_tokens", "output_tokens", "copula", "max_total_tokens", "drift")
     known = record_of("lengths", value, names)
     levels = numbers_of("lengths.levels", known["levels"], (None,), 0, 1)
     if len(levels) < 2:
@@ -96,8 +96,7 @@ def _lengths(value: Any, windows: int) -> LengthModel:
     most = known["max_total_tokens"]
     check_whole("lengths.max_total_tokens", most, 2, 2 * MAX_TOKENS)
     drift = whole_numbers_of("lengths.drift", known["drift"], (windows, FEATURES), -_MOST_DRIFT, _MOST_DRIFT)
-    products = numbers_of("lengths.products", known["products"], (PRODUCTS,), 1, float(MAX_TOKENS) ** 3)
-    return LengthModel(levels, **quantiles, copula=copula, products=products, max_total_tokens=most, drift=drift)
+    return LengthModel(levels, **quantiles, copula=copula, max_total_tokens=most, drift=drift)
 
 
 def _prefixes(value: Any) -> PrefixModel:
