@@ -16,19 +16,22 @@ MOST_WINDOWS = 512
 CELLS_S = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 CELL_SHARE = 1 / 8  # of the requests of a window: what a cell holds on average, at most
 MOST_CELLS = 10**7
-LEVELS = 24  # of halvings
+GRAIN_HALVINGS = 10
+LEVELS = 40  # of halvings
+LEAST_CONCENTRATION = 1e-2
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ArrivalModel:
-    """Arrivals in windows of unlike width, halved down to cells by beta-binomial draws.
+    """Arrivals in windows of unlike width, halved again and again by beta-binomial draws.
 
     `period_s` is the time that the trace stands for; longer samples repeat it. The period is a row of cells of
     `cell_s`; window w is `cells[w]` of them and has `counts[w]` arrivals, both (W,). How evenly arrivals fall into the
-    two halves of a part of 2^k to 2^(k+1) cells says `concentration[k]` (K,), that of a beta law: infinite for Poisson,
-    small for bursts. Within a cell arrivals are uniform, or, if the clock `ticks`, all at its beginning.
+    two halves of a part of 2^k to 2^(k+1) grains says `concentration[k]` (K,), that of a beta law: infinite for
+    Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform; or, if
+    the clock `ticks`, it is a cell, at the beginning of which they all come.
     """
 
     period_s: float
@@ -49,37 +52,38 @@ class ArrivalModel:
 
     def sample(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Arrival times of one period in seconds, sorted, each window's counts in a row."""
+        per_cell = _grains(self.ticks)
         begin = np.concatenate(([0], np.cumsum(self.cells)[:-1]))
-        parts = _Parts(begin, self.cells, self.counts)
-        while (parts.cells > 1).any():
+        parts = _Parts(begin * per_cell, self.cells * per_cell, self.counts)
+        while (parts.grains > 1).any():
             parts = self._halved(parts, rng)
-        cell = np.repeat(parts.begin, parts.counts).astype(np.float64)
+        grain = np.repeat(parts.begin, parts.counts).astype(np.float64)
         if not self.ticks:
-            cell += rng.random(len(cell))
-        return np.minimum(np.sort(cell * self.cell_s), np.nextafter(self.period_s, 0))
+            grain += rng.random(len(grain))
+        return np.minimum(np.sort(grain * (self.cell_s / per_cell)), np.nextafter(self.period_s, 0))
 
     def _halved(self, parts: _Parts, rng: np.random.Generator) -> _Parts:
-        """Each part of more than one cell as its two halves, in place of it."""
-        wide = parts.cells > 1
-        left, level = parts.cells // 2, _level(parts.cells)
+        """Each part of more than one grain as its two halves, in place of it."""
+        wide = parts.grains > 1
+        left, level = parts.grains // 2, _level(parts.grains)
         concentration = self.concentration[np.minimum(level, len(self.concentration) - 1)]
-        share = left / parts.cells
+        share = left / parts.grains
         bursty = wide & np.isfinite(concentration)
         share[bursty] = _beta(share[bursty], concentration[bursty], rng)
         first = np.where(wide, rng.binomial(parts.counts, np.where(wide, share, 0)), parts.counts)
         begin = np.stack((parts.begin, parts.begin + left), axis=1)
-        cells = np.stack((np.where(wide, left, 1), parts.cells - left), axis=1)
+        grains = np.stack((np.where(wide, left, 1), parts.grains - left), axis=1)
         counts = np.stack((first, parts.counts - first), axis=1)
         kept = np.stack((np.ones_like(wide), wide), axis=1) & (counts > 0)
-        return _Parts(begin[kept], cells[kept], counts[kept])
+        return _Parts(begin[kept], grains[kept], counts[kept])
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """Rows of cells: the first, how many, and the arrivals in them; arrays of one length."""
+    """Rows of grains: the first, how many, and the arrivals in them; arrays of one length."""
 
     begin: Counts
-    cells: Counts
+    grains: Counts
     counts: Counts
 
 
@@ -89,15 +93,17 @@ def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
     tick = clock_tick(arrival_s)
     requests = max(LEAST_REQUESTS, math.ceil(len(since) / MOST_WINDOWS))
     cell_s = tick or _cell_s(float(since[-1]), len(since), requests)
-    per_cell = np.bincount(np.floor(since / cell_s + (0.5 if tick else 0.0)).astype(np.int64))  # ticks come early or late
-    cells, counts = _windows(per_cell, requests)
-    period_s = max(float(since[-1]) * len(since) / (len(since) - 1), (len(per_cell) - 1) * cell_s * (1 + 1e-9))
-    return ArrivalModel(period_s, cell_s, tick > 0, cells, counts, _concentrations(per_cell, cells))
+    per_cell = _grains(tick > 0)
+    grain = np.floor(since * (per_cell / cell_s) + (0.5 if tick else 0.0)).astype(np.int64)  # ticks come early or late
+    cells, counts = _windows(np.bincount(grain // per_cell), requests)
+    period_s = max(float(since[-1]) * len(since) / (len(since) - 1), (sum(cells) - 1) * cell_s * (1 + 1e-9))
+    concentration = _concentrations(grain, cells * per_cell)
+    return ArrivalModel(period_s, cell_s, tick > 0, cells, counts, concentration)
 
 
-def window_of(counts: Counts) -> Counts:
-    """The window of each request in order of arrival."""
-    return np.repeat(np.arange(len(counts)), counts)
+def _grains(ticks: bool) -> int:
+    """Of a cell."""
+    return 1 if ticks else 2**GRAIN_HALVINGS
 
 
 def _cell_s(duration_s: float, requests: int, of_window: int) -> float:
@@ -122,34 +128,37 @@ def _windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
     return np.diff(ends, prepend=0), np.array(counts)
 
 
-def _concentrations(per_cell: Counts, cells: Counts) -> NDArray[np.float64]:
-    """For each level A of splits of n into c and n - c, the left half with share p: by moments, the sum of (c - np)^2
-    is that of np(1 - p) (1 + (n - 1) / (A + 1))."""
-    until = np.concatenate(([0], np.cumsum(per_cell)))
-    begin, size = np.concatenate(([0], np.cumsum(cells)[:-1])), cells
+def _concentrations(arrival: Counts, grains: Counts) -> NDArray[np.float64]:
+    """By level, from the grains of all arrivals and those of each window.
+
+    By moments: where n fall into c and n - c, the left half with share p, the sum of (c - np)^2 over all splits is that
+    of np(1 - p) (1 + (n - 1) / (A + 1)) for a concentration A.
+    """
+    begin, size = np.concatenate(([0], np.cumsum(grains)[:-1])), grains
     found, even, more = np.zeros((3, LEVELS))
     while len(size):
-        wide = size > 1
-        begin, size = begin[wide], size[wide]
         left = size // 2
-        counts = until[begin + size] - until[begin]
-        first = until[begin + left] - until[begin]
-        share = left / size
+        at, middle, end = np.searchsorted(arrival, (begin, begin + left, begin + size))
+        counts, share = end - at, left / size
         level = _level(size)
         expected = counts * share * (1 - share)
-        found += np.bincount(level, (first - counts * share) ** 2, LEVELS)
+        found += np.bincount(level, (middle - at - counts * share) ** 2, LEVELS)
         even += np.bincount(level, expected, LEVELS)
         more += np.bincount(level, expected * np.maximum(counts - 1, 0), LEVELS)
-        begin, size = np.concatenate((begin, begin + left)), np.concatenate((left, size - left))
-    used = np.flatnonzero(even)
-    levels = np.arange(used[-1] + 1 if len(used) else 1)
+        begin, size, counts = (
+            np.concatenate(halves)
+            for halves in ((begin, begin + left), (left, size - left), (middle - at, end - middle))
+        )
+        split = (size > 1) & (counts > 1)
+        begin, size = begin[split], size[split]
+    levels = np.arange(1 + np.flatnonzero(even).max(initial=0))
     bursty = found[levels] > 1.001 * even[levels]
     excess = np.where(bursty, found[levels] - even[levels], 1)
-    return np.where(bursty, np.maximum(more[levels] / excess - 1, 1e-2), np.inf)
+    return np.where(bursty, np.maximum(more[levels] / excess - 1, LEAST_CONCENTRATION), np.inf)
 
 
-def _level(cells: Counts) -> Counts:
-    return np.log2(cells).astype(np.int64)
+def _level(grains: Counts) -> Counts:
+    return np.log2(grains).astype(np.int64)
 
 
 def _beta(mean: NDArray[np.float64], concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
