@@ -55,16 +55,15 @@ class ArrivalModel:
         per_cell = _grains(self.ticks)
         begin = np.concatenate(([0], np.cumsum(self.cells)[:-1]))
         parts = _Parts(begin * per_cell, self.cells * per_cell, self.counts)
-        while (parts.grains > 1).any():
+        while ((parts.grains > 1) & (parts.counts > 1)).any():
             parts = self._halved(parts, rng)
-        grain = np.repeat(parts.begin, parts.counts).astype(np.float64)
-        if not self.ticks:
-            grain += rng.random(len(grain))
+        within = rng.random(int(self.counts.sum())) * np.repeat(parts.grains, parts.counts)
+        grain = np.repeat(parts.begin, parts.counts) + (np.floor(within) if self.ticks else within)
         return np.minimum(np.sort(grain * (self.cell_s / per_cell)), np.nextafter(self.period_s, 0))
 
     def _halved(self, parts: _Parts, rng: np.random.Generator) -> _Parts:
-        """Each part of more than one grain as its two halves, in place of it."""
-        wide = parts.grains > 1
+        """Each part of more than one grain and arrival as its two halves, in place of it."""
+        wide = (parts.grains > 1) & (parts.counts > 1)
         left, level = parts.grains // 2, _level(parts.grains)
         concentration = self.concentration[np.minimum(level, len(self.concentration) - 1)]
         share = left / parts.grains
@@ -72,7 +71,7 @@ class ArrivalModel:
         share[bursty] = _beta(share[bursty], concentration[bursty], rng)
         first = np.where(wide, rng.binomial(parts.counts, np.where(wide, share, 0)), parts.counts)
         begin = np.stack((parts.begin, parts.begin + left), axis=1)
-        grains = np.stack((np.where(wide, left, 1), parts.grains - left), axis=1)
+        grains = np.stack((np.where(wide, left, parts.grains), parts.grains - left), axis=1)
         counts = np.stack((first, parts.counts - first), axis=1)
         kept = np.stack((np.ones_like(wide), wide), axis=1) & (counts > 0)
         return _Parts(begin[kept], grains[kept], counts[kept])
