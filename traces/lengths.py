@@ -13,7 +13,7 @@ LEAST_REQUESTS = 36  # between two quantiles, and beyond the last one
 QUANTILE_STEPS = 160
 COPULA_CLASSES = 24
 ROWS_PER_PAIR = 8  # of classes, on average
-FEATURES = 5
+FEATURES = 6
 TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])
 TAIL_END = 0.01  # share of the tail beyond its longest value
 SHAPES = (-1.0, 0.4)  # of the tail
@@ -92,7 +92,7 @@ def features(inputs: Tokens, outputs: Tokens) -> Floats:
     """What work and memory of a request depend on, (N, 5), in standard deviations from the mean: prompt, its square
     (attention), output, its square (memory held while decoding), and their product (the same)."""
     one, other = inputs.astype(np.float64), outputs.astype(np.float64)
-    plain = np.stack((one, one**2, other, other**2, one * other), axis=1)
+    plain = np.stack((one, one**2, other, other**2, one * other, (one > np.quantile(one, 0.99)) * 1.0), axis=1)
     spread = plain.std(axis=0)
     return (plain - plain.mean(axis=0)) / np.where(spread > 0, spread, 1)
 
