@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError
+from traces.quantiles import LEAST_REQUESTS
 from traces.statistics import clock_tick
 
-LEAST_REQUESTS = 36  # of a window: it tells nothing of a single request
 MOST_WINDOWS = 512
 CELLS_S = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 CELL_SHARE = 1 / 8  # of the requests of a window: what a cell holds on average, at most
@@ -160,7 +159,9 @@ def _level(grains: Counts) -> Counts:
     return np.log2(grains).astype(np.int64)
 
 
-def _beta(mean: NDArray[np.float64], concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+def _beta(
+    mean: NDArray[np.float64], concentration: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.float64]:
     """Beta draws; where both sides underflow one side has it all."""
     one, other = (np.maximum(rng.standard_gamma(concentration * side), 1e-300) for side in (mean, 1 - mean))
     return one / (one + other)

@@ -17,14 +17,16 @@ from traces import servegen
 from traces.arrivals import fit_arrivals
 from traces.catalogue import CATALOGUE, obtain
 from traces.frame import Trace
-from traces.lengths import fit_lengths
+from traces.lengths_fit import fit_lengths
 from traces.load import from_file
-from traces.prefix import fit_prefix
-from traces.statistics import column, hash_paths, ideal_hit_ratio, summarize
+from traces.prefix_fit import fit_prefix
+from traces.statistics import column, hash_paths, ideal_hits, summarize
 from traces.twin import SUFFIX, Twin
 
 MIN_REQUESTS = 100
-CALIBRATION_SAMPLES = 8
+CALIBRATION_ROUNDS = 3
+CALIBRATION_SAMPLES = 6
+CALIBRATION_STEP = (0.5, 2.0)
 
 
 def fit_twin(trace: Trace) -> Twin:
@@ -50,37 +52,35 @@ def fit_twin(trace: Trace) -> Twin:
         arrivals=arrivals,
         lengths=fit_lengths(inputs, outputs, arrivals.counts),
         prefixes=prefixes,
-        statistics=summarize(trace),
+        statistics={name: value for name, value in summarize(trace).items() if not name.endswith("_max")},
         original_sha256=trace.sha256,
     )
-    return Twin.from_json(_calibrated(twin).to_json(), trace.name)
+    return Twin.from_json(_calibrated(twin, trace).to_json(), trace.name)
 
 
-def _calibrated(twin: Twin) -> Twin:
-    """The twin with its shares of turns and branches scaled so that its ideal hit ratio is the trace's on average.
-
-    The tables alone come out about a point too high where long prompts gather early in a trace, when there is little to
-    follow yet: prompt lengths are drawn without regard to time.
-    """
+def _calibrated(twin: Twin, trace: Trace) -> Twin:
+    """The fitted trace with the drift of sharing for which each part has the trace's ideal hits on average."""
     if twin.prefixes is None or not twin.prefixes.kind_weights.any():
         return twin
 
-    weights = twin.prefixes.kind_weights
-    alone = _mean_hit_ratio(_with_weights(twin, 0 * weights), samples=1)
-    whole = _mean_hit_ratio(twin, samples=CALIBRATION_SAMPLES)
-    share = (twin.statistics["ideal_hit_ratio"] - alone) / max(whole - alone, 1e-9)
-    return _with_weights(twin, np.clip(share, 0, 1 / weights.sum(axis=1).max()) * weights)
+    parts = len(twin.prefixes.drift)
+    alone = _hits(_with_drift(twin, np.zeros(parts)).sample(), parts)
+    wanted = _hits(trace, parts) - alone
+    for _ in range(CALIBRATION_ROUNDS):
+        drawn = [_hits(twin.sample(seed=seed), parts) for seed in range(CALIBRATION_SAMPLES)]
+        found = np.maximum(np.mean(drawn, axis=0) - alone, 1.0)
+        twin = _with_drift(twin, twin.prefixes.drift * np.clip(wanted / found, *CALIBRATION_STEP))
+    return twin
 
 
-def _with_weights(twin: Twin, kind_weights: NDArray[np.float64]) -> Twin:
-    return replace(twin, prefixes=twin.prefixes and replace(twin.prefixes, kind_weights=kind_weights))
+def _with_drift(twin: Twin, drift: NDArray[np.float64]) -> Twin:
+    return replace(twin, prefixes=twin.prefixes and replace(twin.prefixes, drift=drift))
 
 
-def _mean_hit_ratio(twin: Twin, samples: int) -> float:
-    drawn = (twin.sample(seed=seed) for seed in range(samples))
-    return float(
-        np.mean([ideal_hit_ratio(hash_paths(s), column(s, "input_tokens"), s.hash_block_tokens) for s in drawn])
-    )
+def _hits(trace: Trace, parts: int) -> NDArray[np.float64]:
+    """Tokens that a cache without limit would hold, by equal parts of the trace."""
+    hits = ideal_hits(hash_paths(trace), column(trace, "input_tokens"), trace.hash_block_tokens)
+    return np.bincount(np.arange(len(hits)) * parts // len(hits), hits).astype(np.float64)
 
 
 def read_trace(what: str, format_name: str | None = None) -> Trace:

@@ -9,15 +9,8 @@ from numpy.typing import NDArray
 
 from traces.arrangement import arranged
 
-LEAST_REQUESTS = 36  # between two quantiles, and beyond the last one
-QUANTILE_STEPS = 160
-COPULA_CLASSES = 24
-ROWS_PER_PAIR = 8  # of classes, on average
 FEATURES = 6
-TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])
-TAIL_END = 0.01  # share of the tail beyond its longest value
-SHAPES = (-1.0, 0.4)  # of the tail
-CONTEXT_STEPS = 16  # per doubling: to which the longest request is rounded up
+LONG = 0.99  # quantile of prompts beyond which they are long
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -29,8 +22,8 @@ class LengthModel:
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
     quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, 5) has the means of `features` over the requests of each
-    window, in hundredths of their standard deviations from the trace's mean.
+    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, FEATURES) has the
+    means of `features` over the requests of each window, in hundredths of their standard deviations from the mean.
     """
 
     levels: Floats
@@ -89,82 +82,13 @@ class LengthModel:
 
 
 def features(inputs: Tokens, outputs: Tokens) -> Floats:
-    """What work and memory of a request depend on, (N, 5), in standard deviations from the mean: prompt, its square
-    (attention), output, its square (memory held while decoding), and their product (the same)."""
-    one, other = inputs.astype(np.float64), outputs.astype(np.float64)
-    plain = np.stack((one, one**2, other, other**2, one * other, (one > np.quantile(one, 0.99)) * 1.0), axis=1)
+    """What work and memory of a request depend on, (N, FEATURES), in standard deviations from the mean.
+
+    Prompt and its square (attention), output and its square (KV memory while decoding), their product (the same), and
+    whether the prompt is among the longest.
+    """
+    prompt, output = inputs.astype(np.float64), outputs.astype(np.float64)
+    is_long = (prompt > np.quantile(prompt, LONG)).astype(np.float64)
+    plain = np.stack((prompt, prompt**2, output, output**2, prompt * output, is_long), axis=1)
     spread = plain.std(axis=0)
     return (plain - plain.mean(axis=0)) / np.where(spread > 0, spread, 1)
-
-
-def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
-    """Quantile functions, the checkerboard copula and the drift of two paired samples (N,) in windows of `counts`.
-
-    Quantiles lie at least LEAST_REQUESTS rows apart, and the ends are not the shortest and the longest request: a line
-    ends there that has the mean of the requests beyond the last quantile. Short traces get fewer classes.
-    """
-    count = len(inputs)
-    levels = _levels(count)
-    edges = _class_edges(count)
-    rank = [np.empty(count, np.int64) for _ in range(2)]
-    shuffle = np.random.default_rng(0).permutation(count)  # ties in random order, the same on every fit
-    for row, values in zip(rank, (inputs, outputs), strict=True):
-        row[shuffle[np.argsort(values[shuffle], kind="stable")]] = np.arange(count)
-    side = len(edges) + 1
-    classes = [np.searchsorted(edges, row, side="right") for row in rank]
-    window = np.repeat(np.arange(len(counts)), counts)
-    found = features(inputs, outputs)
-    means = np.stack([np.bincount(window, column) / counts for column in found.T], axis=1)
-    return LengthModel(
-        levels=levels,
-        input_tokens=_quantiles(inputs, levels),
-        output_tokens=_quantiles(outputs, levels),
-        copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
-        max_total_tokens=_rounded_up(int((inputs + outputs).max())),
-        drift=np.rint(100 * means).astype(np.int64),
-    )
-
-
-def _class_edges(count: int) -> Tokens:
-    """Ranks at which classes begin, but for the first: even ones, and finer ones for the longest requests."""
-    side = min(max(int(np.sqrt(count / ROWS_PER_PAIR)), 4), COPULA_CLASSES)
-    even = np.arange(1, side) / side
-    finer = 1 - np.array([part / side / 2**halving for halving in range(1, 40) for part in (1.5, 1)])
-    return np.concatenate((even, finer[finer <= 1 - LEAST_REQUESTS / count])) * count // 1
-
-
-def _levels(count: int) -> Floats:
-    """0, even ones, from the last of these on each half as far from 1, and those of TAIL beyond the last."""
-    step = max(LEAST_REQUESTS, count / QUANTILE_STEPS)
-    rows = np.arange(1, count // step) * step
-    nearer = count - step / 2 ** np.arange(1, 40)
-    inner = np.concatenate((rows, nearer[nearer <= count - LEAST_REQUESTS])) / count
-    return np.concatenate(([0.0], inner, 1 - TAIL * (1 - inner[-1])))
-
-
-def _quantiles(values: Tokens, levels: Floats) -> Floats:
-    """Quantiles at `levels`. The first is where a line ends that has the mean of the values below the second; those of
-    the tail are a generalized Pareto law's, with the mean and variance of all values beyond the last of the others."""
-    inner = np.quantile(values, levels[1 : -len(TAIL)])
-    ordered = np.sort(values)
-    below, above = (round(share * len(values)) for share in (levels[1], 1 - levels[-1 - len(TAIL)]))
-    lowest = np.clip(2 * ordered[:below].mean() - inner[0], 1.0, inner[0])
-    return np.round(np.concatenate(([lowest], inner, inner[-1] + _tail(ordered[-above:] - inner[-1]))), 1)
-
-
-def _tail(excess: Floats) -> Floats:
-    """Quantiles at 1 - TAIL of the generalized Pareto law with mean and variance of `excess`, by moments."""
-    mean, variance = max(float(excess.mean()), 0.0), float(excess.var())
-    if mean == 0 or variance == 0:
-        return np.full(len(TAIL), mean)
-    shape = np.clip((1 - mean**2 / variance) / 2, *SHAPES)
-    beyond = np.maximum(TAIL, TAIL_END)
-    found = mean * (1 - shape) * (beyond**-shape - 1) / shape if shape else -mean * np.log(beyond)
-    lines = np.diff(1 - TAIL, prepend=0) @ (found - np.diff(found, prepend=0) / 2)
-    return found * mean / lines
-
-
-def _rounded_up(tokens: int) -> int:
-    """To CONTEXT_STEPS steps per doubling."""
-    step = max(1, 2 ** (tokens.bit_length() - 1) // CONTEXT_STEPS)
-    return -(-tokens // step) * step

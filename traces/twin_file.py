@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framework.cli.reading import parsed_json
 from framework.cli.shapes import numbers_of, record_of, text_of, whole_numbers_of
-from framework.errors import InputError, require_number, require_share
+from framework.errors import InputError, require_number
 from traces.arrivals import MOST_CELLS, ArrivalModel
 from traces.lengths import FEATURES, LengthModel
 from traces.prefix import KNOTS, TURN_CLASSES, PrefixModel
@@ -76,7 +77,7 @@ def _arrivals(value: Any, requests: int) -> ArrivalModel:
         if one is not None:
             require_number("a number in arrivals.concentration", one, 1e-6, _MOST_CONCENTRATION)
     concentration = np.array([np.inf if one is None else one for one in known["concentration"]], np.float64)
-    return ArrivalModel(*(known[name] for name in names[:3]), cells, counts, concentration)
+    return ArrivalModel(known["period_s"], known["cell_s"], known["ticks"], cells, counts, concentration)
 
 
 def _lengths(value: Any, windows: int) -> LengthModel:
@@ -101,16 +102,15 @@ def _lengths(value: Any, windows: int) -> LengthModel:
 
 def _prefixes(value: Any) -> PrefixModel:
     trunks, tables = ("trunk_blocks", "trunk_weights"), ("unmatched_blocks", "lag_s")
-    names = ("block_tokens", *trunks, "bin_blocks", "kind_weights", "added_blocks", *tables, "parent_turn")
+    names = ("block_tokens", *trunks, "bin_blocks", "kind_weights", "drift", "added_share", *tables, "parent_turn")
     known = record_of("prefixes", value, names)
     check_whole("prefixes.block_tokens", known["block_tokens"], 1, MAX_TOKENS)
-    if known["trunk_blocks"] == [] == known["trunk_weights"]:
-        blocks, weights = whole_numbers_of("none", [1], (1,), 1, 1)[:0], numbers_of("none", [1.0], (1,))[:0]
-    else:
-        blocks = whole_numbers_of("prefixes.trunk_blocks", known["trunk_blocks"], (None,), 1, MAX_TOKENS)
-        weights = numbers_of("prefixes.trunk_weights", known["trunk_weights"], (len(blocks),), 0, 1)
-    bins = whole_numbers_of("prefixes.bin_blocks", known["bin_blocks"], (None,), 0, MAX_TOKENS)
-    kinds, knots = (len(bins), 2), len(KNOTS)
+    blocks = _some("prefixes.trunk_blocks", known["trunk_blocks"], MAX_TOKENS).astype(np.int64)
+    weights = _some("prefixes.trunk_weights", known["trunk_weights"], 1)
+    if len(blocks) != len(weights) or (blocks < 1).any():
+        raise InputError("prefixes: each of trunk_blocks must be at least 1 and have one of trunk_weights")
+    bins = _some("prefixes.bin_blocks", known["bin_blocks"], MAX_TOKENS).astype(np.int64)
+    kinds, knots = (len(bins) + 1, 2), len(KNOTS)
     if (bins[1:] <= bins[:-1]).any():
         raise InputError("prefixes.bin_blocks must rise")
     weighed = numbers_of("prefixes.kind_weights", known["kind_weights"], kinds, 0, 1)
@@ -122,8 +122,14 @@ def _prefixes(value: Any) -> PrefixModel:
         trunk_weights=weights,
         bin_blocks=bins,
         kind_weights=weighed,
-        added_blocks=numbers_of("prefixes.added_blocks", known["added_blocks"], (*kinds, knots), 0, MAX_TOKENS),
+        drift=numbers_of("prefixes.drift", known["drift"], (None,), 0, _MOST_DRIFT),
+        added_share=numbers_of("prefixes.added_share", known["added_share"], (*kinds, knots), 0, 1),
         unmatched_blocks=numbers_of("prefixes.unmatched_blocks", known["unmatched_blocks"], (2, knots), 0, MAX_TOKENS),
         lag_s=numbers_of("prefixes.lag_s", known["lag_s"], (2, knots), 0, _MOST_S),
         parent_turn=numbers_of("prefixes.parent_turn", known["parent_turn"], (TURN_CLASSES,), 0, 1),
     )
+
+
+def _some(where: str, value: Any, most: float) -> NDArray[np.float64]:
+    """Numbers from 0 to `most`; perhaps none."""
+    return np.zeros(0) if value == [] else numbers_of(where, value, (None,), 0, most).astype(np.float64)

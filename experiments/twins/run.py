@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,9 @@ def measure(study: Study, trace: str, extent: Extent, progress: Callable[[str], 
                     cell = Cell(policy, memory, rate, span)
                     figures = np.array([_figures(experiment, spans[span], factor) for spans in played])
                     found.attainment[cell], found.p99_ttft_s[cell] = (_pair(row, extent) for row in figures.T)
-            searched = played[: 1 + extent.samples + extent.capacity_resamples]
+            searched = [*played[:2], *played[1 + extent.samples :][: extent.capacity_resamples]]
             rates = [_capacity_rps(experiment, spans[SPANS[0]]) for spans in searched]
-            found.capacity[Cell(policy, memory, None, SPANS[0])] = _pair(rates, extent)
+            found.capacity[Cell(policy, memory, None, SPANS[0])] = Pair(rates[0], rates[1:2], rates[2:])
             progress(f"{trace}, {memory}, {policy}")
     return found
 
@@ -130,6 +131,6 @@ def _played(study: Study, trace: str, extent: Extent) -> list[Spans]:
 def _spans(source: Mapping[str, Any], period: float) -> Spans:
     """The trace of `source` whole, and thirds of its period in s."""
     edges = np.linspace(0.0, period, len(SPANS)).tolist()
-    windows = zip(edges[:-1], edges[1:], strict=True)
+    windows = pairwise(edges)
     thirds = {name: load(**source, window_s=window) for name, window in zip(SPANS[1:], windows, strict=True)}
     return {SPANS[0]: load(**source)} | thirds

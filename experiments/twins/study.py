@@ -24,7 +24,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Compared:
-    """One fitted trace: what `traces.load.load` takes for its recording, settings of every run, and memories by name."""
+    """A fitted trace: what `traces.load.load` takes for its recording, settings of every run, and memories by name."""
 
     recording: Mapping[str, str]
     settings: Sequence[str]
@@ -33,7 +33,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Study:
-    """`base` and `policies`: overrides of conf/config.yaml. No decision about the fit looks at the policy `held_out`."""
+    """`base`, `policies`: overrides of conf/config.yaml. No decision about the fit looks at the policy `held_out`."""
 
     base: Sequence[str]
     policies: Mapping[str, Sequence[str]]
