@@ -9,12 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.quantiles import LEAST_REQUESTS
-from traces.statistics import clock_tick
+from traces.statistics import clock_tick, dispersion
 
 MOST_WINDOWS = 512
 CELLS_S = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 CELL_SHARE = 1 / 8  # of the requests of a window: what a cell holds on average, at most
-MOST_CELLS = 10**7
+MOST_CELLS = 10**5
+WIDEST = 4
+WIDTHS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # in s, of the windows in which dispersion is compared
+LEAST_COUNTS = 8  # windows without which their dispersion says little
+SAMPLES = 5
 GRAIN_HALVINGS = 10
 LEVELS = 40  # of halvings
 LEAST_CONCENTRATION = 1e-2
@@ -86,17 +90,34 @@ class _Parts:
 
 
 def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
-    """Windows of at least LEAST_REQUESTS arrivals, and the concentration of the halves of their parts."""
+    """Windows of at least LEAST_REQUESTS arrivals, and the concentration of the halves of their parts.
+
+    Of two ways to cut windows that whose samples disperse as the trace does: cuts at changes of the rate follow bursts,
+    and take chance for a change where there are none.
+    """
     since = arrival_s - arrival_s[0]
     tick = clock_tick(arrival_s)
     requests = max(LEAST_REQUESTS, math.ceil(len(since) / MOST_WINDOWS))
     cell_s = tick or _cell_s(float(since[-1]), len(since), requests)
     per_cell = _grains(tick > 0)
     grain = np.floor(since * (per_cell / cell_s) + (0.5 if tick else 0.0)).astype(np.int64)  # ticks come early or late
-    cells, counts = _windows(np.bincount(grain // per_cell), requests)
-    period_s = max(float(since[-1]) * len(since) / (len(since) - 1), (sum(cells) - 1) * cell_s * (1 + 1e-9))
-    concentration = _concentrations(grain, cells * per_cell)
-    return ArrivalModel(period_s, cell_s, tick > 0, cells, counts, concentration)
+    in_cell = np.bincount(grain // per_cell)
+    period_s = max(float(since[-1]) * len(since) / (len(since) - 1), (len(in_cell) - 1) * cell_s * (1 + 1e-9))
+    models = []
+    for cells, counts in (_filled_windows(in_cell, requests), _even_windows(in_cell, requests)):
+        concentration = _concentrations(grain, cells * per_cell)
+        models.append(ArrivalModel(period_s, cell_s, tick > 0, cells, counts, concentration))
+    return min(models, key=lambda model: _misfit(model, grain * (cell_s / per_cell)))
+
+
+def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
+    """The worst ratio of dispersions, as a logarithm, between samples of a model and a trace, over widths of windows."""
+    widths = [width for width in WIDTHS if model.cell_s <= width <= model.period_s / LEAST_COUNTS] or [model.cell_s]
+    samples = [model.sample(np.random.default_rng(seed)) for seed in range(SAMPLES)]
+    return max(
+        abs(math.log(np.mean([dispersion(one, width) for one in samples]) / dispersion(arrival_s, width)))
+        for width in widths
+    )
 
 
 def _grains(ticks: bool) -> int:
@@ -110,7 +131,7 @@ def _cell_s(duration_s: float, requests: int, of_window: int) -> float:
     return max(fine[0] if fine else CELLS_S[-1], 10 ** math.ceil(math.log10(duration_s / MOST_CELLS)))
 
 
-def _windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
+def _filled_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
     """Cells and arrivals of windows that end as soon as they hold so many requests; the last takes what is left."""
     ends, counts, held = [], [], 0
     for cell in np.flatnonzero(per_cell).tolist():
@@ -119,11 +140,34 @@ def _windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
             ends.append(cell + 1)
             counts.append(held)
             held = 0
-    if not ends:
-        ends, counts, held = [len(per_cell)], [held], 0
     counts[-1] += held
     ends[-1] = len(per_cell)
     return np.diff(ends, prepend=0), np.array(counts)
+
+
+def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
+    """Cells and arrivals of windows with at least so many requests, of as even a rate within each as can be.
+
+    Of all ways to cut the row of cells that with the greatest likelihood of Poisson arrivals, sum of n log(n / cells),
+    by dynamic programming over the ends of windows. Windows hold at most WIDEST times as many requests as they must,
+    unless a single cell does.
+    """
+    until = np.concatenate(([0], np.cumsum(per_cell)))
+    best, before = np.full(len(until), -np.inf), np.zeros(len(until), np.int64)
+    best[0] = 0.0
+    last = np.searchsorted(until, until - requests, side="right") - 1  # where a window may begin at the latest
+    first = np.minimum(np.searchsorted(until, until - WIDEST * requests), last)
+    for end in np.flatnonzero(last >= 0).tolist():
+        begin = np.arange(first[end], last[end] + 1)
+        counts = until[end] - until[begin]
+        value = best[begin] + counts * np.log(counts / (end - begin))
+        chosen = int(value.argmax())
+        best[end], before[end] = value[chosen], begin[chosen]
+    ends = [len(per_cell)]
+    while ends[-1] > 0:
+        ends.append(int(before[ends[-1]]))
+    edges = np.array(ends[::-1])
+    return np.diff(edges), np.diff(until[edges])
 
 
 def _concentrations(arrival: Counts, grains: Counts) -> NDArray[np.float64]:
