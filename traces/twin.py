@@ -26,6 +26,7 @@ from framework.cli.files import read_once, write_whole
 from framework.cli.reading import read_text
 from framework.errors import InputError
 from traces.arrivals import ArrivalModel
+from traces.beginning import Rows, unlike
 from traces.frame import Trace
 from traces.lengths import LengthModel
 from traces.prefix import PrefixModel
@@ -77,15 +78,23 @@ class Twin:
             frame = frame.with_columns(_lists(ids, offsets).alias("hash_ids"))
             block = self.prefixes.block_tokens
         note = f"sampled from the twin of {self.name} ({count} requests, seed {seed}), not the recorded trace"
-        return Trace(frame, self.name, "twin", sha256=self.sha256, hash_block_tokens=block, notes=(note,))
+        return Trace(
+            frame,
+            self.name,
+            "twin",
+            sha256=self.sha256,
+            hash_block_tokens=block,
+            notes=(note,),
+            caveat=unlike(Rows(arrival, inputs, outputs), periods[0]) if count < self.requests else "",
+        )
 
-    def _period(self, number: int, seed: int) -> _Period:
+    def _period(self, number: int, seed: int) -> Rows:
         """The requests of one period of the trace, the first of all at 0 s."""
         rng = np.random.default_rng([seed, 0, number])
         arrival = number * self.arrivals.period_s + self.arrivals.sample(rng)
         if number == 0:
             arrival[0] = 0.0  # the others keep their places in the windows
-        return _Period(np.round(arrival, 6), *self.lengths.sample(self.arrivals.counts, rng))
+        return Rows(np.round(arrival, 6), *self.lengths.sample(self.arrivals.counts, rng))
 
     @property
     def sha256(self) -> str:
@@ -112,15 +121,6 @@ class Twin:
     def from_json(cls, text: str, where: str) -> Twin:
         """A twin from its file's content; InputError, naming `where`, if it is not one."""
         return cls(**parts_of_twin(text, where))
-
-
-@dataclass(frozen=True)
-class _Period:
-    """Requests in order of arrival, arrays of one length."""
-
-    arrival_s: NDArray[np.float64]
-    input_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
 
 
 def sample_twin(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:

@@ -85,6 +85,7 @@ METRICS: Mapping[str, str] = {
     "trace": "name of the requests that were played",
     "trace_source": "where they came from: a recording, a twin, a law",
     "trace_sha256": "hash of the file that was read",
+    "trace_caveat": "in what the requests that trace.limit kept are unlike the rest",
     "timing_source": "where the step times came from",
     "extrapolated": "share of the busy time in steps beyond what was measured",
     "extrapolation": "how far the farthest step lay beyond what was measured; 1: none did",

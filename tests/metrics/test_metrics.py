@@ -38,6 +38,7 @@ KEYS = [
         "trace",
         "trace_source",
         "trace_sha256",
+        "trace_caveat",
         "timing_source",
         "extrapolated",
         "extrapolation",
