@@ -279,6 +279,7 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("trace", "name of the requests that were played"),
     _row("trace_source", "where they came from: a recording, a twin, a law"),
     _row("trace_sha256", "hash of the file that was read"),
+    _row("trace_caveat", "in what the requests that trace.limit kept are unlike the rest"),
     _row("timing_source", "where the step times came from"),
     _row("extrapolated", "share of the busy time in steps beyond what was measured", "extrapolated", "%"),
     _row("extrapolation", "how far the farthest step lay beyond what was measured; 1: none did", "extrapolation", "×"),
