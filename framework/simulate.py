@@ -43,7 +43,7 @@ def simulate(
     `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError
     for what a policy returned, and whatever a policy raised.
     """
-    engine = EngineConfig() if engine is None else engine
+    engine = (EngineConfig() if engine is None else engine).on(workload)
     load = Open() if load is None else load
     policy = Policy() if policy is None else policy
     for part in (policy, predictor):

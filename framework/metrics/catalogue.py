@@ -88,6 +88,7 @@ METRICS: Mapping[str, str] = {
     "timing_source": "where the step times came from",
     "extrapolated": "share of the busy time in steps beyond what was measured",
     "extrapolation": "how far the farthest step lay beyond what was measured; 1: none did",
+    "prefix_cache": "whether equal prefixes shared their KV",
     "load": "open or closed",
     "seed": "of random draws",
     "versions": "of servelab, Python and packages",

@@ -69,6 +69,7 @@ def compose_on(config: DictConfig, workload: Workload) -> Experiment:
 
 
 def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
+    parts["engine"] = parts["engine"].on(workload)
     parts["timing"] = placed(parts["timing"], _place(workload, parts))
     return Experiment(
         workload=workload,

@@ -31,7 +31,8 @@ class Golden:
 
 
 _TIMES = (  # a server that adds nothing: times stay sums of powers of two
-    "server=none engine.transfers=sent timing=affine timing.base_s=0.0078125 timing.per_prefill_token_s=1.52587890625e-05 "
+    "server=none engine.transfers=sent "
+    "timing=affine timing.base_s=0.0078125 timing.per_prefill_token_s=1.52587890625e-05 "
     "timing.prefill_quadratic_s=4.656612873077393e-10 timing.per_sequence_s=3.0517578125e-05 "
     "timing.per_context_token_s=5.960464477539063e-08 "
     "gpu.pcie_bytes_s=34359738368 cluster.link_bandwidth_bytes_s=17179869184 cluster.link_latency_s=0.0001220703125 "
@@ -329,7 +330,10 @@ _MECHANISMS = {
 EXACT = _POLICIES | _MECHANISMS
 
 _TWIN = "server=none engine.transfers=sent trace.limit=300 "
-_MEASURED = "policy=chunked policy.routing=least_queued server=none cluster.instances=2 trace=azure_conv trace.limit=200 trace.rate_scale=2 "
+_MEASURED = (
+    "policy=chunked policy.routing=least_queued server=none cluster.instances=2 "
+    "trace=azure_conv trace.limit=200 trace.rate_scale=2 "
+)
 
 SAME_MACHINE = {
     # requests
@@ -348,11 +352,13 @@ SAME_MACHINE = {
         positive=("cache_hit_rate",),
     ),
     "laws": Golden(
-        "policy=dopd server=none engine.transfers=sent trace=synthetic trace.requests=300 trace.input={law:pareto,mean:800,shape:2.5} "
+        "policy=dopd server=none engine.transfers=sent "
+        "trace=synthetic trace.requests=300 trace.input={law:pareto,mean:800,shape:2.5} "
         "trace.output={law:exponential,mean:150} trace.arrivals={law:gamma,cv:2}"
     ),
     "laws_sessions": Golden(
-        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true engine.transfers=sent trace=synthetic_sessions trace.requests=300",
+        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true engine.transfers=sent "
+        "trace=synthetic_sessions trace.requests=300",
         positive=("cache_hit_rate",),
     ),
     "predictor_lognormal": Golden(
@@ -383,7 +389,8 @@ SAME_MACHINE = {
     "l20_from_l40s": Golden(_MEASURED + "gpu=l20 engine/kv_compression=fp8", unlike="l40s"),
     "v100_from_a100": Golden("policy=nexus " + _MEASURED + "gpu=v100 model=qwen25_7b engine/speculation=draft"),
     "unlike_gpus": Golden(
-        "policy=splitwise server=none engine.transfers=sent +gpu@cluster.decode_gpu=a100 trace=azure_conv trace.limit=200",
+        "policy=splitwise server=none engine.transfers=sent +gpu@cluster.decode_gpu=a100 "
+        "trace=azure_conv trace.limit=200",
         requests=("transfer_s > 0",),
     ),
     "roofline": Golden(_MEASURED + "timing=roofline engine/kv_compression=int4"),

@@ -235,6 +235,7 @@ def summary(run: Run) -> Summary:
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,
         "timing_source": scenario.timing.source + _kernel_chosen(scenario),
+        "prefix_cache": scenario.engine.prefix_cache,
         "load": scenario.load.name,
         "seed": scenario.seed,
     }

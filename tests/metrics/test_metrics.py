@@ -41,6 +41,7 @@ KEYS = [
         "timing_source",
         "extrapolated",
         "extrapolation",
+        "prefix_cache",
         "load",
         "seed",
         "versions",

@@ -143,7 +143,7 @@ def test_configured_engine_has_the_defaults() -> None:
         ({"block_tokens": "x"}, "engine.block_tokens must be a whole number of at least 1, got 'x'"),
         ({"kv_tokens": 0}, "engine.kv_tokens must be a whole number of at least 1, got 0"),
         ({"preemption": "drop"}, "engine.preemption must be one of recompute, swap; got 'drop'"),
-        ({"prefix_cache": "yes"}, "engine.prefix_cache must be true or false, got 'yes'"),
+        ({"prefix_cache": "yes"}, "engine.prefix_cache must be true, false or auto, got 'yes'"),
         ({"watermark": 1.0}, "engine.watermark must be below 1, got 1.0"),
         ({"watermark": -0.1}, "engine.watermark must be a finite number of at least 0, got -0.1"),
         ({"kv_fraction": 0}, "engine.kv_fraction must be above 0 and at most 1, got 0"),
