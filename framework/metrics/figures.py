@@ -283,6 +283,7 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("timing_source", "where the step times came from"),
     _row("extrapolated", "share of the busy time in steps beyond what was measured", "extrapolated", "%"),
     _row("extrapolation", "how far the farthest step lay beyond what was measured; 1: none did", "extrapolation", "×"),
+    _row("prefix_cache", "whether equal prefixes shared their KV"),
     _row("load", "open or closed"),
     _row("seed", "of random draws"),
     _row("versions", "of servelab, Python and packages"),

@@ -225,6 +225,7 @@ def _provenance(result: Result) -> dict[str, Any]:
         "timing_source": result.timing_source,
         "extrapolated": result.extrapolated,
         "extrapolation": result.extrapolation,
+        "prefix_cache": bool(result.engine.prefix_cache),
         "load": result.load,
         "seed": result.seed,
         **_software(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
-from framework.metrics.clock import fixed_window
 from framework.metrics.parts import Seconds
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, counted, evaluate
@@ -78,9 +78,7 @@ class Goodput(Objective):
 
 def judged(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run without its bound."""
-    window = fixed_window(result.window, result.workload, experiment.slo)
-    is_fixed = window is not None and window.offer_is_fixed
-    return evaluate(result, experiment.slo, 0.0 if is_fixed else shortest_s(experiment, result))
+    return evaluate(result, experiment.slo, partial(shortest_s, experiment, result))
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
@@ -90,7 +88,7 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     where that of the cluster is automatic.
     """
     best = bound_of(experiment)
-    evaluation = evaluate(result, experiment.slo, lambda chosen: shortest_s(experiment, result, chosen))
+    evaluation = judged(experiment, result)
     goodput_rps = evaluation.summary["goodput_rps"]
     beside = {
         "goodput_bound": best.goodput,

@@ -124,6 +124,7 @@ def _headline(summary: Summary) -> list[RenderableType]:
         second.append(f"predictor {summary['predictor']}, ")
     source, fitted = _without_loads(str(summary["timing_source"]))
     second.append(f"timing {source}, ")
+    second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     return [first, second, *fitted, *_split(summary), *_caveats(summary), *_extrapolated(summary)]
 
