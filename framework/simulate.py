@@ -46,7 +46,7 @@ def simulate(
     """
     if cluster.auto and cluster.split is None:
         raise InputError("cluster.prefill=auto: no load has said how many instances prefill yet; give a number")
-    engine = EngineConfig() if engine is None else engine
+    engine = (EngineConfig() if engine is None else engine).on(workload)
     load = Open() if load is None else load
     policy = Policy() if policy is None else policy
     for part in (policy, predictor):

@@ -44,6 +44,7 @@ class Workload:
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a twin)
+    caveat: str = ""  # what must be seen beside the results
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)

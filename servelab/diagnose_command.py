@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     from framework.objective.goodput import Goodput
     from framework.report.trials_table import TrialsTable
     from framework.run.compose import compose
-    from framework.run.job import flattened
+    from framework.run.job import settings_of
     from framework.run.trying import config_of, tried, write_diagnosis
 
     directory = Path(words[0])
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     experiment = compose(config)
     with progress_bar("trials") as progress:
         measurement = Goodput().measure(experiment)
-        found = tried(config, flattened(config), experiment, measurement, progress)
+        found = tried(config, settings_of(config, experiment), experiment, measurement, progress)
     _tell_of_another_run(directory, measurement.evaluation.summary["goodput_rps"])
     results_console().print(TrialsTable(found))
     file = write_diagnosis(directory, found)

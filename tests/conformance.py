@@ -453,16 +453,23 @@ class PolicyConformance:
     def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
         """All requests fit alone: each is finished, or rejected by the policy's own word."""
         for cluster in self.usable_clusters().values():
-            try:
-                result = self.play(STORMS[name], cluster)
-            except InputError as refusal:
-                assert "do not go together" in str(refusal), refusal  # with the batching mode of the policy
+            result = self._played_if_it_can(STORMS[name], cluster)
+            if result is None:
                 continue
             check_result(result)
             left = result.requests[~np.isin(result.requests["state"], (FINISHED, REJECTED))]
             assert len(left) == 0, {result.reasons[reason] for reason in left["reason"]}
             rejected = result.requests[result.requests["state"] == REJECTED]
             assert not {"context", "kv"} & {result.reasons[reason] for reason in rejected["reason"]}
+
+    def _played_if_it_can(self, scenario: Scenario, cluster: ClusterSpec) -> Result | None:
+        """The run; None where the engine's options and the batching mode of the policy exclude each other."""
+        try:
+            return self.play(scenario, cluster)
+        except InputError as refusal:
+            if "do not go together" not in str(refusal):
+                raise
+            return None
 
     def test_it_runs_without_a_predictor(self) -> None:
         """Predictions are then NaN; the policy must still decide."""

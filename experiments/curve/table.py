@@ -71,6 +71,8 @@ def remarks(curve: Curve) -> Iterator[str]:
     """Where each series saturates, and what a reader must know beside the tables."""
     for line in curve.lines():
         yield f"{_SATURATED} {line.label}: {saturation_text(line, curve.attainment)}"
+    if curve.unlike is not None:
+        yield curve.unlike
     yield from _short_runs(curve)
     if curve.seeds > 1:
         yield f"Means of {curve.seeds} seeds, ± half a 95 % interval (Student's t)."

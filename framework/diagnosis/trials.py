@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from framework.diagnosis.changes import Change, Seen
@@ -19,7 +20,7 @@ from framework.metrics.parts import rate
 from framework.metrics.slo import judge
 from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
-from framework.objective.goodput import Measurement
+from framework.objective.goodput import Measurement, shortest_s
 
 _NEARLY = 0.9  # of the largest worth, from which a cause that a setting can mend comes before faster hardware
 Compose = Callable[[Mapping[str, Any]], Experiment]
@@ -132,7 +133,7 @@ def trial_of(measurement: Measurement, experiment: Experiment) -> Trial:
 def run(experiment: Experiment) -> Trial:
     """Run an experiment, for no more than what a trial tells."""
     result = experiment.run()
-    clock = clock_of(result, experiment.slo)
+    clock = clock_of(result, experiment.slo, partial(shortest_s, experiment, result))
     kept = int((judge(result, experiment.slo).good & clock.counted).sum())
     offered, closed = int(clock.counted.sum()), experiment.load.clients is not None
     return Trial(kept, offered, rate(kept, clock.window_s), clock.window_s, result.cluster.gpus, closed)

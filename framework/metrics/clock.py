@@ -50,7 +50,7 @@ def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
     run_s = result.end_s - float(np.nanmin(result.requests["arrival_s"]))
     everything, counted = _counted(result, slo)
     window_s, name = _window(result, slo, run_s, counted, shortest_s)
-    is_short = not slo.is_empty and window_s < _SHORT * allowed_latency_s(result.workload, slo)
+    is_short = not slo.is_empty and bool(window_s < _SHORT * allowed_latency_s(result.workload, slo))
     if everything:
         whole = mark_of(result.instances, np.zeros(len(result.instances)))
         return Clock(window_s, run_s, counted, False, is_short, name, whole, np.full(len(whole), run_s))

@@ -14,7 +14,7 @@ from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictor
 from framework.result import Result
 from framework.simulate import simulate
-from framework.sizing import sized
+from framework.sizing.by_load import sized
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.fit_domain import Place
@@ -63,7 +63,7 @@ class Experiment:
         cluster = self.setting.cluster
         pool = cluster.pools[cluster.entrance]
         instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
-        place = Place.of(self.workload, self.load, instances, self.engine.prefix_cache)
+        place = Place.of(self.workload, self.load, instances, bool(self.engine.prefix_cache))
         return replace(self, timing=placed(self.timing, place))
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -77,7 +78,7 @@ class Goodput(Objective):
 
 def judged(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run without its bound."""
-    return evaluate(result, experiment.slo, lambda some: shortest_s(experiment, result, some))
+    return evaluate(result, experiment.slo, partial(shortest_s, experiment, result))
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:

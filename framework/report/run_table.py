@@ -124,8 +124,9 @@ def _headline(summary: Summary) -> list[RenderableType]:
         second.append(f"predictor {summary['predictor']}, ")
     source, fitted = _without_loads(str(summary["timing_source"]))
     second.append(f"timing {source}, ")
+    second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
-    return [first, second, *fitted, *_split(summary), *_extrapolated(summary)]
+    return [first, second, *fitted, *_split(summary), *_caveats(summary), *_extrapolated(summary)]
 
 
 def _split(summary: Summary) -> list[Text]:
@@ -140,6 +141,12 @@ def _split(summary: Summary) -> list[Text]:
         load = split[f"{pool}_load"]
         parts.append(f"{pool} {number(split[f'{pool}_s'])} s{of}" + ("" if load is None else f" ({percent(load)})"))
     return [Text(f"split {split['prefill']} prefill + {split['decode']} decode{too}{rate}: {', '.join(parts)}", "dim")]
+
+
+def _caveats(*summaries: Summary) -> list[RenderableType]:
+    """In what the requests of the runs are unlike the trace that they were taken from."""
+    told = dict.fromkeys(summary.get("trace_caveat") for summary in summaries)
+    return [Constrain(Text(f" {one} ", _WARNING), _WIDE) for one in told if one]
 
 
 def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:
@@ -281,7 +288,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     if agrees("timing_source"):
         source, fitted = _without_loads(str(only["timing_source"]), with_run=False)
         lines += [Text(f"timing {source}", style="dim"), *fitted]
-    return [*lines, *_extrapolated(*summaries), Text()]
+    return [*lines, *_caveats(*summaries), *_extrapolated(*summaries), Text()]
 
 
 def _alike(summary: Summary, key: str) -> Any:

@@ -69,6 +69,7 @@ def compose_on(config: DictConfig, workload: Workload) -> Experiment:
 
 def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
     _require_classes(parts["slo"], workload)
+    parts["engine"] = parts["engine"].on(workload)
     experiment = Experiment(
         workload=workload,
         seed=config.seed,

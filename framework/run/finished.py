@@ -13,8 +13,7 @@ from framework.cli.reading import parquet_of, parsed_json, parsed_yaml, read_fil
 from framework.errors import InputError
 from framework.report.page.compared import MOST, Run
 from framework.report.page.sweep_page import CURVES, Point
-from framework.run.job import flattened
-from framework.run.trying import config_of
+from framework.run.arms import decided, ran_settings
 
 _MOST_ROWS = 100_000_000
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens", "state", "ttft_s", "tpot_s", "e2e_s", "good")
@@ -33,8 +32,8 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
             f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other; "
             "a single run writes its page itself: servelab policy=NAME report=true"
         )
-    settings = [flattened(config_of(directory)) for directory in directories]
-    summaries = [summary_of(directory / "summary.json") for directory in directories]
+    runs = [(ran_settings(directory), summary_of(directory / "summary.json")) for directory in directories]
+    settings, summaries = [decided(own, summary) for own, summary in runs], [summary for _, summary in runs]
     labels = _labels([str(summary["policy"]) for summary in summaries], settings)
     return [
         Run(label, str(directory), summary, table_of(directory / "requests.parquet", _NEEDED), own)

@@ -102,8 +102,8 @@ def test_a_circle_of_three(engine: str) -> None:
 @ENGINES
 def test_no_more_give_way_than_must(engine: str) -> None:
     """Each instance has two requests of 3 tokens in memory for 8. Once request 3 gives way, request 0 has room on
-    instance 1, and is copied by 1.75 s. Instance 0 has room for the 4 tokens of request 3 then, and has computed them at
-    2.75 s, when both end. So the two others are copied from then on, by 3.5 s.
+    instance 1, and is copied by 1.75 s. Instance 0 has room for the 4 tokens of request 3 then, and has computed them
+    at 2.75 s, when both end. So the two others are copied from then on, by 3.5 s.
     """
     result = play(engine, [3, 3, 3, 3], 8, Round())
     assert token_times(result) == [[1, 2.75], [1, 4.5], [1, 4.5], [1, 2.75]]

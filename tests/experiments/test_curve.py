@@ -233,6 +233,16 @@ def test_the_command_prints_a_table_and_leaves_files(
     assert drawn == [directory]
     assert [path.name for path in directory.iterdir()] == ["curve.csv"]
     assert "▸ chunked: at least 90 % meet the SLO up to 4 req/s, the most that was tried" in told.out
+    assert "Besides the policy" not in told.out
+
+
+def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    other = [word for word in SMALL if not word.startswith("policy=")]
+    words = ["series=policy=chunked engine.token_budget=512", "series=policy=sglang", "rates=2", "out=found"]
+    assert main([*other, *words]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Besides the policy"))
+    assert line.startswith("Besides the policy, runs differ in server (")
+    assert "token_budget" not in line
 
 
 def test_prompts_too_long_for_memory_are_told() -> None:

@@ -572,6 +572,14 @@ def test_shares_are_in_per_cent() -> None:
     assert "62.50" in shown
 
 
+def test_the_table_says_in_what_else_than_the_policy_runs_differ() -> None:
+    other = {"server.name": "none", "policy.routing": "round_robin"}
+    runs = [record("chunked", config={"server.name": "vllm_v1"}), record("ares", config=other)]
+    told = "server (none; vllm_v1: chunked), router (round_robin; least_queued: chunked)"
+    assert f"Besides the policy, runs differ in {told}." in sheet(runs).notes
+    assert not any("Besides the policy" in note for note in sheet(runs, "rows=server.name", "columns=metric").notes)
+
+
 def test_twins_are_named_where_they_are() -> None:
     twins = [record(trace="reasoning"), record("ares", trace="reasoning")]
     mixed = [*twins, record(), record("ares")]

@@ -252,6 +252,20 @@ def test_pictures_have_the_width_of_a_column(width: str, inches: float, runs: Pa
         assert shown.width == round(100 * inches)
 
 
+def test_the_command_says_in_what_else_than_the_policy_runs_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike: dict[str, Any] = {"trace__rate": 4.0, "engine__token_budget": 2048}
+    places = [
+        run_of(tmp_path / "1", "chunked", server__name="vllm_v1", **alike),
+        run_of(tmp_path / "2", "ares", server__name="none", **alike),
+        run_of(tmp_path / "3", "ares", server__name="none", **(alike | {"engine__token_budget": 512})),
+    ]
+    command.main(["bars", *map(str, places), f"out={tmp_path / 'p'}", "formats=svg"])
+    told = capsys.readouterr().out.splitlines()[-1]  # not what was swept over within a policy
+    assert told == "Besides the policy, runs differ in server (vllm_v1; none: ares)."
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 

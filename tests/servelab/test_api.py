@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import servelab
 from framework.policy.view import Cluster, Request
 from framework.run.sweep import Sweep
+from framework.workload import Workload
 from tests.conftest import ROOT
 
 SMALL: dict[str, Any] = {"trace": "synthetic", "limit": 60, "rate": 20}
@@ -99,6 +101,17 @@ def test_requests_of_ones_own(chunked: servelab.Run) -> None:
     workload = chunked.result.workload
     again = servelab.run("chunked", workload)
     assert again.requests.equals(chunked.requests)
+
+
+def test_prefixes_of_ones_own_requests_are_cached() -> None:
+    ids: dict[str, Any] = {"hash_ids": np.array([7, 7]), "hash_offsets": np.array([0, 1, 2]), "hash_block_tokens": 512}
+    lengths: dict[str, Any] = {"input_tokens": np.array([600, 600]), "output_tokens": np.array([2, 2])}
+    workload = Workload(arrival_s=np.array([0.0, 5.0]), **lengths, **ids)
+    one = servelab.run("chunked", workload)
+    assert one.summary["prefix_cache"] is True
+    assert one.requests["cached_tokens"].to_list() == [0, 512]
+    assert servelab.run("chunked", workload, engine__prefix_cache=False).summary["prefix_cache"] is False
+    assert servelab.run("chunked", Workload(workload.arrival_s, **lengths)).summary["prefix_cache"] is False
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from framework.run.compose import compose
 from framework.run.job import flattened
 from framework.run.run_key import run_key
 from framework.simulate import simulate
-from framework.sizing import sized
+from framework.sizing.by_load import sized
 from framework.system.cluster import ClusterSpec, disaggregated
 from framework.system.split import Split
 from framework.timing.affine import Affine

@@ -71,7 +71,7 @@ def sized(cluster: ClusterSpec, setting: Setting) -> ClusterSpec:
             batch=batch,
             batch_limit=limit,
             transfer_s=fetched_s,
-            decode_prefills=both,
+            decode_prefills=bool(both),
         )
     )
 

@@ -1,0 +1,1 @@
+"""Which split of instances a load asks for."""
