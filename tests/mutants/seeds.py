@@ -1287,10 +1287,10 @@ MUTANTS = (
         "q.admission < s.requests[last].admission",
     ),
     Mutant(
-        "a circle is looked for while more is due",
+        "a circle is looked for before all have scheduled",
         "events.py",
-        "    return min(time_s, sim.change_s) > sim.now_s",
-        "    return True",
+        "    if sim.woken > 0:\n        return False\n",
+        "",
     ),
     Mutant(
         "what waits for one that is not blocked is in a circle",
