@@ -1287,10 +1287,10 @@ MUTANTS = (
         "q.admission < s.requests[last].admission",
     ),
     Mutant(
-        "a circle is looked for while more is due",
+        "a circle is looked for before all have scheduled",
         "events.py",
-        "    return min(time_s, sim.change_s) > sim.now_s",
-        "    return True",
+        "    if sim.woken > 0:\n        return False\n",
+        "",
     ),
     Mutant(
         "what waits for one that is not blocked is in a circle",
@@ -1307,14 +1307,14 @@ MUTANTS = (
     Mutant(
         "who waits shares nothing with what is held",
         "mechanisms/circles.py",
-        "        while shared < most and holds_marked",
-        "        while shared < most and False and holds_marked",
+        "        while shared < most and finds_marked",
+        "        while shared < most and False and finds_marked",
     ),
     Mutant(
-        "a block of a name shares where nobody who is held has it",
+        "a cached block shares where nobody who is held has it",
         "mechanisms/prefix_cache.py",
-        "if s.lists[keys_at + node] == key and s.lists[keys_at + s.options.cache_nodes + node] >= _MARK:",
-        "if s.lists[keys_at + node] == key:",
+        "return bool(node >= 0 and s.lists[refs_at + node] >= _MARK)",
+        "return bool(node >= 0)",
     ),
     Mutant(
         "who is computed again bars for no ever",
@@ -1356,12 +1356,6 @@ MUTANTS = (
         "a seat that a prompt leaves starts no copy",
         "step_end.py",
         "    s.instances[i].frees_memory = True  # a seat at least\n",
-        "",
-    ),
-    Mutant(
-        "what ends now has not ended where a circle is broken",
-        "mechanisms/circles.py",
-        "    s.sim.scheduled = s.options.instances - 1\n",
         "",
     ),
     Mutant(

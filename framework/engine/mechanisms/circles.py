@@ -22,7 +22,7 @@ from framework.engine.kv_blocks import blocks_of
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.held_kv import wait_no_more
-from framework.engine.mechanisms.prefix_cache import holds_marked, mark_prefix, unmark_prefix
+from framework.engine.mechanisms.prefix_cache import finds_marked, mark_prefix, unmark_prefix
 from framework.engine.mechanisms.speculation import kv_of_next_step
 from framework.engine.preemption import queue_preempted
 from framework.engine.queues import load_changed
@@ -33,10 +33,12 @@ from framework.engine.transfers import room_for, sent_kv, start_transfers
 @inner
 def break_circle(s: State) -> bool:
     """Where nothing more is due at this time: preempt the last of those in a circle; whether there is one."""
-    if not nothing_is_due(s) or not _find_circle(s):
+    if not nothing_is_due(s):
         return False
     s.sim.kind = SCHEDULE  # all that ends now has ended, and all that begins has begun
     s.sim.scheduled = s.options.instances - 1
+    if not _find_circle(s):
+        return False
     last, target, behind = -1, -1, -1
     for i in range(s.options.instances):
         before, r = -1, s.instances[i].incoming_head
@@ -83,7 +85,10 @@ def _shrink(s: State) -> bool:
 def _count_held(s: State) -> None:
     """Count the blocks of all KV that each instance holds for others, and mark those of them that are cached."""
     for i in range(s.options.instances):
-        s.instances[i].held_blocks = 0
+        inst = s.instances[i]
+        inst.held_blocks = 0
+        if s.options.hash_blocks > 0 and inst.holding > 0 and inst.incoming_head >= 0:
+            catch_up_one(s, i)  # what its running leap has evicted by now is not found any more
     for i in range(s.options.instances):
         r = s.instances[i].incoming_head
         while r >= 0:
@@ -129,7 +134,7 @@ def _lacks(s: State, i: int, r: int, tokens: int, known: int) -> bool:
     shared = 0
     if s.options.hash_blocks > 0:
         most = min(q.hash_count, known // (s.options.hash_blocks * s.options.block_tokens))
-        while shared < most and holds_marked(s, i, s.lists[s.options.hash_at + q.hash_at + shared]):
+        while shared < most and finds_marked(s, i, s.lists[s.options.hash_at + q.hash_at + shared]):
             shared += 1
     fresh = blocks_of(s, i, tokens) - shared * s.options.hash_blocks
     return inst.total_blocks - inst.held_blocks - fresh < (0 if s.options.spares_idle else inst.watermark)

@@ -58,6 +58,10 @@ class Cache:
                 self.unreferenced.append(id)
         self.free += self.private.pop(request, 0)
 
+    def names_of_all(self, requests: list[int]) -> set[int]:
+        """Ids under which a block is found that one of these requests references."""
+        return {id for request in requests for id in self.held.get(request, [])}
+
     def blocks_of_all(self, requests: list[int]) -> int:
         """Blocks that these requests have together."""
         shared = {id for request in requests for id in self.held.get(request, [])}
@@ -126,6 +130,10 @@ class BlockCache(Cache):
                 self.idle.append(copy)
         self.held.pop(request, None)
         self.free += self.private.pop(request, 0)
+
+    def names_of_all(self, requests: list[int]) -> set[int]:
+        copies = [copy for request in requests for copy in self.held_copies.get(request, [])]
+        return {copy.name for copy in copies if copy is self.copies[copy.name][0]}
 
     def blocks_of_all(self, requests: list[int]) -> int:
         shared = {id(copy) for request in requests for copy in self.held_copies.get(request, [])}

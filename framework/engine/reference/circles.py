@@ -56,8 +56,7 @@ def lacks(s: Simulation, d: Instance, r: Request, tokens: int, known: int) -> bo
     those that are held have of them.
     """
     held = [other.id for other in held_on(s, d)]
-    names = {name for other in held for name in d.cache.held.get(other, [])}
-    shared = 0
+    names, shared = d.cache.names_of_all(held), 0
     while shared < len(r.hash_ids) and (shared + 1) * s.hash_tokens <= known and r.hash_ids[shared] in names:
         shared += 1
     fresh = s.blocks_of(d, tokens) - shared * d.cache.blocks_per_id
