@@ -58,7 +58,11 @@ ROOMS = (
             "tests/experiments/test_placement.py",
         ),
     ),
-    Room("table", ("experiments/table",), ("tests/experiments/test_paper_table.py",)),
+    Room(
+        "table",
+        ("experiments/table",),
+        ("tests/experiments/test_paper_table.py", "tests/experiments/test_table_notes.py"),
+    ),
 )
 
 
