@@ -52,11 +52,7 @@ ROOMS = (
     Room(
         "tune",
         ("experiments/tune",),
-        (
-            "tests/experiments/test_studies.py",
-            "tests/experiments/test_optimum.py",
-            "tests/experiments/test_placement.py",
-        ),
+        tuple(f"tests/experiments/test_{name}.py" for name in ("tune_parts", "studies", "optimum", "placement")),
     ),
     Room(
         "table",
