@@ -19,6 +19,7 @@ from framework.cli.safe_text import printable
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.report.numbers import NONE, number, percent
+from framework.report.split_line import split_line
 
 Summary = Mapping[str, Any]
 _LATENCIES = {"queue": "queue", "TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
@@ -123,21 +124,8 @@ def _headline(summary: Summary) -> list[RenderableType]:
     source, fitted = _without_loads(str(summary["timing_source"]))
     second.append(f"timing {source}, ")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
-    return [first, second, *fitted, *_split(summary), *_extrapolated(summary)]
-
-
-def _split(summary: Summary) -> list[Text]:
-    """How instances were divided for the load, where `cluster.prefill=auto` asked for that, and why."""
-    if "split" not in summary:
-        return []
-    split = summary["split"]
-    rate = "" if split["rate_rps"] is None else f" at {number(split['rate_rps'])} req/s"
-    too = ", which prefill too," if split["decode_prefills"] else ""
-    parts = []
-    for pool, of in (("prefill", " a request"), ("decode", "")):
-        load = split[f"{pool}_load"]
-        parts.append(f"{pool} {number(split[f'{pool}_s'])} s{of}" + ("" if load is None else f" ({percent(load)})"))
-    return [Text(f"split {split['prefill']} prefill + {split['decode']} decode{too}{rate}: {', '.join(parts)}", "dim")]
+    split = [Constrain(Text(split_line(summary["split"]), "dim"), _WIDE)] if "split" in summary else []
+    return [first, second, *fitted, *split, *_extrapolated(summary)]
 
 
 def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:

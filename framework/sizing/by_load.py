@@ -138,7 +138,7 @@ def _prefills(setting: Setting, pool: PoolSpec) -> _Prefills:
     most = min(pool.token_budget or setting.engine.token_budget, setting.engine.longest_chunk or 10**9)
     seconds = [_prompt_s(tables, pool, int(share * length), int(length), most) for length in lengths]
     times_s = np.repeat(seconds, counts)
-    mean_s, full = float(times_s.mean()), most / (prompts.mean() * (1 - share))
+    mean_s, full = float(times_s.mean()), most / float(prompts.mean() * (1 - share))
     variation = float(times_s.var()) / mean_s**2
     return _Prefills(mean_s / pool.group, variation, _limit_s(setting, "ttft_s"), mean_s * full)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from framework.bound.requests import Setting
 from framework.diagnosis.remedies import remedies
@@ -15,6 +19,7 @@ from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput
+from framework.report.run_table import run_table
 from framework.run.compose import compose
 from framework.run.job import flattened
 from framework.run.run_key import run_key
@@ -143,6 +148,7 @@ def test_one_is_enough_that_only_prefills_where_those_that_decode_can() -> None:
     assert (bearable.prefill, bearable.decode_prefills) == (1, True)
     assert bearable.loads is not None
     assert bearable.loads[0] == bearable.loads[1]
+    assert json.loads(json.dumps(bearable.figures())) == bearable.figures()
     assert slow.prefill > 1
     assert not slow.decode_prefills
 
@@ -188,8 +194,34 @@ def test_the_split_is_the_same_each_time_and_goes_into_the_summary() -> None:
     summary = Goodput().measure(one).evaluation.summary
     split = one.cluster.split
     assert split is not None
-    assert summary["split"] == split.figures()
+    assert json.loads(json.dumps(summary["split"])) == split.figures()
     assert "split" not in Goodput().measure(compose(configured("policy=chunked", *PROMPTS))).evaluation.summary
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("policy=distserve", "cluster.instances=4"),
+            r"split 3 prefill \+ 1 decode at [\d.]+ req/s: prefill [\d.]+ s a",
+        ),
+        (
+            ("policy=distserve", "load=closed", "load.concurrency=3"),
+            r"split \d prefill \+ \d decode: prefill [\d.]+ s a",
+        ),
+        (
+            ("policy=dynamo", "slo.tpot_s=1"),
+            r"split 1 prefill \+ 4 decode, which prefill too, at [\d.]+ req/s: prefill",
+        ),
+        (("policy=distserve", "cluster.prefill=3"), ""),
+    ],
+)
+def test_the_table_of_a_run_has_it_in_a_line(words: tuple[str, ...], line: str) -> None:
+    experiment = compose(configured(*words, *PROMPTS))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(run_table(Goodput().measure(experiment).evaluation, experiment.slo))
+    shown = console.export_text()
+    assert re.search(line, shown) if line else "split" not in shown
 
 
 def test_remedies_of_a_run_that_was_divided_set_both_numbers() -> None:
