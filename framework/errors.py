@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ MOST = 1e24  # of any quantity: more than the bytes, FLOP/s and tokens that a si
 MOST_COUNTED = 10**15  # of what is counted
 MOST_S = 1e9  # seconds, thirty years
 _LONGEST = 80  # characters of a value that is shown
+_MOST_STUCK = 8  # requests that are named
 
 
 def require_count(name: str, value: Any, most: int = MOST_COUNTED) -> None:
@@ -164,6 +166,27 @@ class PolicyError(InputError):
 
 class InvariantError(Exception):
     """The engine broke one of its own invariants: a bug in the framework, never the user's fault."""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A request that waits for ever: for which instance, and the KV that it holds on another, -1: none."""
+
+    request: int
+    place: int
+    holder: int = -1
+    kv_tokens: int = 0
+
+    def __str__(self) -> str:
+        holds = f"holds {self.kv_tokens:,} KV tokens on instance {self.holder} and " if self.holder >= 0 else ""
+        return f"request {self.request} {holds}waits for instance {self.place}"
+
+
+def stuck_error(stuck: Sequence[Stuck]) -> InvariantError:
+    """What to raise where nothing can happen any more, and no plan of a policy holds these requests back."""
+    shown = "; ".join(str(one) for one in stuck[:_MOST_STUCK])
+    more = f"; {len(stuck) - _MOST_STUCK} more" if len(stuck) > _MOST_STUCK else ""
+    return InvariantError(f"requests wait for ever: {shown}{more}")
 
 
 class JobError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 from framework.engine.config import EngineConfig
 from framework.engine.state import TIER
+from framework.load import Window
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
-from framework.workload import Workload
+from framework.workload import Workload, chosen
 
 Floats = NDArray[np.float64]
 
 # How a request ended, as results number it.
 STATES = ("pending", "finished", "rejected", "failed")
+UNSENT = len(STATES)  # never sent, for the load had ended: no results have it
 FINISHED = STATES.index("finished")
 
 OUTCOME = np.dtype(
@@ -40,6 +42,25 @@ OUTCOME = np.dtype(
     ],
     align=True,
 )
+
+
+# Totals of an instance as of one time: `since_s` is the start of the earliest step that it is in, or that time; a step
+# counts once it has ended, `busy_s` and the integrals over time up to that time.
+TOTALS = (
+    *("busy_s", "batch_s", "bubble_s", "kv_block_s"),
+    *("prefill_tokens", "decode_tokens", "drafted_tokens", "accepted_tokens"),
+    *("context_tokens", "decode_pairs", "prefill_square", "weight_passes", "expert_reads"),
+)
+MARK = np.dtype([("since_s", "f8"), *((name, "f8") for name in TOTALS)])
+
+
+def mark_of(instances: NDArray[np.void], since_s: Floats) -> NDArray[np.void]:
+    """A MARK of each of these instances, (M,), from records that have the fields TOTALS."""
+    mark = np.empty(len(instances), MARK)
+    mark["since_s"] = since_s
+    for name in TOTALS:
+        mark[name] = instances[name]
+    return mark
 
 
 @dataclass(frozen=True)
@@ -75,9 +96,11 @@ class Result:
     """What a run leaves behind, as arrays; `framework.metrics.summary` turns it into numbers.
 
     `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
-    (M,): totals. `step_log`: leaps (runs of equal decode steps, or one step), in the order of their ends.
-    `token_log`: which decode steps of which instance gave a request its tokens; a row with instance -1 is a single gap
-    of `previous_token_s` seconds, one with NaN there begins with the step that gave token 1.
+    (M,): totals. `window`: the seconds whose requests are counted, None where the end of the run decides; `marks`:
+    totals at its start and its end, (M,) MARK each, of those before which the run had not ended. `step_log`: leaps
+    (runs of equal decode steps, or one step), in the order of their ends. `token_log`: which decode steps
+    of which instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds,
+    one with NaN there begins with the step that gave token 1.
     """
 
     workload: Workload
@@ -96,10 +119,19 @@ class Result:
     instances: NDArray[Any]
     step_log: NDArray[Any]
     token_log: NDArray[Any]
+    request_ids: NDArray[np.int64] | None = None  # in the trace, (N,), where not all of its requests were sent
+    window: Window | None = None
+    counted: NDArray[np.bool_] | None = None  # which requests belong to it, (N,); None: all
+    marks: tuple[NDArray[np.void], ...] = ()
     gaps: Gaps | None = None  # in place of the log where that is reduced
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
     replay_s: float = 0.0  # that the run took here, and of these ...
     hooks_s: float = 0.0  # ... those of hooks in Python, as far as they were timed
+
+    @property
+    def end_s(self) -> float:
+        """When the last request ended, in whatever way."""
+        return float(np.nanmax(self.requests["end_s"]))
 
     @property
     def extrapolated(self) -> float:
@@ -111,3 +143,18 @@ class Result:
     def extrapolation(self) -> float:
         """The farthest of these steps, as a ratio to the end of measurement; 1: none."""
         return max(1.0, float(self.instances["extrapolation"].max()))
+
+
+def of_those_sent(result: Result) -> Result:
+    """The result without the requests that were never sent."""
+    sent = result.requests["state"] != UNSENT
+    log = result.token_log.copy()
+    log["request"] = (np.cumsum(sent) - 1)[log["request"]]
+    gaps = result.gaps
+    if gaps is not None:
+        gaps = replace(gaps, request_p99_s=gaps.request_p99_s[sent], request_max_s=gaps.request_max_s[sent])
+    counted = None if result.counted is None else result.counted[sent]
+    workload = chosen(result.workload, sent)
+    requests = result.requests.view(f"V{OUTCOME.itemsize}")[sent].view(OUTCOME)  # with the bytes between fields
+    kept = {"workload": workload, "counted": counted, "requests": requests, "request_ids": np.flatnonzero(sent)}
+    return replace(result, **kept, token_log=log, gaps=gaps)

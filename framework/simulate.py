@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 from framework.codes import REASON_LENGTH
 from framework.engine.config import EngineConfig, Setting, require_whole_instances
 from framework.errors import InputError, InvariantError, noting
+from framework.load import Load, Open
 from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.view import Cluster
 from framework.replay.compiled import CompiledEngine
 from framework.replay.contract import Engine
 from framework.replay.reference import ReferenceEngine
-from framework.result import FINISHED, Result
+from framework.result import FINISHED, UNSENT, Result, of_those_sent
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.table import Timing
-from framework.workload import Load, Open, Workload, within_context
+from framework.workload import Workload, within_context
 
 _ENGINES: dict[str, Callable[[Setting], Engine]] = {"compiled": CompiledEngine, "reference": ReferenceEngine}
 
@@ -45,7 +46,7 @@ def simulate(
     """
     if cluster.auto and cluster.split is None:
         raise InputError("cluster.prefill=auto: no load has said how many instances prefill yet; give a number")
-    engine = EngineConfig() if engine is None else engine
+    engine = (EngineConfig() if engine is None else engine).on(workload)
     load = Open() if load is None else load
     policy = Policy() if policy is None else policy
     for part in (policy, predictor):
@@ -61,9 +62,15 @@ def simulate(
     view = Cluster(replaying.inspection, spec, predictions)
     with noting(f"policy {policy.name}", "prepare"):
         policy.prepare(view)
-    replayed = replaying.replay(policy, view, progress or _silent)
+    window = load.window(workload)
+    marks_s = () if window is None else (window.start_s, window.end_s)
+    replayed = replaying.replay(policy, view, progress or _silent, marks_s)
     rows = [timing.row(model, pool.gpu, pool.parallelism) for pool in spec.pools]
-    return Result(
+    outcomes = _complete(replayed.requests, predictions, asked.output_tokens > workload.output_tokens)
+    sent = outcomes["state"] != UNSENT
+    if load.duration_s is not None and sent.all():
+        window = None  # clients ran out of requests before the end of the load
+    result = Result(
         workload=workload,
         cluster=spec,
         model=model,
@@ -76,15 +83,19 @@ def simulate(
         reasons=replayed.reasons,
         events=replayed.events,
         steps=replayed.steps,
-        requests=_complete(replayed.requests, predictions, asked.output_tokens > workload.output_tokens),
+        requests=outcomes,
         instances=replayed.instances,
         tiers=replayed.tiers,
         step_log=replayed.step_log,
         token_log=replayed.token_log,
+        window=window,
+        counted=load.counted(workload, outcomes["arrival_s"]),
+        marks=replayed.marks,
         gaps=replayed.gaps,
         replay_s=replayed.replay_s,
         hooks_s=replayed.hooks_s,
     )
+    return result if sent.all() else of_those_sent(result)
 
 
 def _silent(ended: int, total: int) -> None:

@@ -1,9 +1,8 @@
-"""When requests arrive: as the trace recorded them, or as fast as a fixed number of clients lets them."""
+"""The requests of one run as plain arrays: what a trace becomes before it is simulated."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,64 +10,11 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError, require_count, require_positive
 
-
-class Load(ABC):
-    """Who sends requests."""
-
-    @property
-    @abstractmethod
-    def clients(self) -> int | None:
-        """How many clients send one request at a time each; None: as many as it takes."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What results call it."""
-
-
-@dataclass(frozen=True)
-class Open(Load):
-    """Requests arrive when the trace says; a later turn of a session after the turn before has ended."""
-
-    @property
-    def clients(self) -> None:
-        return None
-
-    @property
-    def name(self) -> str:
-        return "open"
-
-
-@dataclass(frozen=True)
-class Closed(Load):
-    """`concurrency` clients, each with one request under way: what serving benchmarks call a maximum concurrency.
-
-    All clients start at time 0. Each takes the next session of the trace (a request without a session is one of its
-    own) as soon as its last one has ended; recorded arrival times count for nothing.
-    """
-
-    concurrency: int
-
-    def __post_init__(self) -> None:
-        require_count("load.concurrency", self.concurrency)
-
-    @property
-    def clients(self) -> int:
-        return self.concurrency
-
-    @property
-    def name(self) -> str:
-        return f"closed, concurrency {self.concurrency}"
-
-
-# ----------------------------------------------------------------------------------------------------
-# The requests of one run as plain arrays: what a trace becomes before it is simulated.
-
-
 _ROWS = (
     *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),
     *("session_id", "turn", "slo_class", "priority"),
 )
+_NUMBERS = tuple(name for name in _ROWS if name != "slo_class")
 
 
 @dataclass(frozen=True)
@@ -98,6 +44,7 @@ class Workload:
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a twin)
+    caveat: str = ""  # what must be seen beside the results
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
@@ -245,6 +192,22 @@ def first(workload: Workload, requests: int) -> Workload:
     }
     ids = workload.hash_ids if offsets is None else workload.hash_ids[: offsets[-1]]
     return replace(workload, **columns, hash_ids=ids, hash_offsets=offsets)
+
+
+def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
+    """The requests that `kept` (N,) says, in their order; a turn that follows none of them opens a session."""
+    number = np.cumsum(kept) - 1
+    columns = {name: column[kept] for name, column in vars(workload).items() if name in _NUMBERS and column is not None}
+    if workload.previous is not None:
+        before = workload.previous[kept]
+        columns["previous"] = np.where((before >= 0) & kept[before], number[before], -1)
+    if workload.slo_class is not None:
+        columns["slo_class"] = tuple(name for name, keeps in zip(workload.slo_class, kept, strict=True) if keeps)
+    if workload.hash_offsets is not None:
+        counts = np.diff(workload.hash_offsets)
+        columns["hash_ids"] = workload.hash_ids[np.repeat(kept, counts)]
+        columns["hash_offsets"] = np.concatenate([[0], np.cumsum(counts[kept])])
+    return replace(workload, **columns)
 
 
 def _shifted(names: NDArray[np.int64], step: int, times: int) -> NDArray[np.int64]:

@@ -18,6 +18,6 @@ class Continuous(Aggregated):
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
 
-    def __init__(self, routing: str = "round_robin", order: str = "fcfs") -> None:
+    def __init__(self, routing: str = "least_queued", order: str = "fcfs") -> None:
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         set_order(self, order)

@@ -2,7 +2,8 @@
 
 An instance prefills or decodes, never both in a step, and no KV moves. Decodes that are ahead of their TPOT limit have
 saved time; a prefill is admitted while that covers it. The instances of a macro-instance take new requests in turn:
-each until the next prompt would break TTFT, TPOT or its memory (rolling activation).
+each until the next prompt would break TTFT, TPOT or its memory (rolling activation). What an instance has taken it
+prefills at once, one prompt after another; a prompt that none could take waits until saved time covers it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ _EMPTY = Queue.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 class EcoServe(Aggregated):
     """`macro` instances form one macro-instance (0: all do); arrivals go to macro-instances by what waits there.
 
-    `slack`: of the time that an instance's decodes have saved, the mean or the least must cover a prefill. An instance
-    that decodes while prompts wait looks again every `period_s`.
+    `slack`: of the time that an instance's decodes have saved, the least or the mean must cover a prefill. Prompts that
+    wait for theirs count as decodes from the end of their prefills on, so that each of several arrivals of one instant
+    sees those before it. An instance that decodes while prompts wait looks again every `period_s`.
     """
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
@@ -70,7 +72,7 @@ class EcoServe(Aggregated):
         ttft_s: float = 2.0,
         tpot_s: float = 0.05,
         macro: int = 0,
-        slack: str = "mean",
+        slack: str = "least",
         period_s: float = 0.1,
     ) -> None:
         require_positive("policy.ttft_s", ttft_s)
@@ -82,6 +84,7 @@ class EcoServe(Aggregated):
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
         self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
         self.waiting: dict[int, Queue] = {}  # on each instance
+        self.taken: set[int] = set()  # requests that wait where there was room for them in all respects
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         prefill_s = cluster.instances.prefill_s(request)
@@ -91,6 +94,7 @@ class EcoServe(Aggregated):
         for i in (*group[start:], *group[:start]):
             if self._can_take(int(i), request, float(prefill_s[i]), cluster):
                 self.active[first] = int(i)
+                self.taken.add(request.id)
                 break
         else:  # none can: where the least waits
             i = min(group, key=lambda j: (self._queue(int(j), cluster).ahead_s, j))
@@ -106,13 +110,14 @@ class EcoServe(Aggregated):
         return min(groups, key=lambda group: (cluster.instances.queued_tokens[group].mean(), group[0]))
 
     def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
-        there = cluster.instances
-        ahead_s = self._queue(i, cluster).ahead_s + prefill_s
+        there, queue = cluster.instances, self._queue(i, cluster)
+        ahead_s = queue.ahead_s + prefill_s
+        waits_s = ahead_s - np.cumsum(queue.prefill_s)  # of those that wait now, behind their own prefills
         waited_s = cluster.now_s - request.arrival_s
         tokens = there.kv_tokens[i] + there.queued_tokens[i] + request.input_tokens
         return bool(
             waited_s + ahead_s <= self.ttft_s
-            and ahead_s <= self._saved_s(i, cluster)
+            and self._least_left(np.append(self._saved_s(i, cluster) - ahead_s, self.tpot_s - waits_s)) >= 0
             and tokens <= there.total_blocks[i] * cluster.block_tokens
         )
 
@@ -121,28 +126,34 @@ class EcoServe(Aggregated):
         queue = self.waiting.get(i, _EMPTY)
         ended = ~np.isnan(cluster.requests.first_token_s[queue.ids])
         if ended.any():
+            self.taken.difference_update(queue.ids[ended].tolist())
             queue = self.waiting[i] = queue.without(ended)
         return queue
 
-    def _saved_s(self, i: int, cluster: Cluster) -> float:
-        """How far i's decodes are ahead of their TPOT limit; without limit where nothing decodes."""
-        ids = cluster.decoding(i)
-        if len(ids) == 0:
-            return np.inf
-        requests = cluster.requests
+    def _saved_s(self, i: int, cluster: Cluster) -> NDArray[np.float64]:
+        """How far each of i's decodes is ahead of its TPOT limit."""
+        ids, requests = cluster.decoding(i), cluster.requests
         spent_s = cluster.now_s - requests.first_token_s[ids]
-        return float(self.slack(self.tpot_s * requests.generated(ids) - spent_s))
+        return np.asarray(self.tpot_s * requests.generated(ids) - spent_s, np.float64)
+
+    def _least_left(self, left_s: NDArray[np.float64]) -> float:
+        """What counts of the time that each has left; without limit where there is nobody."""
+        return float(self.slack(left_s)) if len(left_s) else np.inf
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """Prefill what the saved time covers of the queue, preempted requests first; else decode."""
+        """Prefill what was taken, and beyond that what the saved time covers of the queue, preempted requests first;
+        else decode.
+        """
         there, queue = cluster.instances, self._queue(instance, cluster)
         budget = self.budget.setdefault(instance, int(there.token_budget[instance]))
         again = int(there.queued_tokens[instance]) - queue.tokens
         again_s = float(there.estimate_s(again, 0, 0)[instance]) if again > 0 else 0.0
-        left_s, tokens = self._saved_s(instance, cluster), 0
-        for prompt, prefill_s in chain(((again, again_s),), zip(queue.prompts, queue.prefill_s, strict=True)):
+        at_once = max((k + 2 for k, r in enumerate(queue.ids.tolist()) if r in self.taken), default=0)
+        left_s, tokens = self._least_left(self._saved_s(instance, cluster)), 0
+        rows = chain(((again, again_s),), zip(queue.prompts, queue.prefill_s, strict=True))
+        for k, (prompt, prefill_s) in enumerate(rows):
             left_s -= prefill_s
-            if left_s < 0 or tokens >= budget:
+            if (k >= at_once and left_s < 0) or tokens >= budget:
                 break
             tokens += int(prompt)
         if tokens > 0 or there.running[instance] == 0:

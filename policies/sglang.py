@@ -19,6 +19,6 @@ class SGLang(Aggregated):
 
     batching_mode: ClassVar[Batching | None] = "chunks_first"
 
-    def __init__(self, routing: str = "round_robin", order: str = "fcfs") -> None:
+    def __init__(self, routing: str = "least_queued", order: str = "fcfs") -> None:
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         set_order(self, order)

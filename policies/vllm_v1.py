@@ -19,6 +19,6 @@ class VllmV1(Policy):
 
     batching_mode: ClassVar[Batching | None] = "unified"
 
-    def __init__(self, routing: str = "round_robin", order: str = "fcfs") -> None:
+    def __init__(self, routing: str = "least_queued", order: str = "fcfs") -> None:
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         set_order(self, order)

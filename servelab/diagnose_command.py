@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     from framework.objective.goodput import Goodput
     from framework.report.trials_table import TrialsTable
     from framework.run.compose import compose
-    from framework.run.job import flattened
+    from framework.run.job import settings_of
     from framework.run.trying import config_of, tried, write_diagnosis
 
     directory = Path(words[0])
@@ -34,8 +34,8 @@ def main(words: Sequence[str]) -> int:
     experiment = compose(config)
     with progress_bar("trials") as progress:
         measurement = Goodput().measure(experiment)
-        found = tried(config, flattened(config), experiment, measurement, progress)
-    _tell_of_another_run(directory, measurement.evaluation.summary["request_goodput"])
+        found = tried(config, settings_of(config, experiment), experiment, measurement, progress)
+    _tell_of_another_run(directory, measurement.evaluation.summary["goodput_rps"])
     results_console().print(TrialsTable(found))
     file = write_diagnosis(directory, found)
     print(f"the same in {file}", file=sys.stderr)
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 def _tell_of_another_run(directory: Path, goodput: float) -> None:
     """Warn where the run that left its files there came to another goodput than it does today."""
     try:
-        before = json.loads((directory / "summary.json").read_bytes())["request_goodput"]
+        before = json.loads((directory / "summary.json").read_bytes())["goodput_rps"]
     except (OSError, ValueError, KeyError, TypeError):
         return
     if before != goodput:

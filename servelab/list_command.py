@@ -47,9 +47,9 @@ def _rows(kind: str) -> Iterator[Row]:
         folders = sorted(path for path in (CONF / "engine").iterdir() if path.is_dir())
         return (row for folder in folders for row in _files(folder, f"engine.{folder.name}="))
     if kind == "metrics":
-        from framework.metrics.catalogue import METRICS
+        from framework.metrics.figures import METRICS
 
-        return iter(METRICS.items())
+        return ((key, one.words) for key, one in METRICS.items())
     kinds = (*_GROUPS, "options", "metrics")
     near = difflib.get_close_matches(kind, kinds, 1)
     raise InputError(f"list {kind}: choose one of {', '.join(kinds)}" + (f"; did you mean {near[0]}?" if near else ""))

@@ -24,6 +24,7 @@ def main(words: Sequence[str]) -> int:
         print(__doc__)
         return 0
     from framework.cli.files import write_whole
+    from framework.report.arms import Arm, unlike
     from framework.report.page.compare_page import compare_page
     from framework.report.page.sweep_page import sweep_page
     from framework.run.finished import finished_runs, is_sweep, sweep_points
@@ -38,7 +39,9 @@ def main(words: Sequence[str]) -> int:
         points, unfinished = sweep_points(directories[0])
         page = sweep_page(points, f"Sweep of {len(points) + unfinished:,} runs", unfinished)
     else:
-        page = compare_page(finished_runs(directories))
+        runs = finished_runs(directories)
+        page = compare_page(runs)
+        print(unlike([Arm(run.label, run.settings) for run in runs]) or "The runs have the same settings.")
     write_whole(out, page.encode())
     print(f"page in {out}", file=sys.stderr)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 import polars as pl
 
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation, evaluate
+from framework.metrics.summary import Evaluation
+from framework.objective.experiment import Experiment
+from framework.objective.goodput import evaluated
 from framework.policy.base import Policy
 from framework.result import Result
 from framework.run.output import step_table, write
@@ -21,15 +23,20 @@ from servelab.settings import experiment_of
 
 @dataclass(frozen=True)
 class Run:
-    """A simulated run, and the SLO by which it is judged; tables are made when they are first asked for."""
+    """A simulated run of an experiment, whose SLO judges it; tables are made when they are first asked for."""
 
     result: Result
-    slo: Slo
+    experiment: Experiment
 
     @cached_property
     def evaluation(self) -> Evaluation:
         """All that is reported of the run, computed together."""
-        return evaluate(self.result, self.slo)
+        return evaluated(self.experiment, self.result)
+
+    @property
+    def slo(self) -> Slo:
+        """The SLO by which it is judged."""
+        return self.experiment.slo
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -53,7 +60,7 @@ class Run:
 
     def judged_by(self, slo: Slo) -> Run:
         """The same run under another SLO, without simulating it again."""
-        return Run(self.result, slo)
+        return Run(self.result, replace(self.experiment, slo=slo))
 
     def compare(self, other: Run) -> pl.DataFrame:
         """One row for each figure that both summaries have: `metric`, `this`, `other`, `difference`, `ratio`.
@@ -91,4 +98,4 @@ def run(policy: str | Policy = "ares", trace: str | Path | Workload = "mooncake"
     decode instances, unless `cluster` says otherwise. Raises InputError, one line, for whatever cannot be.
     """
     experiment = experiment_of(policy, trace, settings)
-    return Run(experiment.run(), experiment.slo)
+    return Run(experiment.run(), experiment)

@@ -16,7 +16,7 @@ from framework.cli.launch import explain
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.policy.base import Disaggregated, Policy
-from framework.run.compose import compose
+from framework.run.compose import compose, compose_on
 from framework.workload import Workload
 from servelab.settings_place import CONF
 
@@ -36,7 +36,8 @@ def experiment_of(policy: str | Policy, trace: str | Path | Workload, settings: 
     ]
     try:
         with composing(CONF):
-            composed = compose(compose_config("config", overrides=name_files(with_config_dirs(_with_files(words)))))
+            config = compose_config("config", overrides=name_files(with_config_dirs(_with_files(words))))
+            composed = compose_on(config, trace) if isinstance(trace, Workload) else compose(config)
     except Exception as error:
         line = explain(error)
         if line is None:
@@ -44,8 +45,6 @@ def experiment_of(policy: str | Policy, trace: str | Path | Workload, settings: 
         raise InputError(line) from error
     if isinstance(policy, Policy):
         composed = _with_policy(composed, policy)
-    if isinstance(trace, Workload):
-        composed = composed.on(trace).sized()
     return composed
 
 

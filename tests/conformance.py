@@ -146,6 +146,40 @@ SCENARIOS = {
 }
 
 
+def storm(seed: int, prefixes: bool = False) -> Workload:
+    """96 requests at four instants, most of them with long prompts; the largest has 1,500 tokens."""
+    random = np.random.default_rng(seed)
+    input_tokens = np.where(np.arange(96) % 5 == 4, random.integers(1, 64, 96), random.integers(400, 1300, 96))
+    output_tokens = random.integers(1, 200, 96)
+    input_tokens[0], output_tokens[0] = 1300, 200
+    columns: dict[str, Any] = {}
+    if prefixes:  # of three families
+        blocks = input_tokens // 32
+        common = np.minimum(random.integers(0, 24, 96), blocks)
+        names = [
+            np.where(np.arange(total) < shared, 1000 * (r % 3) + np.arange(total), 100_000 * (r + 1) + np.arange(total))
+            for r, (total, shared) in enumerate(zip(blocks, common, strict=True))
+        ]
+        offsets = np.concatenate(([0], np.cumsum(blocks)))
+        columns = {"hash_ids": np.concatenate(names), "hash_offsets": offsets, "hash_block_tokens": 32}
+    return Workload(np.repeat([0.0, 0.25, 1.0, 4.0], 24), input_tokens, output_tokens, name="storm", **columns)
+
+
+_SMALL = EngineConfig(token_budget=512, max_batch=64, kv_tokens=3200)  # twice the largest request, and a bit
+STORMS = {
+    "memory for 40": Scenario(storm(1), replace(_SMALL, kv_tokens=65536)),
+    "memory for two": Scenario(storm(2), _SMALL),
+    "swap": Scenario(storm(3), replace(_SMALL, preemption="swap", kv_tokens=1600)),
+    "prefix cache": Scenario(storm(4, prefixes=True), replace(_SMALL, prefix_cache=True, kv_tokens=4800)),
+    "computed where routed": Scenario(storm(5), replace(_SMALL, recompute="routed", first_token="recomputed")),
+    "few seats": Scenario(storm(6), replace(_SMALL, max_batch=2, asynchronous=True)),
+    "pulled": Scenario(
+        storm(7, prefixes=True),
+        replace(_SMALL, transfers="pulled", prefix_cache=True, prefix_unit="engine", first_token="recomputed"),
+    ),
+}
+
+
 class LearnedMean(Predictor):
     """Expects every request to be as long as the finished ones were on average: knows nothing that it may not."""
 
@@ -414,6 +448,28 @@ class PolicyConformance:
             assert not np.any(result.requests["state"] == FAILED)
             rejected = result.requests[result.requests["state"] == REJECTED]
             assert not {"context", "kv"} & {result.reasons[row["reason"]] for row in rejected}
+
+    @pytest.mark.parametrize("name", STORMS)
+    def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
+        """All requests fit alone: each is finished, or rejected by the policy's own word."""
+        for cluster in self.usable_clusters().values():
+            result = self._played_if_it_can(STORMS[name], cluster)
+            if result is None:
+                continue
+            check_result(result)
+            left = result.requests[~np.isin(result.requests["state"], (FINISHED, REJECTED))]
+            assert len(left) == 0, {result.reasons[reason] for reason in left["reason"]}
+            rejected = result.requests[result.requests["state"] == REJECTED]
+            assert not {"context", "kv"} & {result.reasons[reason] for reason in rejected["reason"]}
+
+    def _played_if_it_can(self, scenario: Scenario, cluster: ClusterSpec) -> Result | None:
+        """The run; None where the engine's options and the batching mode of the policy exclude each other."""
+        try:
+            return self.play(scenario, cluster)
+        except InputError as refusal:
+            if "do not go together" not in str(refusal):
+                raise
+            return None
 
     def test_it_runs_without_a_predictor(self) -> None:
         """Predictions are then NaN; the policy must still decide."""

@@ -23,6 +23,7 @@ from framework.codes import ARRIVAL, DECODE, PREFILL
 from framework.engine.reference import (
     arrivals,
     cache,
+    circles,
     duration,
     forming,
     kv,
@@ -46,8 +47,8 @@ from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, duration, forming, kv, links, lockstep, loop, prefixes, pulling, reserve, roles, running_list),
-    *(scheduling, step_end, transfers),
+    *(arrivals, cache, circles, duration, forming, kv, links, lockstep, loop, prefixes, pulling, reserve, roles),
+    *(running_list, scheduling, step_end, transfers),
 )
 Names = Iterator[str]
 
@@ -549,6 +550,17 @@ def _end_in_order(s: Simulation, i: Instance, step: Any) -> Names:
             yield "prefill ended before a decode"
 
 
+def _give_up(s: Simulation, r: Request) -> Names:
+    yield "KV given up in a circle"
+    if len(circles.find_circle(s)) > 2:
+        yield "KV given up in a circle of three"
+    if r.withheld:
+        yield "KV given up in a circle without its token"
+    assert r.destination is not None
+    if s.gives_way(r.destination):
+        yield "KV given up for one that is computed again"
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -603,6 +615,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "longest_chunk": _longest_chunk,
     "end_in_order": _end_in_order,
     "form_batch": _always("static batch"),
+    "give_up": _give_up,
     "fail_rest": _always("run that stalls"),
 }
 
@@ -681,7 +694,7 @@ EXCLUDED |= {("lockstep", "beside"), ("lockstep", "roles")}
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
 _WHOLE = sum(_SHARES.values())
-_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 25}  # beside them
+_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 25, "crossing": 50}  # beside them
 
 
 Counts = Callable[[str, int], Counter[str]]

@@ -3,157 +3,209 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError
+from traces.quantiles import LEAST_REQUESTS
 from traces.statistics import clock_tick, dispersion
 
-LEVELS_S = (60.0, 10.0, 1.0)  # each a multiple of the next
-MAX_WINDOWS = 128
-MIN_COUNTS = 8  # windows without which the dispersion of their counts says little
-MOST_CELLS = 10**8
-DRAWS = 64  # for the one of the fitted dispersion
+MOST_WINDOWS = 512
+CELLS_S = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+CELL_SHARE = 1 / 8  # of the requests of a window: what a cell holds on average, at most
+MOST_CELLS = 10**5
+WIDEST = 4
+WIDTHS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # in s, of the windows in which dispersion is compared
+LEAST_COUNTS = 8  # windows without which their dispersion says little
+SAMPLES = 5
+GRAIN_HALVINGS = 10
+LEVELS = 40  # of halvings
+LEAST_CONCENTRATION = 1e-2
+
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ArrivalModel:
-    """Arrivals per window, split into ever smaller parts by Dirichlet-multinomial draws.
+    """Arrivals in windows of unlike width, halved again and again by beta-binomial draws.
 
-    `counts` (W,) are the arrivals in each window of `window_s`; of the last window the trace covers the share
-    `last_window`. Longer samples repeat them all. `parts` (L,) says into how many equal parts each level splits
-    those above it, `concentration` (L,) how evenly: the concentration of a symmetric Dirichlet law over the parts,
-    infinite for Poisson, small for bursts. Within the smallest parts arrivals are uniform; with a clock of `tick_s`
-    > 0 the smallest part is one tick, at which all its arrivals fall. `dispersion` is that of the trace's counts by
-    window in s.
+    `period_s` is the time that the trace stands for; longer samples repeat it. The period is a row of cells of
+    `cell_s`; window w is `cells[w]` of them and has `counts[w]` arrivals, both (W,). How evenly arrivals fall into the
+    two halves of a part of 2^k to 2^(k+1) grains says `concentration[k]` (K,), that of a beta law: infinite for
+    Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform; or, if
+    the clock `ticks`, it is a cell, at the beginning of which they all come.
     """
 
-    window_s: float
-    counts: NDArray[np.int64]
-    last_window: float
-    parts: tuple[int, ...]
-    concentration: tuple[float, ...]
-    tick_s: float
-    dispersion: Mapping[str, float]
+    period_s: float
+    cell_s: float
+    ticks: bool
+    cells: Counts
+    counts: Counts
+    concentration: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Refuse counts or levels that cannot be sampled."""
-        if min(self.counts) < 0 or sum(self.counts) <= 0 or not self.window_s > 0 or not self.tick_s >= 0:
+        """Refuse windows that cannot be sampled."""
+        if len(self.cells) != len(self.counts) or min(self.cells) < 1 or min(self.counts) < 1:
             raise ValueError("windows need a width and counts")
-        if not 0 < self.last_window <= 1:
-            raise ValueError("the share of the last window must lie in (0, 1]")
-        if len(self.parts) != len(self.concentration) or min((*self.parts, *self.concentration), default=1) <= 0:
-            raise ValueError("every level of the arrivals needs parts and a concentration")
+        if not self.cell_s > 0 or not (sum(self.cells) - 1) * self.cell_s <= self.period_s:
+            raise ValueError("the cells do not fit into the period")
+        if len(self.concentration) < 1 or min(self.concentration) <= 0:
+            raise ValueError("the levels of arrivals need concentrations")
 
-    def sample(self, requests: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """`requests` arrival times in seconds, sorted, the first at 0.
+    def sample(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Arrival times of one period in seconds, sorted, each window's counts in a row."""
+        per_cell = _grains(self.ticks)
+        begin = np.concatenate(([0], np.cumsum(self.cells)[:-1]))
+        parts = _Parts(begin * per_cell, self.cells * per_cell, self.counts)
+        while ((parts.grains > 1) & (parts.counts > 1)).any():
+            parts = self._halved(parts, rng)
+        within = rng.random(int(self.counts.sum())) * np.repeat(parts.grains, parts.counts)
+        grain = np.repeat(parts.begin, parts.counts) + (np.floor(within) if self.ticks else within)
+        return np.minimum(np.sort(grain * (self.cell_s / per_cell)), np.nextafter(self.period_s, 0))
 
-        How much a few bursty windows disperse differs from draw to draw. Where the sample is as long as the trace, the
-        draw whose dispersion is nearest to the trace's is taken out of several.
-        """
-        held = int(self.counts.sum())
-        copies, rest = divmod(requests, held)
-        begun = 1 + int(np.searchsorted(self.counts.cumsum(), rest)) if rest else 0
-        windows = np.concatenate((np.tile(self.counts, copies), self.counts[:begun]))
-        if len(windows) * self._cells_per_window > MOST_CELLS:
-            raise InputError(f"{requests:,} arrivals fall into more than {MOST_CELLS:,} parts of windows")
-        draws = min(DRAWS, max(1, DRAWS * held // requests)) if copies else 1
-        splits = (self._split(windows, rng) for _ in range(draws))
-        cells = min(splits, key=self._misfit) if draws > 1 else next(splits)
-        cell = np.repeat(np.arange(len(cells)), cells)
-        within = rng.random(len(cell)) if self.tick_s == 0 else np.zeros(len(cell))
-        arrival = np.sort(self._time(cell + within), kind="stable")[:requests]
-        arrival[0] = 0.0  # the others keep their places in the windows
-        return np.round(arrival, 6)
+    def _halved(self, parts: _Parts, rng: np.random.Generator) -> _Parts:
+        """Each part of more than one grain and arrival as its two halves, in place of it."""
+        wide = (parts.grains > 1) & (parts.counts > 1)
+        left, level = parts.grains // 2, _level(parts.grains)
+        concentration = self.concentration[np.minimum(level, len(self.concentration) - 1)]
+        share = left / parts.grains
+        bursty = wide & np.isfinite(concentration)
+        share[bursty] = _beta(share[bursty], concentration[bursty], rng)
+        first = np.where(wide, rng.binomial(parts.counts, np.where(wide, share, 0)), parts.counts)
+        begin = np.stack((parts.begin, parts.begin + left), axis=1)
+        grains = np.stack((np.where(wide, left, parts.grains), parts.grains - left), axis=1)
+        counts = np.stack((first, parts.counts - first), axis=1)
+        kept = np.stack((np.ones_like(wide), wide), axis=1) & (counts > 0)
+        return _Parts(begin[kept], grains[kept], counts[kept])
 
-    @property
-    def _cells_per_window(self) -> int:
-        return math.prod(self.parts)
 
-    def _time(self, cell: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds at (fractional) cells; in the last window of each copy the clock runs faster."""
-        copy, window = np.divmod(cell / self._cells_per_window, len(self.counts))
-        whole = len(self.counts) - 1
-        beyond = np.maximum(window - whole, 0)
-        return self.window_s * (
-            copy * (whole + self.last_window) + np.minimum(window, whole) + beyond * self.last_window
-        )
+@dataclass(frozen=True)
+class _Parts:
+    """Rows of grains: the first, how many, and the arrivals in them; arrays of one length."""
 
-    def _split(self, windows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Arrivals in the smallest parts of each window."""
-        counts = windows
-        for parts, concentration in zip(self.parts, self.concentration, strict=True):
-            counts = _split(counts, parts, concentration, rng).reshape(-1)
-        return counts
-
-    def _misfit(self, cells: NDArray[np.int64]) -> float:
-        """By how much, relatively, the dispersion of a draw is off at worst."""
-        start = self._time(np.arange(len(cells), dtype=np.float64) + (0.0 if self.tick_s else 0.5))
-        worst = 0.0
-        for window, wanted in self.dispersion.items():
-            counts = np.bincount((start // float(window)).astype(np.int64), weights=cells)[:-1]
-            found = float(counts.var()) / max(float(counts.mean()), 1e-9)
-            worst = max(worst, abs(found - wanted) / max(wanted, 0.1))
-        return worst
+    begin: Counts
+    grains: Counts
+    counts: Counts
 
 
 def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
-    """Arrivals per window and the concentration of each split below it, by the method of moments."""
+    """Windows of at least LEAST_REQUESTS arrivals, and the concentration of the halves of their parts.
+
+    Of two ways to cut windows that whose samples disperse as the trace does: cuts at changes of the rate follow bursts,
+    and take chance for a change where there are none.
+    """
     since = arrival_s - arrival_s[0]
-    duration = float(since[-1])
     tick = clock_tick(arrival_s)
-    levels = _levels(duration, tick)
-    window, cell = levels[0], levels[-1]
-    windows = np.bincount((since // window).astype(np.int64))
-    whole = max(1, int(duration // window))  # the last window is cut short, its splits would look uneven
-    covered = max(duration / window - (len(windows) - 1), cell / window) if tick == 0 else 1.0
-    if tick > 0:
-        since = (np.round(since / tick) + 0.5) * tick  # clocks tick a little early or late
-    per_window = round(window / cell)
-    counts = np.bincount((since / cell).astype(np.int64), minlength=whole * per_window)[: whole * per_window]
-    parts, concentration = [], []
-    for above, below in pairwise(levels):
-        parts.append(round(above / below))
-        concentration.append(_concentration(counts.reshape(-1, parts[-1], round(below / cell)).sum(axis=2)))
-    judged = [wide for wide in LEVELS_S if cell <= wide <= duration / MIN_COUNTS]
-    spread = {f"{wide:g}": dispersion(arrival_s, wide) for wide in judged}
-    return ArrivalModel(window, windows, min(covered, 1.0), tuple(parts), tuple(concentration), tick, spread)
+    requests = max(LEAST_REQUESTS, math.ceil(len(since) / MOST_WINDOWS))
+    cell_s = tick or _cell_s(float(since[-1]), len(since), requests)
+    per_cell = _grains(tick > 0)
+    grain = np.floor(since * (per_cell / cell_s) + (0.5 if tick else 0.0)).astype(np.int64)  # ticks come early or late
+    in_cell = np.bincount(grain // per_cell)
+    period_s = max(float(since[-1]) * len(since) / (len(since) - 1), (len(in_cell) - 1) * cell_s * (1 + 1e-9))
+    models = []
+    for cells, counts in (_filled_windows(in_cell, requests), _even_windows(in_cell, requests)):
+        concentration = _concentrations(grain, cells * per_cell)
+        models.append(ArrivalModel(period_s, cell_s, tick > 0, cells, counts, concentration))
+    return min(models, key=lambda model: _misfit(model, grain * (cell_s / per_cell)))
 
 
-def _levels(duration_s: float, tick_s: float) -> list[float]:
-    """Widths from the window down, each a whole multiple of the next and none below the tick."""
-    levels = [level for level in LEVELS_S if level <= duration_s / 4] or [duration_s / 4]
-    if tick_s > 0:
-        ticks = max(1, round(levels[0] / tick_s))
-        steps = [step for step in range(2, ticks) if ticks % step == 0]
-        middle = min(steps, key=lambda step: abs(step * tick_s - LEVELS_S[1]), default=1)
-        levels = sorted({ticks * tick_s, middle * tick_s, tick_s}, reverse=True)
-    stretch = int(np.ceil(duration_s / (MAX_WINDOWS * levels[0])))
-    return levels if stretch == 1 else [stretch * levels[0], *levels]
+def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
+    """The worst ratio of dispersions, as a logarithm, between samples of a model and a trace, over widths of windows."""
+    widths = [width for width in WIDTHS if model.cell_s <= width <= model.period_s / LEAST_COUNTS] or [model.cell_s]
+    samples = [model.sample(np.random.default_rng(seed)) for seed in range(SAMPLES)]
+    return max(
+        abs(math.log(np.mean([dispersion(one, width) for one in samples]) / dispersion(arrival_s, width)))
+        for width in widths
+    )
 
 
-def _concentration(table: NDArray[np.int64]) -> float:
-    """A of Dirichlet-multinomial rows c (J, m) of sums N: m / (m - 1) sum_k (c_k - N / m)^2 is N (N + A) / (1 + A)."""
-    total = table.sum(axis=1)
-    parts = table.shape[1]
-    spread = float(((table - total[:, None] / parts) ** 2).sum()) * parts / (parts - 1)
-    if spread <= 1.001 * total.sum():
-        return float("inf")
-    squares = float((total.astype(np.float64) ** 2).sum())
-    return max(1e-2, (squares - spread) / (spread - total.sum()))
+def _grains(ticks: bool) -> int:
+    """Of a cell."""
+    return 1 if ticks else 2**GRAIN_HALVINGS
 
 
-def _split(counts: NDArray[np.int64], parts: int, concentration: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Dirichlet-multinomial splits of `counts` (C,) into (C, parts); an infinite concentration is multinomial."""
-    if np.isinf(concentration):
-        return rng.multinomial(counts, np.full(parts, 1 / parts))
-    share = rng.standard_gamma(concentration / parts, size=(len(counts), parts))
-    total = share.sum(axis=1, keepdims=True)
-    lost = np.flatnonzero(total[:, 0] < 1e-200)  # every share underflowed: one part has it all
-    share[lost, rng.integers(parts, size=len(lost))] = 1.0
-    total[lost] = share[lost].sum(axis=1, keepdims=True)
-    return rng.multinomial(counts, share / total)
+def _cell_s(duration_s: float, requests: int, of_window: int) -> float:
+    mean_gap_s = duration_s / requests
+    fine = [cell for cell in CELLS_S if cell <= CELL_SHARE * of_window * mean_gap_s]
+    return max(fine[0] if fine else CELLS_S[-1], 10 ** math.ceil(math.log10(duration_s / MOST_CELLS)))
+
+
+def _filled_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
+    """Cells and arrivals of windows that end as soon as they hold so many requests; the last takes what is left."""
+    ends, counts, held = [], [], 0
+    for cell in np.flatnonzero(per_cell).tolist():
+        held += int(per_cell[cell])
+        if held >= requests:
+            ends.append(cell + 1)
+            counts.append(held)
+            held = 0
+    counts[-1] += held
+    ends[-1] = len(per_cell)
+    return np.diff(ends, prepend=0), np.array(counts)
+
+
+def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
+    """Cells and arrivals of windows with at least so many requests, of as even a rate within each as can be.
+
+    Of all ways to cut the row of cells that with the greatest likelihood of Poisson arrivals, sum of n log(n / cells),
+    by dynamic programming over the ends of windows. Windows hold at most WIDEST times as many requests as they must,
+    unless a single cell does.
+    """
+    until = np.concatenate(([0], np.cumsum(per_cell)))
+    best, before = np.full(len(until), -np.inf), np.zeros(len(until), np.int64)
+    best[0] = 0.0
+    last = np.searchsorted(until, until - requests, side="right") - 1  # where a window may begin at the latest
+    first = np.minimum(np.searchsorted(until, until - WIDEST * requests), last)
+    for end in np.flatnonzero(last >= 0).tolist():
+        begin = np.arange(first[end], last[end] + 1)
+        counts = until[end] - until[begin]
+        value = best[begin] + counts * np.log(counts / (end - begin))
+        chosen = int(value.argmax())
+        best[end], before[end] = value[chosen], begin[chosen]
+    ends = [len(per_cell)]
+    while ends[-1] > 0:
+        ends.append(int(before[ends[-1]]))
+    edges = np.array(ends[::-1])
+    return np.diff(edges), np.diff(until[edges])
+
+
+def _concentrations(arrival: Counts, grains: Counts) -> NDArray[np.float64]:
+    """By level, from the grains of all arrivals and those of each window.
+
+    By moments: where n fall into c and n - c, the left half with share p, the sum of (c - np)^2 over all splits is that
+    of np(1 - p) (1 + (n - 1) / (A + 1)) for a concentration A.
+    """
+    begin, size = np.concatenate(([0], np.cumsum(grains)[:-1])), grains
+    found, even, more = np.zeros((3, LEVELS))
+    while len(size):
+        left = size // 2
+        at, middle, end = np.searchsorted(arrival, (begin, begin + left, begin + size))
+        counts, share = end - at, left / size
+        level = _level(size)
+        expected = counts * share * (1 - share)
+        found += np.bincount(level, (middle - at - counts * share) ** 2, LEVELS)
+        even += np.bincount(level, expected, LEVELS)
+        more += np.bincount(level, expected * np.maximum(counts - 1, 0), LEVELS)
+        begin, size, counts = (
+            np.concatenate(halves)
+            for halves in ((begin, begin + left), (left, size - left), (middle - at, end - middle))
+        )
+        split = (size > 1) & (counts > 1)
+        begin, size = begin[split], size[split]
+    levels = np.arange(1 + np.flatnonzero(even).max(initial=0))
+    bursty = found[levels] > 1.001 * even[levels]
+    excess = np.where(bursty, found[levels] - even[levels], 1)
+    return np.where(bursty, np.maximum(more[levels] / excess - 1, LEAST_CONCENTRATION), np.inf)
+
+
+def _level(grains: Counts) -> Counts:
+    return np.log2(grains).astype(np.int64)
+
+
+def _beta(
+    mean: NDArray[np.float64], concentration: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Beta draws; where both sides underflow one side has it all."""
+    one, other = (np.maximum(rng.standard_gamma(concentration * side), 1e-300) for side in (mean, 1 - mean))
+    return one / (one + other)

@@ -17,17 +17,16 @@ from traces import servegen
 from traces.arrivals import fit_arrivals
 from traces.catalogue import CATALOGUE, obtain
 from traces.frame import Trace
-from traces.lengths import LengthModel
+from traces.lengths_fit import fit_lengths
 from traces.load import from_file
-from traces.prefix import fit_prefix
-from traces.statistics import column, hash_paths, ideal_hit_ratio, summarize
+from traces.prefix_fit import fit_prefix
+from traces.statistics import column, hash_paths, ideal_hits, summarize
 from traces.twin import SUFFIX, Twin
 
 MIN_REQUESTS = 100
-CALIBRATION_SAMPLES = 8
-COPULA_CLASSES = 32
-QUANTILE_STEPS = 200
-TAIL_LEVELS = 1 - np.geomspace(1e-2, 1e-4, 13)
+CALIBRATION_ROUNDS = 3
+CALIBRATION_SAMPLES = 6
+CALIBRATION_STEP = (0.5, 2.0)
 
 
 def fit_twin(trace: Trace) -> Twin:
@@ -42,72 +41,46 @@ def fit_twin(trace: Trace) -> Twin:
         )
     if arrival[-1] <= arrival[0]:
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no arrival process to fit")
+    arrivals = fit_arrivals(arrival)
+    inputs, outputs = (trace.frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
     prefixes = None
     if "hash_ids" in trace.frame.columns:
         prefixes = fit_prefix(arrival, hash_paths(trace), trace.hash_block_tokens)
     twin = Twin(
         name=trace.name,
         requests=len(trace),
-        arrivals=fit_arrivals(arrival),
-        lengths=fit_lengths(column(trace, "input_tokens"), column(trace, "output_tokens")),
+        arrivals=arrivals,
+        lengths=fit_lengths(inputs, outputs, arrivals.counts),
         prefixes=prefixes,
-        statistics=summarize(trace),
+        statistics={name: value for name, value in summarize(trace).items() if not name.endswith("_max")},
         original_sha256=trace.sha256,
     )
-    return Twin.from_json(_calibrated(twin).to_json(), trace.name)
+    return Twin.from_json(_calibrated(twin, trace).to_json(), trace.name)
 
 
-def _calibrated(twin: Twin) -> Twin:
-    """The twin with its shares of turns and branches scaled so that its ideal hit ratio is the trace's on average.
-
-    The tables alone come out about a point too high where long prompts gather early in a trace, when there is little to
-    follow yet: prompt lengths are drawn without regard to time.
-    """
+def _calibrated(twin: Twin, trace: Trace) -> Twin:
+    """The fitted trace with the drift of sharing for which each part has the trace's ideal hits on average."""
     if twin.prefixes is None or not twin.prefixes.kind_weights.any():
         return twin
 
-    weights = twin.prefixes.kind_weights
-    alone = _mean_hit_ratio(_with_weights(twin, 0 * weights), samples=1)
-    whole = _mean_hit_ratio(twin, samples=CALIBRATION_SAMPLES)
-    share = (twin.statistics["ideal_hit_ratio"] - alone) / max(whole - alone, 1e-9)
-    return _with_weights(twin, np.clip(share, 0, 1 / weights.sum(axis=1).max()) * weights)
+    parts = len(twin.prefixes.drift)
+    alone = _hits(_with_drift(twin, np.zeros(parts)).sample(), parts)
+    wanted = _hits(trace, parts) - alone
+    for _ in range(CALIBRATION_ROUNDS):
+        drawn = [_hits(twin.sample(seed=seed), parts) for seed in range(CALIBRATION_SAMPLES)]
+        found = np.maximum(np.mean(drawn, axis=0) - alone, 1.0)
+        twin = _with_drift(twin, twin.prefixes.drift * np.clip(wanted / found, *CALIBRATION_STEP))
+    return twin
 
 
-def _with_weights(twin: Twin, kind_weights: NDArray[np.float64]) -> Twin:
-    return replace(twin, prefixes=twin.prefixes and replace(twin.prefixes, kind_weights=kind_weights))
+def _with_drift(twin: Twin, drift: NDArray[np.float64]) -> Twin:
+    return replace(twin, prefixes=twin.prefixes and replace(twin.prefixes, drift=drift))
 
 
-def _mean_hit_ratio(twin: Twin, samples: int) -> float:
-    drawn = (twin.sample(seed=seed) for seed in range(samples))
-    return float(
-        np.mean([ideal_hit_ratio(hash_paths(s), column(s, "input_tokens"), s.hash_block_tokens) for s in drawn])
-    )
-
-
-def fit_lengths(inputs: NDArray[np.float64], outputs: NDArray[np.float64]) -> LengthModel:
-    """Quantile functions and the checkerboard copula of two paired samples (N,).
-
-    Short traces get fewer knots and classes, so that each stands for some twenty and eight rows and none can be
-    read back.
-    """
-    count = len(inputs)
-    levels = np.linspace(0, 1, 1 + min(max(count // 20, 10), QUANTILE_STEPS))
-    tail = TAIL_LEVELS[(1 - TAIL_LEVELS) * count > 1]
-    levels = np.unique(np.concatenate((levels, tail)))
-    side = min(max(int(np.sqrt(count / 8)), 4), COPULA_CLASSES)
-    rank = [np.empty(count, np.int64) for _ in range(2)]
-    shuffle = np.random.default_rng(0).permutation(count)  # ties in random order, the same on every fit
-    for row, values in zip(rank, (inputs, outputs), strict=True):
-        row[shuffle[np.argsort(values[shuffle], kind="stable")]] = np.arange(count)
-    classes = [row * side // count for row in rank]
-    copula = np.bincount(classes[0] * side + classes[1], minlength=side**2) / count
-    return LengthModel(
-        levels=levels,
-        input_tokens=np.quantile(inputs, levels),
-        output_tokens=np.quantile(outputs, levels),
-        copula=copula.reshape(side, side),
-        max_total_tokens=int((inputs + outputs).max()),
-    )
+def _hits(trace: Trace, parts: int) -> NDArray[np.float64]:
+    """Tokens that a cache without limit would hold, by equal parts of the trace."""
+    hits = ideal_hits(hash_paths(trace), column(trace, "input_tokens"), trace.hash_block_tokens)
+    return np.bincount(np.arange(len(hits)) * parts // len(hits), hits).astype(np.float64)
 
 
 def read_trace(what: str, format_name: str | None = None) -> Trace:

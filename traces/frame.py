@@ -37,7 +37,8 @@ class Trace:
 
     `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled
     from a description fitted to a recording (`twin`), or drawn from laws (`synthetic`); `sha256` is that of the file
-    they come from. `notes` is what a reader of results should know.
+    they come from. `notes` is what a reader of results should know, and `caveat` what
+    must be seen beside them.
     """
 
     frame: pl.DataFrame
@@ -46,6 +47,7 @@ class Trace:
     sha256: str = ""
     hash_block_tokens: int = 0
     notes: tuple[str, ...] = ()
+    caveat: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a frame that lacks a column, has one of another type, or an unknown source."""
@@ -127,6 +129,7 @@ def to_workload(trace: Trace) -> Workload:
         slo_class=tuple(frame["slo_class"].fill_null("default")) if "slo_class" in frame.columns else None,
         priority=frame["priority"].fill_null(0).to_numpy() if "priority" in frame.columns else None,
         notes=trace.notes,
+        caveat=trace.caveat,
     )
 
 

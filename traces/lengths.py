@@ -1,4 +1,4 @@
-"""Joint law of prompt and output lengths: what a twin keeps of them."""
+"""Joint law of prompt and output lengths, and how it changes over a trace: what a fitted trace keeps of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traces.arrangement import arranged
+
+FEATURES = 6
+LONG = 0.99  # quantile of prompts beyond which they are long
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class LengthModel:
-    """Joint law of prompt and output lengths.
+    """Joint law of prompt and output lengths, and its drift.
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
-    quantile function is linear. `copula` (B, B) is the probability of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across; every row and column sums to 1 / B. No request is longer than
-    `max_total_tokens`.
+    quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
+    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, FEATURES) has the
+    means of `features` over the requests of each window, in hundredths of their standard deviations from the mean.
     """
 
-    levels: NDArray[np.float64]
-    input_tokens: NDArray[np.float64]
-    output_tokens: NDArray[np.float64]
-    copula: NDArray[np.float64]
+    levels: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    copula: Tokens
     max_total_tokens: int
+    drift: Tokens
 
     def __post_init__(self) -> None:
         """Refuse tables that do not fit together."""
@@ -30,22 +39,19 @@ class LengthModel:
         if len(shapes) != 1 or np.diff(self.levels).min() <= 0 or min(self.input_tokens[0], self.output_tokens[0]) < 1:
             raise ValueError("levels must rise, and each needs a quantile of at least 1 token")
         if self.copula.ndim != 2 or self.copula.min() < 0 or self.copula.sum(axis=1).min() <= 0:
-            raise ValueError("the copula must hold probabilities, and no row of it may be empty")
+            raise ValueError("the copula must hold numbers of requests, and no row of it may be empty")
 
-    def sample(
-        self, requests: int, with_maximum: bool, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Prompt and output lengths, both (requests,), in random order; `with_maximum` puts the longest of each in."""
-        input_rank, output_rank = self._ranks(requests, rng)
-        if with_maximum:
-            input_rank[input_rank.argmax()] = 1.0
-            output_rank[output_rank.argmax()] = 1.0
+    def sample(self, counts: Tokens, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
+        """Prompt and output lengths of windows with `counts` (W,) requests, window by window; both (counts.sum(),)."""
+        input_rank, output_rank = self._ranks(int(counts.sum()), rng)
         inputs = np.rint(np.interp(input_rank, self.levels, self.input_tokens)).astype(np.int64)
         outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
         self._trade_outputs(inputs, outputs, rng)
-        return inputs, np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
+        outputs = np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
+        order = arranged(features(inputs, outputs), counts, self.drift / 100, rng)
+        return inputs[order], outputs[order]
 
-    def _trade_outputs(self, inputs: NDArray[np.int64], outputs: NDArray[np.int64], rng: np.random.Generator) -> None:
+    def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
         """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
         for request in np.flatnonzero(inputs + outputs > self.max_total_tokens).tolist():
             others = rng.integers(len(inputs), size=64)
@@ -54,11 +60,12 @@ class LengthModel:
                 other = others[np.argmax(longest <= self.max_total_tokens)]
                 outputs[request], outputs[other] = outputs[other], outputs[request]
 
-    def _ranks(self, requests: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _ranks(self, requests: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Two stratified sets of ranks in (0, 1), paired by the copula."""
         classes = len(self.copula)
         input_rank = (rng.permutation(requests) + rng.random(requests)) / requests
-        row = np.minimum((input_rank * classes).astype(np.int64), classes - 1)
+        edges = self.copula.sum(axis=1).cumsum() / self.copula.sum()
+        row = np.searchsorted(edges[:-1], input_rank, side="right")
         # Within a row the draws that choose the column are stratified too: sorted by row, then at random.
         order = np.lexsort((rng.random(requests), row))
         size = np.bincount(row, minlength=classes)
@@ -72,3 +79,16 @@ class LengthModel:
             np.arange(requests) + rng.random(requests)
         ) / requests
         return input_rank, output_rank
+
+
+def features(inputs: Tokens, outputs: Tokens) -> Floats:
+    """What work and memory of a request depend on, (N, FEATURES), in standard deviations from the mean.
+
+    Prompt and its square (attention), output and its square (KV memory while decoding), their product (the same), and
+    whether the prompt is among the longest.
+    """
+    prompt, output = inputs.astype(np.float64), outputs.astype(np.float64)
+    is_long = (prompt > np.quantile(prompt, LONG)).astype(np.float64)
+    plain = np.stack((prompt, prompt**2, output, output**2, prompt * output, is_long), axis=1)
+    spread = plain.std(axis=0)
+    return (plain - plain.mean(axis=0)) / np.where(spread > 0, spread, 1)

@@ -89,12 +89,19 @@ def clock_tick(arrival_s: NDArray[np.float64]) -> float:
 
 def ideal_hit_ratio(paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int) -> float:
     """Share of prompt tokens that a cache without limit would hold: whole blocks seen before, from the root on."""
+    return float(ideal_hits(paths, input_tokens, block_tokens).sum()) / float(input_tokens.sum())
+
+
+def ideal_hits(
+    paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int
+) -> NDArray[np.float64]:
+    """Of each prompt (N,), the tokens that a cache without limit would hold."""
     seen: set[int] = set()
-    hits = 0.0
-    for path, tokens in zip(paths, input_tokens.tolist(), strict=True):
-        hits += min(_matched(path, seen) * block_tokens, tokens)
+    hits = []
+    for path in paths:
+        hits.append(_matched(path, seen) * block_tokens)
         seen.update(path)
-    return hits / float(input_tokens.sum())
+    return np.minimum(np.array(hits, np.float64), input_tokens)
 
 
 def lru_hit_ratio(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from traces.beginning import Rows, unlike
 from traces.frame import OPTIONAL, REQUIRED, Trace
 from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_rate, check_whole
 
@@ -27,9 +29,17 @@ def rate_rps(trace: Trace) -> float:
 
 
 def limit(trace: Trace, requests: int) -> Trace:
-    """The first `requests` rows."""
+    """The first `requests` rows; the trace's caveat says in what they are unlike the rest."""
     check_whole("trace.limit", requests)
-    return trace if requests >= len(trace) else trace.with_frame(trace.frame.head(requests))
+    if requests >= len(trace):
+        return trace
+    kept = trace.with_frame(trace.frame.head(requests))
+    return replace(kept, caveat=unlike(_rows(kept), _rows(trace)))
+
+
+def _rows(trace: Trace) -> Rows:
+    lengths = (trace.frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
+    return Rows(trace.arrival_s, *lengths, _repeats(trace.frame) if "hash_ids" in trace.has else None)
 
 
 def window(trace: Trace, start_s: float, end_s: float) -> Trace:

@@ -1,10 +1,11 @@
-"""Twins: small fitted descriptions of traces that can be sampled to any length.
+"""Fitted traces: small descriptions of traces that can be sampled to any length.
 
-A twin holds tables with a fixed number of knots and no row of the trace it was fitted to: the arrivals per window
-and how they cluster below it, the quantile functions of prompt and output lengths with the copula that ties them,
-and the model of shared prefixes (`traces.prefix`). Sampled lengths are stratified: a sample as long as the trace
-has the trace's quantiles and counts per window, and two samples differ in which lengths meet, in what order, when
-within a window, and in who shares a prefix with whom.
+A fitted trace (a twin) holds tables and no row of the trace it was fitted to: every number in it is a count, a mean or
+a quantile over some dozens of requests. The trace is cut into windows of at least LEAST_REQUESTS requests. Each keeps
+its width, its count, and the means of what work and memory depend on, so that a sample drifts as the trace does; below
+a window, arrivals cluster as they did, and lengths come from the quantile functions and the copula of the whole trace.
+Shared prefixes are a model of their own (`traces.prefix`). Two samples differ in which lengths meet, in what order and
+when within a window, and in who shares a prefix with whom.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from framework.cli.files import read_once, write_whole
 from framework.cli.reading import read_text
 from framework.errors import InputError
 from traces.arrivals import ArrivalModel
+from traces.beginning import Rows, unlike
 from traces.frame import Trace
 from traces.lengths import LengthModel
 from traces.prefix import PrefixModel
@@ -32,7 +34,7 @@ from traces.settings import MOST_REQUESTS
 from traces.twin_file import SCHEMA, parts_of_twin
 
 SUFFIX = ".json"
-_FOLDER = Path(__file__).resolve().parent / "twins"
+FOLDER = Path(__file__).resolve().parent / "twins"
 
 
 @dataclass(frozen=True)
@@ -55,25 +57,44 @@ class Twin:
     note: str = ""
 
     def sample(self, requests: int | None = None, seed: int = 0) -> Trace:
-        """A trace of `requests` rows (default: as many as the original). The same seed gives the same rows."""
+        """A trace of `requests` rows (default: as many as the original). The same seed gives the same rows.
+
+        A shorter sample is the beginning of a longer one.
+        """
         count = self.requests if requests is None else requests
         if not 1 <= count <= MOST_REQUESTS:
             raise InputError(f"twin {self.name}: cannot sample {count:,} requests, ask for 1 to {MOST_REQUESTS:,}")
         if seed < 0:
             raise InputError(f"twin {self.name}: the seed is {seed}, must not be negative")
-        arrival_rng, length_rng, prefix_rng = (
-            np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
-        )
-        arrival = self.arrivals.sample(count, arrival_rng)
-        inputs, outputs = self.lengths.sample(count, count >= self.requests, length_rng)
+        periods = [self._period(period, seed) for period in range(-(-count // self.requests))]
+        arrival = np.concatenate([one.arrival_s for one in periods])[:count]
+        inputs = np.concatenate([one.input_tokens for one in periods])[:count]
+        outputs = np.concatenate([one.output_tokens for one in periods])[:count]
         frame = pl.DataFrame({"arrival_s": arrival, "input_tokens": inputs, "output_tokens": outputs})
         block = 0
         if self.prefixes is not None:
-            ids, offsets = self.prefixes.sample(arrival, inputs, prefix_rng)
+            place = np.arange(count) % self.requests / self.requests
+            ids, offsets = self.prefixes.sample(arrival, inputs, place, seed)
             frame = frame.with_columns(_lists(ids, offsets).alias("hash_ids"))
             block = self.prefixes.block_tokens
         note = f"sampled from the twin of {self.name} ({count} requests, seed {seed}), not the recorded trace"
-        return Trace(frame, self.name, "twin", sha256=self.sha256, hash_block_tokens=block, notes=(note,))
+        return Trace(
+            frame,
+            self.name,
+            "twin",
+            sha256=self.sha256,
+            hash_block_tokens=block,
+            notes=(note,),
+            caveat=unlike(Rows(arrival, inputs, outputs), periods[0]) if count < self.requests else "",
+        )
+
+    def _period(self, number: int, seed: int) -> Rows:
+        """The requests of one period of the trace, the first of all at 0 s."""
+        rng = np.random.default_rng([seed, 0, number])
+        arrival = number * self.arrivals.period_s + self.arrivals.sample(rng)
+        if number == 0:
+            arrival[0] = 0.0  # the others keep their places in the windows
+        return Rows(np.round(arrival, 6), *self.lengths.sample(self.arrivals.counts, rng))
 
     @property
     def sha256(self) -> str:
@@ -118,7 +139,7 @@ def load_twin(name_or_path: str | os.PathLike[str]) -> Twin:
 
 def shipped() -> list[str]:
     """Names of the twins that come with the project."""
-    return sorted(path.stem for path in _FOLDER.glob(f"*{SUFFIX}"))
+    return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 @read_once(keep=8)
@@ -134,7 +155,7 @@ def _path(name_or_path: str | os.PathLike[str]) -> Path:
         raise InputError(
             f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
         )
-    return _FOLDER / f"{name}{SUFFIX}"
+    return FOLDER / f"{name}{SUFFIX}"
 
 
 def _lists(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:

@@ -17,8 +17,7 @@ from framework.cli.arguments import name_files
 from framework.cli.composition import composing
 from framework.errors import InputError
 from framework.metrics.statistics import Estimate, Floats, estimate
-from framework.metrics.summary import evaluate
-from framework.objective.goodput import Goodput
+from framework.objective.goodput import Goodput, judged
 from framework.run.compose import compose
 from framework.workload import Workload
 
@@ -96,7 +95,7 @@ def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Worklo
         raise InputError("variants run on different requests, which cannot be paired: leave the trace to base")
     objective = instantiate(config.objective, _convert_="all")
     if isinstance(objective, Goodput):  # of a single run; no table asks for its bound
-        return experiment.workload, evaluate(experiment.run(), experiment.slo).summary
+        return experiment.workload, judged(experiment, experiment.run()).summary
     return experiment.workload, objective.measure(experiment).evaluation.summary
 
 

@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from experiments.curve.axis import RATE, Axis
 from experiments.curve.words import Job, Plan
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 from framework.metrics.statistics import estimate
+from framework.report.arms import Arm, unlike
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 
 Floats = NDArray[np.float64]
 ALL = "all"
 _LATENCIES = [f"{statistic}_{name}_ms" for name in ("ttft", "tpot", "e2el") for statistic in ("median", "p95", "p99")]
-_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
+_RATES = ("request_throughput", HEADLINE, "output_throughput", "total_token_throughput")
 _COUNTS = ("offered", "completed", "out_of_memory")
 _PER_GPU = ("offered_rps", *_RATES, "goodput_bound")
 _METRICS = (
@@ -74,7 +76,7 @@ class Curve:
 
     `runs`: one row a series, point, seed and bucket of prompt lengths, `all` first; rates are per second, what is
     undefined is null. `levels`: their means over seeds, and half the widths of intervals. `refusals`: a line for each
-    point that is missing.
+    point that is missing. `unlike`: in what else than policies and their own words series differ, None: in nothing.
     """
 
     axis: Axis
@@ -83,6 +85,7 @@ class Curve:
     levels: pl.DataFrame
     records: tuple[Record, ...]
     refusals: tuple[str, ...]
+    unlike: str | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -126,7 +129,15 @@ def tabulated(plan: Plan, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> C
     lines = dict.fromkeys(f"{line} [{job.series.label}, {plan.axis.word} {job.value:g}]" for job, line in refused)
     runs = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
     records = tuple(record for _, record in done)
-    return Curve(plan.axis, plan.attainment, runs, _levels(runs, plan.axis), records, tuple(lines))
+    levels = _levels(runs, plan.axis)
+    return Curve(plan.axis, plan.attainment, runs, levels, records, tuple(lines), _unlike(plan.axis, done))
+
+
+def _unlike(axis: Axis, done: Sequence[tuple[Job, Record]]) -> str | None:
+    """In what the series differ, by the first run of each, beside their words and the axis."""
+    first = {job.series: record for job, record in reversed(done)}
+    given = {axis.key, *(name for one in first for name in one.given)} - {"policy"}
+    return unlike([Arm(one.label, first[one].config, given=given) for one in reversed(first)])
 
 
 def bucket_name(from_tokens: int, to_tokens: int | None) -> str:

@@ -32,6 +32,7 @@ from experiments.plot.style import (
     series_style,
     styled,
 )
+from framework.metrics.figures import HEADLINE, metric
 
 _HEIGHT_IN, _ROW_IN = 3.1, 1.9
 _FAR = 2.5  # times the highest value
@@ -46,7 +47,11 @@ class Quantity:
     label: str
     factor: float = 1.0
     limit_key: str = ""
-    limit_factor: float = 1.0
+
+    @property
+    def limit_factor(self) -> float:
+        """By which the seconds of a limit are multiplied: the metric is in ms."""
+        return 1e3 * self.factor
 
     def of(self, line: Line) -> Floats:
         """Its means, shape (points,)."""
@@ -57,16 +62,21 @@ class Quantity:
         return self.factor * line.half_width(self.metric)
 
 
-_TTFT = Quantity("p99_ttft_ms", "TTFT P99 (s)", 1e-3, "slo.ttft_s", 1.0)
-_TPOT = Quantity("p99_tpot_ms", "TPOT P99 (ms)", 1.0, "slo.tpot_s", 1e3)
-_SERVED = Quantity("request_throughput", "throughput (req/s)")
-_SERVED_OF_ALL = Quantity("request_throughput", "throughput of all (req/s)")
-_TOKENS = Quantity("output_throughput", "output throughput (tok/s)")
-_GOODPUT = Quantity("request_goodput", "goodput (req/s)")
-_OFFERED = Quantity("offered_rps", "offered load (req/s)")
-_BOUND = Quantity("goodput_bound", "")
+def _of_summary(key: str, limit_key: str = "") -> Quantity:
+    known = metric(key)
+    return Quantity(key, known.on_page if known.is_latency else known.on_axis, known.scale, limit_key)
+
+
+_TTFT = _of_summary("p99_ttft_ms", "slo.ttft_s")
+_TPOT = _of_summary("p99_tpot_ms", "slo.tpot_s")
+_SERVED = _of_summary("request_throughput")
+_SERVED_OF_ALL = replace(_SERVED, label=_SERVED.label.replace(" (", " of all ("))
+_TOKENS = _of_summary("output_throughput")
+_GOODPUT = _of_summary(HEADLINE)
+_OFFERED = Quantity("offered_rps", "offered load (requests/s)")
+_BOUND = _of_summary("goodput_bound")
 _CLIENTS = Quantity("concurrency", "clients")
-_MET = Quantity("slo_attainment", "requests within SLO (%)", 100.0)
+_MET = _of_summary("slo_attainment")
 
 
 def draw(curve: Curve, directory: Path) -> list[Path]:

@@ -12,37 +12,24 @@ from rich.text import Text
 
 from experiments.curve.axis import RATE
 from experiments.curve.figures import ALL, Curve, Floats, Line, after_last_arrival, fullest, last_kept, saturation
+from framework.metrics.figures import HEADLINE, metric
+from framework.report.numbers import side_by_side
 
 _WARNING = "bold black on yellow"
 _NONE = "–"
 _SATURATED = "▸"
-_S = 1e-3  # of a ms
 _AT_ONCE = 3  # buckets beside each other
 _LONG_END = 0.1  # share of a run
 _HEADINGS = {"rates": "offered\nreq/s", "concurrency": "clients\n"}
-_COLUMNS = {
-    "served\nreq/s": ("request_throughput", 1),
-    "out\ntok/s": ("output_throughput", 1),
-    "good\nreq/s": ("request_goodput", 1),
-    "\n/GPU": ("request_goodput_per_gpu", 1),
-    "SLO\nmet %": ("slo_attainment", 100),
-    "TTFT s\nP50": ("median_ttft_ms", _S),
-    "\nP95": ("p95_ttft_ms", _S),
-    "\nP99": ("p99_ttft_ms", _S),
-    "TPOT ms\nP50": ("median_tpot_ms", 1),
-    " \nP95": ("p95_tpot_ms", 1),
-    " \nP99": ("p99_tpot_ms", 1),
-    "E2E s\nP99": ("p99_e2el_ms", _S),
-    "OOM\n%": ("out_of_memory_rate", 100),
-}
-_WITH_INTERVAL = ("good\nreq/s",)
+_PER_GPU = f"{HEADLINE}_per_gpu"  # of a curve's figures
+_COLUMNS = (
+    *("request_throughput", "output_throughput", HEADLINE, _PER_GPU, "slo_attainment"),
+    *("median_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p95_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
+    "out_of_memory_rate",
+)
+_WITH_INTERVAL = (HEADLINE,)
 _ABOVE_BUCKETS = "by tokens of the prompt; latencies are P99"
-_BY_LENGTH = {
-    "goodput": ("request_goodput", 1),
-    "met %": ("slo_attainment", 100),
-    "TTFT s": ("p99_ttft_ms", _S),
-    "TPOT ms": ("p99_tpot_ms", 1),
-}
+_BY_LENGTH = {HEADLINE: 0, "slo_attainment": 1, "p99_ttft_ms": 0, "p99_tpot_ms": 0}  # the line of a heading that tells
 
 
 @dataclass(frozen=True)
@@ -84,6 +71,8 @@ def remarks(curve: Curve) -> Iterator[str]:
     """Where each series saturates, and what a reader must know beside the tables."""
     for line in curve.lines():
         yield f"{_SATURATED} {line.label}: {saturation_text(line, curve.attainment)}"
+    if curve.unlike is not None:
+        yield curve.unlike
     yield from _short_runs(curve)
     if curve.seeds > 1:
         yield f"Means of {curve.seeds} seeds, ± half a 95 % interval (Student's t)."
@@ -134,33 +123,39 @@ def number(value: float) -> str:
 def _whole(curve: Curve) -> Text:
     has_interval = curve.seeds > 1
     headings = [_HEADINGS[curve.axis.word]]
-    for heading in _COLUMNS:
-        headings += [heading, "\n±"] if has_interval and heading in _WITH_INTERVAL else [heading]
+    for key, heading in zip(_COLUMNS, side_by_side([*map(_heading, _COLUMNS)]), strict=True):
+        headings += [heading, "\n±"] if has_interval and key in _WITH_INTERVAL else [heading]
     sections = []
     for line in curve.lines():
         columns = []
-        for heading, (metric, factor) in _COLUMNS.items():
-            columns.append(_cells(line.mean(metric), factor))
-            if has_interval and heading in _WITH_INTERVAL:
-                columns.append(_cells(line.half_width(metric), factor))
+        for key in _COLUMNS:
+            columns.append(_cells(line.mean(key), key))
+            if has_interval and key in _WITH_INTERVAL:
+                columns.append(_cells(line.half_width(key), key))
         sections.append(_section(curve, line, columns))
     return _table(headings, sections)
+
+
+def _heading(key: str) -> str:
+    first, *_ = metric(HEADLINE).heading.split("\n")
+    return f"{first}\n/GPU" if key == _PER_GPU else metric(key).heading
 
 
 def _by_length(curve: Curve, buckets: Sequence[str]) -> Text:
     headings = [_HEADINGS[curve.axis.word]]
     for bucket in buckets:
-        headings += [f"{bucket if index == 0 else ''}\n{heading}" for index, heading in enumerate(_BY_LENGTH)]
+        told = [metric(key).heading.split("\n")[line] for key, line in _BY_LENGTH.items()]
+        headings += [f"{bucket if index == 0 else ''}\n{heading}" for index, heading in enumerate(told)]
     sections = []
     for line in curve.lines():
         lines = [curve.line(line.label, bucket) for bucket in buckets]
-        columns = [_cells(one.mean(metric), factor) for one in lines for metric, factor in _BY_LENGTH.values()]
+        columns = [_cells(one.mean(key), key) for one in lines for key in _BY_LENGTH]
         sections.append(_section(curve, line, columns))
     return _table(headings, sections)
 
 
-def _cells(values: Floats, factor: float) -> list[str]:
-    return [number(factor * value) for value in values]
+def _cells(values: Floats, key: str) -> list[str]:
+    return [number(metric(key).scale * value) for value in values]
 
 
 def _section(curve: Curve, line: Line, columns: Sequence[Sequence[str]]) -> Section:

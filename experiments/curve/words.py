@@ -39,6 +39,11 @@ class Series:
     overrides: tuple[str, ...]
     values: tuple[float, ...]
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The settings, and the groups, that its words name."""
+        return tuple(word.partition("=")[0].lstrip("+~").replace("/", ".") for word in self.overrides)
+
 
 @dataclass(frozen=True)
 class Job:

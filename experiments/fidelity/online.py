@@ -19,11 +19,12 @@ from framework.calibration.apply import calibrations_of
 from framework.calibration.replay import Deployment, Sent, replay
 from framework.cli.arguments import configured
 from framework.errors import InputError
+from framework.load import Open
 from framework.timing.calibration_terms import Calibration
 from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
 from framework.timing.step_row import Timing
-from framework.workload import Open, Workload
+from framework.workload import Workload
 
 STAGES = Path(__file__).with_name("online.csv")
 _MOE = ("mixtral_8x7b",)

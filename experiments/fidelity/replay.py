@@ -13,8 +13,9 @@ from experiments.fidelity.rows import Row
 from experiments.fidelity.server import Client, server
 from framework.calibration import replay as requests
 from framework.errors import InputError
+from framework.load import Closed
 from framework.timing.calibration_terms import Calibration
-from framework.workload import Closed, Workload
+from framework.workload import Workload
 
 _ROWS_A_TASK = 8
 _MOST_WAITS = 8  # that are tried until requests last as long as their reading

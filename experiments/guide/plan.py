@@ -30,7 +30,7 @@ _GROUPS = (
 )
 _FEWEST = 4  # replicates: fewer never tell a difference at 5 %
 _CAPACITY = ("objective=capacity", "objective.tolerance=0.03", "objective.most_requests=160000")
-_SERVER = "server=vllm_v1"  # of all families, unless the user says otherwise
+_SERVER = ("server=vllm_v1", "engine.transfers=sent")  # of all families, unless the user says otherwise
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read_plan(words: Sequence[str]) -> Plan:
     load = _load(own, chosen)
     if "objective" in chosen:
         raise InputError("objective= is the guide's own: rates are searched, and runs at one rate beside them")
-    server = () if "server" in chosen else (_SERVER,)
+    server = () if "server" in chosen else _SERVER
     preset = (f"+guide={own['preset']}",) if "preset" in own else ()
     return Plan(
         load=load,

@@ -18,6 +18,8 @@ from experiments.guide.flips import Cell, Line
 from experiments.guide.knobs import Knob
 from experiments.guide.limits import Front
 from experiments.guide.ranking import Difference, Entrant
+from experiments.tune.base import Configuration
+from framework.report.arms import Arm, unlike
 
 UNSETTLED = "*"  # behind a rate
 
@@ -104,6 +106,19 @@ def _verdict(answer: Answer) -> Iterator[Text]:
     for one in answer.tuned:
         if one.refusal:
             yield Text(f"{one.family.label}: {one.refusal}")
+    if (line := families_unlike(answer)) is not None:
+        yield Text(line)
+
+
+def families_unlike(answer: Answer) -> str | None:
+    """In what families differ beside their policies and what each was tuned to."""
+    entrants = answer.ranking.entrants
+    given = {name for one in entrants for name in one.point.settings}
+    arms = []
+    for one in entrants:
+        words = (*answer.plan.shared, *one.family.words(one.point.overrides))
+        arms.append(Arm(one.family.label, Configuration(words).settings, given=given))
+    return unlike(arms)
 
 
 def _table(*headings: str) -> Table:

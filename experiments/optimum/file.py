@@ -45,6 +45,7 @@ def read_scenarios(
                 *(f"policy={policy}", f"trace={entry['trace']}", f"model={entry['model']}", f"trace.rate={rate}"),
                 *content["traces"].get(entry["trace"], ()),
                 *entry.get("overrides", ()),
+                *content.get("shared", ()),
                 *search["fixed"],
                 *overrides,
             )

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from experiments.plot.frame import Looks, Picture, finish, name_y, panels, slos_of, told
-from experiments.plot.quantities import figure_metrics, level, setting_title, title_of
+from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import HATCHES, SMALL_PT, legible, scale_to, width_pt
 from experiments.plot.words import Request
-from experiments.table.metrics import Metric
 from experiments.table.select import Label, shown
 from framework.errors import InputError
+from framework.metrics.figures import Metric
 from framework.run.store import Record
 
 _CLUSTER = 0.82  # width of a cluster of bars, of the room that there is
@@ -84,7 +84,7 @@ def _panel(
             if np.isfinite(own.half_width) and own.half_width > 0:
                 axes.errorbar(x, own.mean, own.half_width, color="black", linewidth=0.8, capsize=1.8, capthick=0.8)
                 highest = max(highest, own.mean + own.half_width)
-    name_y(axes, title_of(metric))
+    name_y(axes, metric.on_axis)
     axes.set_xlim(-0.6, len(clusters) - 0.4)
     scale_to(axes, "y", (0.0, 1.06 * highest if highest > 0 else 1.0), False)
     axes.grid(visible=False, axis="x")

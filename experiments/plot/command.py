@@ -2,7 +2,7 @@
 
     python -m experiments.plot cdf outputs/one outputs/other metric=ttft,tpot
     python -m experiments.plot series outputs/one metric=queue,utilization width=double
-    python -m experiments.plot bars from=results metric=request_goodput,p99_ttft_ms columns=trace
+    python -m experiments.plot bars from=results metric=goodput_rps,p99_ttft_ms columns=trace
     python -m experiments.plot pareto from=multirun/swept x=cost
     python -m experiments.plot slo from=results x=trace.rate
 
@@ -25,7 +25,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.plot.source import Source, read_source
+from experiments.plot.source import Source, read_source, unlike_policies
 from experiments.plot.words import Request, read_words
 from experiments.table.select import kept
 from framework.cli.safe_text import printable
@@ -44,6 +44,8 @@ def main(words: Sequence[str]) -> None:
     policies += [name for name in source.policies if name not in policies]
     note, paths = draw(request, source, records, policies)
     print(note)
+    if (line := unlike_policies(records)) is not None:
+        print(line)
     for path in paths:
         print(f"picture in {printable(str(path))}", file=sys.stderr)
 

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
 from experiments.plot.point_labels import PointLabel, place_labels
-from experiments.plot.quantities import figure_metrics, level, scaled, title_of
+from experiments.plot.quantities import figure_metrics, level, scaled
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, legible, scale_to, series_style
 from experiments.plot.words import Request
 from experiments.table.metrics import figure_of
 from experiments.table.select import value_of
 from framework.errors import InputError
+from framework.metrics.figures import direction
 from framework.metrics.statistics import Estimate, estimate
 from framework.report.page.sweep_page import frontier
 from framework.run.store import Record
@@ -26,9 +27,8 @@ Floats = NDArray[np.float64]
 _HOUR_S = 3600.0
 _FAR = 30.0  # highest / lowest, from which an axis is logarithmic
 _REACH = (1.0, 2.5, 4.5)  # of labels
-_COSTS = {
+_COSTS = {  # that no summary has by itself
     "cost": "price of the GPUs (USD/hour)",
-    "gpus": "GPUs",
     "gpu_hours": "GPU-hours",
 }
 _OF_LOAD = ("trace.", "trace_source", "load.", "slo.")
@@ -48,9 +48,8 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
         raise InputError("plot pareto shows one metric against x=; give one")
     _require_comparable(records, replicate)
     metric = figure_metrics(request.metrics, records)[0]
-    if metric.better == 0:
-        raise InputError(f"metric={metric.key}: neither high nor low values of it are better; choose another one")
-    title = _COSTS.get(x) or title_of(figure_metrics([x], records)[0])
+    better = direction(metric.key, f"metric={metric.key}", "choose another one")
+    title = _COSTS.get(x) or figure_metrics([x], records)[0].on_axis
     found = groups(records, replicate, (), request.filters)
     points = [_Point(group, _cost(group.records, x), level(group.records, metric)) for group in found]
     points = [one for one in points if np.isfinite(one.x.mean + one.y.mean)]
@@ -58,7 +57,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
         raise InputError(f"x={x}: undefined in all of these runs; choose another, such as x=gpus")
     figure, (axes,) = panels(request.width_in, 1)
     xs, ys = (np.array([one.mean for one in own]) for own in ([p.x for p in points], [p.y for p in points]))
-    front = frontier(np.round(xs, 9), metric.better * ys)
+    front = frontier(np.round(xs, 9), better * ys)
     ends = []
     for values, halves in ((xs, [p.x.half_width for p in points]), (ys, [p.y.half_width for p in points])):
         high = float((values + np.nan_to_num(halves)).max())
@@ -74,11 +73,10 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
             markersize=4.5, elinewidth=0.7, capsize=1.5, linestyle="", zorder=3,
         )  # fmt: skip
     axes.set_xlabel(title)
-    name_y(axes, title_of(metric))
+    name_y(axes, metric.on_axis)
     policies = list(dict.fromkeys(one.group.policy for one in points))
     entries = [Entry(name, series_style(looks.policies.index(name))) for name in policies]
-    better = "higher" if metric.better > 0 else "lower"
-    line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better}")
+    line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better.name.lower()}")
     note = told(found, replicate, slos_of(found))
     picture = finish(figure, [*legend_of(entries, linestyle=""), line], note, request.is_noted)
     colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
@@ -110,8 +108,6 @@ def _cost(records: Sequence[Record], x: str) -> Estimate:
 
 def _one_cost(record: Record, x: str) -> float | None:
     summary = record.summary
-    if x == "gpus":
-        return float(summary["gpus"])
     if x not in _COSTS:
         value = figure_of(summary, x)
         return None if value is None else float(value)

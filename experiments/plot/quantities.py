@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,27 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.plot.style import legible
-from experiments.table.metrics import Metric, figure_of, read_metrics
+from experiments.table.metrics import figure_of, read_metrics
 from experiments.table.select import nearest
 from framework.cli.safe_text import printable
 from framework.errors import InputError
+from framework.metrics.figures import Metric
 from framework.metrics.statistics import Estimate, estimate
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
-_LONG_MS = 1000.0
-_UNITS = {"req/s": "requests/s", "tok/s": "tokens/s"}
-_LATENCIES = {
-    "TTFT": "time to first token",
-    "TPOT": "time per output token",
-    "TBT": "time between tokens",
-    "E2E": "end-to-end latency",
-    "SLO attainment": "requests within the SLO",
-    "MFU": "peak FLOP/s used",
-    "MBU": "peak bandwidth used",
-}
-
-
 _SETTINGS = {
     "trace.rate": "offered load (requests/s)",
     "load.concurrency": "clients",
@@ -112,24 +99,14 @@ def known(names: Sequence[str], table: dict[str, Latency] | dict[str, Column]) -
 
 
 def figure_metrics(names: Sequence[str], records: Sequence[Record]) -> list[Metric]:
-    """Figures of summaries; latencies in seconds where all are long. Raises InputError for one that none has."""
+    """Figures of summaries; latencies in seconds where the longest is long. Raises InputError for one that none has."""
     found = read_metrics(",".join(names), records)
     return [_readable(one, records) for one in found]
 
 
 def _readable(metric: Metric, records: Sequence[Record]) -> Metric:
     values = [figure_of(record.summary, metric.key) for record in records]
-    numbers = [value for value in values if isinstance(value, (int, float))]
-    return metric.in_seconds() if metric.is_latency and numbers and max(numbers) >= _LONG_MS else metric
-
-
-def title_of(metric: Metric) -> str:
-    """Of its axis: its name in words, and its unit."""
-    name = metric.name
-    for short, words in _LATENCIES.items():
-        name = re.sub(rf"\b{short}\b", words, name)
-    unit = _UNITS.get(metric.unit, metric.unit)
-    return f"{name} ({unit})" if unit else name.replace("_", " ")
+    return metric.readable(max((value for value in values if isinstance(value, (int, float))), default=0.0))
 
 
 def setting_title(key: str) -> str:

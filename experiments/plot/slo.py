@@ -10,20 +10,20 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
-from experiments.plot.quantities import figure_metrics, level, setting_title, title_of
+from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, is_wide, scale_to
 from experiments.plot.words import Request
-from experiments.table.metrics import Metric
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE, Metric
 from framework.metrics.statistics import estimate
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 SCALES = np.geomspace(0.25, 4.0, 33)
 _MARK_EVERY = 8
-_SCALED = {"slo_attainment", "request_goodput"}
+_SCALED = {"slo_attainment", HEADLINE}
 _SHARES = {"slo_attainment", "share_of_bound"}
 _COLUMNS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "tbt_p99_s": "tbt_p99_s"}  # limit -> column of requests.parquet
 _HOW = "every run leaves it; in a sweep add force=true"
@@ -78,7 +78,7 @@ def _against_setting(
 
 
 def _frame(axes: Axes, metric: Metric, highest: float) -> None:
-    name_y(axes, title_of(metric))
+    name_y(axes, metric.on_axis)
     scale_to(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0), False)
 
 
@@ -116,7 +116,7 @@ def _per_share(record: Record, metric: Metric) -> float:
     """What attaining all would be."""
     if metric.key == "slo_attainment":
         return metric.scale
-    return float(record.summary["offered"]) / float(record.summary["duration"])
+    return float(record.summary["offered"]) / float(record.summary["window_s"])
 
 
 def attained(source: Source, record: Record) -> Floats:

@@ -14,12 +14,14 @@ from experiments.table.select import ABSENT, Label, label, rank, shown, value_of
 from framework.cli.reading import parsed_yaml, read_text
 from framework.cli.safe_text import printable
 from framework.errors import InputError
+from framework.report.arms import Arm, unlike
+from framework.run.arms import decided, ran_settings
 from framework.run.finished import is_sweep, runs_of_sweep, summary_of, table_of
-from framework.run.job import chosen, flattened
+from framework.run.job import chosen
 from framework.run.store import Record
-from framework.run.trying import config_of
 
 _OPTIONS = Path(".hydra") / "hydra.yaml"
+_LOAD = ("trace", "trace_source", "trace.rate", "trace.rate_scale", "load.concurrency")  # that runs must share
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,23 @@ class Group:
         return tuple(record for own in self.cells.values() for record in own)
 
 
+def unlike_policies(records: Sequence[Record]) -> str | None:
+    """In what else than the policy runs on the same requests differ; not in settings that vary with one policy too."""
+    of_policy: dict[str, list[Record]] = {}
+    for record in records:
+        of_policy.setdefault(policy_of(record), []).append(record)
+    names = dict.fromkeys(name for record in records for name in record.config)
+    given = {
+        name for name in names for own in of_policy.values() if len({repr(one.config.get(name)) for one in own}) > 1
+    }
+    arms: dict[tuple[str, Label], Arm] = {}
+    for policy, own in of_policy.items():
+        for record in own:
+            load = label(record, _LOAD)
+            arms.setdefault((policy, load), Arm(policy, record.config, load, given))
+    return unlike(list(arms.values()))
+
+
 def policy_of(record: Record) -> str:
     """The policy of a run, by the name of its option."""
     return shown(value_of(record, "policy"))
@@ -95,7 +114,7 @@ def _runs_in(place: Path) -> list[Path]:
 def _record_of(directory: Path) -> Record:
     """The run that left its files there, as the store has runs."""
     summary = summary_of(directory / "summary.json")
-    settings = flattened(config_of(directory))
+    settings = decided(ran_settings(directory), summary)
     path = directory / _OPTIONS
     try:
         choices = parsed_yaml(read_text(path))["hydra"]["runtime"]["choices"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from experiments.plot.style import COLUMN_IN, FORMATS
 from framework.cli.safe_text import printable
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 
 KINDS = ("cdf", "series", "bars", "pareto", "slo")
 _COMMON = {
@@ -25,8 +26,8 @@ _COMMON = {
 _OF_KIND = {
     "cdf": {"metric": "ttft,tpot"},
     "series": {"metric": "queue,utilization,attainment"},
-    "bars": {"metric": "request_goodput", "columns": ""},
-    "pareto": {"metric": "request_goodput", "x": "cost"},
+    "bars": {"metric": HEADLINE, "columns": ""},
+    "pareto": {"metric": HEADLINE, "x": "cost"},
     "slo": {"metric": "slo_attainment", "x": ""},
 }
 _STORE = "results"

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.table.metrics import Metric, figure_of
+from experiments.table.metrics import figure_of
 from experiments.table.replicates import sampling
 from experiments.table.select import Label, Place, Selection, nearest, shown, value_of
 from framework.errors import InputError
+from framework.metrics.figures import Metric
 from framework.metrics.statistics import LEVEL, Comparison, Estimate, Floats, compare, estimate, holm, least_p
 from framework.run.store import Record
 

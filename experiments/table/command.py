@@ -1,13 +1,13 @@
 """A paper's table from the results store: means with intervals, paired differences, the best in bold.
 
     python -m experiments.table [KEY=VALUE ...]
-    python -m experiments.table rows=policy columns=trace metric=request_goodput,p99_ttft_ms baseline=chunked
+    python -m experiments.table rows=policy columns=trace metric=goodput_rps,p99_ttft_ms baseline=chunked
     python -m experiments.table rows=policy,cluster.prefill columns=metric policy=ares,distserve out=table.tex
 
 store=DIR (default results)
 rows=, columns=: what tells them apart (default policy and trace): config groups and keys of the configuration, several
     joined by commas; columns=metric has no columns but the metrics
-metric=: keys of summary.json, joined by commas (default request_goodput); p99_ttft_ms@batch is that of one class of
+metric=: keys of summary.json, joined by commas (default goodput_rps); p99_ttft_ms@batch is that of one class of
     requests
 baseline=: the row, or column, whose paired differences are tested, as in baseline=chunked
 replicate=: the key in which the runs of a cell differ (default seed)
@@ -28,13 +28,14 @@ from experiments.table.select import kept, select
 from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 from framework.run.store import Record, Store
 
 _DEFAULTS = {
     "store": "results",
     "rows": "policy",
     "columns": "trace",
-    "metric": "request_goodput",
+    "metric": HEADLINE,
     "baseline": "",
     "replicate": "seed",
     "format": "",

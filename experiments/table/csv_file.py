@@ -7,8 +7,8 @@ import io
 import math
 
 from experiments.table.cells import Cell, Figures
-from experiments.table.metrics import Metric
 from experiments.table.select import Place, shown
+from framework.metrics.figures import Metric
 
 _COLUMNS = (
     *("metric", "n", "mean", "half_width", "best", "near_best"),

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 from experiments.table.cells import Figures, pairs_needed
 from experiments.table.replicates import sampling, trace_of, transforms
-from experiments.table.select import Place, Selection, shown, timing_of, value_of
+from experiments.table.select import Place, Selection, label, shown, timing_of, value_of
 from framework.metrics.statistics import LEVEL, least_p
+from framework.report.arms import Arm, unlike
 from framework.run.store import Record
 
 MISSING, UNDEFINED = "–", "n/a"
@@ -22,6 +23,7 @@ def notes(figures: Figures, filters: Mapping[str, str]) -> Iterator[str]:
     yield from _replicates(figures)
     yield from _differences(figures)
     yield from _gaps(figures)
+    yield from _arms(figures.selection)
     yield from _sources(figures.selection)
     if filters:
         yield f"Runs with {' '.join(f'{key}={text}' for key, text in filters.items())}."
@@ -125,6 +127,15 @@ def _gaps(figures: Figures) -> Iterator[str]:
             "Latencies are those of completed requests; others were rejected or failed: "
             f"up to {100 * lost[worst]:.2g} % in {_name(worst)}."
         )
+
+
+def _arms(selection: Selection) -> Iterator[str]:
+    """In what else than the policy, and the keys of the table, the runs that stand beside each other differ."""
+    given = tuple(key for key in (*selection.rows.keys, *selection.columns.keys) if key != "policy")
+    runs = [next(iter(replicates.values())) for replicates in selection.cells.values()]
+    arms = [Arm(shown(value_of(run, "policy")), run.config, label(run, given), given) for run in runs]
+    if (line := unlike(arms)) is not None:
+        yield line
 
 
 def _sources(selection: Selection) -> Iterator[str]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from experiments.table.cells import Figures
-from experiments.table.metrics import Metric
 from experiments.table.notes import DIFFERS, DOUBTFUL, MISSING, NEAR, UNDEFINED, best_note, notes
 from experiments.table.select import Axis, Label, Place, Selection, shown
+from framework.metrics.figures import Metric
 
 TWIN = "(twin)"
-_LONG_MS = 1e3
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,13 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
     columns = [_column_label(selection.columns, one, one in twins.columns) for one in selection.columns.labels]
     if len(columns) == 1:
         title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
-        headings = [metric.heading for metric in metrics]
+        headings = [metric.in_table for metric in metrics]
         blocks = [_Block("", metrics, selection.columns.labels)]
     else:
         title, headings = f"{_named(selection.rows)} by {_named(selection.columns)}", columns
-        blocks = [_Block(metric.heading, [metric], selection.columns.labels) for metric in metrics]
+        blocks = [_Block(metric.in_table, [metric], selection.columns.labels) for metric in metrics]
         if len(metrics) == 1:
-            title, blocks = metrics[0].heading, [_Block("", metrics, selection.columns.labels)]
+            title, blocks = metrics[0].in_table, [_Block("", metrics, selection.columns.labels)]
     return Sheet(
         title=title,
         row_headings=tuple(_short(selection.rows.keys)),
@@ -158,7 +157,7 @@ def _minus(text: str) -> str:
 
 def _in_readable_unit(metric: Metric, figures: Figures) -> Metric:
     means = [cell.level.mean for cell in figures.cells[metric.key].values() if not cell.undefined]
-    return metric.in_seconds() if metric.is_latency and means and min(means) >= _LONG_MS else metric
+    return metric.readable(min(means, default=0.0))
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from framework.cli.launch import guard
 from framework.cli.safe_text import one_line, secrets_of, without
 from framework.cli.terminal import progress_bar, results_console
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 from framework.run.sweep import Sweep
 
 _TRIALS = 100
@@ -47,7 +48,8 @@ _OWN = {
     "trials": f"configurations to be run, {_TRIALS} if nothing is said; sampler=grid: all",
     "seed": "of the search; that of the runs is set by ++seed=N",
     "sampler": ", ".join(SAMPLERS),
-    "objectives": "keys of the summary, as request_goodput,cost_usd: their Pareto front; else objective=NAME decides",
+    "objectives": f"keys of the summary, as {HEADLINE},cost_usd: their Pareto front; a sign says which way is better "
+    "where a key does not, as -duration; else objective=NAME decides",
     "pruner": f"{', '.join(PRUNERS)}: gives up trials that do badly on the first part of the trace",
     "prefixes": "the parts, as [0.125,0.25,0.5]",
     "workers": "trials at a time; the number of cores with hydra/launcher=joblib, else 1",

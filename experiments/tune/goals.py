@@ -11,9 +11,8 @@ from optuna.study import StudyDirection
 
 from experiments.tune.expression import is_number
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE, Better, direction
 from framework.run.store import Record
-
-_MORE_IS_BETTER = ("goodput", "throughput", "attainment", "tight", "capacity", "mfu", "mbu", "hit_rate", "completed")
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Goal:
 def read_goals(text: str | None, config: DictConfig) -> tuple[Goal, ...]:
     """The goals in `KEY,KEY,...`, each perhaps with a sign: + for the more the better, - for the less.
 
-    Without a sign the name tells. None: the figure of the config's objective alone, the more the better. Raises
-    InputError for a key that is named twice.
+    Without a sign `framework.metrics.figures` tells. None: the figure of the config's objective alone, the more the
+    better. Raises InputError for a key that is named twice, and for one without a sign of which neither is better.
     """
     if text is None:
         key = getattr(get_class(config.objective._target_), "key", None)
@@ -56,9 +55,13 @@ def read_goals(text: str | None, config: DictConfig) -> tuple[Goal, ...]:
     for word in (part.strip() for part in text.strip("[]").split(",")):
         key = word.lstrip("+-")
         if not key:
-            raise InputError(f"objectives={text}: it names keys of the summary, as request_goodput,cost_usd")
-        more = word.startswith("+") or (word == key and any(part in key for part in _MORE_IS_BETTER))
-        goals.append(Goal(key, more))
+            raise InputError(f"objectives={text}: it names keys of the summary, as {HEADLINE},cost_usd")
+        goals.append(Goal(key, word.startswith("+") if word != key else _is_more_better(key, text)))
     if len({goal.key for goal in goals}) < len(goals):
         raise InputError(f"objectives={text}: a key is named twice")
     return tuple(goals)
+
+
+def _is_more_better(key: str, text: str) -> bool:
+    advice = f"write +{key} for the more the better, -{key} for the less"
+    return direction(key, f"objectives={text}", advice) is Better.HIGHER

@@ -15,7 +15,10 @@ from rich.text import Text
 
 from experiments.tune.result import Findings, Row
 from experiments.tune.space import override_text
+from experiments.tune.study import SHOWN
 from framework.cli.arguments import program
+from framework.metrics.figures import HEADLINE, metric
+from framework.report.numbers import NONE, number
 
 _TOP = 10
 _FRONT = 20
@@ -24,13 +27,6 @@ _FLAT_ATTAINMENT = 0.97
 _BAR = 30
 _MARGIN = 12
 _NAME_COLUMNS = 12
-_FIGURES = {  # keys of the summary: heading, factor
-    "request_goodput": ("goodput\nreq/s", 1.0),
-    "slo_attainment": ("SLO\nmet %", 100.0),
-    "p99_ttft_ms": ("TTFT s\nP99", 1e-3),
-    "p99_tpot_ms": ("TPOT ms\nP99", 1.0),
-    "cost_usd": ("cost\n$", 1.0),
-}
 
 
 def report(found: Findings, replay: Sequence[str], columns: int) -> Iterator[RenderableType]:
@@ -60,7 +56,7 @@ def _extent(found: Findings) -> Text:
 
 def _best(found: Findings, replay: Sequence[str]) -> Iterator[RenderableType]:
     best, several = found.ranked[0], len(found.goals) > 1
-    values = ", ".join(f"{goal.key} {_number(value)}" for goal, value in zip(found.goals, best.values, strict=True))
+    values = ", ".join(f"{goal.key} {number(value)}" for goal, value in zip(found.goals, best.values, strict=True))
     attained = best.figures.get("slo_attainment")
     attainment = f", SLO met {100 * attained:.1f} %" if attained is not None else ""
     yield Text.assemble(("best  ", "bold"), f"{values}{attainment} (trial {best.number})")
@@ -72,7 +68,7 @@ def _best(found: Findings, replay: Sequence[str]) -> Iterator[RenderableType]:
         return
     share = found.near / len(found.ranked)
     yield Text(f"      {found.near} of {len(found.ranked)} configurations ({100 * share:.0f} %) are within 1 % of it")
-    if found.goals[0].key == "request_goodput" and attained is not None and attained > _FLAT_ATTAINMENT:
+    if found.goals[0].key == HEADLINE and attained is not None and attained > _FLAT_ATTAINMENT:
         yield Text(
             "flat: the best serves nearly all that is offered, which many can; raise trace.rate, or set"
             " objective=capacity",
@@ -87,9 +83,9 @@ def _importances(found: Findings) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    for number, (name, share) in enumerate(found.importances.items()):
+    for place, (name, share) in enumerate(found.importances.items()):
         bar = Text("█" * round(share * _BAR), style="cyan")
-        table.add_row("importance" if number == 0 else "", name, f"{100 * share:.0f} %", bar)
+        table.add_row("importance" if place == 0 else "", name, f"{100 * share:.0f} %", bar)
     return table
 
 
@@ -131,13 +127,12 @@ def _figures(found: Findings, rows: Sequence[Row]) -> list[_Column]:
     """The goals, and what else is known of the trials where it differs."""
     keys = [goal.key for goal in found.goals]
     own = {key: [row.values[place] for row in rows] for place, key in enumerate(keys)}
-    known = own | {key: [row.figures.get(key) for row in rows] for key in _FIGURES if key not in own}
+    known = own | {key: [row.figures.get(key) for row in rows] for key in SHOWN if key not in own}
     columns = []
-    for key in [*(key for key in keys if key not in _FIGURES), *_FIGURES]:
-        heading, factor = _FIGURES.get(key, (_heading(key), 1.0))
-        cells = [_number(value, factor) for value in known[key]]
+    for key in [*(key for key in keys if key not in SHOWN), *SHOWN]:
+        cells = [_cell(key, value) for value in known[key]]
         if key in own or len(set(cells)) > 1:
-            columns.append(_Column(heading, cells))
+            columns.append(_Column(metric(key).heading, cells))
     return columns
 
 
@@ -184,21 +179,15 @@ def _folded(name: str) -> str:
     return "\n".join(lines)
 
 
-def _number(value: float | None, factor: float = 1.0) -> str:
-    """Three significant digits, more only before the point."""
-    if value is None:
-        return "–"
-    value *= factor
-    if value == 0 or abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"
+def _cell(key: str, value: float | None) -> str:
+    return NONE if value is None else number(value * metric(key).scale)
 
 
 def _continued(command: str, columns: int) -> Iterator[str]:
     """A command over as many lines as it needs, which a shell takes for one."""
     lines = textwrap.wrap(command, columns - _MARGIN, break_long_words=False, break_on_hyphens=False)
-    for number, line in enumerate(lines):
-        yield ("      " if number == 0 else "        ") + line + (" \\" if line is not lines[-1] else "")
+    for place, line in enumerate(lines):
+        yield ("      " if place == 0 else "        ") + line + (" \\" if line is not lines[-1] else "")
 
 
 def command_line(overrides: Sequence[str]) -> str:

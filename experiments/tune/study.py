@@ -18,10 +18,11 @@ from experiments.tune.space import Point, Space
 from experiments.tune.storage import OWNER, Presence
 from experiments.tune.surrogate import Tried
 from framework.errors import InputError
+from framework.metrics.figures import HEADLINE
 from framework.run.sweep import Outcome, Sweep
 
 OVERRIDES, REFUSAL = "overrides", "refusal"  # user attributes of a trial
-SHOWN = ("request_goodput", "slo_attainment", "cost_usd", "p99_ttft_ms", "p99_tpot_ms")  # and these
+SHOWN = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "cost_usd")  # and these
 _VIOLATION = "violation"
 _REFUSED = 30  # and nothing else: the space is hopeless
 _POLL_S = 0.2

@@ -7,7 +7,7 @@ Of three bounds the least holds. Requests that cannot keep the SLO even alone on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,13 @@ from framework.bound.demand import demand_of, least_chain_s, most_started, use_n
 from framework.bound.fluid import Fluid, least_duration, most_good
 from framework.bound.requests import Needs, Pool, Setting, least_needs, make_pools
 from framework.engine.config import EngineConfig
+from framework.load import Load, Window
+from framework.metrics.clock import allowed_latency_s
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model
 from framework.timing.table import Timing
-from framework.workload import Load, Workload, within_context
+from framework.workload import Workload, within_context
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -36,14 +38,13 @@ _TIMES = {"prefill": "prefill GPU time", "decode": "decode GPU time", "mixed": "
 class Bound:
     """What no schedule can beat.
 
-    `good` of `offered` requests at most, and `goodput` a second of a run, or of `duration_s` where a run takes less:
-    only one that rejects what could be served does. `alone` (N,): which requests could keep the SLO alone. `limit`:
-    what `goodput` comes from.
+    `good` of `offered` requests at most, and `goodput` a second of the clock of `framework.metrics.clock`.
+    `alone` (N,): which requests
+    could keep the SLO alone. `limit`: what `goodput` comes from.
     """
 
     good: int
     offered: int
-    duration_s: float
     goodput: float
     alone: Flags
     limit: str
@@ -109,18 +110,50 @@ def bound(
 
     It holds for every policy that leaves token budgets and batching as they are configured; for one that plans steps
     itself (`Policy.batching`, `SetTokenBudget`) or cuts prompts (`Policy.split_at`) give `any_plan(cluster)`, for one
-    that changes roles `any_role(cluster)`, for one that shares GPUs `any_stream` of that. `Bound.duration_s` is the
-    time from the first arrival to the last, or, where arrivals depend on the run (sessions, closed loads), the least
-    time to serve all.
+    that changes roles `any_role(cluster)`, for one that shares GPUs `any_stream` of that.
     """
+    find = _search(workload, cluster, model, timing, engine, slo, load)
+    workload = within_context(workload, model.max_context)
+    window, allowed_s = load.window(workload), allowed_latency_s(workload, slo)
+    if window is not None and window.offer_is_fixed:
+        if window.length_s > allowed_s:
+            return find.of_window(window.length_s, load.counted(workload, workload.arrival_s))
+        if not np.isfinite(allowed_s):
+            return find.of_run()
+    shortest_s = shortest_time_s(workload, any_role(cluster), model, timing, engine, slo, load)
+    if load.clients is None:
+        return find.of_window(max(allowed_s, shortest_s), np.ones(len(workload), np.bool_))
+    return find.of_load(window, shortest_s)
+
+
+def shortest_time_s(
+    workload: Workload,
+    cluster: ClusterSpec,
+    model: Model,
+    timing: Timing,
+    engine: EngineConfig,
+    slo: Slo,
+    load: Load,
+) -> float:
+    """The least time from the first request to the last answer in which all of them that the engine does not reject can
+    be served; errors and `cluster` as of `bound`.
+    """
+    return _search(workload, cluster, model, timing, engine, slo, load).least()[0]
+
+
+def _search(
+    workload: Workload,
+    cluster: ClusterSpec,
+    model: Model,
+    timing: Timing,
+    engine: EngineConfig,
+    slo: Slo,
+    load: Load,
+) -> _Search:
     workload = within_context(workload, model.max_context)
     setting = Setting(workload, streams_apart(cluster, engine), model, timing, engine, slo, load)
     pools = make_pools(setting)
-    needs = least_needs(setting, pools)
-    find = _Search(setting, pools, needs)
-    if not needs.good_alone.any():
-        return find.nothing()
-    return find.recorded() if setting.arrival_s is not None else find.dependent()
+    return _Search(setting, pools, least_needs(setting, pools))
 
 
 class _Search:
@@ -130,30 +163,64 @@ class _Search:
         self._setting, self._pools, self._needs = setting, pools, needs
         self._steps = [pool.steps for pool in pools]
         self._instances = np.array([float(pool.spec.instances) for pool in pools])
+        self._alone = int(np.count_nonzero(needs.good_alone))
 
-    def nothing(self) -> Bound:
-        """Where no request can be good."""
-        arrival_s = self._setting.arrival_s
-        duration_s = self._least()[0] if arrival_s is None else float(arrival_s[-1] - arrival_s[0])
-        return self._bound(0, duration_s, 0.0, _ALONE)
+    def of_window(self, window_s: float, counted: Flags) -> Bound:
+        """Where trace, load and SLO fix the window and what is sent in it: attainment alone counts."""
+        setting, arrival_s = self._setting, self._setting.arrival_s
+        started, latest_s, limit = self._alone, np.inf, "arrivals"
+        if arrival_s is not None and self._alone:
+            started = most_started(setting, self._pools, self._needs)
+            latest_s = float((arrival_s - arrival_s[0] + self._latest_s())[self._needs.good_alone].max())
+        good, limit = self._most(started, latest_s, limit)
+        good = min(good, int(np.count_nonzero(counted & self._needs.good_alone)))
+        return self._bound(good, good / window_s, limit)
 
-    def recorded(self) -> Bound:
-        """Where arrivals are recorded: the more requests are to be completed, the longer the run."""
+    def of_load(self, window: Window | None, shortest_s: float) -> Bound:
+        """Where clients send until the window is over, or all that there is, which takes no less than `shortest_s`."""
+        limit = self.least()[1] if self._alone else _ALONE
+        everything = self._alone / shortest_s if shortest_s > 0 else 0.0
+        if window is None:
+            return self._bound(self._alone, everything, limit)
+        latest_s = window.end_s + float(self._latest_s().max(where=self._needs.good_alone, initial=0.0))
+        good, within = self._most(self._alone, latest_s, limit)
+        if good / window.length_s <= everything:
+            return self._bound(self._alone, everything, limit)
+        return self._bound(self._alone, good / window.length_s, within)
+
+    def of_run(self) -> Bound:
+        """Where the end of the run decides, which takes at least what serving all requests takes."""
+        shortest_s, limit = self.least()
         arrival_s, alone = self._setting.arrival_s, self._needs.good_alone
-        assert arrival_s is not None
-        since_s = arrival_s - arrival_s[0]
-        ends_s = np.sort((since_s + self._needs.total_s)[alone])
-        started = most_started(self._setting, self._pools, self._needs)
-        latest_s = float((since_s + self._latest_s())[alone].max())
-        return self._best(np.maximum(ends_s[:started], since_s[-1]), float(since_s[-1]), latest_s, "arrivals")
+        if not self._alone:
+            return self._bound(0, 0.0, _ALONE)
+        if arrival_s is None:
+            ends_s, latest_s = np.full(self._alone, shortest_s), np.inf
+        else:
+            since_s = arrival_s - arrival_s[0]
+            limit = "arrivals" if since_s[-1] >= shortest_s else limit
+            started = most_started(self._setting, self._pools, self._needs)
+            ends_s = np.maximum(np.sort((since_s + self._needs.total_s)[alone])[:started], since_s[-1])
+            latest_s = float((since_s + self._latest_s())[alone].max())
+        return self._best(np.maximum(ends_s, shortest_s), shortest_s, latest_s, limit)
 
-    def dependent(self) -> Bound:
-        """Where arrivals depend on the run, which takes at least what serving all requests takes."""
-        least_s, limit = self._least()
-        ends_s = np.full(np.count_nonzero(self._needs.good_alone), least_s)
-        return self._best(ends_s, least_s, np.inf, limit)
+    def _most(self, started: int, latest_s: float, limit: str) -> tuple[int, str]:
+        """Most good requests of those whose prompts can be `started`, if all have ended by `latest_s`; what they are
+        limited by, the limit given where all can be good.
+        """
+        if not self._alone:
+            return 0, _ALONE
+        losses: dict[str, float] = {_ALONE: len(self._needs.good_alone) - self._alone, _BURSTS: self._alone - started}
+        good = started
+        if np.isfinite(latest_s):
+            demand = demand_of(self._setting, self._pools, self._needs, self._needs.good_alone)
+            fluid = most_good(demand, self._steps, self._instances, latest_s)
+            if fluid is not None:
+                losses[self._scarce(fluid)] = started - fluid.most(latest_s)
+                good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
+        return good, self._largest(losses, limit)
 
-    def _best(self, ends_s: Floats, duration_s: float, latest_s: float, limit: str) -> Bound:
+    def _best(self, ends_s: Floats, shortest_s: float, latest_s: float, limit: str) -> Bound:
         """`ends_s` (G,): least time for each number of good requests, but for what the fluid program says of it.
 
         The limit is what costs most good requests; the one given where all can be good.
@@ -164,20 +231,25 @@ class _Search:
         if fluid is not None:
             needed_s = np.maximum(ends_s, fluid.least_s(counts * (1 - _ROUNDING)))
             if np.isfinite(latest_s):
-                good = min(good, int(fluid.most(max(latest_s, duration_s)) * (1 + _ROUNDING) + _ROUNDING))
+                good = min(good, int(fluid.most(max(latest_s, shortest_s)) * (1 + _ROUNDING) + _ROUNDING))
         at = len(counts) - 1 - int(np.argmax((counts / needed_s)[::-1]))
-        alone = int(np.count_nonzero(self._needs.good_alone))
-        losses: dict[str, float] = {_ALONE: len(self._needs.good_alone) - alone, _BURSTS: alone - len(ends_s)}
+        losses: dict[str, float] = {
+            _ALONE: len(self._needs.good_alone) - self._alone,
+            _BURSTS: self._alone - len(ends_s),
+        }
         if fluid is not None:
             losses[self._scarce(fluid)] = len(ends_s) - fluid.most(needed_s[at])
+        return self._bound(good, float(counts[at] / needed_s[at]), self._largest(losses, limit))
+
+    def _largest(self, losses: Mapping[str, float], limit: str) -> str:
+        """What costs most good requests; the limit given where nothing costs any."""
         worst = max(losses, key=losses.__getitem__)
-        limit = worst if losses[worst] > _ROUNDING * alone else limit
-        return self._bound(good, duration_s, float(counts[at] / needed_s[at]), limit)
+        return worst if losses[worst] > _ROUNDING * self._alone else limit
 
-    def _bound(self, good: int, duration_s: float, goodput: float, limit: str) -> Bound:
-        return Bound(good, len(self._setting.workload), duration_s, goodput, self._needs.good_alone, limit)
+    def _bound(self, good: int, goodput: float, limit: str) -> Bound:
+        return Bound(good, len(self._setting.workload), goodput, self._needs.good_alone, limit)
 
-    def _least(self) -> tuple[float, str]:
+    def least(self) -> tuple[float, str]:
         """Least time to serve all requests that the engine does not reject, and what it comes from."""
         least_s, limit = least_chain_s(self._setting, self._needs), _ALONE
         if self._needs.served.any():

@@ -12,11 +12,12 @@ from framework.bound.prefills import Attention, Prefixes, attention, no_prefixes
 from framework.bound.steps import PoolSteps
 from framework.bound.tables import Extent, least_steps, rising
 from framework.engine.config import EngineConfig, step_row
+from framework.load import Load
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model
 from framework.timing.table import StepRow, Timing
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

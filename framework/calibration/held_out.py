@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from framework.calibration.fit import Observed, calibrate
 from framework.calibration.prior import calibration_of
 from framework.calibration.replay import Deployment
+from framework.load import Closed, Open
 from framework.timing.calibration_terms import Calibration
 from framework.timing.fit_domain import Domain, Place
-from framework.workload import Closed, Open
 
 _SHARE = 1 / 3  # of a single run
 
@@ -44,9 +44,10 @@ def place_of(observed: Observed, deployment: Deployment) -> Place:
     """Where the load of a run lies: a client that kept a number of requests in flight counts by that."""
     concurrency = observed.benchmark.concurrency
     load = Open() if concurrency is None else Closed(concurrency)
-    cluster, cached = deployment.cluster, deployment.engine.prefix_cache
+    workload, cluster = observed.sent.workload, deployment.cluster
     pool = cluster.pools[cluster.entrance]
-    return Place.of(observed.sent.workload, load, pool.instances // pool.group, cached)
+    cached = bool(deployment.engine.on(workload).prefix_cache)
+    return Place.of(workload, load, pool.instances // pool.group, cached)
 
 
 def untested(places: Sequence[Place]) -> tuple[str, ...]:

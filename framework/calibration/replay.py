@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from framework.calibration.benchmark_files import Benchmark
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, require_choice
+from framework.load import Closed, Load, Open
 from framework.policy.base import Policy
 from framework.policy.predictor import Predictor
 from framework.result import FINISHED, Result
@@ -21,7 +22,7 @@ from framework.system.model import Model
 from framework.timing.calibration_terms import Calibration
 from framework.timing.server import Server
 from framework.timing.table import Timing
-from framework.workload import Closed, Load, Open, Workload
+from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 LOADS = ("recorded", "closed", "drawn")

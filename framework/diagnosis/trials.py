@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from framework.diagnosis.changes import Change, Seen
 from framework.diagnosis.evidence import evidence
@@ -15,9 +14,13 @@ from framework.diagnosis.findings import LEAST, LEAST_SHARE, Diagnosis, diagnose
 from framework.diagnosis.remedies import Remedy, remedies
 from framework.diagnosis.removals import REMOVABLE, Cause
 from framework.errors import InputError, hook_noted
+from framework.metrics.clock import clock_of
+from framework.metrics.figures import HEADLINE
+from framework.metrics.parts import rate
 from framework.metrics.slo import judge
+from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
-from framework.objective.goodput import Measurement
+from framework.objective.goodput import Measurement, shortest_s
 
 _NEARLY = 0.9  # of the largest worth, from which a cause that a setting can mend comes before faster hardware
 Compose = Callable[[Mapping[str, Any]], Experiment]
@@ -30,19 +33,19 @@ class Trial:
     kept: int
     offered: int
     goodput: float
-    duration_s: float
+    window_s: float
     gpus: int
     closed: bool
 
     def worth(self, base: Trial) -> float:
         """Requests/s that keep the SLO and did not in `base`.
 
-        Where the trace says when requests arrive, over the time that `base` took: a run is not better for ending
-        sooner. Where clients wait for their answers, the difference of goodputs.
+        Where the trace says when requests arrive, over the window of `base`: a run is not better for ending sooner.
+        Where clients wait for their answers, the difference of goodputs.
         """
-        if self.closed or base.duration_s <= 0:
+        if self.closed or base.window_s <= 0:
             return self.goodput - base.goodput
-        return (self.kept - base.kept) / base.duration_s
+        return (self.kept - base.kept) / base.window_s
 
     def is_better(self, base: Trial) -> bool:
         """Whether it is better by more than the odd request."""
@@ -122,20 +125,18 @@ def trials(
 def trial_of(measurement: Measurement, experiment: Experiment) -> Trial:
     """The run that has been measured, as one of the trials."""
     summary = measurement.evaluation.summary
-    kept = int(measurement.evaluation.requests["good"].sum())
+    kept = int(counted(measurement.evaluation.requests)["good"].sum())
     closed = experiment.load.clients is not None
-    return Trial(kept, summary["offered"], summary["request_goodput"], summary["duration"], summary["gpus"], closed)
+    return Trial(kept, summary["offered"], summary[HEADLINE], summary["window_s"], summary["gpus"], closed)
 
 
 def run(experiment: Experiment) -> Trial:
     """Run an experiment, for no more than what a trial tells."""
     result = experiment.run()
-    good = judge(result, experiment.slo).good
-    ends = result.requests["end_s"][np.isfinite(result.requests["end_s"])]
-    duration_s = float(ends.max() - result.requests["arrival_s"].min()) if len(ends) else 0.0
-    kept, closed = int(good.sum()), experiment.load.clients is not None
-    goodput = kept / duration_s if duration_s > 0 else 0.0
-    return Trial(kept, len(good), goodput, duration_s, result.cluster.gpus, closed)
+    clock = clock_of(result, experiment.slo, partial(shortest_s, experiment, result))
+    kept = int((judge(result, experiment.slo).good & clock.counted).sum())
+    offered, closed = int(clock.counted.sum()), experiment.load.clients is not None
+    return Trial(kept, offered, rate(kept, clock.window_s), clock.window_s, result.cluster.gpus, closed)
 
 
 def _without_each(experiment: Experiment, measurement: Measurement, tell: Callable[[int], None]) -> dict[str, Trial]:

@@ -28,11 +28,12 @@ from framework.engine.state import (
     Memory,
 )
 from framework.errors import InputError
+from framework.load import Load
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.table import Timing, stack
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 _LOG_ROWS = 1 << 17
 _CACHE_LINE = 64  # bytes
@@ -57,6 +58,8 @@ def allocate(
     options["requests"], options["instances"], options["most_running"] = count, size, most_running
     options["step_log_rows"] = options["token_log_rows"] = rows
     options["request_s"] = delay_s
+    options["horizon_s"] = np.inf if load.duration_s is None else load.duration_s + delay_s
+    options["backoff_s"] = load.backoff_s
     options["intake_s"], options["intake_token_s"] = entrance.intake_s, entrance.intake_token_s
     _set_options(options, cluster, model, engine, seed)
     _set_clock(sim, requests)
@@ -149,6 +152,7 @@ def _set_clock(sim: NDArray[np.void], requests: NDArray[np.void]) -> None:
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
     sim["scheduled"] = -1
     sim["unused_channel"] = -1
+    sim["mark_s"] = np.inf
 
 
 def _lay_out_run(options: NDArray[np.void], space: ListSpace) -> None:

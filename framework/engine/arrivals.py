@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from framework.codes import (
     BAD_INSTANCE,
     COPYING,
@@ -12,6 +14,7 @@ from framework.codes import (
     REASON_KV,
     REASON_POLICY,
     REJECTED,
+    UNSENT,
     WAITING,
 )
 from framework.compiler.decorators import inner, unlikely
@@ -39,6 +42,9 @@ def arrive(s: State, r: int) -> None:
     else:
         sim.next_arrival += 1
     if not q.taken_in:
+        if unlikely(sim.now_s >= s.options.horizon_s):
+            end_request(s, r, UNSENT, 0)
+            return
         q.taken_in = True
         q.arrival_s = sim.now_s
         read_s = s.options.intake_token_s * q.input_tokens
@@ -64,11 +70,14 @@ def _fits_anywhere(s: State, r: int) -> bool:
 
 @inner
 def _is_admitted(s: State, r: int) -> bool:
-    """Ask the policy whether to serve r; a refused request ends here."""
+    """Ask the policy whether to serve r; a refused request ends here, or its client sends it again later."""
     answer = ask(s, ADMIT, r)
     if answer == RAISED:
         return False
-    if answer != 0:
+    again_s = s.sim.now_s + s.options.backoff_s
+    if answer != 0 and unlikely(again_s < s.options.horizon_s < np.inf):
+        turn_push(s, r, again_s)
+    elif answer != 0:
         end_request(s, r, REJECTED, answer if s.options.admit_gives_reasons else REASON_POLICY)
     return answer == 0
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import BAD_INSTANCE, BAD_ROLE, OFF, OUT_OF_BLOCKS, ROLES
+from framework.codes import BAD_INSTANCE, BAD_ROLE, FINISHED, FUTURE, OFF, OUT_OF_BLOCKS, ROLES, STUCK
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.attach import DECISION
 from framework.engine.state import Memory
-from framework.errors import InputError, InvariantError, PolicyError, instead_of, note_hook
+from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FETCH_PREFIX, HOOKS, PRIORITIZE, RAISED, Hook
@@ -158,6 +158,8 @@ class Binding:
         count = len(self.memory.instances)
         if error["status"] == OUT_OF_BLOCKS:
             return InvariantError("an instance took more KV blocks than it had")
+        if error["status"] == STUCK:
+            return stuck_error(self._stuck())
         if error["status"] == BAD_INSTANCE:
             return PolicyError(f"{name} returned instance {value}{about}; the cluster has instances 0 to {count - 1}")
         if error["status"] == BAD_ROLE:
@@ -165,6 +167,18 @@ class Binding:
         if hook == PRIORITIZE:
             return PolicyError(f"{name} returned NaN{about}; keys must be numbers")
         return PolicyError(f"{name} returned {value}{about}, which cannot be used")
+
+    def _stuck(self) -> list[Stuck]:
+        """The requests that wait for ever, by number."""
+        found = []
+        for r in np.flatnonzero((self.memory.requests["state"] > FUTURE) & (self.memory.requests["state"] < FINISHED)):
+            row = self.memory.requests[r]
+            place, holder = int(row["destination"]), int(row["instance"])
+            if place < 0:
+                place, holder = holder, -1
+            if not self.memory.instances["marked"][place]:
+                found.append(Stuck(int(r), place, holder, int(row["kv"]) if holder >= 0 else 0))
+        return found
 
     def _occupation(self, instance: int) -> str:
         """Why an instance may not take what a hook sent there."""

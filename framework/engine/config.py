@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from framework.codes import FIRST_TOKENS
@@ -14,11 +14,12 @@ from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
+from framework.load import Load
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.model import Model
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepRow, Timing
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 __all__ = [
     "BATCHINGS",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 Preemption = Literal["recompute", "swap"]
+PrefixCache = bool | Literal["auto"]
 PrefixUnit = Literal["trace", "engine"]
 Recompute = Literal["there", "routed"]
 Victim = Literal["latest", "least_urgent", "fewest_tokens"]
@@ -65,7 +67,7 @@ class EngineConfig:
     decodes on, where it was preempted, or where the policy routes it; `victim`: who was admitted last, would be the
     last of a queue, or has emitted the fewest tokens; `requeue`: before all others of a queue, or behind those of its
     key; `output_reserve`: room that admissions leave for the output still to come;
-    `prefix_cache`: keep and share the KV of equal prefixes;
+    `prefix_cache`: keep and share the KV of equal prefixes, `auto`: where the requests have prefixes (`on`);
     `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
     (above `prefix_stores`, which keep whole ones, always the former);
     `watermark`: fraction of blocks that admissions leave free; `idle_watermark`: also where nothing runs;
@@ -97,7 +99,7 @@ class EngineConfig:
     recompute: Recompute = "there"
     victim: Victim = "latest"
     requeue: Requeue = "first"
-    prefix_cache: bool = False
+    prefix_cache: PrefixCache = False
     prefix_unit: PrefixUnit = "trace"
     watermark: float = 0.01
     idle_watermark: bool = True
@@ -155,7 +157,9 @@ class EngineConfig:
         require_at_least("engine.watermark", self.watermark, 0)
         if self.watermark >= 1:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
-        for name in ("prefix_cache", "asynchronous", "idle_watermark", "chunked_prefill"):
+        if not isinstance(self.prefix_cache, bool) and self.prefix_cache != "auto":
+            raise InputError(f"engine.prefix_cache must be true, false or auto, got {self.prefix_cache!r}")
+        for name in ("asynchronous", "idle_watermark", "chunked_prefill"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
@@ -165,10 +169,16 @@ class EngineConfig:
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
+    def on(self, workload: Workload) -> EngineConfig:
+        """The same with `prefix_cache` true or false: auto is true where requests have prefixes, or stores are set."""
+        if self.prefix_cache != "auto":
+            return self
+        return replace(self, prefix_cache=workload.has_prefixes or bool(self.prefix_stores.tiers))
+
     @property
     def shares_blocks(self) -> bool:
         """Whether prefixes are shared in KV blocks, from their allocation on."""
-        return self.prefix_cache and self.prefix_unit == "engine" and not self.prefix_stores.tiers
+        return bool(self.prefix_cache) and self.prefix_unit == "engine" and not self.prefix_stores.tiers
 
     @property
     def pulls(self) -> bool:

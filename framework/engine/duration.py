@@ -148,7 +148,7 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
     time_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, step.sampled, decode_tokens - decodes)
     if prefill_tokens == 0:
         return time_s + decode_attention_s
-    chunks_s = 0.0
+    chunks_s, step.square = 0.0, 0.0
     for j in range(inst.prefilling):
         q = s.requests[s.lists[inst.prefilling_at + j]]
         chunk = s.lists[inst.chunk_at + j]
@@ -156,7 +156,7 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
             attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
             time_s += attention_s
             chunks_s += attention_s
-            inst.prefill_square += float((2 * q.prefilled + chunk) * chunk)
+            step.square += float((2 * q.prefilled + chunk) * chunk)
             step.longest_prompt = max(step.longest_prompt, q.prefilled + chunk)
     if decodes == 0:
         return time_s

@@ -59,6 +59,25 @@ def next_event(s: State) -> int:
 
 
 @inner
+def nothing_is_due(s: State) -> bool:
+    """Whether no event is left at the present time."""
+    sim = s.sim
+    if sim.woken > 0:
+        return False
+    time_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
+    if sim.heap_size > 0:
+        time_s = min(time_s, s.requests[s.lists[s.options.heap_at]].event_s)
+    r = next_arrival(s)
+    if r >= 0:
+        time_s = min(time_s, s.requests[r].event_s)
+    if time_s == np.inf:  # no changes of role and no ticks then
+        return True
+    if s.options.tick_s > 0.0:
+        time_s = min(time_s, sim.next_tick * s.options.tick_s)
+    return min(time_s, sim.change_s) > sim.now_s
+
+
+@inner
 def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
     """Count the tick that is due before the event of that kind and time, or skip it and all before that event.
 

@@ -7,19 +7,20 @@ until the copy has ended). A migration has a seat and blocks at its target while
 
 from __future__ import annotations
 
-from framework.codes import DECODE, FAILED, FETCHING, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING
+from framework.codes import DECODE, FETCHING, NOT_MIGRATING, PREFILL, PREFILLING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import free, free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.asynchronous import let_go, take_in
+from framework.engine.mechanisms.held_kv import wait_no_more
 from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.migration import cancel_migration
 from framework.engine.mechanisms.pausing import resume
 from framework.engine.mechanisms.pulling import free_ahead
 from framework.engine.mechanisms.sm_sharing import streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step
-from framework.engine.queues import append, queue_pop
+from framework.engine.queues import queue_pop
 from framework.engine.requests import goes_on_there, remove_prefilling, remove_running
 from framework.engine.state import State
 from framework.engine.transfers import call_back, sent_kv, withdraw_transfer
@@ -103,11 +104,12 @@ def _drop_migrations_to(s: State, i: int) -> None:
 def _drop_incoming(s: State, i: int, j: int) -> None:
     """Of those that wait for room on j: all where j is i, else those whose KV is on i."""
     inst = s.instances[j]
-    r, head, tail = inst.incoming_head, -1, -1
+    before, r = -1, inst.incoming_head
     while r >= 0:
         following = s.requests[r].next
         q = s.requests[r]
         if j == i or q.instance == i:
+            wait_no_more(s, j, before)
             inst.incoming -= 1
             inst.incoming_kv_tokens -= sent_kv(s, r)
             inst.queued_tokens -= q.prefill_until - q.prefilled
@@ -115,11 +117,8 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
             catch_up_one(s, q.instance)
             free_kv(s, q.instance, r)
         else:
-            head = append(s, head, tail, r)
-            tail = r
+            before = r
         r = following
-    inst.incoming_head = head
-    inst.incoming_tail = tail
 
 
 @inner
@@ -158,17 +157,3 @@ def _drop_own(s: State, i: int) -> None:
         r = inst.split_head
         inst.split_head = s.requests[r].next
         free_kv(s, i, r)
-
-
-@inner
-def fail_rest(s: State, reason: int) -> None:
-    """Nothing can happen any more: whoever has not ended fails, and what they held is free."""
-    for i in range(s.options.instances):
-        drop_all(s, i)
-    for r in range(s.options.requests):
-        q = s.requests[r]
-        if q.state < FINISHED:
-            q.state = FAILED
-            q.reason = reason
-            q.end_s = s.sim.now_s
-            s.sim.remaining -= 1

@@ -238,6 +238,7 @@ def _waits_for_chunk(s: State, i: int) -> bool:
 def begin_leap(s: State, i: int, steps: int) -> None:
     """The present step of i is the first of so many."""
     step = s.step[i]
+    steps = steps_to_mark(s, i, steps)
     step.steps = steps
     step.done = 0
     step.grown = 1
@@ -246,6 +247,22 @@ def begin_leap(s: State, i: int, steps: int) -> None:
         step.leaping_index = s.sim.leaping
         s.lists[s.options.leaping_at + s.sim.leaping] = i
         s.sim.leaping += 1
+
+
+@inner
+def steps_to_mark(s: State, i: int, steps: int) -> int:
+    """At most so many steps of i's leap that the one which runs at the mark is its last: others are counted by then."""
+    mark_s = s.sim.mark_s
+    if boundary_s(s, i, steps) <= mark_s:
+        return steps
+    low, high = 1, steps
+    while low < high:
+        middle = (low + high + 1) // 2
+        if boundary_s(s, i, middle) <= mark_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @inner

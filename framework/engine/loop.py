@@ -10,8 +10,8 @@ from framework.codes import (
     COPY_END,
     DONE,
     LOG_FULL,
+    MARKED,
     PREFILL_STEP_END,
-    REASON_STALLED,
     ROLE_CHANGE,
     SCHEDULE,
     STEP_END,
@@ -25,8 +25,9 @@ from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import drop_turn, next_event, take_turn
-from framework.engine.inventory import fail_rest
 from framework.engine.mechanisms.asynchronous import let_go, take_in
+from framework.engine.mechanisms.circles import break_circle, fail_rest
+from framework.engine.mechanisms.drafted_steps import count_plain
 from framework.engine.mechanisms.link_sharing import share_links
 from framework.engine.mechanisms.lockstep import end_together, rank_in_step
 from framework.engine.mechanisms.roles import take_role
@@ -47,24 +48,12 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return YIELDED
-        event = next_event(s)
-        s.sim.events += s.sim.kind != SCHEDULE
-        if event < 0:
-            fail_rest(s, REASON_STALLED)
-        elif s.sim.kind == SCHEDULE:
-            _schedule(s, event)
-        elif s.sim.kind == STEP_END:
-            finish_steps(s, event, stop)
-        elif s.sim.kind == ARRIVAL:
-            arrive(s, event)
-        elif s.sim.kind == COPY_END:
-            finish_copy(s, event)
-        elif s.sim.kind == TICK:
-            tick(s, event)
-        elif s.sim.kind == ROLE_CHANGE:
-            take_role(s, event)
-        elif s.sim.kind == PREFILL_STEP_END:
-            finish_prefill_step(s, event)
+        if unlikely(s.sim.at_mark) or not unlikely(s.sim.crossing > 1) or not break_circle(s):
+            event = _due(s)
+            if unlikely(s.sim.at_mark):
+                return MARKED
+            s.sim.events += s.sim.kind != SCHEDULE
+            _process(s, event, stop)
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
@@ -72,6 +61,45 @@ def _run(s: State, most_events: int) -> int:
     for i in range(s.options.instances):
         let_go(s, i)
     return DONE
+
+
+@inner
+def _process(s: State, event: int, stop: int) -> None:
+    """Let an event come about, and of the ends of steps that follow as many as are up to event number `stop`."""
+    if event < 0:
+        fail_rest(s)
+    elif s.sim.kind == SCHEDULE:
+        _schedule(s, event)
+    elif s.sim.kind == STEP_END:
+        finish_steps(s, event, stop)
+    elif s.sim.kind == ARRIVAL:
+        arrive(s, event)
+    elif s.sim.kind == COPY_END:
+        finish_copy(s, event)
+    elif s.sim.kind == TICK:
+        tick(s, event)
+    elif s.sim.kind == ROLE_CHANGE:
+        take_role(s, event)
+    elif s.sim.kind == PREFILL_STEP_END:
+        finish_prefill_step(s, event)
+
+
+@inner
+def _due(s: State) -> int:
+    """The event that comes next, or that has waited until the totals as of the mark before it have been told.
+
+    Where it is past the mark, all that instances have done up to then is counted, and it waits.
+    """
+    if unlikely(s.sim.at_mark):
+        s.sim.at_mark = False
+        return int(s.sim.id)
+    event = next_event(s)
+    if unlikely(s.sim.now_s > s.sim.mark_s) and event >= 0:
+        s.sim.at_mark = True
+        for i in range(s.options.instances):
+            if s.step[i].plain:
+                count_plain(s, i)
+    return int(event)
 
 
 @inner
@@ -126,7 +154,7 @@ def _log_is_full(s: State) -> bool:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
-    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, or an error of a hook.
+    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, MARKED, or an error of a hook.
 
     Compiled hooks are handed `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """

@@ -126,8 +126,17 @@ def preempt(s: State, i: int, r: int) -> None:
         inst.swapped_tail = r
         inst.swapped += 1
         return
+    queue_preempted(s, i, r, inst.role & PREFILL > 0)
+
+
+@inner
+def queue_preempted(s: State, i: int, r: int, waits_here: bool) -> None:
+    """r, its KV dropped, waits on i again: where `waits_here`, or it is computed there as it has emitted tokens. Else
+    it is routed anew.
+    """
+    q = s.requests[r]
     target = i
-    if inst.role & PREFILL == 0 and not goes_on_there(s, r):
+    if not waits_here and not goes_on_there(s, r):
         q.state = WAITING
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:

@@ -111,6 +111,7 @@ INSTANCE = record(
     ("between", "b1"),  # 1: a step has ended at this time, and the next one is not formed yet
     ("changed", "b1"),  # 1: something changed since its last step was formed
     ("woken", "b1"),  # 1: it is in the list of instances that schedule at this time
+    ("marked", "b1"),  # 1: it is one of those that are looked for, see mechanisms.circles
     ("touched", "b1"),  # 1: it is in the list of instances whose load has changed
     ("switching", "b1"),  # 1: a running request's migration is due to switch
     ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step
@@ -130,6 +131,7 @@ INSTANCE = record(
     ("swapped", "i8"),  # swapped out
     ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
     ("incoming", "i8"),  # on their way here, or waiting to be sent here
+    ("holding", "i8"),  # with KV here, waiting for room elsewhere
     ("unstamped", "i8"),  # running ones whose first token is not stamped
     # The lists of these.
     ("waiting_root", "i4"),  # first of the waiting queue, a pairing heap
@@ -155,6 +157,7 @@ INSTANCE = record(
     ("evictable_blocks", "i8"),  # of cached prefixes that nobody references
     ("watermark", "i8"),  # blocks that admissions leave available
     ("late_blocks", "i8"),  # blocks that came free at the end of the last step, like `late_seats`
+    ("held_blocks", "i8"),  # blocks of those with KV here that wait for room elsewhere, while circles are looked for
     ("reserve_blocks", "i8"),  # blocks of every request, whatever its tokens; 0: blocks follow the tokens
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("queued_tokens", "i8"),  # tokens that lack prefill

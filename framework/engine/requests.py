@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.codes import DECODING, FINISHED, HANDING_OVER, NOT_MIGRATING, PREFILLING, WAITING
+from framework.codes import DECODING, FINISHED, HANDING_OVER, NOT_MIGRATING, PREFILLING, UNSENT, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
 from framework.engine.kv_cache import free_kv
@@ -210,7 +210,7 @@ def end_with_kv(s: State, i: int, r: int) -> None:
 
 @inner
 def end_request(s: State, r: int, state: int, reason: int) -> None:
-    """r ends now as finished, rejected or failed; the next turn, or else its client's next session, follows."""
+    """r ends now as finished, rejected, failed or unsent; the next turn, or else its client's next session, follows."""
     q, sim = s.requests[r], s.sim
     q.state = state
     q.reason = reason
@@ -220,13 +220,24 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
         s.lists[s.options.finished_at + sim.finished] = r
         sim.finished += 1
     if q.followed_by >= 0:
-        turn_push(s, q.followed_by, sim.now_s + s.requests[q.followed_by].think_s)
+        turn_push(s, q.followed_by, _next_s(s, q.followed_by, state))
     elif sim.next_session < s.options.requests:
         r = sim.next_session
-        turn_push(s, r, sim.now_s + s.requests[r].think_s)
+        turn_push(s, r, _next_s(s, r, state))
         sim.next_session += 1
         while sim.next_session < s.options.requests and not s.requests[sim.next_session].opens:
             sim.next_session += 1
+
+
+@inner
+def _next_s(s: State, r: int, state: int) -> float:
+    """When r arrives, which follows a request that has just ended so: its client thinks first, and stays away for a
+    while if it was turned away; once the load is over it does neither.
+    """
+    if unlikely(state == UNSENT):
+        return s.sim.now_s
+    away_s = 0.0 if state == FINISHED else s.options.backoff_s
+    return s.sim.now_s + s.requests[r].think_s + away_s
 
 
 @inner

@@ -30,6 +30,7 @@ STEP = record(
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
     ("prefill_tokens", "i8"),  # tokens of its chunks
+    ("square", "f8"),  # of these: sum of (prefix + chunk)^2 - prefix^2, tokens squared
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
@@ -107,6 +108,8 @@ OPTIONS = record(
     # The front end.
     ("max_context", "i8"),  # tokens of prompt and output together that the model takes
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
+    ("horizon_s", "f8"),  # arrivals from this time on are not sent, inf: all are
+    ("backoff_s", "f8"),  # seconds that a client of a closed load stays away after a request was turned away
     ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another ...
     ("intake_token_s", "f8"),  # ... and for each token of its prompt
     ("first_token", "i8"),  # of a request that decodes elsewhere: where it comes from, or when it reaches the client
@@ -233,9 +236,12 @@ SIM = record(
     ("sharings", "i8"),  # how often rates have been set
     ("turns_size", "i8"),  # later turns whose arrival is known
     ("leaping", "i8"),  # instances in the list at `leaping_at`
+    ("crossing", "i8"),  # instances with KV that waits for room elsewhere, and with requests that wait for room there
     ("touched", "i8"),  # instances in the list at `touched_at`
     ("step_rows", "i8"),  # rows of the step log that are written
     ("token_rows", "i8"),  # rows of the token log that are written
+    ("mark_s", "f8"),  # the next time as of which the totals of instances are asked for, inf: none
+    ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they have been told
 )
 
 # Why the loop came back, where a hook is to blame.

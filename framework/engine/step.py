@@ -90,7 +90,9 @@ def complete_step(s: State, i: int) -> None:
         count_bubbles(s, i, duration_s)
     count_busy(s, i, _extrapolation(s, i))
     inst.steps += steps
-    inst.prefill_tokens += step.prefill_tokens
+    if step.prefill_tokens > 0:
+        inst.prefill_tokens += step.prefill_tokens
+        inst.prefill_square += step.square
     count_reads(s, i)
     sim.steps += steps
     inst.busy = False

@@ -192,6 +192,7 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
     if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
         target = q.destination
         if q.emitted < s.lists[s.options.output_at + r] and fits(s, target, r):
+            s.instances[i].frees_memory = True  # a seat
             return
         call_back(s, r)
     else:
@@ -234,6 +235,7 @@ def _decode_before_token(s: State, i: int, r: int, beside: bool) -> None:
     if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
         target = q.destination
         if fits(s, target, r):
+            s.instances[i].frees_memory = True
             return
         call_back(s, r)
     else:
@@ -287,11 +289,11 @@ def _refuse(s: State, i: int, r: int, reason: int) -> None:
 
 @inner
 def _send_or_fail(s: State, i: int, r: int, target: int) -> None:
+    s.instances[i].frees_memory = True  # a seat at least
     if fits(s, target, r):
         send(s, r, target)
         return
     free_kv(s, i, r)
-    s.instances[i].frees_memory = True
     end_request(s, r, FAILED, REASON_KV)
 
 
@@ -329,7 +331,7 @@ def _decode_elsewhere(s: State, i: int) -> None:
     while inst.split_head >= 0:
         r = inst.split_head
         inst.split_head = s.requests[r].next
-        inst.frees_memory = True  # a seat at least
+        inst.frees_memory = True
         target = ask_route(s, ROUTE_DECODE, r)
         if target <= REFUSED:
             _refuse(s, i, r, REFUSED - target)

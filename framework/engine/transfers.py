@@ -8,6 +8,7 @@ from framework.engine.events import wake
 from framework.engine.kv_blocks import add_kv_tokens
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
+from framework.engine.mechanisms.held_kv import wait_for_room, wait_no_more
 from framework.engine.mechanisms.link_sharing import start_flow, withdraw_copy
 from framework.engine.mechanisms.prefix_transfer import release, reserve_for, settle_prefix, tokens_to_copy
 from framework.engine.queues import append, copy_push, load_changed
@@ -55,8 +56,7 @@ def send(s: State, r: int, target: int) -> None:
     q.destination = target
     load_changed(s, target)
     dst.queued_tokens += q.prefill_until - q.prefilled  # what a split has left of its prefill
-    dst.incoming_head = append(s, dst.incoming_head, dst.incoming_tail, r)
-    dst.incoming_tail = r
+    wait_for_room(s, target, r)
     dst.incoming += 1
     dst.incoming_kv_tokens += sent_kv(s, r)
     start_transfers(s, target)
@@ -74,12 +74,11 @@ def start_transfers(s: State, i: int) -> None:
     catch_up_one(s, i)
     while inst.incoming_head >= 0:
         r = inst.incoming_head
-        q, following = s.requests[r], s.requests[r].next
         kv = sent_kv(s, r)
         if not reserve_for(s, i, r, room_for(s, r), kv, 0):
             break
-        inst.incoming_head = following
-        start_copy(s, r, q.instance, i, tokens_to_copy(s, r, kv))
+        wait_no_more(s, i, -1)
+        start_copy(s, r, s.requests[r].instance, i, tokens_to_copy(s, r, kv))
 
 
 @inner

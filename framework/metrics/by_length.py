@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from framework.errors import InputError, require_count
-from framework.metrics.parts import figures
+from framework.metrics.parts import Seconds, figures
 
 _STATISTICS = ("median", "p95", "p99")
 
@@ -24,7 +24,7 @@ def require_edges(name: str, edges: Any) -> None:
         raise InputError(f"{name} must increase, got {list(edges)}")
 
 
-def by_length(requests: pl.DataFrame, edges: Sequence[int], duration_s: float) -> list[dict[str, Any]]:
+def by_length(requests: pl.DataFrame, edges: Sequence[int], seconds: Seconds) -> list[dict[str, Any]]:
     """One entry a bucket of a request table (`framework.metrics.summary.request_table`), short prompts first.
 
     A bucket holds prompts of `from_tokens` to below `to_tokens` (None: no end); `edges`, increasing, are where one
@@ -32,7 +32,7 @@ def by_length(requests: pl.DataFrame, edges: Sequence[int], duration_s: float) -
     """
     ends = zip((0, *edges), (*edges, None), strict=True)
     return [
-        {"from_tokens": low, "to_tokens": high, **figures(_within(requests, low, high), duration_s, _STATISTICS)}
+        {"from_tokens": low, "to_tokens": high, **figures(_within(requests, low, high), seconds, _STATISTICS)}
         for low, high in ends
     ]
 

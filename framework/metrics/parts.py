@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,20 @@ from framework.codes import REASON_KV, REASONS
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 
 
-def figures(own: pl.DataFrame, duration_s: float, statistics: Sequence[str] = STATISTICS) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Seconds:
+    """What rates of a run are over: those of `vllm bench serve` `duration`, the headline `window`."""
+
+    duration: float
+    window: float
+
+
+def figures(own: pl.DataFrame, seconds: Seconds, statistics: Sequence[str] = STATISTICS) -> dict[str, Any]:
     """Of some rows of a request table (`framework.metrics.summary.request_table`), with these of STATISTICS.
 
-    Rates are over the run's `duration_s`, so that those of all parts of a run add up. None where undefined.
+    Rates are over the run's time, so that those of all parts of a run add up. None where undefined.
     """
+    duration_s = seconds.duration
     completed = own.filter(pl.col("state") == "finished")
     good, output_tokens = int(own["good"].sum()), int(completed["output_tokens"].sum())
     latencies = {
@@ -31,6 +41,7 @@ def figures(own: pl.DataFrame, duration_s: float, statistics: Sequence[str] = ST
         "offered": len(own),
         "completed": len(completed),
         "out_of_memory": out_of_memory(own),
+        "goodput_rps": rate(good, seconds.window),
         "slo_attainment": good / len(own) if len(own) else None,
         "request_throughput": rate(len(completed), duration_s),
         "request_goodput": rate(good, duration_s),
@@ -45,10 +56,10 @@ def out_of_memory(requests: pl.DataFrame) -> int:
     return int((requests["reason"] == REASONS[REASON_KV]).sum())
 
 
-def by_class(requests: pl.DataFrame, duration_s: float) -> dict[str, dict[str, Any]]:
+def by_class(requests: pl.DataFrame, seconds: Seconds) -> dict[str, dict[str, Any]]:
     """The figures of each class of requests, by its name; `requests` has the column `slo_class`."""
     parts = requests.partition_by("slo_class", as_dict=True)
-    return {str(name): figures(own, duration_s) for (name,), own in sorted(parts.items())}
+    return {str(name): figures(own, seconds) for (name,), own in sorted(parts.items())}
 
 
 def statistics_ms(name: str, values_s: NDArray[np.float64]) -> dict[str, float | None]:

@@ -54,6 +54,13 @@ class Slo:
     def _class_limits(self) -> list[tuple[str, Mapping[str, float | None]]]:
         return [(f"slo.classes.{name}", limits) for name, limits in (self.classes or {}).items()]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no limit is in force, so that whoever finishes is good."""
+        own = [getattr(self, name) for name in _LIMITS]
+        of_classes = [limit for limits in (self.classes or {}).values() for limit in limits.values()]
+        return self.slowdown is None and all(limit is None for limit in (*own, *of_classes))
+
     def scaled(self, factor: float) -> Slo:
         """With every limit `factor` times as long: of all requests, of classes, and of slowdowns."""
 

@@ -14,11 +14,22 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from framework.metrics.clock import Clock, Shortest, clock_of
+from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
-from framework.metrics.parts import by_class, named_ms, out_of_memory, rate, statistics_ms
+from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
-from framework.metrics.usage import bubbles, drafted, loaded, mean_gpus_on, pool_table, prefill_batch_tokens, usage
+from framework.metrics.usage import (
+    bubbles,
+    drafted,
+    gpus_on,
+    loaded,
+    pool_table,
+    prefill_batch_tokens,
+    price_usd,
+    usage,
+)
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
 from framework.workload import Workload
@@ -36,12 +47,16 @@ class Evaluation:
     pools: pl.DataFrame
 
 
-def evaluate(result: Result, slo: Slo) -> Evaluation:
-    """The request table, the summary and the pool table of a run, computed together."""
-    gaps = gaps_of(result)
-    requests = _request_table(result, slo, gaps)
-    summary = _summary(result, requests, gaps)
-    return Evaluation(requests, summary, pool_table(result, summary["duration"]))
+def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Evaluation:
+    """The request table, the summary and the pool table of a run, computed together.
+
+    `shortest_s`: of some of the requests, the least time in which any schedule could serve them; goodput is over no
+    less than that of all where trace and load do not fix what it is over (`framework.metrics.clock`).
+    """
+    gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
+    requests = _request_table(result, slo, gaps, clock)
+    summary = _summary(result, requests, gaps, clock)
+    return Evaluation(requests, summary, pool_table(result, clock))
 
 
 def request_table(result: Result, slo: Slo) -> pl.DataFrame:
@@ -51,31 +66,40 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
     request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
     TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `session_id` and `turn` are there where the
-    trace has them.
+    trace has them, `counted` where a warm-up or a cool-down leaves requests out of the figures.
     """
-    return _request_table(result, slo, gaps_of(result))
+    return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
 
 
-def summarize(result: Result, slo: Slo) -> dict[str, Any]:
+def counted(requests: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a request table that the figures of the run count."""
+    return requests.filter(pl.col("counted")) if "counted" in requests.columns else requests
+
+
+def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> dict[str, Any]:
     """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
 
     Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
-    runs from the first arrival to the last completion. Goodput is good requests per second, `slo_attainment` good /
-    offered. `queue` is the time from arrival to the first step of the prefill; of the offered requests
+    runs from the first request sent to the last answer of any kind, rejections included; throughputs and
+    `request_goodput` are over that. The headline `goodput_rps` is good requests per second of `window_s`, which
+    `window` names (`framework.metrics.clock`), `slo_attainment` good / offered, and `goodput_per_gpu` goodput over
+    `gpus_on`. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency
+    includes them. `queue` is the time from arrival to the first step of the prefill; of the offered requests
     `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were preempted. `cache_hit_rate`
     prompt tokens found in a cache / prompt tokens of requests that began their prefill, with stores below GPU memory
     also by tier (`framework.metrics.usage.loaded`). With speculation `accepted_per_step` are drafts accepted / decodes
     of all steps (a step emits one token more), and `speculation_acceptance` drafts accepted / drafts; with pipeline
     stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
-    these wait for the slowest; with static batches `idle_seat_share` that
-    of the time of their seats in which these are idle. Energy is per output token of completed
-    requests, money per million output tokens of good ones. `classes` has the figures of each class of requests, where
-    the trace has classes (`framework.metrics.parts.figures`). None where undefined.
+    these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
+    idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
+    are good requests per dollar, both at the price of the GPUs that were on (`gpus_on`) for the window. `load_state`
+    and `latency_growth` say whether the run kept up (`framework.metrics.load_state`). `classes` has the figures of each class of requests, where the trace has classes
+    (`framework.metrics.parts.figures`). None where undefined.
     """
-    return evaluate(result, slo).summary
+    return evaluate(result, slo, shortest_s).summary
 
 
-def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
+def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.DataFrame:
     requests, workload = result.requests, result.workload
     count = len(requests)
     arrival_s = requests["arrival_s"]
@@ -83,11 +107,12 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps) -> pl.DataFrame:
     judged = judge(result, slo)
 
     columns = {
-        "request_id": np.arange(count),
+        "request_id": np.arange(count) if result.request_ids is None else result.request_ids,
         "arrival_s": arrival_s,
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
         **_of_the_trace(workload),
+        **({} if clock.counted.all() else {"counted": clock.counted}),
         "state": pl.Series(STATES).gather(requests["state"]),
         "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
         "prefill_instance": _null_below_zero(requests["prefill_instance"]),
@@ -125,18 +150,17 @@ def _of_the_trace(workload: Workload) -> dict[str, Any]:
     return columns
 
 
-def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, Any]:
-    workload, state = result.workload, result.requests["state"]
-    finished = state == FINISHED
-    offered, good, completed = len(requests), int(requests["good"].sum()), int(finished.sum())
-    duration_s = _duration_s(result)
-    input_tokens, output_tokens = (
-        int(workload.input_tokens[finished].sum()),
-        int(workload.output_tokens[finished].sum()),
-    )
-    good_tokens = int(workload.output_tokens[requests["good"].to_numpy()].sum())
-    gpus = result.cluster.gpus
-    used, gpus_on = usage(result, duration_s), mean_gpus_on(result, duration_s)
+def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -> dict[str, Any]:
+    requests = requests.filter(pl.Series(clock.counted))
+    finished = requests.filter(pl.col("state") == "finished")
+    offered, good, completed = len(requests), int(requests["good"].sum()), len(finished)
+    seconds = Seconds(_duration_s(result, clock), clock.window_s)
+    duration_s, goodput_rps = seconds.duration, rate(good, clock.window_s)
+    input_tokens, output_tokens = int(finished["input_tokens"].sum()), int(finished["output_tokens"].sum())
+    used, on, state = usage(result, clock), gpus_on(result, clock), load_state(result, clock)
+    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
+    paid_usd = price_usd(result, clock)
+    good_tokens = int(requests.filter(pl.col("good"))["output_tokens"].sum())
     return {
         "duration": duration_s,
         "completed": completed,
@@ -146,22 +170,29 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         "request_goodput": rate(good, duration_s),
         "output_throughput": rate(output_tokens, duration_s),
         "total_token_throughput": rate(input_tokens + output_tokens, duration_s),
-        **statistics_ms("ttft", requests["ttft_s"].to_numpy()[finished]),
-        **statistics_ms("tpot", requests["tpot_s"].to_numpy()[finished]),
+        **statistics_ms("ttft", finished["ttft_s"].to_numpy()),
+        **statistics_ms("tpot", finished["tpot_s"].to_numpy()),
         **_gap_statistics_ms("itl", gaps.tokens),
-        **statistics_ms("e2el", requests["e2e_s"].to_numpy()[finished]),
-        **statistics_ms("queue", requests["queue_s"].to_numpy()[finished]),
+        **statistics_ms("e2el", finished["e2e_s"].to_numpy()),
+        **statistics_ms("queue", finished["queue_s"].to_numpy()),
+        "goodput_rps": goodput_rps,
+        "window_s": clock.window_s,
+        "window": clock.name,
+        "window_is_short": clock.is_short,
+        "load_state": state.name,
+        "latency_growth": None if np.isnan(state.growth) else state.growth,
         "offered": offered,
-        "rejected": int((state == STATES.index("rejected")).sum()),
-        "failed": int((state == STATES.index("failed")).sum()),
+        "rejected": len(requests.filter(pl.col("state") == "rejected")),
+        "failed": len(requests.filter(pl.col("state") == "failed")),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
         "slo_attainment": good / offered,
-        "goodput_per_gpu": rate(good, duration_s) / gpus_on if gpus_on else 0.0,
-        "gpus": gpus,
-        "gpus_on": gpus_on,
+        "goodput_per_gpu": goodput_rps / on if on else 0.0,
+        "gpus": result.cluster.gpus,
+        "gpus_on": on,
+        "gpu_hours": used["gpu_hours"],
         "mfu": used["mfu"],
         "mbu": used["mbu"],
         "kv_utilization": used["kv_utilization"],
@@ -174,9 +205,10 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps) -> dict[str, An
         **idle_seats(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
-        "energy_per_token_j": _per(used["energy_j"], output_tokens),
-        "usd_per_million_good_tokens": _per(used["cost_usd"], good_tokens / 1e6),
-        **({"classes": by_class(requests, duration_s)} if "slo_class" in requests.columns else {}),
+        "energy_per_token_j": _per(used["energy_j"], served_tokens),
+        "usd_per_million_good_tokens": _per(paid_usd, good_tokens / 1e6),
+        "good_per_usd": _per(good, paid_usd),
+        **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
         **_provenance(result),
     }
 
@@ -189,9 +221,11 @@ def _provenance(result: Result) -> dict[str, Any]:
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,
+        "trace_caveat": workload.caveat or None,
         "timing_source": result.timing_source,
         "extrapolated": result.extrapolated,
         "extrapolation": result.extrapolation,
+        "prefix_cache": bool(result.engine.prefix_cache),
         "load": result.load,
         "seed": result.seed,
         **_software(),
@@ -216,12 +250,10 @@ def git_revision(root: Path) -> str | None:
         return None
 
 
-def _duration_s(result: Result) -> float:
-    """First arrival to last completion; to the last end of any kind where nothing was completed."""
-    requests = result.requests
-    finished = requests["state"] == FINISHED
-    ends_s = requests["end_s"][finished] if finished.any() else requests["end_s"]
-    return float(np.nanmax(ends_s) - np.nanmin(requests["arrival_s"]))
+def _duration_s(result: Result, clock: Clock) -> float:
+    """First request sent to last answer of any kind."""
+    counted = result.requests[clock.counted]
+    return float(np.nanmax(counted["end_s"]) - np.nanmin(counted["arrival_s"]))
 
 
 def _gap_statistics_ms(name: str, gaps: Spread) -> dict[str, float | None]:

@@ -1,6 +1,7 @@
 """How much of the hardware a run used: FLOPs, bandwidth, KV memory, energy and money.
 
-All shares are of the whole run (`duration_s`), idle time included, and all work is counted, recomputation too.
+Shares are of the window (`framework.metrics.clock.Clock`), idle time included; energy and money are of the whole run,
+to the last answer. All work is counted, recomputation too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.errors import InputError
+from framework.metrics.clock import Clock
 from framework.result import Result
 from framework.system.cluster import PoolSpec
 from framework.system.gpu import DTYPE_BYTES
@@ -59,48 +61,68 @@ def _verified_tokens(instances: NDArray[np.void]) -> NDArray[np.int64]:
     return tokens
 
 
-def usage(result: Result, duration_s: float) -> dict[str, float | None]:
-    """Use of the whole cluster over `duration_s`: mfu, mbu, kv_utilization (shares), energy_j, cost_usd.
+def usage(result: Result, clock: Clock) -> dict[str, float | None]:
+    """Use of the whole cluster: mfu, mbu, kv_utilization (shares of the window), gpu_hours, energy_j, cost_usd (of the
+    run).
 
     A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy, bubbles of a
     pipeline apart; one that is off draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run
     without duration, a GPU that states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells
     how much of it holds tokens.
     """
-    model, instances = result.model, result.instances
+    model, totals = result.model, clock.totals
     groups = _of_instances(result, lambda pool: pool.own_parallelism.dp)
-    moved = memory_bytes(model, instances, result.engine.kv_compression.memory_share, groups)
+    moved = memory_bytes(model, totals, result.engine.kv_compression.memory_share, groups)
     gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)
     peak_flops = _of_instances(result, lambda pool: pool.own_parallelism.gpus * _peak_flops(pool, model))
     peak_bytes_s = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.bandwidth_bytes_s)
     idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
     tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
     usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
-    off_s = _off_s(result, duration_s)
-    busy_s = instances["busy_s"] - instances["bubble_s"] / _of_instances(result, lambda pool: pool.parallelism.pp)
-    energy_j = gpus @ (idle_w * (duration_s - off_s) + (tdp_w - idle_w) * busy_s)
-    cost_usd = (float(gpus @ usd_per_hour) * duration_s - float((gpus * off_s) @ usd_per_hour)) / _HOUR_S
+    on_s = _on_s(result, clock)
+    instances, pipelines = result.instances, _of_instances(result, lambda pool: pool.parallelism.pp)
+    busy_s = instances["busy_s"] - instances["bubble_s"] / pipelines
+    window_s = _window_s(result, clock)
     return {
-        "mfu": _share(flops(model, instances).sum(), peak_flops.sum() * duration_s),
-        "mbu": _share(moved.sum(), peak_bytes_s.sum() * duration_s),
-        "kv_utilization": _share(instances["kv_block_s"].sum(), instances["total_blocks"].sum() * duration_s),
-        "energy_j": float(energy_j),
-        "cost_usd": cost_usd,
+        "mfu": _share(flops(model, totals).sum(), float(peak_flops @ clock.lengths_s)),
+        "mbu": _share(moved.sum(), float(peak_bytes_s @ clock.lengths_s)),
+        "kv_utilization": _share(totals["kv_block_s"].sum(), instances["total_blocks"].sum() * window_s),
+        "gpu_hours": float(gpus @ on_s) / _HOUR_S,
+        "energy_j": float(gpus @ (idle_w * on_s + (tdp_w - idle_w) * busy_s)),
+        "cost_usd": float((gpus * usd_per_hour) @ on_s) / _HOUR_S,
     }
 
 
-def mean_gpus_on(result: Result, duration_s: float) -> float:
-    """GPUs that were on, averaged over the run: all of them where no instance was ever off."""
-    off_s = _off_s(result, duration_s)
-    if not np.any(off_s > 0):
-        return float(result.cluster.gpus)
-    gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)
-    return float(gpus @ (duration_s - off_s)) / duration_s
+def gpus_on(result: Result, clock: Clock) -> float:
+    """GPUs that were on: their time up to the last answer over `Clock.window_s`, and no more than there are.
+
+    Work that is held back beyond the window so counts as if it had been done in it. A run that ends before the window
+    does has as many on in the rest of it as before.
+    """
+    return _on_average(result, clock, _of_instances(result, lambda pool: pool.own_parallelism.gpus))
 
 
-def _off_s(result: Result, duration_s: float) -> Floats:
-    off_s: Floats = np.minimum(result.instances["off_s"], duration_s)
-    return off_s
+def price_usd(result: Result, clock: Clock) -> float:
+    """The price of these GPUs for `Clock.window_s`."""
+    usd_per_hour = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.usd_per_hour)
+    return _on_average(result, clock, usd_per_hour) * clock.window_s / _HOUR_S
+
+
+def _on_average(result: Result, clock: Clock, each: Floats) -> float:
+    """The sum of `each` (M,) over the instances that were on, no more than that over all."""
+    lasted_s, whole = min(clock.window_s, clock.run_s), float(each.sum())
+    return min(whole, float(each @ _on_s(result, clock)) / lasted_s) if lasted_s > 0 else whole
+
+
+def _on_s(result: Result, clock: Clock) -> Floats:
+    """Seconds up to the last answer for which each instance was on, (M,)."""
+    on_s: Floats = clock.run_s - np.minimum(result.instances["off_s"], clock.run_s)
+    return on_s
+
+
+def _window_s(result: Result, clock: Clock) -> float:
+    """Length of the time that integrals of `Clock.totals` are over."""
+    return result.window.length_s if clock.is_fixed and result.window is not None else clock.run_s
 
 
 def kv_fill(result: Result) -> float | None:
@@ -160,29 +182,31 @@ def loaded(result: Result) -> dict[str, float | None]:
     }
 
 
-def pool_table(result: Result, duration_s: float) -> pl.DataFrame:
+def pool_table(result: Result, clock: Clock) -> pl.DataFrame:
     """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch,
-    mfu, mbu.
+    mfu, mbu; shares are of the window.
 
-    `mean_batch`: decodes in a step, averaged over the time spent in steps. Null where undefined.
+    `mean_batch`: decodes in a step, averaged over the time that the run spent in steps. Null where undefined.
     """
-    work = flops(result.model, result.instances)
+    totals, window_s = clock.totals, _window_s(result, clock)
+    work = flops(result.model, totals)
     groups = _of_instances(result, lambda pool: pool.own_parallelism.dp)
-    moved = memory_bytes(result.model, result.instances, result.engine.kv_compression.memory_share, groups)
+    moved = memory_bytes(result.model, totals, result.engine.kv_compression.memory_share, groups)
     rows = []
     for index, pool in enumerate(result.cluster.pools):
         is_own = result.instances["pool"] == index
-        own, gpu_s = result.instances[is_own], pool.gpus * duration_s
-        busy_s = float(own["busy_s"].sum())
+        own, blocks = totals[is_own], int(result.instances["total_blocks"][is_own].sum())
+        run = result.instances[is_own]
+        gpu_s = pool.own_parallelism.gpus * float(clock.lengths_s[is_own].sum())
         rows.append(
             {
                 "pool": pool.name,
                 "role": pool.role,
                 "instances": pool.instances,
                 "gpus": pool.gpus,
-                "utilization": _share(busy_s, pool.instances * duration_s),
-                "kv_utilization": _share(own["kv_block_s"].sum(), own["total_blocks"].sum() * duration_s),
-                "mean_batch": _share(own["batch_s"].sum(), busy_s),
+                "utilization": _share(own["busy_s"].sum(), pool.instances * window_s),
+                "kv_utilization": _share(own["kv_block_s"].sum(), blocks * window_s),
+                "mean_batch": _share(run["batch_s"].sum(), run["busy_s"].sum()),
                 "mfu": _share(work[is_own].sum(), gpu_s * _peak_flops(pool, result.model)),
                 "mbu": _share(moved[is_own].sum(), gpu_s * pool.gpu.bandwidth_bytes_s),
             }

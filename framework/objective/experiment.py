@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from framework.bound.requests import Setting
 from framework.engine.config import EngineConfig
+from framework.load import Load
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.policy.base import Policy, lay_out
@@ -16,8 +17,10 @@ from framework.simulate import simulate
 from framework.sizing.by_load import sized
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
+from framework.timing.fit_domain import Place
+from framework.timing.measured import placed
 from framework.timing.table import Timing
-from framework.workload import Load, Workload, at_rate
+from framework.workload import Workload, at_rate
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,19 @@ class Experiment:
 
     def at_rate(self, rate_rps: float) -> Experiment:
         """The same requests at another rate, on a cluster that is sized for it. Errors as of `workload.at_rate`."""
-        return self.on(at_rate(self.workload, rate_rps)).sized()
+        return self.on(at_rate(self.workload, rate_rps)).sized().placed()
 
     def sized(self) -> Experiment:
         """The same on a cluster whose split, where that is automatic, is the one that the load asks for."""
         return replace(self, cluster=sized(self.cluster, self.setting)) if self.cluster.auto else self
+
+    def placed(self) -> Experiment:
+        """The same with step times that know where its load lies beside those that they were fitted to."""
+        cluster = self.setting.cluster
+        pool = cluster.pools[cluster.entrance]
+        instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
+        place = Place.of(self.workload, self.load, instances, bool(self.engine.prefix_cache))
+        return replace(self, timing=placed(self.timing, place))
 
     @property
     def setting(self) -> Setting:

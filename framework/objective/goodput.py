@@ -5,18 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound
+from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
+from framework.metrics.parts import Seconds
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation, evaluate
+from framework.metrics.summary import Evaluation, counted, evaluate
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out
 from framework.result import Result
 from framework.system.cluster import ClusterSpec
+from framework.workload import chosen
 
 Progress = Callable[[int, int], None]  # (done, total)
 
@@ -55,7 +60,7 @@ class Goodput(Objective):
     (`framework.metrics.by_length.by_length`).
     """
 
-    key: ClassVar[str] = "request_goodput"
+    key: ClassVar[str] = "goodput_rps"
 
     prompt_edges_tokens: Sequence[int] = (512, 4096)
 
@@ -65,9 +70,15 @@ class Goodput(Objective):
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         result = experiment.run(progress)
         evaluation = evaluated(experiment, result)
-        buckets = by_length(evaluation.requests, self.prompt_edges_tokens, evaluation.summary["duration"])
+        seconds = Seconds(evaluation.summary["duration"], evaluation.summary["window_s"])
+        buckets = by_length(counted(evaluation.requests), self.prompt_edges_tokens, seconds)
         evaluation = replace(evaluation, summary=evaluation.summary | {"buckets": buckets})
         return Measurement(evaluation.summary[self.key], result, evaluation, experiment.slo)
+
+
+def judged(experiment: Experiment, result: Result) -> Evaluation:
+    """The evaluation of a run without its bound."""
+    return evaluate(result, experiment.slo, partial(shortest_s, experiment, result))
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
@@ -76,13 +87,12 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`; and `split`
     where that of the cluster is automatic.
     """
-    evaluation = evaluate(result, experiment.slo)
     best = bound_of(experiment)
-    good = evaluation.summary["slo_attainment"] * evaluation.summary["offered"]
-    duration_s = max(evaluation.summary["duration"], best.duration_s)
+    evaluation = judged(experiment, result)
+    goodput_rps = evaluation.summary["goodput_rps"]
     beside = {
         "goodput_bound": best.goodput,
-        "share_of_bound": best.share(good / duration_s) if best.goodput > 0 and duration_s > 0 else None,
+        "share_of_bound": best.share(goodput_rps) if best.goodput > 0 else None,
         "bound_limit": best.limit,
     }
     split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
@@ -91,15 +101,22 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
 def bound_of(experiment: Experiment) -> Bound:
     """What no schedule could beat, on the cluster as the policy may use it."""
-    return bound(
-        experiment.workload,
-        _as_planned(experiment.policy, experiment.cluster),
-        experiment.model,
-        experiment.timing,
-        experiment.engine,
-        experiment.slo,
-        experiment.load,
-    )
+    return bound(**_bounded(experiment))
+
+
+def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
+    """The least time in which `some` (N,) of the requests of a run can be served on GPUs that may all do anything,
+    whatever the policy may have them do.
+    """
+    cluster = any_role(lay_out(experiment.policy, experiment.cluster))
+    return shortest_time_s(**_bounded(experiment) | {"cluster": cluster, "workload": chosen(result.workload, some)})
+
+
+def _bounded(experiment: Experiment) -> dict[str, Any]:
+    """What a bound is asked about."""
+    names = ("workload", "model", "timing", "engine", "slo", "load")
+    parts = {name: getattr(experiment, name) for name in names}
+    return parts | {"cluster": _as_planned(experiment.policy, experiment.cluster)}
 
 
 def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:

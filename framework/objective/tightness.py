@@ -35,7 +35,7 @@ class Tightness(Objective):
         require_share("objective.attainment", self.attainment)
 
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
-        if experiment.slo == experiment.slo.scaled(2.0):
+        if experiment.slo.is_empty:
             raise InputError("objective=tightness scales the limits of the SLO, and none is set; set slo.ttft_s, say")
         result = experiment.run(progress)
         evaluation = evaluated(experiment, result)
@@ -45,12 +45,20 @@ class Tightness(Objective):
 
 
 def tightness(result: Result, slo: Slo, attainment: float) -> float:
-    """1 over the least factor on all limits of `slo` with which that share of the requests keeps them, by bisection."""
+    """1 over the least factor on all limits of `slo` with which that share of the requests keeps them, by bisection.
+
+    Raises InputError where that share keeps them however tight they are.
+    """
 
     def is_kept(scale: float) -> bool:
         return float(judge(result, slo.scaled(scale)).good.mean()) >= attainment
 
     tight, loose = 1 / _LOOSEST, _LOOSEST
+    if is_kept(tight):
+        raise InputError(
+            f"objective=tightness: {100 * attainment:g} % of the requests keep the SLO however tight it is, for hardly"
+            " any request is held to one of its limits; set slo.ttft_s, say"
+        )
     if not is_kept(loose):
         return 0.0
     while loose > tight * (1 + _RESOLUTION):

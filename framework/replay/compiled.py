@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -10,7 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DONE, FAILED, FINISHED, LOG_FULL, OFF, REJECTED, YIELDED
+from framework.codes import (
+    DONE,
+    FAILED,
+    FINISHED,
+    LOG_FULL,
+    MARKED,
+    OFF,
+    PREFILL_STEP_END,
+    REJECTED,
+    UNSENT,
+    YIELDED,
+)
 from framework.compiler.dispatchers import numba_config
 from framework.engine.allocate import allocate
 from framework.engine.binding import Binding
@@ -25,12 +36,12 @@ from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import PlainEngine
 from framework.replay.pages import give_back
-from framework.result import OUTCOME, Gaps
+from framework.result import OUTCOME, Gaps, mark_of
 
 _EVENTS_BETWEEN_REPORTS = 200_000
 
 _ENDS = np.zeros(128, np.int8)  # by the engine's states, those of results
-_ENDS[[FINISHED, REJECTED, FAILED]] = 1, 2, 3
+_ENDS[[FINISHED, REJECTED, FAILED, UNSENT]] = 1, 2, 3, 4
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
 _WINDOWS, _GROWTH = 32, 4  # room for the log: windows of it at first, then times as many rows as it has
@@ -53,13 +64,13 @@ class CompiledEngine:
         self._new_log: Callable[[Memory], _FullLog | _ReducedLog]
         self._new_log = partial(_ReducedLog, workload.output_tokens) if reduced else _FullLog
 
-    def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
+    def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run the loop to the end, emptying the engine's log whenever it is full. The inspection tells nothing then."""
         memory = self._memory
         binding = Binding(policy, cluster, memory)
         begin_s = perf_counter()
         try:
-            log = self._replayed(binding, progress)
+            log, marks = self._replayed(binding, progress, marks_s)
         finally:
             binding.let_go()
         replay_s = perf_counter() - begin_s
@@ -71,6 +82,7 @@ class CompiledEngine:
             step_log=log.step_log,
             token_log=log.token_log,
             gaps=log.gaps,
+            marks=marks,
             reasons=binding.reasons,
             events=int(memory.sim["events"][0]),
             steps=int(memory.sim["steps"][0]),
@@ -78,19 +90,25 @@ class CompiledEngine:
             hooks_s=binding.hooks_s,
         )
 
-    def _replayed(self, binding: Binding, progress: Progress) -> _Log:
+    def _replayed(
+        self, binding: Binding, progress: Progress, marks_s: Sequence[float]
+    ) -> tuple[_Log, tuple[NDArray[np.void], ...]]:
         memory, log = binding.memory, self._new_log(binding.memory)
         sim, total = memory.sim, len(memory.requests)
+        marks: list[NDArray[np.void]] = []
         while True:
+            sim["mark_s"] = marks_s[len(marks)] if len(marks) < len(marks_s) else np.inf
             status = run(memory, binding.view, binding.params, binding.numbers, _EVENTS_BETWEEN_REPORTS)
             rows = int(sim["step_rows"][0]), int(sim["token_rows"][0])
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
-                return log.finish(*rows)
+                return log.finish(*rows), tuple(marks)
             if status == LOG_FULL:
                 log.add(*rows, self.inspection.oldest_open_step())
                 memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
+            elif status == MARKED:
+                marks.append(_mark(memory, marks_s[len(marks)]))
             elif status != YIELDED:
                 raise binding.error()
 
@@ -169,6 +187,17 @@ class _ReducedLog:
         """An empty log, and the gaps."""
         self.add(step_rows, token_rows, np.full(len(self._memory.instances), np.iinfo(np.int64).max))
         return _Log(np.zeros(0, STEP_LOG), np.zeros(0, TOKEN_LOG), self._reducer.finish())
+
+
+def _mark(memory: Memory, time_s: float) -> NDArray[np.void]:
+    """The totals as of a time after which nothing has happened yet."""
+    now, leaves = memory.instances.copy(), int(memory.options["tree_leaves"][0])
+    streams = np.isfinite(memory.times[PREFILL_STEP_END * leaves :][: len(now)])
+    busy = now["busy"] | streams
+    now["busy_s"][busy] += time_s - now["counted_s"][busy]
+    now["kv_block_s"] += (now["total_blocks"] - now["free_blocks"] - now["evictable_blocks"]) * time_s
+    stepping_s = np.where(now["busy"], memory.step["start_s"], time_s)
+    return mark_of(now, np.minimum(stepping_s, np.where(streams, memory.prefill_step["start_s"], time_s)))
 
 
 def _end_off_time(memory: Memory) -> None:

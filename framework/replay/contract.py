@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ class Replayed(NamedTuple):
     step_log: NDArray[np.void]
     token_log: NDArray[np.void]
     gaps: Gaps | None
+    marks: tuple[NDArray[np.void], ...]  # (M,) MARK of each time asked for before which the run has not ended
     reasons: tuple[str, ...]
     events: int
     steps: int
@@ -38,6 +39,9 @@ class Engine(Protocol):
     @property
     def inspection(self) -> Inspection: ...
 
-    def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
-        """Let the policy decide until every request has ended; `cluster` is its view of `inspection`."""
+    def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
+        """Let the policy decide until every request has ended; `cluster` is its view of `inspection`.
+
+        `marks_s`, in order: times as of which the totals of instances are told, once all events up to then are past.
+        """
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ from framework.policy.base import Policy
 from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import PlainEngine
-from framework.result import OUTCOME
+from framework.result import MARK, OUTCOME
 
 MOST_REQUESTS = 20_000
 
@@ -42,10 +44,11 @@ class ReferenceEngine:
         plain = PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
         self.inspection.view = self.inspection.view._replace(engine=plain)
 
-    def replay(self, policy: Policy, cluster: Cluster, progress: Progress) -> Replayed:
+    def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run event by event to the end."""
         s, hooks = self._simulation, PolicyHooks(policy, cluster, self.inspection)
         s.hooks = hooks
+        s.marks_s = marks_s
         run(s, progress)
         self.inspection.refresh()
         self.inspection.instances["off_s"] = [i.off_s_at(s.now_s) for i in s.instances]
@@ -59,10 +62,15 @@ class ReferenceEngine:
             step_log=np.array(steps, STEP_LOG),
             token_log=np.array(s.token_log, TOKEN_LOG),
             gaps=None,
+            marks=tuple(_mark(rows) for rows in s.marks),
             reasons=hooks.reasons,
             events=len(s.order),
             steps=len(s.step_log),
         )
+
+
+def _mark(rows: list[dict[str, float]]) -> NDArray[np.void]:
+    return np.array([tuple(row[name] for name in MARK.names or ()) for row in rows], MARK)
 
 
 def _outcomes(s: Simulation, reasons: tuple[str, ...]) -> NDArray[np.void]:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 NONE = "–"  # where a figure is not defined
+
+
+def side_by_side(headings: Sequence[str]) -> list[str]:
+    """Headings of lines for columns beside each other: a first line that repeats the one before it is left empty."""
+    firsts = [heading.partition("\n")[0] for heading in headings]
+    repeats = [first == before for first, before in zip(firsts, ["", *firsts], strict=False)]
+    return [
+        heading.removeprefix(first) if is_repeated else heading
+        for heading, first, is_repeated in zip(headings, firsts, repeats, strict=True)
+    ]
 
 
 def percent(part: float | None) -> str:

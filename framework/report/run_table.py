@@ -16,13 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from framework.cli.safe_text import printable
+from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, Metric, metric
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
-from framework.report.numbers import NONE, number, percent
+from framework.report.numbers import NONE, number, percent, side_by_side
 from framework.report.split_line import split_line
 
 Summary = Mapping[str, Any]
-_LATENCIES = {"queue": "queue", "TTFT": "ttft", "TPOT": "tpot", "TBT": "itl", "E2E": "e2el"}
+_LATENCIES = ("queue", "ttft", "tpot", "itl", "e2el")
 _WARNING = "bold black on yellow"
 # What a source says of a fit: to which loads, and where the run lies beside them; or why it does not count.
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
@@ -30,19 +31,12 @@ _LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
 _FAR = 1.05  # times the measured size: what would not be rounded to it
 _KWH_J = 3.6e6
-_S, _MS = 1e3, 1.0  # units in ms
-_COMPARED = {
-    "TTFT s\nP50": ("median_ttft_ms", _S),
-    "\nP99": ("p99_ttft_ms", _S),
-    "TPOT ms\nP50": ("median_tpot_ms", _MS),
-    " \nP99": ("p99_tpot_ms", _MS),
-    "TBT ms\nP99": ("p99_itl_ms", _MS),
-    "E2E s\nP99": ("p99_e2el_ms", _S),
-}
-_OF_CLASS = {heading: figure for heading, figure in _COMPARED.items() if "TBT" not in heading}
+_S_MS = 1e3
+_COMPARED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms")
+_OF_CLASS = tuple(key for key in _COMPARED if key != "p99_itl_ms")
 _WAITS = {"bubbles": ("bubble_share", "in steps"), "idle seats": ("idle_seat_share", "of static batches")}
 _MOST_CLASSES = 12
-_COUNTED = ("not\nserved", "pre-\nempted", "mig-\nrated")
+_COUNTED = ("preemptions", "migrations")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 _TIER = "cache_hit_rate_"
 _WIDE = 96  # columns that a full comparison needs
@@ -60,7 +54,7 @@ def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
 def comparison_table(
     summaries: Sequence[Summary], labels: Sequence[str] | None = None, groups: Sequence[Hashable] | None = None
 ) -> RenderableType:
-    """Runs below each other, for `rich.console.Console.print`; the best goodput of each group is bold and marked.
+    """Runs below each other, for `rich.console.Console.print`; the best of each group is bold and marked.
 
     Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is called
     by what tells it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs at
@@ -81,36 +75,44 @@ class _Comparison:
         yield self._runs(with_counts=options.max_width >= _WIDE)
 
     def _runs(self, with_counts: bool) -> Table:
-        figure, heading = _figure(self.summaries)
+        ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
-            best[group] = max(best.get(group, 0.0), summary[figure])
+            best[group] = max(best.get(group, 0.0), summary[ranking])
         table = _table("", "run", between=0)
-        for column in (heading, "SLO\nmet %", *_COMPARED, *(_COUNTED if with_counts else ())):
-            table.add_column(column, justify="right", no_wrap=True)
+        for heading in (*_headings(ranking, "slo_attainment", *_COMPARED), *_counted(with_counts)):
+            table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
         for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
             if group != before:
                 table.add_section()
             before = group
-            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[figure] == best[group]
-            counts = (summary["rejected"] + summary["failed"], summary["preemptions"], summary["migrations"])
+            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
+            counts = (summary["rejected"] + summary["failed"], *(summary[key] for key in _COUNTED))
             table.add_row(
                 *("▸" if is_best else "", label),
-                *(number(summary[figure]), _attainment(summary["slo_attainment"], unit="")),
-                *(_scaled(summary[key], unit_ms) for key, unit_ms in _COMPARED.values()),
-                *(f"{count:,.0f}" for count in counts[: len(_COUNTED) if with_counts else 0]),
+                *(number(summary[ranking]), _attainment(summary["slo_attainment"], unit="")),
+                *(_scaled(metric(key), summary[key]) for key in _COMPARED),
+                *(f"{count:,.0f}" for count in counts if with_counts),
                 style="bold" if is_best else "",
             )
         return table
 
 
-def _figure(summaries: Sequence[Summary]) -> tuple[str, str]:
-    """The key by which runs are compared, and the heading of its column."""
+def _ranking(summaries: Sequence[Summary]) -> str:
+    """The key by which runs are compared."""
     several_sizes = len({summary["gpus"] for summary in summaries}) > 1
     if all("capacity" in summary for summary in summaries):
-        return ("capacity_per_gpu", "capacity\n/s/GPU") if several_sizes else ("capacity", "capacity\nreq/s")
-    return ("goodput_per_gpu", "goodput\n/s/GPU") if several_sizes else ("request_goodput", "goodput\nreq/s")
+        return "capacity_per_gpu" if several_sizes else "capacity"
+    return HEADLINE_PER_GPU if several_sizes else HEADLINE
+
+
+def _headings(*keys: str) -> list[str]:
+    return side_by_side([metric(key).heading for key in keys])
+
+
+def _counted(with_counts: bool) -> list[str]:
+    return ["not\nserved", *_headings(*_COUNTED)] if with_counts else []
 
 
 def _headline(summary: Summary) -> list[RenderableType]:
@@ -123,9 +125,16 @@ def _headline(summary: Summary) -> list[RenderableType]:
         second.append(f"predictor {summary['predictor']}, ")
     source, fitted = _without_loads(str(summary["timing_source"]))
     second.append(f"timing {source}, ")
+    second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     split = [Constrain(Text(split_line(summary["split"]), "dim"), _WIDE)] if "split" in summary else []
-    return [first, second, *fitted, *split, *_extrapolated(summary)]
+    return [first, second, *fitted, *split, *_caveats(summary), *_extrapolated(summary)]
+
+
+def _caveats(*summaries: Summary) -> list[RenderableType]:
+    """In what the requests of the runs are unlike the trace that they were taken from."""
+    told = dict.fromkeys(summary.get("trace_caveat") for summary in summaries)
+    return [Constrain(Text(f" {one} ", _WARNING), _WIDE) for one in told if one]
 
 
 def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:
@@ -166,14 +175,15 @@ def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
     for heading in ("P50", "P90", "P99", "SLO", "met"):
         table.add_column(heading, justify="right", no_wrap=True)
     limits = {"ttft": (slo.ttft_s, "ttft_ok"), "tpot": (slo.tpot_s, "tpot_ok")}
-    for name, key in _LATENCIES.items():
+    for key in _LATENCIES:
         values_ms = [summary[f"{statistic}_{key}_ms"] for statistic in ("median", "p90", "p99")]
-        unit, unit_ms = ("s", _S) if (values_ms[-1] or 0) >= _S else ("ms", _MS)
+        shown = metric(f"p99_{key}_ms").readable(values_ms[-1] or 0.0)
         limit_s, ok = limits.get(key, (None, ""))
         judged: list[str | Text] = []
         if limit_s is not None:
-            judged = [_scaled(limit_s * _S, unit_ms), _attainment(int(requests[ok].sum()) / len(requests))]
-        table.add_row(Text(name, "bold"), unit, *(_scaled(value_ms, unit_ms) for value_ms in values_ms), *judged)
+            judged = [_scaled(shown, limit_s * _S_MS), _attainment(int(requests[ok].sum()) / len(requests))]
+        cells = (_scaled(shown, value_ms) for value_ms in values_ms)
+        table.add_row(Text(LATENCIES[key].short, "bold"), shown.unit, *cells, *judged)
     return table
 
 
@@ -182,15 +192,14 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
-    per_gpu = f" ({number(summary['goodput_per_gpu'])} per GPU)"
-    grid.add_row("goodput", Text.assemble((f"{number(summary['request_goodput'])} req/s", "bold"), (per_gpu, "dim")))
+    per_gpu = f" ({number(summary[HEADLINE_PER_GPU])} per GPU)"
+    grid.add_row(metric(HEADLINE).name, Text.assemble((_said(summary, HEADLINE), "bold"), (per_gpu, "dim")))
     share = f" {int(requests['good'].sum()):,} of {summary['offered']:,}"
     grid.add_row("attainment", Text.assemble(_attainment(summary["slo_attainment"]), (share, "dim")))
     if summary.get("share_of_bound") is not None:
         limit = f" ({summary['bound_limit']})"
         grid.add_row("of bound", Text.assemble(percent(summary["share_of_bound"]), (limit, "dim")))
-    throughput = f"{number(summary['request_throughput'])} req/s, {number(summary['output_throughput'])} tok/s"
-    grid.add_row("throughput", throughput)
+    grid.add_row("throughput", f"{_said(summary, 'request_throughput')}, {_said(summary, 'output_throughput')}")
     for key, state in (("completed", "finished"), ("rejected", "rejected"), ("failed", "failed")):
         style = "red" if state != "finished" and summary[key] else ""
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
@@ -212,11 +221,11 @@ def _outcome(evaluation: Evaluation) -> Table:
 def _classes(classes: Mapping[str, Summary]) -> list[RenderableType]:
     """A row a class of requests, the first of them in the order of their names."""
     table = _table("class", "")
-    for heading in ("requests", "SLO met", "goodput\nreq/s", *_OF_CLASS):
+    for heading in ("requests", "SLO met", *_headings(HEADLINE, *_OF_CLASS)):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, figures in list(classes.items())[:_MOST_CLASSES]:
-        latencies = (_scaled(figures[key], unit_ms) for key, unit_ms in _OF_CLASS.values())
-        counts = (f"{figures['offered']:,}", _attainment(figures["slo_attainment"]), number(figures["request_goodput"]))
+        latencies = (_scaled(metric(key), figures[key]) for key in _OF_CLASS)
+        counts = (f"{figures['offered']:,}", _attainment(figures["slo_attainment"]), number(figures[HEADLINE]))
         table.add_row(Text(name), "", *counts, *latencies)
     more = len(classes) - _MOST_CLASSES
     return [table, *([Text(f"and {more:,} more classes, in summary.json", style="dim")] if more > 0 else [])]
@@ -267,7 +276,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     if agrees("timing_source"):
         source, fitted = _without_loads(str(only["timing_source"]), with_run=False)
         lines += [Text(f"timing {source}", style="dim"), *fitted]
-    return [*lines, *_extrapolated(*summaries), Text()]
+    return [*lines, *_caveats(*summaries), *_extrapolated(*summaries), Text()]
 
 
 def _alike(summary: Summary, key: str) -> Any:
@@ -308,5 +317,10 @@ def _attainment(share: float, unit: str = " %") -> Text:
     return Text(f"{100 * share:.1f}{unit}", style=style)
 
 
-def _scaled(value_ms: float | None, unit_ms: float) -> str:
-    return NONE if value_ms is None else number(value_ms / unit_ms)
+def _scaled(shown: Metric, value: float | None) -> str:
+    """A value of the summary in the unit of its figure."""
+    return NONE if value is None else number(value * shown.scale)
+
+
+def _said(summary: Summary, key: str) -> str:
+    return f"{number(summary[key])} {metric(key).unit}"

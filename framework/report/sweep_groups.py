@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 Summary = Mapping[str, Any]
 _OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share for one to be better than another
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run of a sweep that has ended: its directory, the words that it was given, its summary."""
+
+    directory: Path
+    words: tuple[str, ...]
+    summary: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

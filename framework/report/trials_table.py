@@ -12,6 +12,7 @@ from rich.text import Text
 
 from framework.cli.safe_text import printable
 from framework.diagnosis.trials import Removed, Trial, Trials, Tried
+from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.report.numbers import number, percent
 
 _WIDE = 110
@@ -89,7 +90,7 @@ def signed(value: float) -> str:
 
 def _removed(trials: Trials) -> RenderableType:
     table = _table("the same run with")
-    for heading in ("SLO\nkept", "goodput\nreq/s", "worth\nreq/s"):
+    for heading in ("SLO\nkept", metric(HEADLINE).heading, "worth\nreq/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_row("nothing changed", *_figures(trials.base), "")
     for words, worth, one in removed_rows(trials):
@@ -103,7 +104,8 @@ def _removed(trials: Trials) -> RenderableType:
 
 def _tried(trials: Trials) -> RenderableType:
     table = _table("remedy")
-    for heading in ("GPUs", "SLO\nkept", "goodput\nreq/s", "gain\nreq/s", "goodput\n/s/GPU"):
+    goodput, per_gpu = (metric(key).heading for key in (HEADLINE, HEADLINE_PER_GPU))
+    for heading in ("GPUs", "SLO\nkept", goodput, "gain\nreq/s", per_gpu):
         table.add_column(heading, justify="right", no_wrap=True)
     base = trials.base
     for number_, one in enumerate(helping(trials)):

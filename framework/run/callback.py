@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from framework.cli.files import remove_abandoned, write_whole
 from framework.cli.launch import USER_ERROR, explain, report_error
 from framework.cli.safe_text import masked
 from framework.errors import InputError, hook_noted
+from framework.report.sweep_groups import Ended, in_groups, rows_of
 
 _MOST = 40  # runs that a table at the end of a sweep shows all of
 _BEST = 20  # of more than that
@@ -214,12 +215,12 @@ def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
     """
     from framework.cli.terminal import results_console
     from framework.report.run_table import comparison_table
-    from framework.report.sweep_groups import in_groups, rows_of
+    from framework.run.arms import arms_line
 
-    runs = read_runs(sweep, since_ns)
-    if not runs:
+    ended = ended_runs(sweep, since_ns)
+    if not ended:
         return
-    rows, rest = rows_of(runs), ""
+    rows, rest = rows_of(labelled(ended)), ""
     if len(rows) > _MOST:
         key = get_class(objective._target_).key  # type: ignore[attr-defined]
         best = sorted(rows, key=lambda row: row.summary.get(key) or 0.0, reverse=True)[:_BEST]
@@ -231,6 +232,8 @@ def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
     if (seeds := max(row.seeds for row in rows)) > 1:
         most = "" if seeds == min(row.seeds for row in rows) else "up to "
         console.print(f"each row is the mean over {most}{seeds} seeds", highlight=False)
+    if (line := arms_line(ended)) is not None:
+        console.print(line, markup=False, highlight=False)
     if rest:
         console.print(f"{rest}; python -m experiments.table makes tables of them", markup=False, highlight=False)
 
@@ -247,20 +250,25 @@ def written_since(sweep: Path, since_ns: int) -> list[Path]:
     return [file for file in files if file.stat().st_mtime_ns >= since_ns]
 
 
-def read_runs(sweep: Path, since_ns: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """(label, summary) of each run below `sweep`, in the order of the jobs. Labels name the overrides that differ."""
+def ended_runs(sweep: Path, since_ns: int = 0) -> list[Ended]:
+    """The runs below `sweep` that have ended since then, in the order of the jobs."""
     found = []
     for file in written_since(sweep, since_ns):
         entries = yaml.safe_load((file.parent / ".hydra" / "overrides.yaml").read_text())
-        found.append(([str(entry) for entry in entries], json.loads(file.read_bytes())))
-    shared = set.intersection(*(set(overrides) for overrides, _ in found)) if len(found) > 1 else set()
-    traces = {(summary["trace"], summary["trace_source"]) for _, summary in found}
+        found.append(Ended(file.parent, tuple(str(entry) for entry in entries), json.loads(file.read_bytes())))
+    return found
+
+
+def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
+    """(label, summary) of each. Labels name the overrides that differ."""
+    shared = set.intersection(*(set(run.words) for run in ended)) if len(ended) > 1 else set()
+    traces = {(run.summary["trace"], run.summary["trace_source"]) for run in ended}
     runs = []
-    for overrides, summary in found:
-        own = [entry for entry in overrides if entry not in shared]
-        if len(traces) > 1 and summary["trace_source"] == "twin":
+    for run in ended:
+        own = [word for word in run.words if word not in shared]
+        if len(traces) > 1 and run.summary["trace_source"] == "twin":
             own.append("(twin)")
-        runs.append((" ".join(own) or summary["policy"], summary))
+        runs.append((" ".join(own) or str(run.summary["policy"]), run.summary))
     return runs
 
 

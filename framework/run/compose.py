@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from framework.errors import (
     require_positive,
     shown,
 )
+from framework.load import Load
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out, overrides
@@ -30,10 +30,8 @@ from framework.policy.predictor import Predictor
 from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.model import Model, kv_capacity_tokens
-from framework.timing.fit_domain import Place
-from framework.timing.measured import placed
 from framework.timing.step_row import StepRow
-from framework.workload import Load, Workload
+from framework.workload import Workload
 
 _FRAMEWORK = Path(__file__).parents[1]
 _LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
@@ -70,25 +68,25 @@ def compose_on(config: DictConfig, workload: Workload) -> Experiment:
 
 
 def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
-    experiment = _placed(
-        Experiment(
-            workload=workload,
-            seed=config.seed,
-            renew=partial(_deciders, config),
-            sample=partial(_sample, config, workload.source),
-            **parts,
-        )
-    )
-    return _placed(experiment.sized()) if experiment.cluster.auto else experiment
+    _require_classes(parts["slo"], workload)
+    parts["engine"] = parts["engine"].on(workload)
+    experiment = Experiment(
+        workload=workload,
+        seed=config.seed,
+        renew=partial(_deciders, config),
+        sample=partial(_sample, config, workload.source),
+        **parts,
+    ).placed()
+    return experiment.sized().placed() if experiment.cluster.auto else experiment
 
 
-def _placed(experiment: Experiment) -> Experiment:
-    """With step times that know where the load of the run lies beside those that they were fitted to."""
-    cluster = experiment.setting.cluster
-    pool = cluster.pools[cluster.entrance]
-    instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
-    place = Place.of(experiment.workload, experiment.load, instances, experiment.engine.prefix_cache)
-    return replace(experiment, timing=placed(experiment.timing, place))
+def _require_classes(slo: Slo, workload: Workload) -> None:
+    """InputError for limits of a class that no request of the trace has."""
+    known = sorted(set(workload.slo_class or ()))
+    unknown = sorted(set(slo.classes or {}) - set(known))
+    if unknown:
+        there = f"its classes are {', '.join(known)}" if known else "its requests have no classes (column slo_class)"
+        raise InputError(f"slo.classes.{unknown[0]}: no request of trace {workload.name} has this class; {there}")
 
 
 def fitting_parts(config: DictConfig) -> dict[str, Any]:

@@ -12,15 +12,14 @@ import polars as pl
 from framework.cli.reading import parquet_of, parsed_json, parsed_yaml, read_file, read_text
 from framework.errors import InputError
 from framework.report.page.compared import MOST, Run
-from framework.report.page.sweep_page import Point
-from framework.run.job import flattened
-from framework.run.trying import config_of
+from framework.report.page.sweep_page import CURVES, Point
+from framework.run.arms import decided, ran_settings
 
 _MOST_ROWS = 100_000_000
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens", "state", "ttft_s", "tpot_s", "e2e_s", "good")
 _WORDS = Path(".hydra") / "overrides.yaml"  # of each run
 _SAID = 2  # settings that a label has, at most
-_FIGURES = ("policy", "trace", "request_goodput", "slo_attainment", "gpus", "duration", "p99_ttft_ms", "p99_tpot_ms")
+_OF_A_SUMMARY = ("policy", "trace", "gpus", "duration", *CURVES)  # keys that pages cannot do without
 
 
 def finished_runs(directories: Sequence[Path]) -> list[Run]:
@@ -33,8 +32,8 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
             f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other; "
             "a single run writes its page itself: servelab policy=NAME report=true"
         )
-    settings = [flattened(config_of(directory)) for directory in directories]
-    summaries = [summary_of(directory / "summary.json") for directory in directories]
+    runs = [(ran_settings(directory), summary_of(directory / "summary.json")) for directory in directories]
+    settings, summaries = [decided(own, summary) for own, summary in runs], [summary for _, summary in runs]
     labels = _labels([str(summary["policy"]) for summary in summaries], settings)
     return [
         Run(label, str(directory), summary, table_of(directory / "requests.parquet", _NEEDED), own)
@@ -84,7 +83,7 @@ def summary_of(path: Path) -> dict[str, Any]:
         found = parsed_json(read_file(path))
     except ValueError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(found, dict) or any(key not in found for key in _FIGURES):
+    if not isinstance(found, dict) or any(key not in found for key in _OF_A_SUMMARY):
         raise InputError(f"{path}: this is no summary of a run")
     return found
 

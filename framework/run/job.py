@@ -27,6 +27,7 @@ from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
 _LONGEST_SLO_S = 600.0
+CACHE = "engine.prefix_cache"  # which the requests of a run decide where it is `auto`
 _NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go changes none of them
 
 
@@ -65,7 +66,7 @@ def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directo
     is to leave more than that (`output`, `report`, `diagnose`) is repeated.
     """
     objective, experiment = _parts(config)
-    settings = flattened(config)
+    settings = settings_of(config, experiment)
     key = run_key(settings, experiment)
     record = None if _is_repeated(config) else store.get(key)
     if record is None:
@@ -103,6 +104,11 @@ def flattened(config: DictConfig) -> dict[str, Any]:
             plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
             _flatten(str(name), plain, flat)
     return flat
+
+
+def settings_of(config: DictConfig, experiment: Experiment) -> dict[str, Any]:
+    """The same of a configuration that makes this experiment, with what its requests decide (`auto`)."""
+    return flattened(config) | {CACHE: experiment.engine.prefix_cache}
 
 
 def chosen(choices: Mapping[str, Any]) -> dict[str, str]:
@@ -148,7 +154,7 @@ def _done(
     progress: Progress | None = None,
 ) -> Done:
     measurement = objective.measure(experiment, progress)
-    settings = flattened(config)
+    settings = settings_of(config, experiment)
     limits = _limits(config, settings, experiment, measurement) if config.diagnose else None
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation

@@ -70,7 +70,7 @@ def workload_hash(workload: Workload) -> str:
     """Hash of the requests, whatever file or law they came from."""
     parts = []
     for field in fields(workload):
-        if field.name in ("name", "source", "sha256", "notes"):
+        if field.name in ("name", "source", "sha256", "notes", "caveat"):
             continue
         value = getattr(workload, field.name)
         content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()

@@ -97,7 +97,11 @@ class Store:
         for key in keys:
             self._loose_path(key).unlink(missing_ok=True)
         for segment in self._segments():
-            rows = _frame(segment)
+            try:
+                rows = _frame(segment)
+            except FileNotFoundError:  # merged meanwhile
+                self.remove(keys)
+                return
             left = rows.filter(~pl.col("key").is_in(list(keys)))
             if len(left) < len(rows):
                 if len(left):

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from framework.errors import InputError, require_at_least
-from framework.workload import Closed, Load, Workload, rate_rps
+from framework.load import Closed, Load
+from framework.workload import Workload, rate_rps
 
 Range = tuple[float, float]
 _SHARE_BEYOND = 0.5  # of prompt tokens in the cache, beyond what a fit saw, from which on it does not count

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from framework.bound.demand import most_in_time
+from framework.bound.fluid import _costs
 from framework.bound.prefills import attention
 from framework.bound.steps import PoolSteps, Prices
 from framework.bound.tables import Extent, least_steps
@@ -192,3 +194,34 @@ def test_most_jobs_in_time_are_those_of_an_exhaustive_search(seed: int) -> None:
 
 def test_deadlines_that_fall_are_put_off() -> None:
     assert most_in_time(np.array([0.0, 1.0]), np.array([10.0, 2.0]), np.array([5.0, 1.0])) == 2
+
+
+@pytest.mark.parametrize("recomputes", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_token_costs_a_decode_or_a_prompt_that_is_computed_again(recomputes: bool, seed: int) -> None:
+    """Token by token: of both ways the cheaper one, where there are both; the first token comes from the prompt."""
+    rng = np.random.default_rng(seed)
+    count = 6
+    known, decodes = rng.integers(0, 5, count), rng.integers(0, 12, count)
+    prompts = known + rng.integers(1, 30, count)
+    tokens, extra_s, again_s = (prompts - known).astype(float), rng.random(count), rng.random(count)
+    token, decode, context, second = rng.random(4) * [1.0, 12.0, 0.6, 2.0]
+    reads = [prompts[r] + 1 + np.arange(decodes[r]) for r in range(count)]
+    demand: Any = SimpleNamespace(
+        tokens=tokens,
+        first_context=prompts + 1,
+        known=known,
+        decodes=decodes,
+        context=np.array([float(read.sum()) for read in reads]),
+        extra_s=[extra_s],
+        again_s=[again_s],
+        recomputes=recomputes,
+    )
+    prices = Prices(token, decode, context, 0.0)
+    pool: Any = SimpleNamespace(chunks=SimpleNamespace(whole=False, budget=8), own=lambda prices: prices)
+    found = _costs(demand, [pool], prices, np.array([second]))
+    for r in range(count):
+        once = [decode + context * read for read in reads[r]]
+        again = [token * (read - known[r]) + second * again_s[r] for read in reads[r]]
+        later = sum(map(min, once, again)) if recomputes else sum(once)
+        assert found[r] == pytest.approx(token * tokens[r] + second * extra_s[r] + later)

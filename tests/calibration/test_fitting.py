@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from framework.calibration import optimise
 from framework.calibration.optimise import Floats, Term, fit
 from framework.errors import InputError
 
@@ -166,3 +167,24 @@ def test_bad_predictions():
 def test_bad_terms(bad):
     with pytest.raises(InputError, match="kernel: "):
         Term(**({"name": "kernel", "centre": 1.0, "width": 0.1, "lowest": 0.5, "highest": 2.0} | bad))
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_search_simulates_as_often_as_its_boxes_have_points(moves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The centre, a step for each of three terms, 2 for each of 10 coefficients of each box, and the end."""
+    monkeypatch.setattr(optimise, "_MOVES", moves)
+    fitted = fit(times, times({"kernel": 2.9, "step_s": 0.04, "request_s": 5.0}), PRIOR, points=2)
+    assert fitted.evaluations == 1 + 3 + 20 * moves + 1
+
+
+def test_what_is_known_and_what_is_alike_is_said_by_errors_and_correlations() -> None:
+    names = ("a", "b", "c")
+    correlation = np.array([[1.0, 0.951, -0.2], [0.951, 1.0, -0.949], [-0.2, -0.949, 1.0]])
+    none = np.zeros(0)
+    known, values = {"a": True, "b": False, "c": False}, dict.fromkeys(names, 1.0)
+    found = optimise.Fitted(values, values, known, ("c",), none, none, none, 0.0, correlation, 1)
+    assert found.warnings() == (
+        "c: has no effect here and stays what it was",
+        "b: these measurements hardly tell it; it is near what was assumed",
+        "a and b: hardly told apart (correlation 0.95)",
+    )

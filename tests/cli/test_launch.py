@@ -28,7 +28,7 @@ from framework.cli.launch import (
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
-from framework.run.callback import FreshDirectory, print_comparison, read_runs
+from framework.run.callback import FreshDirectory, ended_runs, labelled, print_comparison
 from tests.conftest import ROOT
 from tests.helpers.composing import composing
 from tests.helpers.results import small_result
@@ -213,7 +213,7 @@ def job(sweep: Path, number: int, overrides: list[str], source: str = "real") ->
 def test_runs_of_a_sweep_are_called_by_what_differs_and_kept_in_order(tmp_path: Path) -> None:
     for number in (10, 2, 1):
         job(tmp_path, number, ["trace=t", f"policy=p{number}"])
-    runs = read_runs(tmp_path)
+    runs = labelled(ended_runs(tmp_path))
     assert [(label, summary["number"]) for label, summary in runs] == [
         ("policy=p1", 1),
         ("policy=p2", 2),
@@ -225,13 +225,13 @@ def test_runs_of_an_earlier_sweep_in_the_same_directory_are_left_out(tmp_path: P
     old = job(tmp_path, 0, ["seed=0"])
     os.utime(old / "summary.json", ns=(10, 10))
     job(tmp_path, 1, ["seed=1"])
-    assert [label for label, _ in read_runs(tmp_path, since_ns=11)] == ["seed=1"]
+    assert [label for label, _ in labelled(ended_runs(tmp_path, since_ns=11))] == ["seed=1"]
 
 
 def test_a_twin_among_recordings_is_marked(tmp_path: Path) -> None:
     job(tmp_path, 0, ["trace.path=a"])
     job(tmp_path, 1, ["trace=b"], source="twin")
-    assert [label for label, _ in read_runs(tmp_path)] == ["trace.path=a", "trace=b (twin)"]
+    assert [label for label, _ in labelled(ended_runs(tmp_path))] == ["trace.path=a", "trace=b (twin)"]
 
 
 @pytest.mark.parametrize("count", [40, 41])
@@ -240,7 +240,7 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureF
     for number in range(count):
         goodput = float((number * 7) % count)
         directory = job(tmp_path, number, [f"policy.chunk={number:03d}"])
-        (directory / "summary.json").write_text(json.dumps(summary | {"request_goodput": goodput}))
+        (directory / "summary.json").write_text(json.dumps(summary | {"goodput_rps": goodput}))
     print_comparison(tmp_path, 0, OmegaConf.create({"_target_": "framework.objective.goodput.Goodput"}))
     out = capsys.readouterr().out
     if count == 40:
@@ -249,4 +249,4 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureF
     else:
         best = sorted(range(count), key=lambda number: (number * 7) % count, reverse=True)[:20]
         assert [int(number) for number in re.findall(r"chunk=(\d+)", out)] == best
-        assert "the best 20 of 41 rows by request_goodput" in out
+        assert "the best 20 of 41 rows by goodput_rps" in out

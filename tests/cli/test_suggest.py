@@ -65,7 +65,7 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
             "cluster.pools: there is no such setting; cluster=disaggregated has instances",
         ),
         (["policy=chunked", "cluster.prefill=2"], "there is no such setting; cluster=mixed has instances"),
-        (["policy=ares", "server.foo=1"], "server.foo: there is no such setting; server=none has name"),
+        (["policy=ares", "server.foo=1"], "server.foo: there is no such setting; server=vllm_v1 has name"),
         (["engine.token_buget=3"], "did you mean engine.token_budget?"),
         (["predictr=oracle"], "predictr: there is no such setting; did you mean predictor?"),
         (["policy=chunkd"], "policy=chunkd: there is no policy of that name; did you mean chunked? choose one of ares"),

@@ -10,12 +10,13 @@ import pytest
 
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
+from framework.load import Open
 from framework.policy import Aggregated, Plan
 from framework.policy.view import Cluster
 from framework.simulate import simulate
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from policies.chunked import Chunked, Stages
 from policies.orca import Orca
 from policies.static import Static

@@ -168,24 +168,6 @@ def test_an_answer_that_cannot_be_used_is_refused_alike(answer: Any) -> None:
     assert said[0] == said[1]
 
 
-def test_requests_that_wait_for_each_other_leave_a_result() -> None:
-    class Crossing(Policy):
-        def route_prefill(self, request: Request, cluster: Cluster) -> int:
-            return request.id % 2
-
-        def route_decode(self, request: Request, cluster: Cluster) -> int:
-            return 1 - request.id % 2
-
-    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([2, 2]))
-    plain, compiled = (
-        simulate(workload, MIXED, MODEL, TIMING, replace(engine, block_tokens=1, kv_tokens=6), Crossing())
-        for engine in (REFERENCE, COMPILED)
-    )
-    assert outcome(plain) == outcome(compiled)
-    assert [plain.reasons[reason] for reason in plain.requests["reason"]] == ["stalled"] * 2
-    check_result(plain)
-
-
 def test_long_runs_are_refused() -> None:
     with pytest.raises(InputError, match="20000 requests at most, not 20001"):
         play(Policy(), REFERENCE, 20_001)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from framework.engine.config import EngineConfig
+from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.policy import Disaggregated, Plan, Policy
 from framework.policy.actions import SetTokenBudget
@@ -20,7 +21,7 @@ from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL, RowTiming

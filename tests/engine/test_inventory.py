@@ -24,7 +24,7 @@ from framework.engine.loop import run
 from framework.policy import lay_out
 from framework.policy.predictor import Predictions
 from framework.policy.view import Cluster
-from framework.workload import Open
+from framework.load import Open
 from policies.ares import Ares
 from policies.chunked import Chunked
 from predictors.oracle import Oracle

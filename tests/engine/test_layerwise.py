@@ -13,6 +13,7 @@ import pytest
 from framework.bound.bound import bound
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
+from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.policy import Disaggregated
@@ -21,7 +22,7 @@ from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL, RowTiming
 

@@ -7,6 +7,7 @@ import pytest
 
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
+from framework.load import Closed, Load, Open
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate
@@ -16,7 +17,7 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.affine import Affine
 from framework.timing.table import StepRow
-from framework.workload import Closed, Load, Open, Workload
+from framework.workload import Workload
 from tests.helpers.scenarios import MODEL, RowTiming
 
 GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError, PolicyError
+from framework.metrics.clock import clock_of
+from framework.metrics.slo import Slo
 from framework.metrics.usage import pool_table, usage
 from framework.policy import Aggregated, Cluster, Request, SetRole
 from framework.simulate import simulate
@@ -82,10 +84,19 @@ def test_another_rank_becomes_the_slowest_within_a_leap() -> None:
 
 
 def test_who_comes_to_an_idle_rank_ends_the_leap_of_the_other() -> None:
-    """Steps of 1 s: one decodes alone until a prompt comes to the other rank at 3.5 s."""
+    """Steps of 1 s: one decodes alone until a prompt comes to the other rank at 3.5 s. The last to arrive, at 20 s, is
+    there for no leap to end where the load does.
+    """
+    one = scenario([(8, 9), (4, 2), (4, 1)], StepRow(base_s=1.0), arrival_s=[0.0, 3.5, 20.0])
+    assert times(one) == [[float(k) for k in range(1, 10)], [5.0, 6.0], [21.0]]
+    assert run_engine(one)[0].step_log["steps"].tolist() == [1, 3, 1, 1, 1, 1, 3, 1]
+
+
+def test_a_leap_of_a_group_ends_with_the_step_before_the_end_of_the_load() -> None:
+    """The same but for that one: the window ends at 3.5 s, so that of 1 to 4 s the last step is one by itself."""
     one = scenario([(8, 9), (4, 2)], StepRow(base_s=1.0), arrival_s=[0.0, 3.5])
     assert times(one) == [[float(k) for k in range(1, 10)], [5.0, 6.0]]
-    assert run_engine(one)[0].step_log["steps"].tolist() == [1, 3, 1, 1, 1, 1, 3]
+    assert run_engine(one)[0].step_log["steps"].tolist() == [1, 2, 1, 1, 1, 1, 1, 3]
 
 
 def test_three_ranks_one_of_which_never_has_work() -> None:
@@ -102,9 +113,14 @@ def test_weights_are_read_by_each_rank_once() -> None:
     alone = PoolSpec("all", "mixed", 2, GPU)
     apart = run_engine(replace(at_once([(4, 1), (4, 1)], alone, TOKENS, MODEL), rules=Rules()))[0]
     assert [pool.gpus for pool in together.cluster.pools] == [2]
+    clocks = [replace(clock_of(run, Slo()), lengths_s=np.full(2, 2.0)) for run in (together, apart)]
     for figure in ("mfu", "mbu"):
-        assert usage(together, 2.0)[figure] == usage(apart, 2.0)[figure]
-        assert pool_table(together, 2.0)[figure].to_list() == pool_table(apart, 2.0)[figure].to_list()
+        one, other = (usage(run, clock)[figure] for run, clock in zip((together, apart), clocks, strict=True))
+        assert one == other
+        one, other = (
+            pool_table(run, clock)[figure].to_list() for run, clock in zip((together, apart), clocks, strict=True)
+        )
+        assert one == other
 
 
 def test_a_rank_has_its_part_of_the_instance() -> None:

@@ -65,7 +65,7 @@ EVENTS = (
     *("sent without its token", "single token that comes from elsewhere", "preempted before its first token"),
     *("first token that comes with the KV", "KV that is pulled", "KV that waits for a seat"),
     *("KV of those that have ended while a step is formed", "one that has ended gives way"),
-    "block that is not known to be full yet",
+    *("block that is not known to be full yet", "KV given up in a circle"),
     *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
 )
 

@@ -395,14 +395,11 @@ def test_batching_is_asked_again_only_after_a_change() -> None:
     assert tokens(s) == [[3, 4, 5, 6], [3]]
 
 
-def test_requests_that_wait_for_each_other_fail() -> None:
-    hooks = Script(
-        0.25, route_prefill=lambda s, r: r.id % 2, route_decode=lambda s, r: 1 - r.id, on_tick=lambda s, tick: ()
-    )
-    columns = turns([-1, -1, 0])
-    s = run(trace((0, 4, 2), (0, 4, 2), (0, 1, 1), **columns), *[instance(blocks=6)] * 2, hooks=hooks)
+def test_requests_that_a_plan_withholds_fail_and_so_do_later_turns() -> None:
+    hooks = Script(0.25, batching=lambda s, i: (8, "decode_only", 0), on_tick=lambda s, tick: ())
+    s = run(trace((0, 4, 2), (1, 4, 2), (1, 1, 1), **turns([-1, -1, 0])), instance(blocks=6), hooks=hooks)
     assert [(r.state, r.reason, r.end_s) for r in s.requests] == [(3, "stalled", 1)] * 3
-    assert tokens(s) == [[1], [1], []]
+    assert tokens(s) == [[], [], []]
 
 
 def test_a_policy_that_names_no_instance_is_refused() -> None:

@@ -13,6 +13,8 @@ from framework.bound.bound import any_role, bound
 from framework.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.config import EngineConfig
 from framework.errors import InputError, PolicyError
+from framework.load import Open
+from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
@@ -24,7 +26,7 @@ from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.timing.affine import Affine
 from framework.timing.estimate import estimate_s
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.conformance import digest
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL
@@ -197,7 +199,7 @@ def test_an_instance_that_is_off_costs_nothing() -> None:
     assert (policy.seen[2.5], policy.seen[5.0]) == ((OFF, True), (PREFILL, False))
     assert (policy.seen[7.0], policy.seen[7.5]) == ((OFF, True), (OFF, False))
     assert [*result.instances["off_s"]] == pytest.approx([0, 0, 2 + 11 - 7])
-    used = usage(result, 11.0)
+    used = usage(result, clock_of(result, Slo()))  # from the first request at 0 to the last answer at 11
     assert used["cost_usd"] == pytest.approx((11 + 11 + 5) / 3600)
     busy_s = result.instances["busy_s"].sum()
     assert used["energy_j"] == pytest.approx(27 * 1.0 + 99.0 * busy_s)
@@ -223,20 +225,20 @@ def test_an_instance_is_not_off_while_kv_waits_there() -> None:
 
 
 def test_changes_of_role_keep_no_stalled_run_alive() -> None:
-    """Two requests wait for each other's memory for ever, while a third instance changes its role at each tick."""
+    """Two requests are withheld for ever, while a third instance changes its role at each tick."""
 
     class Toggling(Scripted):
         def route_prefill(self, request: Any, view: Cluster) -> int:
             return int(request.id)
 
-        def route_decode(self, request: Any, view: Cluster) -> int:
-            return 1 - int(request.id)
+        def batching(self, instance: int, view: Cluster) -> Plan:
+            return Plan(8, "decode_only")
 
         def on_tick(self, view: Cluster) -> Sequence[Action]:
             return [SetRole(2, "prefill" if view.instances.next_role[2] == DECODE else "decode")]
 
     policy = Toggling({})
-    result = play(trace((0, 4, 2), (0, 4, 2)), cluster(("mixed", 3)), policy, kv_tokens=6, role_change_s=0.75)
+    result = play(trace((0, 4, 2), (1, 4, 2)), cluster(("mixed", 3)), policy, kv_tokens=6, role_change_s=0.75)
     assert [result.reasons[row["reason"]] for row in result.requests] == ["stalled", "stalled"]
     assert [*result.requests["end_s"]] == [1, 1]
 

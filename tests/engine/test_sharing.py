@@ -18,6 +18,7 @@ from framework.engine.attach import DECISION
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.errors import InputError, PolicyError
+from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
@@ -30,7 +31,7 @@ from framework.run.output import step_table
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.timing.affine import Affine
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from policies.nexus import Nexus, divided
 from tests.conformance import CLUSTERS, MODEL, SCENARIOS
 from tests.conformance import TIMING as AFFINE

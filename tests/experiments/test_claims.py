@@ -28,7 +28,7 @@ CONTENT: dict[str, Any] = {
     "system": "Quick",
     "source": "a paper",
     "text": "twice the goodput",
-    "metric": "request_goodput",
+    "metric": "goodput_rps",
     "claimed": 2.0,
     "published": True,
     "class_reason": "All of it stands there.",

@@ -52,7 +52,7 @@ def figures(tokens: int | None, load: float, scale: float = 1.0) -> dict[str, An
         "out_of_memory": 5,
         "slo_attainment": max(0.0, 1 - load / 40),
         "request_throughput": min(load, 20.0),
-        "request_goodput": scale * min(load, 15.0),
+        "goodput_rps": scale * min(load, 15.0),
         "output_throughput": 123_456.7 * scale,
         "total_token_throughput": 1_000.0,
         **dict.fromkeys(names, 100 * scale * load**2),
@@ -194,7 +194,7 @@ def test_every_figure_is_that_of_the_requests_of_the_run(tmp_path: Path) -> None
         assert row["offered"] == row["completed"] == len(own)
         assert row["offered_rps"] == pytest.approx(20 * len(own) / 120)
         assert row["slo_attainment"] == pytest.approx(np.mean(own["good"].to_numpy()))
-        assert row["request_goodput"] == pytest.approx(int(own["good"].sum()) / duration_s)
+        assert row["goodput_rps"] == pytest.approx(int(own["good"].sum()) / duration_s)
         assert row["output_throughput"] == pytest.approx(int(own["output_tokens"].sum()) / duration_s)
         assert row["out_of_memory_rate"] == 0
         assert row["p99_ttft_ms"] == pytest.approx(1e3 * np.percentile(own["ttft_s"].to_numpy(), 99))
@@ -233,6 +233,16 @@ def test_the_command_prints_a_table_and_leaves_files(
     assert drawn == [directory]
     assert [path.name for path in directory.iterdir()] == ["curve.csv"]
     assert "▸ chunked: at least 90 % meet the SLO up to 4 req/s, the most that was tried" in told.out
+    assert "Besides the policy" not in told.out
+
+
+def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    other = [word for word in SMALL if not word.startswith("policy=")]
+    words = ["series=policy=chunked engine.token_budget=512", "series=policy=sglang", "rates=2", "out=found"]
+    assert main([*other, *words]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Besides the policy"))
+    assert line.startswith("Besides the policy, runs differ in server (")
+    assert "token_budget" not in line
 
 
 def test_prompts_too_long_for_memory_are_told() -> None:
@@ -259,11 +269,11 @@ def test_more_clients_are_served_until_there_is_no_more_to_give() -> None:
 def test_seeds_make_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     plan = read_plan([*SMALL, "rates=4", "seed=0,1,2"])
     found = tabulated(plan, plan.jobs(), command.run(plan, Path("found")))
-    goodput = found.runs.filter(pl.col("bucket") == ALL)["request_goodput"].to_numpy()
+    goodput = found.runs.filter(pl.col("bucket") == ALL)["goodput_rps"].to_numpy()
     expected = estimate(goodput)
     assert expected.half_width > 0
-    assert found.line("chunked").mean("request_goodput") == pytest.approx([expected.mean])
-    assert found.line("chunked").half_width("request_goodput") == pytest.approx([expected.half_width])
+    assert found.line("chunked").mean("goodput_rps") == pytest.approx([expected.mean])
+    assert found.line("chunked").half_width("goodput_rps") == pytest.approx([expected.half_width])
     assert "3 of 3 runs" in capsys.readouterr().err
 
 
@@ -329,7 +339,7 @@ def test_undefined_figures_stay_undefined() -> None:
 
 def test_per_gpu_figures() -> None:
     row = made(gpus=4).runs.filter(pl.col("bucket") == ALL).row(1, named=True)
-    assert row["request_goodput_per_gpu"] == row["request_goodput"] / 4 == 1.0
+    assert row["goodput_rps_per_gpu"] == row["goodput_rps"] / 4 == 1.0
     assert row["offered_rps_per_gpu"] == 1.0
 
 

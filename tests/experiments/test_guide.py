@@ -306,6 +306,7 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     printed = capsys.readouterr()
     assert "is best" in printed.out
     assert printed.err == "results in out\n"
+    assert "Besides the policy" not in printed.out  # one server, one router, one cache
     first = (here / "out" / "guide.json").read_bytes()
     found = json.loads(first)
     assert [len(one["trials"]) for one in found["tuned"]] == [1, 1]

@@ -84,7 +84,7 @@ def test_every_point_is_run(solved: list[Optimum]) -> None:
     assert len(distserve.values) == len(distserve.points) == 7, "chunk sizes"
     assert len(chunked.values) == len(chunked.points) == 14, "one instance of 2 GPUs or two of 1"
     for one in solved:
-        assert one.values == {key: summary["request_goodput"] for key, summary in one.summaries.items()}
+        assert one.values == {key: summary["goodput_rps"] for key, summary in one.summaries.items()}
         assert one.values[one.best] == max(one.values.values()) > 0
 
 

@@ -18,7 +18,6 @@ from experiments.table.cells import Figures
 from experiments.table.command import main, read_words, tabulate
 from experiments.table.csv_file import as_csv
 from experiments.table.formats import as_latex, as_markdown, as_text
-from experiments.table.metrics import metric
 from experiments.table.sheet import Sheet, lay_out, with_interval
 from framework.cli.launch import launch
 from framework.errors import InputError
@@ -57,7 +56,7 @@ def record(
         **(config or {}),
     }
     figures: dict[str, Any] = {
-        "request_goodput": 8.0 + seed,
+        "goodput_rps": 8.0 + seed,
         "p99_ttft_ms": 100.0 + seed,
         "preemptions": 0,
         "offered": 100,
@@ -78,12 +77,12 @@ def record(
     }
     choices = {"policy": policy, "cluster": CLUSTERS[policy], "trace": trace, "model": "llama3_8b", "gpu": "h100"}
     key = repr((sorted(settings.items(), key=str), figures["git_revision"]))
-    return Record(key, settings, choices, figures, figures["request_goodput"])
+    return Record(key, settings, choices, figures, figures["goodput_rps"])
 
 
 def series(policy: str, goodputs: Sequence[float], **changes: Any) -> list[Record]:
     """A run a seed."""
-    return [record(policy, seed=seed, request_goodput=value, **changes) for seed, value in enumerate(goodputs)]
+    return [record(policy, seed=seed, goodput_rps=value, **changes) for seed, value in enumerate(goodputs)]
 
 
 CHUNKED = (8.0, 9.0, 10.0, 11.0, 12.0)
@@ -121,7 +120,7 @@ def refusal(records: Sequence[Record], *words: str) -> str:
 
 
 def test_cells_are_means_with_intervals_over_seeds() -> None:
-    cells = table(THREE).cells["request_goodput"]
+    cells = table(THREE).cells["goodput_rps"]
     assert list(cells) == [
         (("ares",), ("synthetic",)),
         (("chunked",), ("synthetic",)),
@@ -144,7 +143,7 @@ def test_a_class_of_requests_has_figures_of_its_own() -> None:
     assert means["p99_ttft_ms@batch"] == 1000.0
     assert means["p99_ttft_ms"] == 100.5
     assert math.isnan(means["slo_attainment@chat"])  # which the second run does not have
-    shown = " ".join(text(records, "columns=metric", "metric=p99_ttft_ms@batch,request_goodput").split())
+    shown = " ".join(text(records, "columns=metric", "metric=p99_ttft_ms@batch,goodput_rps").split())
     assert "P99 TTFT of batch, s" in shown
     assert "chunked 1.0 ± 1.3" in shown
 
@@ -168,7 +167,7 @@ def test_runs_without_classes_say_so() -> None:
 
 
 def test_differences_are_paired_by_seed_whatever_the_order() -> None:
-    cells = table(list(reversed(THREE)), "baseline=chunked").cells["request_goodput"]
+    cells = table(list(reversed(THREE)), "baseline=chunked").cells["goodput_rps"]
     found = cells[("ares",), ("synthetic",)].difference
     assert found is not None
     paired = np.asarray([0.5, 0.61, 0.42, 0.48, 0.52])
@@ -190,7 +189,7 @@ def test_p_values_are_adjusted_for_the_comparisons_of_a_metric() -> None:
 
 def test_seeds_that_only_one_side_has_are_left_out_of_its_difference() -> None:
     some = [one for one in THREE if (one.choices["policy"], one.summary["seed"]) != ("ares", 4)]
-    found = table(some, "baseline=chunked").cells["request_goodput"][("ares",), ("synthetic",)]
+    found = table(some, "baseline=chunked").cells["goodput_rps"][("ares",), ("synthetic",)]
     assert len(found.values) == 4
     assert found.difference is not None
     assert found.difference.comparison.pairs == 4
@@ -202,7 +201,7 @@ def test_seeds_that_only_one_side_has_are_left_out_of_its_difference() -> None:
 def test_too_few_replicates_conclude_nothing() -> None:
     three = [one for one in THREE if one.summary["seed"] < 3]
     found = table(three, "baseline=chunked")
-    cells = found.cells["request_goodput"].values()
+    cells = found.cells["goodput_rps"].values()
     assert not any(cell.difference.is_significant for cell in cells if cell.difference)
     assert not any(cell.is_near_best for cell in cells)
     assert "3 pairs are too few to conclude from 2 comparisons" in " ".join(text(three, "baseline=chunked").split())
@@ -214,7 +213,7 @@ def test_too_few_replicates_conclude_nothing() -> None:
 
 
 def test_one_run_has_no_interval_and_no_test() -> None:
-    one = [record("chunked"), record("ares", request_goodput=9.0)]
+    one = [record("chunked"), record("ares", goodput_rps=9.0)]
     shown = text(one, "baseline=chunked")
     assert "±" not in shown
     assert "*" not in shown.split("- ")[0]
@@ -224,7 +223,7 @@ def test_one_run_has_no_interval_and_no_test() -> None:
 
 def test_the_table_is_the_same_whatever_the_order_of_the_runs() -> None:
     records = [*THREE, *series("ares", ARES, trace="reasoning"), *series("chunked", CHUNKED, trace="reasoning")]
-    words = ("baseline=chunked", "metric=request_goodput,p99_ttft_ms")
+    words = ("baseline=chunked", "metric=goodput_rps,p99_ttft_ms")
     expected = (text(records, *words), as_csv(table(records, *words)))
     for seed in range(5):
         mixed = random.Random(seed).sample(records, len(records))
@@ -234,14 +233,14 @@ def test_the_table_is_the_same_whatever_the_order_of_the_runs() -> None:
 # --- the best ---------------------------------------------------------------------------------------------------------
 
 
-def best(found: Figures, metric: str = "request_goodput") -> set[Any]:
+def best(found: Figures, metric: str = "goodput_rps") -> set[Any]:
     return {place for place, cell in found.cells[metric].items() if cell.is_best}
 
 
 def test_the_best_is_the_highest_goodput_and_the_lowest_latency() -> None:
     slow = [record("chunked", seed=seed, p99_ttft_ms=200.0 + seed) for seed in SEEDS]
-    fast = [record("ares", seed=seed, p99_ttft_ms=150.0 + seed, request_goodput=7.0 + seed) for seed in SEEDS]
-    found = table([*slow, *fast], "metric=request_goodput,p99_ttft_ms,offered")
+    fast = [record("ares", seed=seed, p99_ttft_ms=150.0 + seed, goodput_rps=7.0 + seed) for seed in SEEDS]
+    found = table([*slow, *fast], "metric=goodput_rps,p99_ttft_ms,offered")
     assert best(found) == {(("chunked",), ("synthetic",))}
     assert best(found, "p99_ttft_ms") == {(("ares",), ("synthetic",))}
     assert best(found, "offered") == set()
@@ -250,7 +249,7 @@ def test_the_best_is_the_highest_goodput_and_the_lowest_latency() -> None:
 def test_what_cannot_be_told_from_the_best_is_marked() -> None:
     near = (8.6, 9.3, 10.7, 11.3, 12.4)
     records = [*series("chunked", near), *series("ares", ARES), *series("distserve", DISTSERVE)]
-    cells = {row[0]: cell for (row, _), cell in table(records).cells["request_goodput"].items()}
+    cells = {row[0]: cell for (row, _), cell in table(records).cells["goodput_rps"].items()}
     assert cells["ares"].is_best
     assert cells["chunked"].is_near_best
     assert not cells["distserve"].is_near_best
@@ -262,13 +261,13 @@ def test_what_cannot_be_told_from_the_best_is_marked() -> None:
 
 def test_equal_means_are_all_best_unless_there_is_nothing_else() -> None:
     records = [*series("chunked", CHUNKED), *series("ares", CHUNKED), *series("distserve", DISTSERVE)]
-    assert len(best(table(records, "metric=request_goodput,preemptions"))) == 2
+    assert len(best(table(records, "metric=goodput_rps,preemptions"))) == 2
     assert best(table(records, "metric=preemptions"), "preemptions") == set()
 
 
 def test_only_runs_on_the_same_requests_compete() -> None:
     rates = [
-        record(policy, seed=seed, config={"trace.rate_scale": rate}, request_goodput=level * rate + seed)
+        record(policy, seed=seed, config={"trace.rate_scale": rate}, goodput_rps=level * rate + seed)
         for policy, level in (("chunked", 10.0), ("ares", 11.0))
         for rate in (1.0, 2.0)
         for seed in SEEDS
@@ -285,7 +284,7 @@ def test_only_runs_on_the_same_requests_compete() -> None:
 
 
 def test_a_column_can_be_the_baseline() -> None:
-    found = table(THREE, "rows=trace", "columns=policy", "baseline=chunked").cells["request_goodput"]
+    found = table(THREE, "rows=trace", "columns=policy", "baseline=chunked").cells["goodput_rps"]
     difference = found[("synthetic",), ("ares",)].difference
     assert difference is not None
     assert difference.comparison.mean == pytest.approx(0.506)
@@ -293,7 +292,7 @@ def test_a_column_can_be_the_baseline() -> None:
 
 def test_a_baseline_of_one_key_is_held_against_rows_that_share_the_others() -> None:
     budgets = [
-        record(policy, seed=seed, config={"engine.token_budget": budget}, request_goodput=level + seed * seed / 10)
+        record(policy, seed=seed, config={"engine.token_budget": budget}, goodput_rps=level + seed * seed / 10)
         for policy, budget, level in (
             ("chunked", 512, 1.0),
             ("chunked", 2048, 2.0),
@@ -303,10 +302,10 @@ def test_a_baseline_of_one_key_is_held_against_rows_that_share_the_others() -> N
         for seed in SEEDS
     ]
     words = ("rows=policy,engine.token_budget", "columns=metric")
-    cells = table(budgets, *words, "baseline=chunked").cells["request_goodput"]
+    cells = table(budgets, *words, "baseline=chunked").cells["goodput_rps"]
     changes = {row: cell.difference.comparison.mean for (row, _), cell in cells.items() if cell.difference}
     assert changes == pytest.approx({("ares", 512): 3.0, ("ares", 2048): 6.0})
-    cells = table(budgets, *words, "baseline=chunked,512").cells["request_goodput"]
+    cells = table(budgets, *words, "baseline=chunked,512").cells["goodput_rps"]
     changes = {row: cell.difference.comparison.mean for (row, _), cell in cells.items() if cell.difference}
     assert changes == pytest.approx({("chunked", 2048): 1.0, ("ares", 512): 3.0, ("ares", 2048): 7.0})
 
@@ -324,8 +323,8 @@ def test_runs_on_other_requests_are_not_paired() -> None:
     unlike = [record(), record("ares", config={"trace.rate_scale": 2.0})]
     assert "differ in trace.rate_scale (2, 1)" in refusal(unlike, "baseline=chunked")
     assert best(table(unlike)) == set()
-    scaled = [record(), record(config={"trace.rate_scale": 2.0}, request_goodput=12.0)]
-    found = table(scaled, "rows=trace.rate_scale", "baseline=1").cells["request_goodput"]
+    scaled = [record(), record(config={"trace.rate_scale": 2.0}, goodput_rps=12.0)]
+    found = table(scaled, "rows=trace.rate_scale", "baseline=1").cells["goodput_rps"]
     assert found[(2.0,), ("synthetic",)].difference is not None
 
 
@@ -385,8 +384,8 @@ def test_settings_that_vary_within_a_cell_are_named() -> None:
     assert "policy=chunked, trace=synthetic: 10 runs differ in engine.token_budget (512, 2048)" in line
     assert "engine.token_budget=512" in line
     assert "rows=...,engine.token_budget" in line
-    assert len(table(budgets, "engine.token_budget=512").cells["request_goodput"]) == 1
-    assert len(table(budgets, "rows=engine.token_budget").cells["request_goodput"]) == 2
+    assert len(table(budgets, "engine.token_budget=512").cells["goodput_rps"]) == 1
+    assert len(table(budgets, "rows=engine.token_budget").cells["goodput_rps"]) == 2
 
 
 def test_a_group_that_varies_stands_for_its_settings() -> None:
@@ -433,7 +432,7 @@ def test_samples_share_their_step_times_wherever_their_loads_lie(fits: tuple[str
 
 def test_runs_of_other_versions_are_told_apart_or_refused() -> None:
     """A record of 0.1 names no version, and its classes otherwise."""
-    records = [record(), record(request_goodput=9.0, git_revision="def", versions={"servelab": "0.2.0"})]
+    records = [record(), record(goodput_rps=9.0, git_revision="def", versions={"servelab": "0.2.0"})]
     records[0].config["policy._target_"], records[1].config["policy._target_"] = "old.Name", "new.Name"
     line = refusal(records)
     assert "2 runs differ in version (0.1, 0.2.0); choose with version=0.1" in line
@@ -444,7 +443,7 @@ def test_runs_of_other_versions_are_told_apart_or_refused() -> None:
 
 
 def test_runs_of_other_code_are_told_apart_or_refused() -> None:
-    records = [record(), record(git_revision="def", request_goodput=9.0)]
+    records = [record(), record(git_revision="def", goodput_rps=9.0)]
     line = refusal(records)
     assert "2 runs with the same settings" in line
     assert "git_revision=abc" in line
@@ -517,7 +516,7 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
         (["rows=token_budget"], ["rows=token_budget", "engine.token_budget"]),
         (["columns=nonesuch"], ["columns=nonesuch", "run.py --cfg job"]),
         (["replicate=sed"], ["replicate=sed", "seed"]),
-        (["metric=goodput"], ["metric=goodput", "did you mean request_goodput", "p99_ttft_ms"]),
+        (["metric=goodput"], ["metric=goodput", "did you mean goodput_rps", "p99_ttft_ms"]),
         (["metric=offered,offered"], ["offered", "twice"]),
         (["rows=policy", "columns=policy"], ["policy", "twice"]),
         (["rows=seed"], ["replicate=seed"]),
@@ -562,31 +561,8 @@ def test_latencies_of_seconds_are_in_seconds() -> None:
     assert rows(table(slow, "metric=p99_ttft_ms"))[0]["mean"] == "5000.0"
 
 
-@pytest.mark.parametrize(
-    ("better", "keys"),
-    [
-        (
-            1,
-            [
-                "request_goodput",
-                "goodput_per_gpu",
-                "output_throughput",
-                "slo_attainment",
-                "capacity",
-                "capacity_per_gpu",
-            ],
-        ),
-        (1, ["share_of_bound", "cache_hit_rate", "mfu"]),
-        (-1, ["median_ttft_ms", "p99_itl_ms", "std_e2el_ms", "rejected", "failed", "preemptions", "cost_usd"]),
-        (0, ["goodput_bound", "capacity_runs", "offered", "duration", "migrations", "gpus", "total_input_tokens"]),
-    ],
-)
-def test_which_way_is_better_follows_from_the_name(better: int, keys: list[str]) -> None:
-    assert {key: metric(key).better for key in keys} == dict.fromkeys(keys, better)
-
-
 def test_changes_that_round_to_nothing_have_no_sign() -> None:
-    records = [record(request_goodput=1000.0), record("ares", request_goodput=999.9)]
+    records = [record(goodput_rps=1000.0), record("ares", goodput_rps=999.9)]
     assert "−0.100 (0.0 %)" in text(records, "baseline=chunked")
 
 
@@ -594,6 +570,14 @@ def test_shares_are_in_per_cent() -> None:
     shown = text([record(share_of_bound=0.625)], "metric=share_of_bound")
     assert "goodput / bound, %" in shown
     assert "62.50" in shown
+
+
+def test_the_table_says_in_what_else_than_the_policy_runs_differ() -> None:
+    other = {"server.name": "none", "policy.routing": "round_robin"}
+    runs = [record("chunked", config={"server.name": "vllm_v1"}), record("ares", config=other)]
+    told = "server (none; vllm_v1: chunked), router (round_robin; least_queued: chunked)"
+    assert f"Besides the policy, runs differ in {told}." in sheet(runs).notes
+    assert not any("Besides the policy" in note for note in sheet(runs, "rows=server.name", "columns=metric").notes)
 
 
 def test_twins_are_named_where_they_are() -> None:
@@ -627,7 +611,7 @@ def test_wide_tables_stand_in_parts_within_a_hundred_columns() -> None:
 
 
 def test_markdown_is_a_table() -> None:
-    found = as_markdown(sheet(THREE, "baseline=chunked", "metric=request_goodput,preemptions"))
+    found = as_markdown(sheet(THREE, "baseline=chunked", "metric=goodput_rps,preemptions"))
     lines = [line for line in found.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
     assert "| **10.5 ± 1.9**\\* |" in found
@@ -636,7 +620,7 @@ def test_markdown_is_a_table() -> None:
 
 def test_latex_is_balanced_and_escaped() -> None:
     odd = [*THREE, *series("ares", ARES, trace="a_b&c%{d}~#$^\\", source="real")]
-    found = as_latex(sheet(odd, "baseline=chunked", "metric=request_goodput,preemptions"))
+    found = as_latex(sheet(odd, "baseline=chunked", "metric=goodput_rps,preemptions"))
     for name in ("table", "tabular", "minipage"):
         assert found.count(rf"\begin{{{name}}}") == found.count(rf"\end{{{name}}}") == 1
     bare = re.sub(r"\\[&%$#_{}]", "", found)
@@ -652,9 +636,9 @@ def test_latex_is_balanced_and_escaped() -> None:
 
 
 def test_csv_has_every_figure_of_every_cell() -> None:
-    lines = rows(table(THREE, "metric=request_goodput,preemptions", "baseline=chunked"))
+    lines = rows(table(THREE, "metric=goodput_rps,preemptions", "baseline=chunked"))
     assert [(one["policy"], one["metric"]) for one in lines] == [
-        (policy, metric) for metric in ("request_goodput", "preemptions") for policy in ("ares", "chunked", "distserve")
+        (policy, metric) for metric in ("goodput_rps", "preemptions") for policy in ("ares", "chunked", "distserve")
     ]
     first = lines[0]
     assert float(first["mean"]) == pytest.approx(10.506)
@@ -749,11 +733,11 @@ def test_runs_of_a_sweep_make_a_table(tmp_path: Path, monkeypatch: pytest.Monkey
     records = Store(tmp_path / "results").read()
     line = refusal(records)
     assert "4 runs differ in engine.token_budget (512, 2048);" in line
-    found = table(records, "rows=policy,engine.token_budget", "metric=request_goodput,p99_tpot_ms")
-    means = {row: cell.level.mean for (row, _), cell in found.cells["request_goodput"].items()}
+    found = table(records, "rows=policy,engine.token_budget", "metric=goodput_rps,p99_tpot_ms")
+    means = {row: cell.level.mean for (row, _), cell in found.cells["goodput_rps"].items()}
     assert list(means) == [("chunked", 512), ("chunked", 2048), ("distserve", 512), ("distserve", 2048)]
     expected = [
-        one.summary["request_goodput"]
+        one.summary["goodput_rps"]
         for one in records
         if one.choices["policy"] == "chunked" and one.config["engine.token_budget"] == 512
     ]

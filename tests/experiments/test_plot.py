@@ -76,7 +76,7 @@ def run_of(directory: Path, policy: str = "chunked", seed: int = 0, **changes: A
     gaps.write_parquet(directory / "gaps.parquet")
     made = record("chunked", seed=seed)
     summary = {
-        **made.summary, "policy": policy, "request_goodput": 8.0 + speed + seed / 3,
+        **made.summary, "policy": policy, "goodput_rps": 8.0 + speed + seed / 3,
         "slo_attainment": float(good.mean()),
         "duration": 400.0, "offered": count, "p99_tpot_ms": 40.0, "gpus_on": 5.0, "cost_usd": 2.0, **figures,
     }  # fmt: skip
@@ -134,12 +134,12 @@ PICTURES = {
     "cdf of all": ("cdf", "RUNS", "metric=ttft,tpot,tbt,tbt_p99,e2e", "width=double"),
     "series": ("series", "RUNS", "seed=0"),
     "series of one": ("series", "RUNS", "seed=0", "policy=ares", "metric=utilization,arrivals", "width=double"),
-    "bars": ("bars", "RUNS", "metric=request_goodput,p99_ttft_ms"),
+    "bars": ("bars", "RUNS", "metric=goodput_rps,p99_ttft_ms"),
     "bars in groups": ("bars", "STORE", "columns=trace.rate", "width=double"),
     "pareto": ("pareto", "RUNS"),
     "pareto by size": ("pareto", "RUNS", "x=gpu_hours", "metric=p99_ttft_ms", "width=double"),
     "slo": ("slo", "RUNS"),
-    "slo by rate": ("slo", "STORE", "x=trace.rate", "metric=slo_attainment,request_goodput", "width=double"),
+    "slo by rate": ("slo", "STORE", "x=trace.rate", "metric=slo_attainment,goodput_rps", "width=double"),
 }
 
 
@@ -252,6 +252,20 @@ def test_pictures_have_the_width_of_a_column(width: str, inches: float, runs: Pa
         assert shown.width == round(100 * inches)
 
 
+def test_the_command_says_in_what_else_than_the_policy_runs_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike: dict[str, Any] = {"trace__rate": 4.0, "engine__token_budget": 2048}
+    places = [
+        run_of(tmp_path / "1", "chunked", server__name="vllm_v1", **alike),
+        run_of(tmp_path / "2", "ares", server__name="none", **alike),
+        run_of(tmp_path / "3", "ares", server__name="none", **(alike | {"engine__token_budget": 512})),
+    ]
+    command.main(["bars", *map(str, places), f"out={tmp_path / 'p'}", "formats=svg"])
+    told = capsys.readouterr().out.splitlines()[-1]  # not what was swept over within a policy
+    assert told == "Besides the policy, runs differ in server (vllm_v1; none: ares)."
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +337,7 @@ def test_bars_are_means_with_students_interval(runs: Path) -> None:
 def test_the_front_joins_what_nothing_beats(tmp_path: Path) -> None:
     sizes = {1: (2, 5.0), 2: (4, 9.0), 3: (6, 8.0), 4: (8, 12.0), 5: (4, 3.0)}
     for number, (gpus, goodput) in sizes.items():
-        run_of(tmp_path / str(number), cluster__instances=number, gpus=gpus, request_goodput=goodput)
+        run_of(tmp_path / str(number), cluster__instances=number, gpus=gpus, goodput_rps=goodput)
     (axes,) = made("pareto", *every(tmp_path), "x=gpus").axes
     front = next(line for line in axes.lines if line.get_drawstyle() == "steps-post")
     assert data_of(front).tolist() == [[2, 5], [4, 9], [8, 12]]
@@ -406,12 +420,12 @@ SAID: Mapping[tuple[str, ...], str] = {
     ("cdf", "STORE"): "name directories",
     ("cdf", "RUNS", "metric=itl"): "metric=itl: ",
     ("series", "RUNS", "metric=goodput"): "metric=goodput: ",
-    ("bars", "RUNS", "metric=goodput"): "did you mean request_goodput",
+    ("bars", "RUNS", "metric=goodput"): "did you mean goodput_rps",
     ("slo", "STORE", "x=trace.rat"): "did you mean trace.rate",
     ("slo", "STORE", "x=trace.name"): "must be a number in all runs",
     ("slo", "RUNS", "metric=p99_ttft_ms"): "with x=scale it is one of",
     ("pareto", "STORE"): "these differ in trace.rate (12.0, 4.0, 8.0): choose one",
-    ("pareto", "RUNS", "metric=offered"): "neither high nor low values",
+    ("pareto", "RUNS", "metric=offered"): "neither more nor less of offered is better",
     ("cdf", "RUNS", "policy=orca"): "policy=orca: no run is left",
 }
 

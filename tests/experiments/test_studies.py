@@ -25,6 +25,7 @@ from experiments.tune.plots import draw
 from experiments.tune.storage import OWNER, open_storage
 from experiments.tune.study import OVERRIDES
 from framework.objective.goodput import Measurement
+from framework.report.numbers import number as shown
 from framework.run import job
 from tests.conftest import ROOT
 from tests.helpers import warm
@@ -136,12 +137,12 @@ def test_a_study_leaves_its_best_and_is_not_run_again(
     best = max(value for (value,) in values.values())
     assert len(values) == len(runs) == 8
     assert f"{name}  8 trials" in first.stdout
-    assert f"best  request_goodput {best:.3g}" in first.stdout
+    assert f"best  goodput_rps {best:.3g}" in first.stdout
     assert f"python run.py +tuned={name}" in first.stdout
     out = tmp_path / "outputs" / "tune" / name
     table = pl.read_csv(out / "trials.csv")
     assert len(table) == 8
-    assert table["request_goodput"].max() == pytest.approx(best, rel=1e-12)
+    assert table["goodput_rps"].max() == pytest.approx(best, rel=1e-12)
     assert {"history.png", "slices.png", "heatmap.png"} <= {path.name for path in out.glob("*.png")}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in out.glob("*.png"))
     assert (out / "best.yaml").read_bytes() == (CONF / "tuned" / f"{name}.yaml").read_bytes()
@@ -167,7 +168,7 @@ def test_the_winner_replays(tune: Tune, name: str, tmp_path: Path) -> None:
     assert Configuration(tuple(printed.split())).settings == Configuration((f"+tuned={name}",)).settings
     python = str(warm.path() / "python")
     succeeded(run_once(tmp_path, f"+tuned={name}", "hydra.run.dir=replayed", python=python))
-    assert json.loads((tmp_path / "replayed" / "summary.json").read_text())["request_goodput"] == best
+    assert json.loads((tmp_path / "replayed" / "summary.json").read_text())["goodput_rps"] == best
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsga", "qmc", "random"])
@@ -197,6 +198,17 @@ def test_several_objectives_give_a_front(tune: Tune, name: str) -> None:
     assert len(re.findall(r"(?m)^ *\d+ ", table)) == len(front)
 
 
+def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str) -> None:
+    """Without a sign as METRICS says; with one as it says."""
+    Path("few.yaml").write_text("search:\n  cluster.tp: { powers_of_two: [1, 8] }\n")
+    best = {"share_of_bound": max, "p99_tpot_ms": min, "-share_of_bound": min, "+p99_tpot_ms": max}
+    for number, (goal, choose) in enumerate(best.items()):
+        found = succeeded(tune(*SMALL, "space=few.yaml", "trials=3", f"objectives={goal}", f"name={name}-{number}"))
+        values = [value for (value,) in complete(trials_of(f"{name}-{number}")).values()]
+        assert len(set(values)) > 1
+        assert f"best  {goal.lstrip('+-')} {shown(choose(values))}" in found.stdout
+
+
 def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> None:
     finished = succeeded(tune(*SEARCH, "trials=12", "pruner=median", "prefixes=[0.5]", f"name={name}"))
     trials = trials_of(name)
@@ -207,7 +219,7 @@ def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> N
     bar = sorted(trial.intermediate_values[1] for trial in trials)[len(trials) // 2]
     assert all(trial.intermediate_values[1] <= bar for trial in pruned)
     table = pl.read_csv(f"outputs/tune/{name}/trials.csv")
-    assert table.filter(pl.col("outcome") == "pruned")["request_goodput"].null_count() == len(pruned)
+    assert table.filter(pl.col("outcome") == "pruned")["goodput_rps"].null_count() == len(pruned)
 
 
 def test_a_grid_has_every_point_of_a_file_of_ones_own(tune: Tune, name: str) -> None:
@@ -246,8 +258,12 @@ def test_an_unfinished_line_of_a_journal_is_dropped(tune: Tune, name: str) -> No
         (("space=nonesuch",), ("nonesuch", "chunked", "pd")),
         (("space=nonesuch.yaml",), ("nonesuch.yaml", "chunked", "pd")),
         (("space=chunked", "sampler=nonesuch"), ("sampler", "nonesuch", "cmaes")),
-        (("space=chunked", "objectives=nonesuch"), ("nonesuch", "request_goodput")),
-        (("space=chunked", "pruner=median", "objectives=request_goodput,cost_usd"), ("pruner=median", "2 objectives")),
+        (("space=chunked", "objectives=nonesuch"), ("nonesuch", "goodput_rps")),
+        (("space=chunked", "objectives=+nonesuch"), ("nonesuch", "goodput_rps")),
+        (("space=chunked", "objectives=shareofbound"), ("shareofbound", "did you mean share_of_bound?")),
+        (("space=chunked", "objectives=cost_usd,goodput_bound"), ("goodput_bound is better; write +goodput_bound",)),
+        (("space=chunked", "objectives=capacity_half_width"), ("neither more nor less of capacity_half_width",)),
+        (("space=chunked", "pruner=median", "objectives=goodput_rps,cost_usd"), ("pruner=median", "2 objectives")),
         (("space=chunked", "trials=none"), ("trials",)),
         (("space=chunked", "seed=-1"), ("seed",)),
         (("space=chunked", "space.nonesuch=4"), ("space.nonesuch", "gpus")),

@@ -30,7 +30,8 @@ class Golden:
         return self.words.split()
 
 
-_TIMES = (
+_TIMES = (  # a server that adds nothing: times stay sums of powers of two
+    "server=none engine.transfers=sent "
     "timing=affine timing.base_s=0.0078125 timing.per_prefill_token_s=1.52587890625e-05 "
     "timing.prefill_quadratic_s=4.656612873077393e-10 timing.per_sequence_s=3.0517578125e-05 "
     "timing.per_context_token_s=5.960464477539063e-08 "
@@ -49,12 +50,17 @@ _SESSIONS = (
 )
 _TWO = "cluster=mixed cluster.instances=2 "
 _APART = "cluster=disaggregated cluster.prefill=2 cluster.decode=2 "
-_CHUNKED = "policy=chunked " + _TWO + _REQUESTS
-_DISTSERVE = "policy=distserve " + _APART + _REQUESTS
+_CHUNKED = "policy=chunked policy.routing=least_queued " + _TWO + _REQUESTS
+_DISTSERVE = "policy=distserve policy.routing=least_queued " + _APART + _REQUESTS
 _SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
-_CACHED = "policy=vllm_v1 server=none " + _TWO + _SESSIONS + "engine.kv_tokens=8192 "
-_RETRACTING = "policy=sglang server=none engine.output_reserve.declared_tokens=64 engine.token_budget=1024 "
-_TIGHT = "policy=continuous " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
+_CLIENTS = "load=closed load.duration_s=null load.backoff_s=0 "  # the whole trace is sent
+_CACHED = (
+    "policy=vllm_v1 policy.routing=round_robin " + _TWO + _SESSIONS + "engine.prefix_cache=true engine.kv_tokens=8192 "
+)
+_RETRACTING = (
+    "policy=sglang policy.routing=round_robin engine.output_reserve.declared_tokens=64 engine.token_budget=1024 "
+)
+_TIGHT = "policy=continuous policy.routing=round_robin " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
 
 _POLICIES = {
     "static": Golden(
@@ -62,7 +68,9 @@ _POLICIES = {
         requests=("good", "NOT good"),
     ),
     "orca": Golden(
-        "policy=orca policy.reserve_tokens=8192 engine.kv_tokens=65536 load=closed load.concurrency=24 "
+        "policy=orca policy.reserve_tokens=8192 engine.kv_tokens=65536 "
+        + _CLIENTS
+        + "load.concurrency=24 "
         + _TWO
         + _REQUESTS,
         unlike="static",
@@ -166,16 +174,16 @@ _POLICIES = {
     ),
     "ecoserve": Golden("policy=ecoserve policy.macro=2 policy.slack=least cluster.instances=4 " + _REQUESTS),
     "dynamo": Golden(
-        "policy=dynamo server=none policy.local_tokens=512 " + _APART + _REQUESTS,
+        "policy=dynamo policy.local_tokens=512 " + _APART + _REQUESTS,
         requests=("transfer_s > 0", "prefill_instance = decode_instance"),
     ),
     "dynamo_load": Golden(
-        "policy=dynamo server=none policy.planner=load policy.interval_s=0.25 policy.local_tokens=128 policy.queue=16 "
+        "policy=dynamo policy.planner=load policy.interval_s=0.25 policy.local_tokens=128 policy.queue=16 "
         "cluster.spare=2 engine.start_s=0.25 output.steps=true " + _APART + _REQUESTS + "trace.arrivals.rate=128",
         steps=("instance >= 4",),
     ),
     "dynamo_sla": Golden(
-        "policy=dynamo server=none policy.planner=sla policy.interval_s=0.5 "
+        "policy=dynamo policy.planner=sla policy.interval_s=0.5 "
         "+policy.planning={ttft_s:0.25,itl_s:0.015625} "
         "output.steps=true " + _APART + _REQUESTS + "trace.arrivals.rate=128 cluster.prefill=1 cluster.decode=1 "
         "cluster.spare=4",
@@ -290,7 +298,9 @@ _MECHANISMS = {
         unlike="ranks_in_turn",
     ),
     "ranks_in_turn": Golden(_DISTSERVE + "cluster.dp=2 cluster.rank_choice=round_robin", unlike="distserve"),
-    "pipeline": Golden("policy=continuous " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",)),
+    "pipeline": Golden(
+        "policy=continuous policy.routing=round_robin " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",)
+    ),
     "layer_wise": Golden(_DISTSERVE + "engine.layerwise_tokens=512", unlike="distserve"),
     "links_shared": Golden(_SLOW_LINKS, requests=("transfer_s > 0.25",)),
     "links_in_turn": Golden(_SLOW_LINKS + "cluster.link_sharing=fifo", unlike="links_shared"),
@@ -304,7 +314,10 @@ _MECHANISMS = {
         unlike="links_in_turn",
     ),
     "pulled_unified": Golden(
-        "policy=vllm_v1 server=none " + _APART + _SESSIONS + "engine.kv_tokens=4096 trace.arrivals.rate=16 "
+        "policy=vllm_v1 policy.routing=round_robin "
+        + _APART
+        + _SESSIONS
+        + "engine.kv_tokens=4096 trace.arrivals.rate=16 "
         "engine.max_batch=8 engine.transfers=pulled engine.first_token=recomputed",
         positive=("preemptions", "cache_hit_rate"),
         requests=("decode_instance = 3 AND transfer_s > 0",),
@@ -315,7 +328,9 @@ _MECHANISMS = {
         _CHUNKED + "timing.request_s=0.001953125 timing.intake_s=0.03125 trace.jitter_s=1", unlike="chunked"
     ),
     "closed_sessions": Golden(
-        _CACHED + "load=closed load.concurrency=6", positive=("cache_hit_rate",), unlike="prefix_cache"
+        _CACHED + _CLIENTS + "load.concurrency=6",
+        positive=("cache_hit_rate",),
+        unlike="prefix_cache",
     ),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
@@ -337,38 +352,49 @@ _MECHANISMS = {
 
 EXACT = _POLICIES | _MECHANISMS
 
-_TWIN = "trace.limit=300 "
-_MEASURED = "policy=chunked cluster.instances=2 trace=azure_conv trace.limit=200 trace.rate_scale=2 "
+_TWIN = "server=none engine.transfers=sent trace.limit=300 "
+_MEASURED = (
+    "policy=chunked policy.routing=least_queued server=none cluster.instances=2 "
+    "trace=azure_conv trace.limit=200 trace.rate_scale=2 "
+)
 
 SAME_MACHINE = {
     # requests
     "default": Golden("trace.limit=400"),
     "twin_azure_code": Golden("policy=distserve trace=azure_code engine/kv_compression=kvquant " + _TWIN),
     "twin_azure_conv": Golden(
-        "policy=continuous trace=azure_conv trace.poisson=true engine/kv_compression=int8 " + _TWIN
+        "policy=continuous policy.routing=round_robin trace=azure_conv trace.poisson=true engine/kv_compression=int8 "
+        + _TWIN
     ),
     "twin_reasoning": Golden("policy=dynaserve trace=reasoning " + _TWIN),
-    "twin_mix": Golden("policy=taichi trace=mix trace.rate=20 engine/kv_compression=hack " + _TWIN),
+    "twin_mix": Golden(
+        "policy=taichi engine.prefix_cache=false trace=mix trace.rate=20 engine/kv_compression=hack " + _TWIN
+    ),
     "twin_mooncake": Golden(
         "policy=mooncake trace=mooncake trace.resample_s=60 trace.window_s=[0,300] policy.routing=random " + _TWIN,
         positive=("cache_hit_rate",),
     ),
     "laws": Golden(
-        "policy=dopd trace=synthetic trace.requests=300 trace.input={law:pareto,mean:800,shape:2.5} "
+        "policy=dopd server=none engine.transfers=sent "
+        "trace=synthetic trace.requests=300 trace.input={law:pareto,mean:800,shape:2.5} "
         "trace.output={law:exponential,mean:150} trace.arrivals={law:gamma,cv:2}"
     ),
-    "laws_sessions": Golden("policy=vllm_v1 trace=synthetic_sessions trace.requests=300", positive=("cache_hit_rate",)),
+    "laws_sessions": Golden(
+        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true engine.transfers=sent "
+        "trace=synthetic_sessions trace.requests=300",
+        positive=("cache_hit_rate",),
+    ),
     "predictor_lognormal": Golden(
         "policy=ares policy.period_s=0.25 predictor.persistence=0.5 timing=affine " + _REQUESTS,
         requests=("predicted_output_tokens > 0",),
     ),
     "long": Golden(
-        "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
+        "policy=chunked server=none cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "
         "output.steps=true"
     ),
     "long_reduced": Golden(
-        "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
+        "policy=chunked server=none cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "
         "engine.log=reduced"
     ),
@@ -386,7 +412,9 @@ SAME_MACHINE = {
     "l20_from_l40s": Golden(_MEASURED + "gpu=l20 engine/kv_compression=fp8", unlike="l40s"),
     "v100_from_a100": Golden("policy=nexus " + _MEASURED + "gpu=v100 model=qwen25_7b engine/speculation=draft"),
     "unlike_gpus": Golden(
-        "policy=splitwise +gpu@cluster.decode_gpu=a100 trace=azure_conv trace.limit=200", requests=("transfer_s > 0",)
+        "policy=splitwise server=none engine.transfers=sent +gpu@cluster.decode_gpu=a100 "
+        "trace=azure_conv trace.limit=200",
+        requests=("transfer_s > 0",),
     ),
     "roofline": Golden(_MEASURED + "timing=roofline engine/kv_compression=int4"),
     "roofline_pipeline": Golden(
@@ -416,7 +444,7 @@ SAME_MACHINE = {
     ),
     "sarathi": Golden(_MEASURED + "timing=sarathi model=yi_34b gpu=a100_pcie cluster.tp=2"),
     "deepseek_times": Golden(
-        "policy=deepseek trace=synthetic trace.requests=400 trace.arrivals.rate=400",
+        "policy=deepseek server=none engine.transfers=sent trace=synthetic trace.requests=400 trace.arrivals.rate=400",
         positive=("speculation_acceptance",),
     ),
 }

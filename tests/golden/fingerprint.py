@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 _TABLES = ("requests", "steps")
-_NOT_RESULTS = ("versions", "git_revision")
+_NOT_RESULTS = ("versions", "git_revision", "prefix_cache")  # software, and a setting
 _DIGITS = 9
 
 

@@ -11,11 +11,12 @@ from framework.engine.config import EngineConfig, FirstToken
 from framework.engine.mechanisms.attention_overlap import Attention
 from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.speculation import Speculation
+from framework.load import Closed, Load, Open
 from framework.system.cluster import RANK_CHOICES, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
-from framework.workload import Closed, Load, Open, Workload
+from framework.workload import Workload
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import MODEL, MODES, RowTiming, Scenario
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.speculation import Speculation
+from framework.load import Open
 from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec, Role
 from framework.timing.table import StepRow
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import RowTiming, Scenario, prefix_stores, prefixes, scenarios, with_room, with_split

@@ -12,9 +12,9 @@ from typing import Any
 from framework.codes import ARRIVAL, TICK
 from framework.engine.reference.loop import run
 from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import INSTANCE_TOTALS
+from framework.engine.reference.state import INSTANCE_TOTALS, UNSENT
 from framework.metrics.invariants import check_result
-from framework.result import Result
+from framework.result import MARK, Result
 from framework.simulate import simulate
 from tests.helpers.recovery import step_times, token_times
 from tests.helpers.rulers import Note, RuledHooks, RuledPredictor, Ruler, ruled_policy
@@ -55,18 +55,20 @@ def run_engine(scenario: Scenario) -> tuple[Result, list[Note]]:
 
 def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
     """All that is compared, of the reference."""
-    rows = [{name: getattr(r, name) for name in ROW_FIELDS} for r in simulation.requests]
+    sent = [r for r in simulation.requests if r.state != UNSENT]
+    rows = [{name: getattr(r, name) for name in ROW_FIELDS} for r in sent]
     for row in rows:
         row["arrival_s"] -= simulation.options.request_s  # results tell when the client sent it
     return {
-        "reasons": [r.reason for r in simulation.requests],
+        "reasons": [r.reason for r in sent],
         "rows": rows,
-        "emitted": [r.emitted for r in simulation.requests],
-        "tokens": [r.token_s for r in simulation.requests],
+        "emitted": [r.emitted for r in sent],
+        "tokens": [r.token_s for r in sent],
         "steps": [i.steps for i in simulation.instances],
         "instances": [{name: i.totals[name] for name in COMPARED_TOTALS} for i in simulation.instances],
         "extrapolation": [i.extrapolation for i in simulation.instances],
         "off_s": [i.off_s_at(simulation.now_s) for i in simulation.instances],
+        "marks": [[{name: row[name] for name in MARK.names or ()} for row in mark] for mark in simulation.marks],
         "hit_tokens": [tokens for i in simulation.instances for tokens in i.hit_tokens],
         "loaded_bytes": [size for i in simulation.instances for size in i.loaded_bytes],
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
@@ -85,6 +87,7 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
         "instances": _rows(result.instances, COMPARED_TOTALS),
         "extrapolation": result.instances["extrapolation"].tolist(),
         "off_s": result.instances["off_s"].tolist(),
+        "marks": [_rows(mark, MARK.names or ()) for mark in result.marks],
         "hit_tokens": result.tiers["hit_tokens"].tolist(),
         "loaded_bytes": result.tiers["loaded_bytes"].tolist(),
         "notes": [(note.hook, note.subject, note.now_s, note.seen) for note in notes],
@@ -130,7 +133,9 @@ def unlike(scenario: Scenario, reference: dict[str, Any], tolerance: float) -> l
     sums = [[{name: row[name] for name in _SUMS} for row in side["instances"]] for side in (ours, theirs)]
     for side in (ours, theirs):
         side["instances"] = [{k: v for k, v in row.items() if k not in _SUMS} for row in side["instances"]]
-    return differences(ours, theirs, tolerance) + differences(sums[0], sums[1], NEAR, ".instances")
+    marks = [side.pop("marks") for side in (ours, theirs)]  # of sums over the same terms, too
+    found = differences(ours, theirs, tolerance) + differences(sums[0], sums[1], NEAR, ".instances")
+    return found + differences(marks[0], marks[1], NEAR, ".marks")
 
 
 def has_near_tie(simulation: Simulation) -> bool:

@@ -8,8 +8,9 @@ import numpy as np
 
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.speculation import Speculation
+from framework.load import Closed, Open
 from framework.timing.table import StepRow
-from framework.workload import Closed, Open, Workload
+from framework.workload import Workload
 from tests.helpers.drawing import Draw
 from tests.helpers.scenarios import RowTiming, Scenario, scenarios, with_split
 

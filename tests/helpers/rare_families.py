@@ -10,9 +10,10 @@ from framework.engine.mechanisms.kv_compression import KvFormat
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
+from framework.load import Open
 from framework.system.cluster import ClusterSpec, Role
 from framework.timing.table import StepRow
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.helpers.broad_families import ALONE, bursts, pressed, shared, slow_prefills, with_pools, without_prefixes
 from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules

@@ -1,7 +1,7 @@
 """The summary of a run computed a second time, in plain Python, from the files that the run has written.
 
-Definitions are those of README.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What follows
-takes no number from `framework.metrics`, and from the engine only what `Untold` holds.
+Definitions are those of docs/results.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What
+follows takes no number from `framework.metrics`, and from the engine only what `Untold` holds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from framework.metrics.slo import Slo
+from tests.helpers.recomputed_clock import Clock, clock
 from tests.helpers.recomputed_work import hardware, mechanisms, work_of
 from tests.helpers.scenarios import Scenario
 from tests.helpers.told import Row, Run, Summary, share
@@ -66,11 +67,10 @@ def limit_s(slo: Slo, name: str, slo_class: str | None) -> float:
 
 def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
     """`ttft_ok`, `tpot_ok` and `good` of each request."""
-    classes = run.scenario.workload.slo_class or (None,) * len(run.requests)
     found = []
-    for row, slo_class, token_s in zip(run.requests, classes, run.untold.token_s, strict=True):
+    for row, token_s in zip(run.requests, run.untold.token_s, strict=True):
         limits = {
-            name: limit_s(run.slo, name, slo_class)
+            name: limit_s(run.slo, name, row.get("slo_class"))
             for name in ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
         }
         is_finished = row["state"] == "finished"
@@ -99,8 +99,9 @@ def _keeps_slowdown(run: Run, row: Row) -> bool:
     return kept and (limits.e2e is None or row["e2e_s"] / (first_s + later_s) <= limits.e2e)
 
 
-def _served(rows: Sequence[Row], good: list[Row], duration_s: float) -> Summary:
+def _served(rows: Sequence[Row], good: list[Row], over: Clock) -> Summary:
     """What is said of all requests and of those of a bucket alike, but for the statistics of latencies."""
+    duration_s = over.duration_s
     completed = [row for row in rows if row["state"] == "finished"]
     prompts, outputs = (sum(row[name] for row in completed) for name in ("input_tokens", "output_tokens"))
     amounts = {
@@ -110,19 +111,25 @@ def _served(rows: Sequence[Row], good: list[Row], duration_s: float) -> Summary:
         "total_token_throughput": prompts + outputs,
     }
     rates = {name: amount / duration_s if duration_s > 0 else 0.0 for name, amount in amounts.items()}
-    return {"completed": len(completed), "offered": len(rows), "slo_attainment": share(len(good), len(rows)), **rates}
+    return {
+        "completed": len(completed),
+        "offered": len(rows),
+        "slo_attainment": share(len(good), len(rows)),
+        "goodput_rps": share(len(good), over.window_s) or 0.0,
+        **rates,
+    }
 
 
-def _classes(run: Run, good: list[Row]) -> Summary:
+def _classes(run: Run, good: list[Row], over: Clock) -> Summary:
     """Figures of each class; nothing where the trace has none."""
     if run.scenario.workload.slo_class is None:
         return {}
     found: Summary = {}
-    for name in run.scenario.workload.slo_class:
-        rows = [row for row, own in zip(run.requests, run.scenario.workload.slo_class, strict=True) if own == name]
+    for name in {row["slo_class"] for row in over.rows}:
+        rows = [row for row in over.rows if row["slo_class"] == name]
         completed = [row for row in rows if row["state"] == "finished"]
         found[name] = {
-            **_served(rows, [row for row in good if row["slo_class"] == name], run.duration_s),
+            **_served(rows, [row for row in good if row["slo_class"] == name], over),
             "out_of_memory": sum(row["reason"] == "kv" for row in rows),
             **_of_values("ttft", [row["ttft_s"] for row in completed]),
             **_of_values("tpot", [row["tpot_s"] for row in completed]),
@@ -132,17 +139,17 @@ def _classes(run: Run, good: list[Row]) -> Summary:
     return {"classes": found}
 
 
-def _buckets(run: Run, good: list[Row]) -> list[Summary]:
+def _buckets(run: Run, good: list[Row], over: Clock) -> list[Summary]:
     found = []
     for low, high in pairwise([0, *run.edges, None]):
         assert low is not None
-        rows = [row for row in run.requests if low <= row["input_tokens"] < (math.inf if high is None else high)]
+        rows = [row for row in over.rows if low <= row["input_tokens"] < (math.inf if high is None else high)]
         completed, wanted = [row for row in rows if row["state"] == "finished"], ("median", "p95", "p99")
         found.append(
             {
                 "from_tokens": low,
                 "to_tokens": high,
-                **_served(rows, [row for row in good if row in rows], run.duration_s),
+                **_served(rows, [row for row in good if row in rows], over),
                 "out_of_memory": sum(row["reason"] == "kv" for row in rows),
                 **_of_values("ttft", [row["ttft_s"] for row in completed], wanted),
                 **_of_values("tpot", [row["tpot_s"] for row in completed], wanted),
@@ -199,42 +206,52 @@ def _idle_seats(run: Run) -> Summary:
 
 def summary(run: Run) -> Summary:
     """All keys that a run's figures and its configuration give."""
-    good = [row for row, (_, _, is_good) in zip(run.requests, verdicts(run), strict=True) if is_good]
+    over = clock(run)
+    judged = verdicts(run)
+    good = [run.requests[k] for k in over.numbers if judged[k][2]]
+    finished = [row for row in over.rows if row["state"] == "finished"]
     works = [work_of(run, instance) for instance in range(len(run.pools))]
-    served, used = _served(run.requests, good, run.duration_s), hardware(run, works)
-    outputs, good_outputs = (sum(row["output_tokens"] for row in rows) for rows in (run.finished, good))
+    served, used = _served(over.rows, good, over), hardware(run, works, over)
+    paid_usd = used.pop("paid_usd")
+    outputs, good_outputs = (sum(row["output_tokens"] for row in rows) for rows in (finished, good))
     workload, scenario = run.scenario.workload, run.scenario
     return {
         **served,
         **used,
         **mechanisms(run, works),
         **_of_caches(run),
-        **_of_values("ttft", [row["ttft_s"] for row in run.finished]),
-        **_of_values("tpot", [row["tpot_s"] for row in run.finished]),
+        **_of_values("ttft", [row["ttft_s"] for row in finished]),
+        **_of_values("tpot", [row["tpot_s"] for row in finished]),
         **_of_values("itl", [gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s)]),
-        **_of_values("e2el", [row["e2e_s"] for row in run.finished]),
-        **_of_values("queue", [row["queue_s"] for row in run.finished]),
-        "out_of_memory_rate": share(sum(row["reason"] == "kv" for row in run.requests), len(run.requests)),
-        "preempted_rate": share(sum(row["preemptions"] > 0 for row in run.requests), len(run.requests)),
-        "duration": run.duration_s,
-        "total_input_tokens": sum(row["input_tokens"] for row in run.finished),
+        **_of_values("e2el", [row["e2e_s"] for row in finished]),
+        **_of_values("queue", [row["queue_s"] for row in finished]),
+        "out_of_memory_rate": share(sum(row["reason"] == "kv" for row in over.rows), len(over.rows)),
+        "preempted_rate": share(sum(row["preemptions"] > 0 for row in over.rows), len(over.rows)),
+        "duration": over.duration_s,
+        "window_s": over.window_s,
+        "window": over.name,
+        "window_is_short": over.is_short,
+        "total_input_tokens": sum(row["input_tokens"] for row in finished),
         "total_output_tokens": outputs,
-        "rejected": sum(row["state"] == "rejected" for row in run.requests),
-        "failed": sum(row["state"] == "failed" for row in run.requests),
-        "preemptions": sum(row["preemptions"] for row in run.requests),
-        "migrations": sum(row["migrations"] for row in run.requests),
+        "rejected": sum(row["state"] == "rejected" for row in over.rows),
+        "failed": sum(row["state"] == "failed" for row in over.rows),
+        "preemptions": sum(row["preemptions"] for row in over.rows),
+        "migrations": sum(row["migrations"] for row in over.rows),
         **_of_messages(run),
         **_idle_seats(run),
-        "goodput_per_gpu": share(served["request_goodput"], used["gpus_on"]) or 0.0,
-        "energy_per_token_j": share(used["energy_j"], outputs),
-        "usd_per_million_good_tokens": share(1e6 * used["cost_usd"], good_outputs),
+        "goodput_per_gpu": share(served["goodput_rps"], used["gpus_on"]) or 0.0,
+        "energy_per_token_j": share(used["energy_j"], sum(row["output_tokens"] for row in run.finished)),
+        "usd_per_million_good_tokens": share(1e6 * paid_usd, good_outputs),
+        "good_per_usd": share(len(good), paid_usd),
         "mean_prefill_batch_tokens": _prefill_batch(run),
-        "buckets": _buckets(run, good),
-        **_classes(run, good),
+        "buckets": _buckets(run, good, over),
+        **_classes(run, good, over),
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,
+        "trace_caveat": workload.caveat or None,
         "timing_source": scenario.timing.source + _kernel_chosen(scenario),
+        "prefix_cache": scenario.engine.prefix_cache,
         "load": scenario.load.name,
         "seed": scenario.seed,
     }

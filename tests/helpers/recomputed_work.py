@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framework.system.cluster import PoolSpec
 from framework.system.model import kv_capacity_tokens
-from tests.helpers.told import Run, Summary, share
+from tests.helpers.recomputed_clock import Clock
+from tests.helpers.told import Row, Run, StepNote, Summary, share
 
 _DTYPE = "bf16"  # of all models drawn, and what GPUs multiply it as
 
@@ -17,6 +19,7 @@ class Work:
     """What an instance did, by its rows of steps.parquet; `busy_s` counts time in two steps at once once."""
 
     busy_s: float
+    batch_s: float  # decodes x time
     steps: int
     prefill_tokens: int
     decodes: int
@@ -26,32 +29,43 @@ class Work:
     weight_passes: int  # of weights outside the experts, of steps without chunks in a pipeline
     expert_reads: float  # of all experts, likewise
     decode_bubble_s: float  # that stages wait in steps without chunks
+    begun_s: float  # when the earliest step began that was under way as the time began
 
 
-def work_of(run: Run, instance: int) -> Work:
-    """Of one instance, step by step."""
+def work_of(run: Run, instance: int, from_s: float = -math.inf, to_s: float = math.inf) -> Work:
+    """Of one instance, step by step: time in steps within these times, the work of steps that end in them."""
     pool, experts = run.pools[instance], run.scenario.model.experts
     unchosen = 1.0 if experts is None else 1 - experts.per_token / experts.count
-    busy_s, until_s, bubble_s, reads = 0.0, -math.inf, 0.0, 0.0
+    busy_s, until_s, bubble_s, reads, batch_s, begun_s = 0.0, from_s, 0.0, 0.0, 0.0, from_s
     steps = passes = prefill_tokens = decodes = drafts = context = attended = 0
     rows = [row for row in run.steps if row["instance"] == instance]
     for row in sorted(rows, key=lambda row: float(row["start_s"])):
         batch, chunks, depth, time_s = row["batch"], row["prefill_tokens"], row.get("depth", 0), row["start_s"]
         for j in range(row["steps"]):
-            end_s = time_s + row["first_s"] + j * row["increment_s"]
-            busy_s += max(0.0, end_s - max(time_s, until_s))
+            end_s = boundary_s(row, j + 1)
+            busy_s += max(0.0, min(end_s, to_s) - max(time_s, until_s))
             until_s, read = max(until_s, end_s), row["context"] + j * batch
-            steps, prefill_tokens, decodes = steps + 1, prefill_tokens + chunks, decodes + batch
-            drafts, context = drafts + batch * depth, context + read
-            attended += read * (1 + depth)
-            batches = min(pool.parallelism.pp, batch) or 1
-            passes += batches
-            dealt = [(chunks + batch * (1 + depth) + k) // batches for k in range(batches)]
-            reads += sum(1 - unchosen ** (_ranks(pool) * tokens) for tokens in dealt) / _ranks(pool)
-            if chunks == 0:
-                bubble_s += max(0, pool.parallelism.pp - batch) * (end_s - time_s)
+            if end_s > from_s:
+                begun_s = min(begun_s, time_s)
+            if from_s < end_s <= to_s:
+                steps, prefill_tokens, decodes = steps + 1, prefill_tokens + chunks, decodes + batch
+                drafts, context = drafts + batch * depth, context + read
+                attended += read * (1 + depth)
+                batch_s += batch * (end_s - time_s)
+                batches = min(pool.parallelism.pp, batch) or 1
+                passes += batches
+                dealt = [(chunks + batch * (1 + depth) + k) // batches for k in range(batches)]
+                reads += sum(1 - unchosen ** (_ranks(pool) * tokens) for tokens in dealt) / _ranks(pool)
+                if chunks == 0:
+                    bubble_s += max(0, pool.parallelism.pp - batch) * (end_s - time_s)
             time_s = end_s
-    return Work(busy_s, steps, prefill_tokens, decodes, drafts, context, attended, passes, reads, bubble_s)
+    counts = (steps, prefill_tokens, decodes, drafts, context, attended, passes)
+    return Work(busy_s, batch_s, *counts, reads, bubble_s, begun_s)
+
+
+def boundary_s(row: Row, steps: int) -> float:
+    """When so many of the steps that a row stands for have ended."""
+    return float(row["start_s"] + steps * row["first_s"] + row["increment_s"] * (steps * (steps - 1) / 2))
 
 
 def _ranks(pool: PoolSpec) -> int:
@@ -63,32 +77,37 @@ def _gpus(pool: PoolSpec) -> int:
     return pool.parallelism.tp * pool.parallelism.dp * pool.parallelism.pp // _ranks(pool)
 
 
-def _prefill_squares(run: Run) -> float:
-    """Of all chunks, (prefix + chunk)^2 - prefix^2; the chunks of one prompt add up, from what a cache held of it."""
-    if run.is_undisturbed:
-        return float(sum(row["input_tokens"] ** 2 - row["cached_tokens"] ** 2 for row in run.finished))
-    return float(sum(instance["prefill_square"] for instance in run.untold.instances))
+def _noted(run: Run, instance: int, from_s: float, to_s: float) -> list[StepNote]:
+    """What the plain engine has noted of the steps of an instance that end in this time."""
+    return [note for note in run.untold.steps[instance] if from_s < note.end_s <= to_s]
+
+
+def check_squares(run: Run) -> None:
+    """The chunks of one prompt add up, from what a cache held of it, whatever they are."""
+    noted = sum(note.prefill_square for notes in run.untold.steps for note in notes)
+    told = sum(row["input_tokens"] ** 2 - row["cached_tokens"] ** 2 for row in run.finished)
+    assert not run.is_undisturbed or noted == told
 
 
 def _bubble_s(run: Run, instance: int, work: Work) -> float:
     """How long a rank's own steps would have lasted is not told, nor how chunks were dealt to micro-batches."""
     is_told = work.prefill_tokens == 0 and _ranks(run.pools[instance]) == 1
-    return work.decode_bubble_s if is_told else float(run.untold.instances[instance]["bubble_s"])
+    return work.decode_bubble_s if is_told else sum(note.bubble_s for note in run.untold.steps[instance])
 
 
-def _reads(run: Run, instance: int, work: Work) -> tuple[float, float]:
+def _reads(run: Run, instance: int, work: Work, over: Clock) -> tuple[float, float]:
     """Passes over weights and over experts: how chunks were dealt to micro-batches is not told."""
     if run.pools[instance].parallelism.pp == 1 or work.prefill_tokens == 0:
         return work.weight_passes, work.expert_reads
-    untold = run.untold.instances[instance]
-    return float(untold["weight_passes"]), float(untold["expert_reads"])
+    notes = _noted(run, instance, over.from_s, over.to_s)
+    return sum(note.weight_passes for note in notes), sum(note.expert_reads for note in notes)
 
 
 def _off_s(run: Run, instance: int) -> float:
-    """Of the run's duration: all or nothing where roles do not change, else what the engine counted to its end."""
+    """Of the run: all or nothing where roles do not change, else what the plain engine counted to its end."""
     if run.scenario.rules.roles == 0:
-        return run.duration_s if run.pools[instance].role == "off" else 0.0
-    return min(float(run.untold.instances[instance]["off_s"]), run.duration_s)
+        return run.run_s if run.pools[instance].role == "off" else 0.0
+    return min(run.untold.off_s[instance], run.run_s)
 
 
 def _total_blocks(run: Run, pool: PoolSpec) -> int:
@@ -98,37 +117,95 @@ def _total_blocks(run: Run, pool: PoolSpec) -> int:
     return (room if engine.kv_tokens is None else engine.kv_tokens) // engine.block_tokens
 
 
-def hardware(run: Run, works: list[Work]) -> Summary:
-    model, pools, duration_s = run.scenario.model, run.pools, run.duration_s
-    attended = _prefill_squares(run) / 2 + sum(work.attended for work in works)
-    tokens = sum(work.prefill_tokens + work.decodes + work.drafts for work in works)
-    flops = 2 * model.active_parameters * tokens + model.attention_flops_per_pair * attended
+@dataclass(frozen=True)
+class _Used:
+    """Of an instance, in the time that shares are of."""
+
+    flops: float
+    bytes_moved: float
+    block_s: float
+    blocks: int
+    busy_s: float
+    lasts_s: float  # that its work is held against
+
+
+def _used(run: Run, instance: int, over: Clock) -> _Used:
+    model, pool = run.scenario.model, run.pools[instance]
+    work = work_of(run, instance, over.from_s, over.to_s)
+    square = sum(note.prefill_square for note in _noted(run, instance, over.from_s, over.to_s))
+    tokens = work.prefill_tokens + work.decodes + work.drafts
+    passes, expert_reads = _reads(run, instance, work, over)
     expert_bytes = model.expert_parameters * model.dtype_bytes
     kv_bytes = run.scenario.engine.kv_compression.memory_share * model.kv_bytes_per_token
-    moved = kv_bytes * (tokens + sum(work.context_tokens for work in works))
-    energy_j = cost_usd = on_gpu_s = 0.0
-    for instance, (pool, work) in enumerate(zip(pools, works, strict=True)):
+    moved = kv_bytes * (tokens + work.context_tokens) + expert_bytes * expert_reads
+    moved += pool.parallelism.dp / _ranks(pool) * (model.weight_bytes - expert_bytes) * passes
+    block_s = sum(
+        blocks * max(0.0, min(until_s, over.to_s) - max(since_s, over.from_s))
+        for since_s, until_s, blocks in run.untold.held[instance]
+    )
+    return _Used(
+        flops=2 * model.active_parameters * tokens + model.attention_flops_per_pair * (square / 2 + work.attended),
+        bytes_moved=moved,
+        block_s=block_s,
+        blocks=_total_blocks(run, pool),
+        busy_s=work.busy_s,
+        lasts_s=run.run_s if over.to_s == math.inf else over.to_s - work.begun_s,
+    )
+
+
+def _shares(run: Run, over: Clock, chosen: Sequence[int]) -> Summary:
+    """Of some instances."""
+    pools, used = [run.pools[i] for i in chosen], [_used(run, i, over) for i in chosen]
+    window_s = run.run_s if over.to_s == math.inf else over.to_s - over.from_s
+    gpu_s = [_gpus(pool) * one.lasts_s for pool, one in zip(pools, used, strict=True)]
+    states_peaks = all(_DTYPE in pool.gpu.peak_flops for pool in pools)
+    peak = sum(time_s * pool.gpu.peak_flops.get(_DTYPE, 0.0) for time_s, pool in zip(gpu_s, pools, strict=True))
+    bandwidth = sum(time_s * pool.gpu.bandwidth_bytes_s for time_s, pool in zip(gpu_s, pools, strict=True))
+    return {
+        "mfu": share(sum(one.flops for one in used), peak) if states_peaks else None,
+        "mbu": share(sum(one.bytes_moved for one in used), bandwidth),
+        "kv_utilization": share(sum(one.block_s for one in used), sum(one.blocks for one in used) * window_s),
+        "utilization": share(sum(one.busy_s for one in used), len(used) * window_s),
+    }
+
+
+def of_pools(run: Run, over: Clock) -> list[Summary]:
+    """The rows of the pool table."""
+    found, begin = [], 0
+    for pool in run.scenario.cluster.pools:
+        chosen = range(begin, begin + pool.instances)
+        begin += pool.instances
+        works = [work_of(run, i) for i in chosen]
+        batch = share(sum(work.batch_s for work in works), sum(work.busy_s for work in works))
+        about = {"pool": pool.name, "role": pool.role, "instances": pool.instances}
+        gpus = pool.instances * _gpus(pool)
+        found.append({**about, "gpus": gpus, "mean_batch": batch, **_shares(run, over, chosen)})
+    return found
+
+
+def hardware(run: Run, works: list[Work], over: Clock) -> Summary:
+    """Shares of the clock's time; money and energy of the run."""
+    check_squares(run)
+    energy_j = cost_usd = on_gpu_s = usd_per_hour = 0.0
+    for instance, (pool, work) in enumerate(zip(run.pools, works, strict=True)):
         gpus, gpu = _gpus(pool), pool.gpu
-        passes, expert_reads = _reads(run, instance, work)
-        moved += pool.parallelism.dp / _ranks(pool) * (model.weight_bytes - expert_bytes) * passes
-        moved += expert_bytes * expert_reads
-        on_s = duration_s - _off_s(run, instance)
+        on_s = run.run_s - _off_s(run, instance)
         on_gpu_s += gpus * on_s
         working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp
         energy_j += gpus * (gpu.idle_w * on_s + (gpu.tdp_w - gpu.idle_w) * working_s)
         cost_usd += gpus * gpu.usd_per_hour * on_s / 3600
-    states_peaks = all(_DTYPE in pool.gpu.peak_flops for pool in pools)
-    peak = sum(_gpus(pool) * pool.gpu.peak_flops.get(_DTYPE, 0.0) for pool in pools)
-    bandwidth = sum(_gpus(pool) * pool.gpu.bandwidth_bytes_s for pool in pools)
-    held = sum(instance["kv_block_s"] for instance in run.untold.instances)
+        usd_per_hour += gpus * gpu.usd_per_hour
+    shares = _shares(run, over, range(len(run.pools)))
+    gpus, lasted_s = sum(_gpus(pool) for pool in run.pools), min(run.run_s, over.window_s)
+    paid_usd_per_hour = min(usd_per_hour, 3600 * cost_usd / lasted_s) if lasted_s > 0 else usd_per_hour
     return {
-        "gpus": sum(_gpus(pool) for pool in pools),
-        "gpus_on": share(on_gpu_s, duration_s) or float(sum(_gpus(pool) for pool in pools)),
-        "mfu": share(flops, peak * duration_s) if states_peaks else None,
-        "mbu": share(moved, bandwidth * duration_s),
-        "kv_utilization": share(held, sum(_total_blocks(run, pool) for pool in pools) * duration_s),
+        "gpus": gpus,
+        "gpus_on": min(float(gpus), on_gpu_s / lasted_s) if lasted_s > 0 else float(gpus),
+        "gpu_hours": on_gpu_s / 3600,
+        **{name: shares[name] for name in ("mfu", "mbu", "kv_utilization")},
         "energy_j": energy_j,
         "cost_usd": cost_usd,
+        "paid_usd": paid_usd_per_hour * over.window_s / 3600,
     }
 
 
@@ -147,7 +224,7 @@ def mechanisms(run: Run, works: list[Work]) -> Summary:
         if run.is_undisturbed:
             accepted = sum(row["output_tokens"] - 1 for row in run.finished) - decodes
         found |= {"accepted_per_step": accepted / decodes, "speculation_acceptance": accepted / drafts}
-    beyond_s = sum(instance["extrapolated_s"] for instance in run.untold.instances)
+    beyond_s = sum(seconds for seconds, _ in run.untold.extrapolation)
     found["extrapolated"] = share(beyond_s, sum(work.busy_s for work in works)) or 0.0
-    found["extrapolation"] = max(1.0, *(instance["extrapolation"] for instance in run.untold.instances))
+    found["extrapolation"] = max(1.0, *(far for _, far in run.untold.extrapolation))
     return found

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from framework.engine.reference.options import Drafts
 from framework.result import Result
 
@@ -37,6 +39,7 @@ def token_times(result: Result, steps: dict[int, list[Step]] | None = None) -> l
     """
     speculation = result.engine.speculation
     drafts = Drafts(speculation.acceptance, speculation.most, False, 0.0, result.seed)
+    ids = np.arange(len(result.requests)) if result.request_ids is None else result.request_ids
     depths: dict[int, list[int]] = defaultdict(list)
     for instance, depth, count, batch in _rows(result.step_log, "instance", "depth", "steps", "batch"):
         depths[instance] += [depth] * (count if batch else 0)
@@ -55,7 +58,7 @@ def token_times(result: Result, steps: dict[int, list[Step]] | None = None) -> l
         assert not own if untold else abs(previous_s - own[-1]) <= 1e-9 * (1 + previous_s)
         begun = len(own)
         for step in range(first_step, last_step):
-            count = drafts.emitted(request, len(own), outputs[request] - len(own), depths[instance][step])
+            count = drafts.emitted(int(ids[request]), len(own), outputs[request] - len(own), depths[instance][step])
             own += [ends[instance][step]] * count
         assert len(own) - begun == last_step - first_step + accepted
         assert not untold or abs(first_s - own[0]) <= 1e-9 * (1 + first_s)

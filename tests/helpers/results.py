@@ -43,6 +43,7 @@ INSTANCE_FIELDS: Fields = {
     "decode_pairs": ("f8", 0.0),
     "prefill_square": ("f8", 0.0),
     "kv_block_s": ("f8", 0.0),
+    "kv_token_s": ("f8", 0.0),
     "batch_s": ("f8", 0.0),
     "transferred_bytes": ("f8", 0.0),
 }

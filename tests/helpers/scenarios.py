@@ -20,12 +20,14 @@ from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.engine.reference.setup import options, specs, step_time
 from framework.engine.reference.simulation import Hooks, Simulation
+from framework.errors import InputError
+from framework.load import Closed, Load, Open
 from framework.system.cluster import RANK_CHOICES, ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
 from framework.system.model import Experts, Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
-from framework.workload import Closed, Load, Open, Workload, within_context
+from framework.workload import Workload, within_context
 from tests.helpers.compiled_rules import COMPILED_ROUTES
 from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules
@@ -58,6 +60,10 @@ class Scenario:
     def __post_init__(self) -> None:
         """What cannot be with prefills beside decodes is kept from them; every order needs what it goes by."""
         object.__setattr__(self, "workload", within_context(self.workload, self.model.max_context))
+        try:
+            self.load.window(self.workload)
+        except InputError:  # a warm-up that was drawn for other requests
+            object.__setattr__(self, "load", Open())
         modes = {pool.batching or self.engine.batching for pool in self.cluster.pools}
         pools = self.cluster.pools
         if "concurrent" in modes:
@@ -83,8 +89,10 @@ class Scenario:
 
     def simulation(self, hooks: Hooks) -> Simulation:
         """The run in the plain engine."""
-        setting = self.setting()
-        return Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
+        setting, window = self.setting(), self.load.window(self.workload)
+        simulation = Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
+        simulation.marks_s = () if window is None else (window.start_s, window.end_s)
+        return simulation
 
 
 def in_one_stream(batching: Any) -> Any:
@@ -416,7 +424,7 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     engine = _engines(draw, exact, block_tokens, cached)
     link = LinkSpec(bandwidths(draw, exact), draw.some(exact, 1, 20, -9))
     timing = RowTiming({pool.gpu.name: step_rows(draw, exact) for pool in specs})
-    load = Closed(draw.integer(1, 6)) if draw.chance(1 / 3) else Open()
+    load: Closed | Open = Closed(draw.integer(1, 6)) if draw.chance(1 / 3) else Open()
     ruled, seed = rules(draw, exact, workload), draw.integer(0, 99)
     if seed < _AS_LONG_AS_CAN_BE:
         model = replace(model, max_context=int((workload.input_tokens + workload.output_tokens).max()))
@@ -424,10 +432,30 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     engine, timing = _served(Draw(seed, len(workload), 7), exact, engine, timing)
     engine, timing = _tiled(Draw(seed, len(workload), 8), engine, timing)
     engine = _listed(Draw(seed, len(workload), 9), engine)
+    load = _lasting(Draw(seed, len(workload), 13), exact, load, workload)
     engine = replace(engine, recompute=Draw(seed, len(workload), 11).one(["there", "there", "routed"]))
     if engine.first_token == "decode":
         engine = replace(engine, first_token=Draw(seed, len(workload), 12).one(_TOLD))
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
+
+
+def _lasting(draw: Draw, exact: bool, load: Closed | Open, workload: Workload) -> Closed | Open:
+    """Half of closed loads end before all is sent, and have clients that return; open ones have a warm-up at times."""
+    if isinstance(load, Closed):
+        duration_s = draw.one([None, draw.amount(exact, 1, 100, -3)])
+        return replace(load, duration_s=duration_s, backoff_s=draw.amount(exact, 1, 50, -5))
+    span_s = load_span_s(load, workload)
+    return replace(load, warmup_s=draw.one([0.0, 0.0, 0.25 * span_s]), cooldown_s=draw.one([0.0, 0.0, 0.25 * span_s]))
+
+
+def load_span_s(load: Load, workload: Workload) -> float:
+    """From the first to the last arrival that the trace gives, where more than one lies between."""
+    window = load.window(workload)
+    opening_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
+    inner = (opening_s >= 0.25 * opening_s[-1] + 0.75 * opening_s[0]) & (
+        opening_s <= 0.75 * opening_s[-1] + 0.25 * opening_s[0]
+    )
+    return window.length_s if window is not None and inner.any() else 0.0
 
 
 def _listed(draw: Draw, engine: EngineConfig) -> EngineConfig:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.engine.config import EngineConfig
+from framework.load import Open
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.objective.probe import Criterion
@@ -13,7 +14,7 @@ from framework.policy import Policy
 from framework.system.cluster import mixed
 from framework.system.gpu import Gpu
 from framework.timing.affine import Affine
-from framework.workload import Open, Workload
+from framework.workload import Workload
 from tests.helpers.scenarios import MODEL
 
 CRITERION = Criterion(attainment=0.9, resolution=0.01, most_requests=200_000)

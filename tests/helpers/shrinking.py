@@ -11,7 +11,8 @@ import numpy as np
 
 from framework.engine.config import EngineConfig
 from framework.errors import InputError
-from framework.workload import Open, Workload
+from framework.load import Open
+from framework.workload import Workload
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import Scenario
 

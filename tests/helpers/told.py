@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,20 +16,43 @@ Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Untold:
-    """What the summary depends on and no file tells.
+class StepNote:
+    """Of a step that has ended in the plain engine, what steps.parquet does not tell of it among it."""
 
-    `token_s`: the times of each request's tokens. `accepted`: drafts. `last_end_s`: of any request. `instances`: their
-    totals `off_s`, `kv_block_s`, `bubble_s`, `prefill_square`, `extrapolated_s` and `extrapolation`, and of pipelines
-    `weight_passes` and `expert_reads`. `hit_tokens` and `loaded_bytes`: of all stores of a tier, by its name.
+    lasted_s: float
+    end_s: float
+    tokens: int  # that it passed through the model
+    read_tokens: int  # of KV, that its decodes read
+    pairs: int  # of a query and a key, of its decodes
+    prefill_square: float  # of its chunks, (prefix + chunk)^2 - prefix^2
+    weight_passes: int
+    expert_reads: float
+    bubble_s: float
+
+
+@dataclass(frozen=True)
+class Untold:
+    """What the summary depends on and no file tells; all but `token_s`, `accepted` and extrapolation is what the plain
+    engine has noted.
+
+    `token_s`: the times of each request's tokens. `accepted`: drafts. `sent`: which requests of the trace were sent.
+    `end_s`: when each of them ended, in any way. `steps`: of each instance. `held`: of each instance, how many blocks
+    from when to when. `off_s`: of each instance. `extrapolation`: of each instance, seconds and how far. `hit_tokens`
+    and `loaded_bytes`: of all stores of a tier, by its name. `shortest_s`: of some of the requests that were sent, the
+    least time in which any schedule serves them.
     """
 
     token_s: list[list[float]]
     accepted: int
-    last_end_s: float
-    instances: list[Row]
+    sent: list[int]
+    end_s: list[float]
+    steps: list[list[StepNote]]
+    held: list[list[tuple[float, float, int]]]
+    off_s: list[float]
+    extrapolation: list[tuple[float, float]]
     hit_tokens: dict[str, int]
     loaded_bytes: dict[str, float]
+    shortest_s: Callable[[Sequence[bool]], float]
 
 
 @dataclass(frozen=True)
@@ -83,11 +106,14 @@ class Run:
         return all(row["state"] == "finished" or row["queue_s"] is None for row in self.requests)
 
     @cached_property
-    def duration_s(self) -> float:
-        """First arrival to last completion; to the last end of any kind where nothing was completed."""
-        ends_s = [row["arrival_s"] + row["e2e_s"] for row in self.finished]
-        arrivals_s = [row["arrival_s"] for row in self.requests if row["arrival_s"] is not None]
-        return max(ends_s, default=self.untold.last_end_s) - min(arrivals_s)
+    def run_s(self) -> float:
+        """From the first request sent to the last answer of any kind."""
+        return lasting_s(self.requests, self.untold.end_s)
+
+
+def lasting_s(rows: Sequence[Row], end_s: Sequence[float]) -> float:
+    """From the first of these requests sent to the last of their ends."""
+    return max(end_s) - min(row["arrival_s"] for row in rows if row["arrival_s"] is not None)
 
 
 def share(part: float, whole: float) -> float | None:

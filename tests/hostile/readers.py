@@ -191,7 +191,7 @@ _RECORD = {
     "key": "0123456789abcdef",
     "config": {"seed": 0, "trace.limit": 20},
     "choices": {"policy": "chunked"},
-    "summary": {"request_goodput": 1.0, "versions": {"servelab": "0.2.0"}},
+    "summary": {"goodput_rps": 1.0, "versions": {"servelab": "0.2.0"}},
     "value": 1.0,
 }
 _KERNELS = "op,dtype,m,n,k,latency_us,kernel\n" + "".join(

@@ -49,7 +49,7 @@ def test_the_predictor_learns() -> None:
 def test_the_script_ends_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "compare.py"))
     printed = capsys.readouterr().out
-    assert "request_goodput" in printed
+    assert "goodput_rps" in printed
     assert "shape: (5, 5)" in printed
 
 

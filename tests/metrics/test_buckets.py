@@ -10,6 +10,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.metrics.by_length import by_length
+from framework.metrics.parts import Seconds
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.objective.goodput import Goodput
@@ -30,7 +31,7 @@ TABLE = pl.DataFrame(ROWS, schema=COLUMNS, orient="row").with_columns(queue_s=pl
 
 
 def test_figures_by_hand() -> None:
-    short, medium, long = by_length(TABLE, (512, 4096), duration_s=10.0)
+    short, medium, long = by_length(TABLE, (512, 4096), Seconds(duration=10.0, window=5.0))
     assert [(one["from_tokens"], one["to_tokens"]) for one in (short, medium, long)] == [
         (0, 512),
         (512, 4096),
@@ -42,6 +43,7 @@ def test_figures_by_hand() -> None:
     assert [one["slo_attainment"] for one in (short, medium, long)] == [1.0, 0.25, 0.0]
     assert medium["request_throughput"] == 0.2
     assert medium["request_goodput"] == 0.1
+    assert medium["goodput_rps"] == 0.2
     assert medium["output_throughput"] == 5.0
     assert medium["total_token_throughput"] == (512 + 4095 + 50) / 10
     assert medium["median_ttft_ms"] == pytest.approx(300.0)
@@ -53,19 +55,20 @@ def test_figures_by_hand() -> None:
 
 
 def test_a_bucket_without_requests_has_no_attainment() -> None:
-    (_, _, huge) = by_length(TABLE, (512, 10_000), duration_s=10.0)
+    (_, _, huge) = by_length(TABLE, (512, 10_000), Seconds(10.0, 10.0))
     assert (huge["offered"], huge["slo_attainment"], huge["request_goodput"]) == (0, None, 0.0)
 
 
 def test_one_bucket_is_the_summary_and_all_buckets_add_up_to_it() -> None:
     evaluation = evaluate(small_result(), Slo(ttft_s=1.0, tpot_s=0.25))
     summary = evaluation.summary
-    (whole,) = by_length(evaluation.requests, (), summary["duration"])
+    seconds = Seconds(summary["duration"], summary["window_s"])
+    (whole,) = by_length(evaluation.requests, (), seconds)
     own = {"from_tokens", "to_tokens", "out_of_memory"}
     assert {key: summary[key] for key in whole.keys() - own} == {key: whole[key] for key in whole.keys() - own}
-    parts = by_length(evaluation.requests, (60, 150), summary["duration"])
+    parts = by_length(evaluation.requests, (60, 150), seconds)
     assert all(part["offered"] for part in parts)
-    for key in ("offered", "completed", "request_throughput", "request_goodput", "output_throughput"):
+    for key in ("offered", "completed", "request_throughput", "goodput_rps", "request_goodput", "output_throughput"):
         assert np.sum([part[key] for part in parts]) == pytest.approx(summary[key])
 
 

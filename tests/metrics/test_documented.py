@@ -11,7 +11,8 @@ import pytest
 
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.speculation import Speculation
-from framework.metrics.catalogue import METRICS
+from framework.load import Window
+from framework.metrics.figures import METRICS
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
 from framework.metrics.slo import Slo
@@ -39,6 +40,9 @@ def full_result() -> HandMade:
         plain,
         workload=replace(plain.workload, slo_class=chat, priority=turns, session_id=turns, turn=turns),
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
+        window=Window(0.5, 100.0, "of arrivals", offer_is_fixed=True),
+        counted=turns > 0,
+        marks=(),
     )
 
 
@@ -63,5 +67,7 @@ def test_every_column_is_explained(table: str) -> None:
 
 
 def test_every_key_of_the_summary_is_explained() -> None:
-    """All that runs write are in METRICS, which test_catalogue holds."""
+    """All that runs write are in METRICS, which test_figures holds; the page says of each what METRICS says."""
     assert explained("summary.json") == list(METRICS)
+    for key, known in METRICS.items():
+        assert f"\n| `{key}` | {known.words} |\n" in PAGE

@@ -1,7 +1,7 @@
 """All that summary.json says, and what requests.parquet says of latencies, against a second, plain computation.
 
-Runs are drawn as for the tests that compare both engines, and SLOs, prices and powers with them. A run writes its
-files, and `tests.helpers.recomputed` makes the summary of them again.
+Runs are drawn as for the tests that compare both engines, and SLOs, prices, powers and loads with them. A run writes
+its files, and `tests.helpers.recomputed` makes the summary of them and of what the plain engine notes again.
 """
 
 from __future__ import annotations
@@ -13,22 +13,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
+from framework.bound.bound import any_role, shortest_time_s
+from framework.load import Closed, Open
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import Slowdown
+from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Progress
 from framework.result import Result
 from framework.run.output import write
 from framework.timing.table import StepRow
-from framework.workload import Workload
+from framework.workload import Workload, chosen
 from tests.helpers.agreement import drawn
-from tests.helpers.differences import run_engine
+from tests.helpers.differences import has_near_tie, run_engine
 from tests.helpers.drawing import Draw
 from tests.helpers.families import FAMILIES
+from tests.helpers.plain_records import Records, records
 from tests.helpers.recomputed import gaps_s, percentile, summary, verdicts
+from tests.helpers.recomputed_clock import clock
+from tests.helpers.recomputed_work import of_pools
 from tests.helpers.recovery import token_times
 from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
 from tests.helpers.scenarios import RowTiming, Scenario
@@ -40,6 +47,8 @@ _NOT_RECOMPUTED = {
     "goodput_bound": "an optimum, for which tests/bound has other methods",
     "share_of_bound": "a share of that",
     "bound_limit": "what that optimum is limited by",
+    "load_state": "told of 100 requests and more, and these runs have 20 at most",
+    "latency_growth": "likewise",
 }
 _NEAR = 1e-9  # relative
 _NOTHING = 1e-12  # absolute
@@ -47,6 +56,7 @@ _BIN = 0.004  # relative width of a bin of the histogram that a reduced log leav
 _LEAST_MS = (1 + _BIN) * 2.0**-40 * 1e3  # of its bins
 _FIRST, _SEEDS = 328, 3  # seeds that draw what is rare: drafts of varying depth, closed loads, classes
 _CASES = [*((family, True) for family in FAMILIES), *((family, False) for family in ("scenarios", "severed", "shared"))]
+LONGER = "longer for what was not served"
 _CLASSES = ("interactive", "batch")
 _VERDICTS = ("ttft_ok", "tpot_ok", "good")
 _NOTED = {  # by the names of requests.parquet
@@ -54,9 +64,9 @@ _NOTED = {  # by the names of requests.parquet
     **{name: name for name in ("preemptions", "migrations")},
     "predicted_output_tokens": "predicted_tokens",
 }
-_COUNTERS = (
-    *("off_s", "kv_block_s", "bubble_s", "prefill_square", "extrapolated_s", "extrapolation"),
-    *("weight_passes", "expert_reads"),
+_SHARES = (
+    *("slo_attainment", "mfu", "mbu", "kv_utilization", "utilization", "bubble_share", "idle_seat_share"),
+    *("out_of_memory_rate", "preempted_rate", "cache_hit_rate"),
 )
 
 
@@ -82,31 +92,76 @@ class Simulated(Experiment):
 @pytest.mark.parametrize(("family", "exact"), _CASES)
 def test_a_second_computation_from_the_files(family: str, exact: bool, tmp_path: Path) -> None:
     for seed in range(_SEEDS + (not exact)):
-        draw = Draw(100 + list(FAMILIES).index(family), seed, exact)
-        scenario = with_prices(draw, drawn(family, _FIRST + seed, exact))
-        result, _ = run_engine(scenario)
-        settings = settings_near(draw, result)
-        found = write_files(tmp_path, scenario, result, settings)
-        run = told_by(tmp_path, scenario, result, settings)
-        wrong = unlike_columns(run, result) + unlike_summary(found, summary(run) | names(scenario))
-        assert not wrong, f"{family} {seed}:\n" + "\n".join(wrong)
+        compare(family, seed, exact, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_second_computation_of_many_more(family: str, tmp_path: Path) -> None:
+    for seed in range(_SEEDS, 40):
+        compare(family, seed, True, tmp_path)
+
+
+def compare(family: str, seed: int, exact: bool, directory: Path) -> None:
+    """Hold the files and tables of a run against a second computation, and its shares against 1."""
+    draw = Draw(100 + list(FAMILIES).index(family), seed, exact)
+    scenario = under_other_loads(draw, with_prices(draw, drawn(family, _FIRST + seed, exact)), exact)
+    noted = records(scenario)
+    if not exact and has_near_tie(noted.simulation):
+        return
+    scenario = at_their_peaks(scenario, noted) if exact else scenario  # in floats step times depend on the bandwidth
+    result, _ = run_engine(scenario)
+    settings = settings_near(draw, result)
+    found, evaluation = write_files(directory, scenario, result, settings)
+    run = told_by(directory, scenario, result, settings, noted)
+    wrong = unlike_columns(run, result) + unlike_summary(found, summary(run) | names(scenario))
+    wrong += unlike_pools(evaluation.pools, run)
+    most = {"mfu": 1.0, "mbu": 1.0} if exact else {"mfu": math.inf, "mbu": math.inf}
+    for name, value in shares(found, evaluation):
+        if not 0 <= value <= most.get(name, 1.0) + _NEAR:
+            wrong.append(f"{name} {value} is no share")
+    assert not wrong, f"{family} {seed}:\n" + "\n".join(wrong)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_reduced_log_leaves_the_same_but_for_percentiles(family: str, tmp_path: Path) -> None:
     draw = Draw(100 + list(FAMILIES).index(family), _SEEDS)
-    scenario = with_prices(draw, drawn(family, _FIRST + _SEEDS))
+    scenario = under_other_loads(draw, with_prices(draw, drawn(family, _FIRST + _SEEDS)), True)
     result, _ = run_engine(scenario)
     settings = settings_near(draw, result)
     settings = replace(settings, slo=replace(settings.slo, tbt_tail_s=None))  # that needs the log
     write_files(tmp_path, scenario, result, settings)
-    run = told_by(tmp_path, scenario, result, settings)
+    run = told_by(tmp_path, scenario, result, settings, records(scenario))
     reduced, _ = run_engine(replace(scenario, engine=replace(scenario.engine, log="reduced")))
-    found = write_files(tmp_path / "reduced", scenario, reduced, settings)
+    found, _ = write_files(tmp_path / "reduced", scenario, reduced, settings)
     again = summary(run) | names(scenario)
     again |= {key: None for key in ("mean_prefill_batch_tokens", "idle_seat_share") if key in again}  # of the log
     wrong = unlike_summary(found, again, from_histogram=True)
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_runs_drawn_have_every_kind_of_window_and_of_end() -> None:
+    """Else the comparison above would not tell much."""
+    windows, ends = set(), set()
+    for k, family in enumerate(FAMILIES):
+        for seed in range(_SEEDS):
+            draw = Draw(100 + k, seed, True)
+            scenario = under_other_loads(draw, with_prices(draw, drawn(family, _FIRST + seed)), True)
+            result, _ = run_engine(scenario)
+            summary_ = write_nothing(scenario, result, settings_near(draw, result)).summary
+            windows |= {
+                (summary_["window"], summary_["window_is_short"]),
+                ("warm-up", summary_["offered"] < len(result.requests)),
+            }
+            ends |= {name for name in ("rejected", "failed") if summary_[name]} | {
+                result.reasons[reason] for reason in result.requests["reason"].tolist()
+            }
+    for name in ("first to last arrival", "first to last opening of a session", "duration of the load", LONGER):
+        assert any(window.endswith(name) for window, _ in windows), name
+    for name in ("what the SLO allows one request", "shortest time for all that was offered", "first to last request"):
+        assert any(window.startswith(name) for window, _ in windows), name
+    assert {("warm-up", True), ("first to last arrival", True), ("first to last arrival", False)} <= windows
+    assert ends >= {"rejected", "failed", "stalled", "policy"}
 
 
 # what is drawn
@@ -130,6 +185,54 @@ def with_prices(draw: Draw, scenario: Scenario) -> Scenario:
     if workload.slo_class is None and draw.chance(0.6):
         workload = replace(workload, slo_class=tuple(draw.one([*_CLASSES, "other"]) for _ in range(len(workload))))
     return replace(scenario, workload=workload, cluster=replace(scenario.cluster, pools=tuple(pools)))
+
+
+def under_other_loads(draw: Draw, scenario: Scenario, exact: bool) -> Scenario:
+    """The same where clients are turned away and return, all arrive at once, arrivals last longer than any request, or
+    a warm-up is not counted.
+    """
+    workload, load, rules = scenario.workload, scenario.load, scenario.rules
+    kind = draw.one(["as drawn", "at once", "long", "long", "closed", "closed"])
+    if kind == "at once":
+        load = Open()
+        workload = replace(workload, arrival_s=0.0 * workload.arrival_s)
+    elif kind == "long":
+        load = Open()
+        workload = replace(workload, arrival_s=workload.arrival_s * 2.0 ** draw.integer(4, 8))
+        arrivals_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
+        span_s = float(arrivals_s[-1] - arrivals_s[0])
+        middle_s = float(arrivals_s[len(arrivals_s) // 2] - arrivals_s[0])
+        if draw.chance(0.5) and 0 < middle_s < span_s:
+            load = Open(warmup_s=middle_s) if draw.chance(0.5) else Open(cooldown_s=span_s - middle_s)
+    elif kind == "closed":
+        duration_s = draw.amount(exact, 1, 60, -3)
+        warmup_s = draw.one([0.0, 0.25, 0.5]) * duration_s
+        load = Closed(draw.integer(1, 6), duration_s, draw.amount(exact, 1, 50, -5), warmup_s)
+    if draw.chance(0.3):
+        rules = replace(rules, admit="hash", refuse=draw.chance(0.5))
+    return replace(scenario, workload=workload, load=load, rules=rules)
+
+
+def at_their_peaks(scenario: Scenario, noted: Records) -> Scenario:
+    """The same on GPUs whose peak and bandwidth the busiest step of each pool just reaches, of two streams one each."""
+    model, kept, pools, begin = scenario.model, scenario.engine.kv_compression.memory_share, [], 0
+    experts = model.expert_parameters * model.dtype_bytes
+    for pool in scenario.cluster.pools:
+        steps = [note for i in range(begin, begin + pool.instances) for note in noted.steps[i] if note.lasted_s > 0]
+        begin, own = begin + pool.instances, pool.own_parallelism
+        flops = bytes_ = 1.0
+        for note in steps:
+            attended = note.pairs + note.prefill_square / 2
+            done = 2 * model.active_parameters * note.tokens + model.attention_flops_per_pair * attended
+            moved = kept * model.kv_bytes_per_token * (note.tokens + note.read_tokens) + experts * note.expert_reads
+            moved += own.dp * (model.weight_bytes - experts) * note.weight_passes
+            flops = max(flops, done / note.lasted_s / own.gpus)
+            bytes_ = max(bytes_, moved / note.lasted_s / own.gpus)
+        streams = 2 if scenario.rules.shares else 1
+        peaks = dict.fromkeys(pool.gpu.peak_flops, streams * flops)
+        gpu = replace(pool.gpu, peak_flops=peaks, bandwidth_bytes_s=streams * bytes_)
+        pools.append(replace(pool, gpu=gpu))
+    return replace(scenario, cluster=replace(scenario.cluster, pools=tuple(pools)))
 
 
 def settings_near(draw: Draw, result: Result) -> Settings:
@@ -180,8 +283,16 @@ def _slowdown(draw: Draw, result: Result, alone: Alone) -> Slowdown:
 # what a run leaves behind
 
 
-def write_files(directory: Path, scenario: Scenario, result: Result, settings: Settings) -> Summary:
-    """Write the files of a run; what its summary.json says."""
+def write_files(directory: Path, scenario: Scenario, result: Result, settings: Settings) -> tuple[Summary, Evaluation]:
+    """Write the files of a run; what its summary.json says, and what else is reported."""
+    evaluation = write_nothing(scenario, result, settings)
+    write(directory, result, evaluation, steps=result.engine.log == "full")
+    found: Summary = json.loads((directory / "summary.json").read_text())
+    return found, evaluation
+
+
+def write_nothing(scenario: Scenario, result: Result, settings: Settings) -> Evaluation:
+    """What is reported of a run."""
     policy = ruled_policy(Ruler(scenario.rules))
     experiment = Simulated(
         scenario.workload,
@@ -198,27 +309,35 @@ def write_files(directory: Path, scenario: Scenario, result: Result, settings: S
         lambda k, block_s: scenario.workload,
         result,
     )
-    measurement = Goodput(settings.edges).measure(experiment)
-    write(directory, result, measurement.evaluation, steps=result.engine.log == "full")
-    found: Summary = json.loads((directory / "summary.json").read_text())
-    return found
+    return Goodput(settings.edges).measure(experiment).evaluation
 
 
-def told_by(directory: Path, scenario: Scenario, result: Result, settings: Settings) -> Run:
+def told_by(directory: Path, scenario: Scenario, result: Result, settings: Settings, noted: Records) -> Run:
     """The run as its files tell it."""
     requests, steps = (pl.read_parquet(directory / f"{name}.parquet").to_dicts() for name in ("requests", "steps"))
     tiers = list(scenario.engine.prefix_stores.tiers) if len(result.tiers) > 0 else []
     untold = Untold(
         token_s=token_times(result),
         accepted=sum(result.token_log["accepted"].tolist()),
-        last_end_s=max(result.requests["end_s"].tolist()),
-        instances=[{name: row[name].item() for name in _COUNTERS} for row in result.instances],
+        sent=noted.sent,
+        end_s=noted.end_s,
+        steps=noted.steps,
+        held=noted.held,
+        off_s=noted.off_s,
+        extrapolation=[(row["extrapolated_s"].item(), row["extrapolation"].item()) for row in result.instances],
         hit_tokens={name: sum(result.tiers["hit_tokens"][k :: len(tiers)].tolist()) for k, name in enumerate(tiers)},
         loaded_bytes={
             name: sum(result.tiers["loaded_bytes"][k :: len(tiers)].tolist()) for k, name in enumerate(tiers)
         },
+        shortest_s=lambda some: shortest_s(scenario, result, settings.slo, some),
     )
     return Run(requests, steps, scenario, settings.slo, settings.alone, settings.edges, untold)
+
+
+def shortest_s(scenario: Scenario, result: Result, slo: Slo, some: Sequence[bool]) -> float:
+    """The least time for some of the requests that were sent, on GPUs that may do anything."""
+    parts = {name: getattr(scenario, name) for name in ("model", "timing", "engine", "load")}
+    return shortest_time_s(chosen(result.workload, np.array(some)), any_role(scenario.cluster), slo=slo, **parts)
 
 
 def names(scenario: Scenario) -> Summary:
@@ -258,10 +377,14 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
         name: [None if value != value or value < 0 else value for value in rows[engine_name].tolist()]
         for name, engine_name in _NOTED.items()
     }
-    for name in ("input_tokens", "output_tokens"):
-        found[name] = getattr(run.scenario.workload, name).tolist()
-    found |= of_the_trace(run.scenario.workload)
-    found["request_id"] = list(range(len(rows)))
+    workload, sent = run.scenario.workload, run.untold.sent
+    found |= {name: getattr(workload, name)[sent].tolist() for name in ("input_tokens", "output_tokens")}
+    found |= {name: [values[k] for k in sent] for name, values in of_the_trace(workload).items()}
+    found["request_id"] = sent
+    over = clock(run)
+    counts = [k in over.numbers for k in range(len(rows))]
+    if "counted" in run.requests[0]:
+        found["counted"] = counts
     found["state"] = [("pending", "finished", "rejected", "failed")[state] for state in rows["state"].tolist()]
     found["reason"] = [result.reasons[reason] if reason else None for reason in rows["reason"].tolist()]
     unknown = run.requests[0].keys() - found.keys() - latencies(result).keys() - set(_VERDICTS)
@@ -299,6 +422,24 @@ def unlike_columns(run: Run, result: Result) -> list[str]:
         for name, values in expected.items()
         for k, (found, again) in enumerate(zip(columns[name], values, strict=True))
         if not alike(found, again, _NEAR, _NOTHING)
+    ]
+
+
+def unlike_pools(found: pl.DataFrame, run: Run) -> list[str]:
+    """Where the pool table differs."""
+    pairs = zip(found.to_dicts(), of_pools(run, clock(run)), strict=True)
+    return [line for pool, again in pairs for line in unlike_summary(pool, again)]
+
+
+def shares(found: Summary, evaluation: Evaluation) -> list[tuple[str, float]]:
+    """All that is a share of something, by name."""
+    tables = [found, *evaluation.pools.to_dicts(), *found["buckets"], *found.get("classes", {}).values()]
+    named = [(name, table[name]) for table in tables for name in _SHARES if table.get(name) is not None]
+    on = found["gpus_on"] / found["gpus"]
+    return [
+        *named,
+        ("gpus_on / gpus", on),
+        *([("share_of_bound", found["share_of_bound"])] * (found["share_of_bound"] is not None)),
     ]
 
 

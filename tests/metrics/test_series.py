@@ -12,8 +12,8 @@ import pytest
 
 from framework.metrics import series
 from framework.metrics.paper_scores import gaps_of
-from framework.metrics.phases import PHASES, phase_table
-from framework.metrics.series import span_s, time_series
+from framework.metrics.phases import PHASES, _by_instance, phase_table
+from framework.metrics.series import Windows, span_s, time_series
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.metrics.token_gaps import gap_shares
@@ -166,3 +166,48 @@ def test_the_distribution_of_gaps_is_that_of_tokens(family: str) -> None:
     counts = np.searchsorted(gaps_s, upto_s * (1 + 1e-9), side="right")
     assert len(shares) == 0 or shares[-1] == 1.0
     assert np.abs(counts / max(1, len(gaps_s)) - shares).max(initial=0.0) <= 0.02
+
+
+def test_the_last_window_ends_with_the_run() -> None:
+    """From 0.5 to 3 s in windows of 1 s: the last one has half a second, in which only the decode instance works."""
+    table = time_series(small_result(), np.ones(5, np.bool_), 1.0).filter(pl.col("pool").is_null())
+    assert table["start_s"].to_list() == [0.5, 1.5, 2.5]
+    assert table["window_s"].to_list() == [1.0, 1.0, 0.5]
+    assert table["utilization"].to_list() == [0.25, (1.0 + 0.875) / 2, 0.5]
+    assert table["arrivals"].to_list() == [4, 1, 0]
+    assert table["completions"].to_list() == [0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("span_s", "window_s", "edges_s"),
+    [
+        (2.0, 1.0, [1.0, 2.0, 3.0]),
+        (2.0, 5.0, [1.0, 3.0]),
+        (2.0, 1.5, [1.0, 2.5, 3.0]),
+        (0.0, 1.0, [1.0, 1.0]),
+    ],
+)
+def test_windows_cover_the_run_and_no_more(span_s: float, window_s: float, edges_s: list[float]) -> None:
+    count = len(edges_s) - 1
+    windows = Windows(1.0, 1.0 + span_s, window_s, count)
+    assert windows.edges_s.tolist() == edges_s
+    assert windows.index(np.array([1.0, edges_s[-1], 99.0, -5.0])).tolist() == [0, count - 1, count - 1, 0]
+    if count > 1:
+        assert windows.index(np.array([edges_s[1], edges_s[1] - 1e-9])).tolist() == [1, 0]
+
+
+def test_a_run_ends_with_its_last_step_or_its_last_request() -> None:
+    result = small_result()
+    assert span_s(result) == (0.5, 3.0)
+    leaps = result.step_log.copy()
+    leaps["steps"][-1], leaps["increment_s"][-1] = 4, 0.25  # from 2 s on: 0.5, 0.75, 1 and 1.25 s
+    assert span_s(replace(result, step_log=leaps)) == (0.5, 5.5)
+    assert span_s(replace(result, step_log=leaps[:0])) == (0.5, 3.0)
+
+
+def test_leaps_of_two_streams_are_put_in_order() -> None:
+    """Where the log does not have the steps of an instance in their order, as of two streams, they are sorted."""
+    assert _by_instance(np.array([1, 0, 1, 0]), np.array([0, 5, 3, 2])).tolist() == [3, 1, 0, 2]
+    assert _by_instance(np.array([1, 0, 1, 0]), np.array([0, 2, 3, 5])).tolist() == [1, 3, 0, 2]
+    many = np.array([40_000, 1, 40_000])
+    assert _by_instance(many, np.array([0, 0, 1])).tolist() == [1, 0, 2]

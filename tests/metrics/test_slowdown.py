@@ -70,3 +70,13 @@ def test_alone_counts_each_step_by_its_context() -> None:
 def test_a_limit_that_is_not_positive_is_refused() -> None:
     with pytest.raises(InputError, match=r"slo.slowdown.tpot"):
         Slowdown(MODEL, TIMING, GPU, tpot=0.0)
+
+
+def test_scaling_an_slo_scales_its_limits_on_slowdowns() -> None:
+    """The second request's TTFT is twice that alone: it misses 1.5 times, and keeps twice that."""
+    result = simulate(TWO, ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(1.0)), MODEL, TIMING, ENGINE)
+    slo = Slo(None, None, slowdown=Slowdown(MODEL, TIMING, GPU, ttft=1.5, e2e=1.3))
+    assert judge(result, slo).good.tolist() == [True, False]
+    assert judge(result, slo.scaled(2.0)).good.tolist() == [True, True]
+    assert slo.scaled(2.0).slowdown == Slowdown(MODEL, TIMING, GPU, ttft=3.0, tpot=None, e2e=2.6)
+    assert Slo().scaled(2.0) == Slo(ttft_s=4.0, tpot_s=0.1)

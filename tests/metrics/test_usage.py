@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from framework.engine.config import EngineConfig
+from framework.metrics.clock import clock_of
+from framework.metrics.slo import Slo
 from framework.metrics.usage import flops, memory_bytes, pool_table, usage
 from framework.simulate import simulate
 from framework.system.cluster import mixed
@@ -70,7 +72,7 @@ def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
 
 def test_pool_table() -> None:
     result = small_result()
-    table = pool_table(result, 2.5)
+    table = pool_table(result, clock_of(result, Slo()))
     rows = table.drop("mfu", "mbu").rows()
     assert rows == [("prefill", "prefill", 1, 1, 0.6, 0.2, 0.0), ("decode", "decode", 1, 2, 0.5, 0.4, 1.2)]
     gpu_s = np.array([1, 2]) * 2.5
@@ -80,6 +82,6 @@ def test_pool_table() -> None:
 
 def test_shares_are_of_all_gpus() -> None:
     result = small_result()
-    used = usage(result, 2.5)
+    used = usage(result, clock_of(result, Slo()))
     assert used["mfu"] == pytest.approx(flops(MODEL, result.instances).sum() / (3 * 989e12 * 2.5))
     assert used["mbu"] == pytest.approx(memory_bytes(MODEL, result.instances).sum() / (3 * 3.35e12 * 2.5))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.helpers.families import FAMILIES
-from tests.mutants.__main__ import fate, seen_before
+from tests.mutants.engine_hunt import fate, seen_before
 from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 

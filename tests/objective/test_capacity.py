@@ -16,6 +16,7 @@ import pytest
 from scipy.optimize import brentq
 
 from framework.errors import InputError
+from framework.load import Closed
 from framework.metrics.slo import judge
 from framework.objective import capacity
 from framework.objective.capacity import Capacity, Search
@@ -25,7 +26,7 @@ from framework.objective.stability import MISSED, SUSTAINED, Reading
 from framework.result import Result
 from framework.run.compose import compose
 from framework.timing.affine import Affine
-from framework.workload import Closed, Workload, at_rate, rate_rps
+from framework.workload import Workload, at_rate, rate_rps
 from tests.conftest import ROOT
 from tests.helpers import warm
 from tests.helpers.composing import configured as composed
@@ -302,3 +303,30 @@ def test_run_prints_and_keeps_every_rate(tmp_path: Path) -> None:
     assert [row.split()[1] for row in rows if row.startswith("▸")] == [f"{summary['capacity']:#.4g}"]
     assert max(map(len, finished.stdout.splitlines())) <= 80
     assert summary["capacity_runs"] >= len(probes)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [("real", "samples of blocks of 30 s"), ("twin", "samples of the twin"), ("synthetic", "samples")],
+)
+def test_it_is_said_what_replicates_are_of(source: str, kind: str) -> None:
+    one = experiment(replace(requests(regular(20)), source=source), ttft_within(10.0))
+    summary = Capacity(tolerance=0.2, replicates=2, resample_s=30.0).measure(one).evaluation.summary
+    assert summary["capacity_replicates_of"] == kind
+    assert Capacity(tolerance=0.2).measure(one).evaluation.summary["capacity_replicates_of"] is None
+
+
+def test_a_probe_plays_the_trace_twice_and_says_how_long_that_took() -> None:
+    """Two times 80 requests at 1 req/s, and a further eighth: 180 of them, the last of which ends 0.1 s later."""
+    probed, result = probe(experiment(requests(regular(80)), ttft_within(1.0)), 1.0, CRITERION)
+    assert (probed.passes, probed.requests, probed.runs) == (2, 160, 1)
+    assert len(result.requests) == 180
+    assert probed.simulated_s == pytest.approx(179 + SERVICE_S)
+
+
+def test_a_probe_ends_at_the_most_requests() -> None:
+    """A rate that 5 % too high needs 4 passes to be told; two of them are 80 requests."""
+    one = experiment(requests(regular(40)), ttft_within(1e6))
+    found = [probe(one, 1.05 / SERVICE_S, replace(CRITERION, most_requests=most))[0] for most in (159, 160)]
+    assert [(each.passes, each.settled) for each in found] == [(2, False), (4, True)]
+    assert [each.reading.verdict for each in found] == ["queue grows", "queue grows"]

@@ -8,8 +8,9 @@ import pytest
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
-from framework.objective.run_limits import exceeded, figure
+from framework.objective.run_limits import exceeded, figure, require_known
 from framework.timing.affine import Affine
+from framework.workload import Workload
 from tests.helpers.servers import SERVICE_S, experiment, poisson, regular, requests
 
 ANY = Slo(ttft_s=None, tpot_s=None)
@@ -52,3 +53,36 @@ def test_a_limit_that_no_rate_keeps_is_named() -> None:
     measured = Capacity(run_limits={"p50_ttft_s": SERVICE_S / 2}).measure(one)
     assert measured.value == 0
     assert "no rate keeps p50_ttft_s 0.05" in measured.notes[0]
+
+
+def test_a_request_that_was_not_served_counts_as_infinite() -> None:
+    """Of ten the last two are too long to be served."""
+    tokens = np.ones(10, np.int64)
+    tokens[8:] = 2 * 10**6
+    result = experiment(Workload(regular(10), tokens, np.ones(10, np.int64)), ANY).run()
+    assert figure(result, "mean_ttft_s", 0, 10) == np.inf
+    assert figure(result, "mean_ttft_s", 0, 8) == pytest.approx(SERVICE_S)
+    assert figure(result, "p50_ttft_s", 0, 10) == pytest.approx(SERVICE_S)
+    assert figure(result, "p90_e2e_s", 0, 10) == np.inf
+    assert exceeded(result, {"mean_queue_s": 1e9}, 0, 10) == "mean_queue_s"
+    assert exceeded(result, {"mean_queue_s": 1e9}, 0, 8) is None
+
+
+def test_a_figure_that_no_request_has_keeps_any_limit() -> None:
+    """Requests of one token have no TPOT."""
+    result = experiment(requests(regular(4)), ANY).run()
+    assert figure(result, "mean_tpot_s", 0, 4) == 0.0
+    assert exceeded(result, {"mean_tpot_s": 1e-9}, 0, 4) is None
+
+
+def test_a_limit_is_kept_by_what_equals_it() -> None:
+    result = experiment(requests(np.array([0.0, 4.0])), ANY, Affine(base_s=0.5)).run()
+    assert exceeded(result, {"mean_ttft_s": 0.5}, 0, 2) is None
+    assert exceeded(result, {"mean_ttft_s": 0.499}, 0, 2) == "mean_ttft_s"
+
+
+@pytest.mark.parametrize("name", ["p5_queue_s", "p99.9_e2e_s", "mean_ttft_slowdown", "p50_tbt_s"])
+def test_figures_that_exist_are_known(name: str) -> None:
+    require_known("objective.run_limits", {name: 1.0})
+    with pytest.raises(InputError, match=rf"run_limits\.{name} must"):
+        require_known("objective.run_limits", {name: 0.0})

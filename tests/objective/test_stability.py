@@ -10,7 +10,7 @@ from framework.objective.experiment import Experiment
 from framework.objective.probe import play, probe
 from framework.objective.stability import GROWING, MISSED, SUSTAINED, UNDECIDED, Reading, read, undisturbed_misses
 from framework.timing.affine import Affine
-from framework.workload import at_rate, repeated
+from framework.workload import Workload, at_rate, repeated
 from tests.helpers.servers import CRITERION, SERVICE_S, experiment, poisson, regular, requests, ttft_within
 
 
@@ -67,3 +67,70 @@ def test_undisturbed_misses_are_those_that_no_rate_helps() -> None:
     assert share(1.0) == 0.0
     assert share(0.12) == 1 / 5  # the second of the pair; the last one could be helped
     assert share(0.05) == 3 / 5
+
+
+def late(count: int, misses: range, every: int) -> Experiment:
+    """A request a second; of those of `misses` each `every`-th comes together with the one before, and waits for it."""
+    arrival_s = regular(count)
+    arrival_s[[*misses][::every]] -= 1.0
+    return experiment(requests(arrival_s), ttft_within(1.5 * SERVICE_S))
+
+
+@pytest.mark.parametrize(
+    ("misses", "attainments", "verdict"),
+    [(range(201, 400), (1.0, 0.8), MISSED), (range(1, 200), (0.8, 1.0), SUSTAINED)],
+)
+def test_the_second_half_alone_is_judged(misses: range, attainments: tuple[float, float], verdict: str) -> None:
+    """A fifth of one half misses: of the whole run a tenth, which would attain 0.9."""
+    one = late(400, misses, every=5)
+    reading = read(one.run(), one.slo, 400, 400.0, attainment=0.9, resolution=0.01)
+    assert reading.attainments == attainments
+    assert reading.verdict == verdict
+
+
+@pytest.mark.parametrize(("every", "attained", "verdict"), [(6, 0.915, UNDECIDED), (20, 0.975, SUSTAINED)])
+def test_attainment_that_fades_below_what_is_asked_is_not_sustained(every: int, attained: float, verdict: str) -> None:
+    """Of the last quarter a sixth misses and of the one before none, as it goes on half of the requests soon would."""
+    one = late(400, range(301, 400), every)
+    reading = read(one.run(), one.slo, 400, 400.0, attainment=0.9, resolution=0.01)
+    assert reading.attainments == (1.0, attained)
+    assert reading.growth + reading.growth_error < 0.001
+    assert reading.verdict == verdict
+
+
+def test_a_request_that_comes_as_the_last_one_ends_finds_an_empty_system() -> None:
+    service_s = 0.125
+    one = experiment(requests(service_s * regular(8)), ttft_within(0.1), Affine(base_s=service_s))
+    result = one.run()
+    assert (result.requests["end_s"][:-1] == result.requests["arrival_s"][1:]).all()
+    assert undisturbed_misses(result, one.slo, requests=8) == 1.0
+
+
+def test_growth_is_of_served_requests_and_over_half_the_time() -> None:
+    """Twelve take 0.1 s, then the same twelve 0.3 s: 0.2 s in 12 s. One is too long to be served, in both halves."""
+    tokens = np.ones(24, np.int64)
+    tokens[[3, 15]] = 2 * 10**6
+    workload = Workload(regular(24), tokens, np.where(np.arange(24) < 12, 1, 3))
+    result = experiment(workload, ttft_within(1e6)).run()
+    reading = read(result, ttft_within(1e6), 24, 24.0, attainment=0.9, resolution=0.01)
+    assert reading.attainments == (11 / 12, 11 / 12)
+    assert reading.growth == pytest.approx(0.2 / 12)
+    assert reading.growth_error < 1e-9
+
+
+def test_the_error_of_growth_is_students_of_batches() -> None:
+    """Four requests; of the last two one takes 0.1 s longer than the one half a run before, and one 0.3 s."""
+    workload = Workload(regular(8), np.ones(8, np.int64), np.array([1, 1, 1, 1, 1, 1, 2, 4]))
+    reading = read(experiment(workload, ttft_within(1e6)).run(), ttft_within(1e6), 8, 8.0, 0.9, 0.01)
+    assert reading.growth == pytest.approx(0.2 / 4)
+    spread_s = np.std([0.1, 0.3], ddof=1)
+    assert reading.growth_error == pytest.approx(12.7062 * spread_s / 2**0.5 / 4, rel=1e-4)  # t(0.975, 1)
+
+
+def test_so_many_stragglers_and_no_more_leave_a_system_filled() -> None:
+    """Of the 100 requests of the first eighth one stays beyond the first quarter, or two do."""
+    for stragglers, verdict in ((1, SUSTAINED), (2, UNDECIDED)):
+        outputs = np.ones(800, np.int64)
+        outputs[:stragglers] = 60  # 6 s, the first quarter has 4
+        one = experiment(Workload(0.02 * regular(800), np.ones(800, np.int64), outputs), Slo(None, None), seats=16)
+        assert read(one.run(), one.slo, 800, 16.0, attainment=0.9, resolution=0.01).verdict == verdict

@@ -44,3 +44,12 @@ def test_it_is_0_where_requests_are_not_served() -> None:
 def test_a_run_without_limits_is_refused() -> None:
     with pytest.raises(InputError, match=r"none is set; set slo\.ttft_s"):
         Tightness().measure(experiment(requests(regular(4)), Slo(ttft_s=None, tpot_s=None)))
+
+
+@pytest.mark.parametrize(
+    "slo", [Slo(ttft_s=None, tpot_s=1.0), Slo(ttft_s=None, tpot_s=None, classes={"chat": {"ttft_s": 1.0}})]
+)
+def test_limits_that_hold_for_no_request_are_refused(slo: Slo) -> None:
+    """Requests of one token are not held against TPOT, and none is of that class."""
+    with pytest.raises(InputError, match=r"90 % of the requests keep the SLO however tight it is"):
+        Tightness().measure(experiment(requests(regular(4)), slo))

@@ -48,3 +48,22 @@ def test_no_step_prefills_and_decodes() -> None:
     result = play(trace(*np.arange(30) / 2, output=7), EcoServe(ttft_s=5.0, tpot_s=1.5))
     assert not np.any((result.step_log["prefill_tokens"] > 0) & (result.step_log["batch"] > 0))
     assert result.instances["transferred_bytes"].sum() == 0
+
+
+def test_arrivals_of_one_instant_see_each_other() -> None:
+    """A prompt that waits for a second behind its own prefill has no time left at 0.5 s a token: each has an instance
+    of its own, though nothing decodes yet. At 1.5 s a token both are prefilled by one, right after each other.
+    """
+    for tpot_s, places, first_token_s in ((0.5, [0, 1], [1, 1]), (1.5, [0, 0], [1, 2])):
+        result = play(trace(0, 0, output=10), EcoServe(ttft_s=100.0, tpot_s=tpot_s))
+        assert [*result.requests["prefill_instance"]] == places
+        assert [*result.requests["first_token_s"]] == first_token_s
+
+
+def test_what_nobody_could_take_waits_for_time_saved() -> None:
+    """Two prompts on each instance leave no time for a fifth. On instance 0 the first one has saved a second, which the
+    prefill takes, with its fourth token, at 5 s.
+    """
+    result = play(trace(0, 0, 0, 0, 0, output=10), EcoServe(ttft_s=100.0, tpot_s=1.25, period_s=1.0))
+    assert [*result.requests["prefill_instance"]] == [0, 0, 1, 1, 0]
+    assert [*result.requests["first_token_s"]] == [1, 2, 1, 2, 6]

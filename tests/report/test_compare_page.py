@@ -55,6 +55,12 @@ def test_the_page_has_the_figures_of_the_summaries() -> None:
     assert "the same 5 requests of mooncake (twin)" in page.text
 
 
+def test_the_page_says_in_one_line_in_what_else_than_the_policy_runs_differ() -> None:
+    told = "Besides the policy, runs differ in slo (C other), engine.token_budget (2048; 512: B chunked)."
+    assert told in Page(compare_page(RUNS)).text
+    assert "Besides the policy" not in Page(compare_page([RUNS[0], run("B other", 0.25)])).text
+
+
 def test_what_changed_are_settings_that_differ() -> None:
     sheet = changed([run("A", a=None, b=1.0, c="x"), run("B", b=1.0, c="y", d=True)])
     assert sheet.rows == [["directory", "outputs/A", "outputs/B"], ["c", "x", "y"], ["d", "–", "true"]]

@@ -24,7 +24,7 @@ SUMMARY = evaluate(small_result(), SLO).summary
 
 def point(goodput: float, usd: float = 1.0, **words: str) -> Point:
     named = {name.replace("__", "."): value for name, value in words.items()}
-    return Point(named, SUMMARY | {"request_goodput": goodput, "cost_usd": usd, "duration": 3600.0})
+    return Point(named, SUMMARY | {"goodput_rps": goodput, "cost_usd": usd, "duration": 3600.0})
 
 
 POINTS = [
@@ -113,7 +113,7 @@ def job(directory: Path, words: list[str], summary: dict[str, Any] | None) -> No
 
 def test_the_command_shows_the_directory_of_a_sweep(tmp_path: Path) -> None:
     for number, rate in enumerate((1, 2, 4, 8)):
-        made = SUMMARY | {"request_goodput": float(rate)} if rate < 8 else None
+        made = SUMMARY | {"goodput_rps": float(rate)} if rate < 8 else None
         job(tmp_path / "sweep" / str(number), ["policy=one", f"trace.rate={rate}", "+extra=1"], made)
     out = tmp_path / "page.html"
     assert is_sweep(tmp_path / "sweep")

@@ -146,9 +146,7 @@ def test_undefined_values_are_dashes() -> None:
 
 def test_best_goodput_is_bold_and_marked() -> None:
     summary = summarize(small_result(), SLO)
-    runs = [
-        summary | {"policy": name, "request_goodput": value} for name, value in (("a", 1.0), ("b", 3.0), ("c", 2.0))
-    ]
+    runs = [summary | {"policy": name, "goodput_rps": value} for name, value in (("a", 1.0), ("b", 3.0), ("c", 2.0))]
     lines = printed(comparison_table(runs)).splitlines()
     assert [line for line in lines if "▸" in line] == [line for line in lines if words(line).startswith("▸ b 3.00")]
     coloured = printed(comparison_table(runs), force_terminal=True).splitlines()
@@ -160,7 +158,7 @@ def test_best_goodput_is_bold_and_marked() -> None:
 def test_the_best_is_marked_within_its_group_only() -> None:
     summary = summarize(small_result(), SLO)
     goodputs = (("a", 1.0), ("b", 3.0), ("a", 7.0), ("b", 2.0), ("a", 9.0))
-    runs = [summary | {"policy": name, "request_goodput": value} for name, value in goodputs]
+    runs = [summary | {"policy": name, "goodput_rps": value} for name, value in goodputs]
     labels = [name for name, _ in goodputs]
     lines = printed(comparison_table(runs, labels, ["slow", "slow", "fast", "fast", "alone"])).splitlines()
     assert [words(line)[:8] for line in lines if "▸" in line] == ["▸ b 3.00", "▸ a 7.00"]
@@ -168,15 +166,15 @@ def test_the_best_is_marked_within_its_group_only() -> None:
 
 def test_runs_on_unlike_clusters_are_compared_per_gpu() -> None:
     summary = summarize(small_result(), SLO)
-    small = summary | {"gpus": 2, "request_goodput": 2.0, "goodput_per_gpu": 1.0}
-    large = summary | {"gpus": 8, "request_goodput": 4.0, "goodput_per_gpu": 0.5}
+    small = summary | {"gpus": 2, "goodput_rps": 2.0, "goodput_per_gpu": 1.0}
+    large = summary | {"gpus": 8, "goodput_rps": 4.0, "goodput_per_gpu": 0.5}
     text = words(printed(comparison_table([large, small])))
     assert "▸ distserve 2 GPUs 1.00" in text
     assert "distserve 8 GPUs 0.50" in text
 
 
 def test_runs_at_capacity_are_compared_by_it() -> None:
-    summary = summarize(small_result(), SLO) | {"request_goodput": 1.0, "capacity_per_gpu": 1.0}
+    summary = summarize(small_result(), SLO) | {"goodput_rps": 1.0, "capacity_per_gpu": 1.0}
     many, few = summary | {"policy": "chunked", "capacity": 3.0}, summary | {"capacity": 2.0}
     text = words(printed(comparison_table([few, many])))
     assert "capacity" in text

@@ -314,3 +314,18 @@ def test_a_bad_row_is_named(kind: str, tmp_path: Path) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").touch()
     assert "trace.jsonl" in mistake_in(f"trace.path={tmp_path / 'trace.jsonl'}", "trace.format=mooncake")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("slo.classes={batch:{ttft_s:30}}",), "its requests have no classes"),
+        (
+            ("trace.slo_classes={chat:1,code:1}", "slo.classes={chat:{ttft_s:1},batch:{ttft_s:30}}"),
+            "its classes are chat, code",
+        ),
+    ],
+)
+def test_limits_of_a_class_that_the_trace_lacks_are_refused(words: tuple[str, ...], line: str) -> None:
+    with pytest.raises(InputError, match=rf"slo\.classes\.batch: no request of trace \w+ has this class; {line}"):
+        compose(configured("trace=synthetic", "trace.requests=50", *words))

@@ -13,7 +13,7 @@ from hydra import compose as compose_config
 
 from framework.run import run_key as identity
 from framework.run.compose import compose
-from framework.run.job import flattened
+from framework.run.job import flattened, settings_of
 from framework.run.run_key import code_hash, run_key, workload_hash
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -30,7 +30,8 @@ def config_directory() -> Iterator[None]:
 
 def key(*overrides: str) -> str:
     config = compose_config("config", [*SMALL, *overrides])
-    return run_key(flattened(config), compose(config))
+    experiment = compose(config)
+    return run_key(settings_of(config, experiment), experiment)
 
 
 def test_equal_runs_have_equal_keys() -> None:
@@ -53,6 +54,12 @@ def test_where_results_go_is_not_part_of_it(override: str) -> None:
 )
 def test_every_setting_is_part_of_it(override: str) -> None:
     assert key(override) != key()
+
+
+def test_a_cache_that_the_trace_decides_is_the_same_run_as_one_that_is_set() -> None:
+    sessions = ("trace=synthetic_sessions",)
+    assert key(*sessions) == key(*sessions, "engine.prefix_cache=true") != key(*sessions, "engine.prefix_cache=false")
+    assert key() == key("engine.prefix_cache=false") != key("engine.prefix_cache=true")
 
 
 def test_a_changed_profile_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,3 +129,13 @@ def test_requests_are_told_apart(change: dict[str, Any]) -> None:
     one = Workload(np.array([0.0, 1.0]), np.array([4, 5]), np.array([2, 2]))
     assert workload_hash(replace(one, **change)) != workload_hash(one)
     assert workload_hash(replace(one, name="other", notes=("said",))) == workload_hash(one)
+
+
+@pytest.mark.parametrize("library", ["numpy", "numba", "polars", "scipy"])
+def test_another_release_of_a_library_is_another_run(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = frozenset({"policies.chunked.Chunked"})
+    before = code_hash.__wrapped__(targets)
+    assert code_hash.__wrapped__(targets) == before
+    installed = identity.version
+    monkeypatch.setattr(identity, "version", lambda name: "0.0.1" if name == library else installed(name))
+    assert code_hash.__wrapped__(targets) != before

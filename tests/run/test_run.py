@@ -168,13 +168,15 @@ def test_a_sweep_ends_in_one_table_and_a_refused_run_does_not_end_it(
     assert [re.findall(r"policy=(\w+)", line) for line in errors] == [["distserve"], ["ares"]]
     assert [path.name for path in runs_below(tmp_path)] == ["0"]
     assert finished.stdout.count("goodput") == 1
-    finished = run("-m", *SMALL, "policy=chunked,continuous", "seed=0,1", "trace.limit=50")
+    assert "Besides the policy" not in finished.stdout
+    finished = run("-m", *SMALL, "policy=chunked,sglang", "seed=0,1", "trace.limit=50")
     assert finished.returncode == 0, finished.stderr
     assert len(runs_below(tmp_path)) == 5
     table = finished.stdout
     assert table.count("goodput") == 1
     assert len(re.findall(r"policy=\w+", table)) == 2
     assert "mean over 2 seeds" in table
+    assert table.count("Besides the policy, runs differ in server (vllm_v1; sglang: sglang)") == 1
 
 
 def test_the_configuration_can_be_seen_without_a_run(run: Callable[..., Finished], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -150,3 +151,144 @@ def test_a_cell_of_a_segment_that_is_no_record_is_one_line(tmp_path: Path, colum
     with pytest.raises(InputError, match=r"bad\.parquet: not a record of runs") as caught:
         Store(tmp_path).read()
     assert "\n" not in str(caught.value)
+
+
+def in_segments(directory: Path, monkeypatch: pytest.MonkeyPatch, *groups: range) -> Store:
+    """A store with a segment for each of these groups of records."""
+    results = Store(directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_LOOSE", 0)
+        for group in groups:
+            for number in group:
+                results.put(record(number))
+            results.read()
+    assert len(files(directory, "*.parquet")) == len(groups)
+    return results
+
+
+def test_the_last_record_of_a_segment_outlives_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = in_segments(tmp_path, monkeypatch, range(3))
+    results.remove([record(0).key, record(2).key])
+    assert results.read() == [record(1)]
+    results.remove([record(1).key])
+    assert files(tmp_path, "*.parquet") == []
+
+
+def test_segments_without_what_is_removed_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = in_segments(tmp_path, monkeypatch, range(3), range(3, 5))
+    before = files(tmp_path, "*.parquet")
+    results.remove([record(1).key])
+    assert results.read() == [record(number) for number in (0, 2, 3, 4)]
+    assert len(set(before) & set(files(tmp_path, "*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("wanted", ["get", "read", "remove"])
+def test_whoever_finds_a_segment_gone_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+    """Another process merges segments between their listing and their reading."""
+    results = in_segments(tmp_path, monkeypatch, range(3), range(3, 5))
+    frame_of = store._frame
+    merged: list[Path] = []
+
+    def merging(segment: Path) -> pl.DataFrame:
+        if not merged:
+            merged.append(segment)
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "_frame", frame_of)
+                patch.setattr(store, "_SEGMENTS", 1)
+                Store(tmp_path).read()
+            raise FileNotFoundError(segment)
+        return frame_of(segment)
+
+    monkeypatch.setattr(store, "_frame", merging)
+    if wanted == "get":
+        assert results.get(record(1).key) == record(1)
+    elif wanted == "read":
+        assert results.read() == [record(number) for number in range(5)]
+    else:
+        results.remove([record(1).key])
+        assert results.read() == [record(number) for number in (0, 2, 3, 4)]
+    assert len(files(tmp_path, "*.parquet")) == 1
+
+
+def test_a_loose_record_that_is_gathered_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = Store(tmp_path)
+    results.put(record(1))
+    read_loose = store._read_loose
+    gathered: list[Path] = []
+
+    def gathering(path: Path) -> Record:
+        if not gathered:
+            gathered.append(path)
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "_LOOSE", 0)
+                Store(tmp_path).read()
+            raise FileNotFoundError(path)
+        return read_loose(path)
+
+    monkeypatch.setattr(store, "_read_loose", gathering)
+    assert results.get(record(1).key) == record(1)
+
+
+def test_records_are_gathered_beyond_64_and_segments_merged_beyond_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Store(tmp_path)
+    for number in range(64):
+        results.put(record(number))
+    results.read()
+    assert len(files(tmp_path, "*.json")) == 64
+    results.put(record(64))
+    results.read()
+    assert (len(files(tmp_path, "*.json")), len(files(tmp_path, "*.parquet"))) == (0, 1)
+    many = in_segments(tmp_path / "many", monkeypatch, *(range(3 * k, 3 * k + 3) for k in range(8)))
+    many.read()
+    assert len(files(tmp_path / "many", "*.parquet")) == 8
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_LOOSE", 0)
+        many.put(record(99))
+        many.read()
+    assert many.read() == [*(record(number) for number in range(24)), record(99)]
+    assert len(files(tmp_path / "many", "*.parquet")) == 1
+
+
+def test_a_record_under_the_name_of_another_is_damaged(tmp_path: Path) -> None:
+    results = Store(tmp_path)
+    results.put(record(1))
+    path = tmp_path / "records" / f"{record(1).key}.json"
+    path.rename(path.with_name(f"{record(2).key}.json"))
+    with pytest.raises(InputError, match=f"not a record of runs .its key is .*{record(1).key}"):
+        results.read()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"value": True}, "value must be a number, got True"),
+        ({"value": "1"}, "value must be a number"),
+        ({"key": 5}, "key"),
+        ({"config": []}, "config"),
+        ({"choices": {"policy": 1}}, "choices"),
+        ({"summary": {"versions": {"servelab": 2}}}, "summary.versions"),
+    ],
+)
+def test_what_a_record_has_is_checked(tmp_path: Path, change: dict[str, object], what: str) -> None:
+    results = Store(tmp_path)
+    results.put(record(1))
+    path = tmp_path / "records" / f"{record(1).key}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=what):
+        results.read()
+
+
+def test_a_whole_number_is_a_value(tmp_path: Path) -> None:
+    results = Store(tmp_path)
+    results.put(record(1))
+    path = tmp_path / "records" / f"{record(1).key}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"value": 3}))
+    (found,) = results.read()
+    assert (found.value, type(found.value)) == (3.0, float)
+
+
+def test_records_say_which_version_made_them() -> None:
+    assert record(1).version == "0.1"  # of before they did
+    assert replace(record(1), summary={"versions": {"servelab": "7.1", "numpy": "2"}}).version == "7.1"

@@ -29,7 +29,7 @@ def test_outcomes_are_in_order_and_refusals_are_lines(tmp_path: Path) -> None:
     assert last.record is not None
     assert first.record.config["seed"] == 1
     assert last.record.config["engine.token_budget"] == 512
-    assert first.record.value == first.record.summary["request_goodput"] > 0
+    assert first.record.value == first.record.summary["goodput_rps"] > 0
     assert first.record.choices["policy"] == "chunked"
     assert not any("/" in group for group in first.record.choices)
     assert refused.record is None

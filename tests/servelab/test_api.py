@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import servelab
 from framework.policy.view import Cluster, Request
 from framework.run.sweep import Sweep
+from framework.workload import Workload
 from tests.conftest import ROOT
 
 SMALL: dict[str, Any] = {"trace": "synthetic", "limit": 60, "rate": 20}
@@ -50,7 +52,7 @@ def chunked() -> servelab.Run:
 def test_a_run_has_what_the_command_writes(chunked: servelab.Run, tmp_path: Path) -> None:
     files = chunked.save(tmp_path, steps=True)
     assert {file.name for file in files} == {"summary.json", "requests.parquet", "steps.parquet"}
-    assert json.loads((tmp_path / "summary.json").read_text())["request_goodput"] == chunked.summary["request_goodput"]
+    assert json.loads((tmp_path / "summary.json").read_text())["goodput_rps"] == chunked.summary["goodput_rps"]
     assert pl.read_parquet(tmp_path / "requests.parquet").equals(chunked.requests)
     assert pl.read_parquet(tmp_path / "steps.parquet").equals(chunked.steps)
     assert len(chunked.requests) == 60
@@ -101,6 +103,17 @@ def test_requests_of_ones_own(chunked: servelab.Run) -> None:
     assert again.requests.equals(chunked.requests)
 
 
+def test_prefixes_of_ones_own_requests_are_cached() -> None:
+    ids: dict[str, Any] = {"hash_ids": np.array([7, 7]), "hash_offsets": np.array([0, 1, 2]), "hash_block_tokens": 512}
+    lengths: dict[str, Any] = {"input_tokens": np.array([600, 600]), "output_tokens": np.array([2, 2])}
+    workload = Workload(arrival_s=np.array([0.0, 5.0]), **lengths, **ids)
+    one = servelab.run("chunked", workload)
+    assert one.summary["prefix_cache"] is True
+    assert one.requests["cached_tokens"].to_list() == [0, 512]
+    assert servelab.run("chunked", workload, engine__prefix_cache=False).summary["prefix_cache"] is False
+    assert servelab.run("chunked", Workload(workload.arrival_s, **lengths)).summary["prefix_cache"] is False
+
+
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     line = '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}\n'
@@ -123,7 +136,7 @@ def test_a_sweep_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("continuous", 0),
         ("continuous", 1),
     ]
-    assert table["request_goodput"].null_count() == 0
+    assert table["goodput_rps"].null_count() == 0
 
 
 def test_a_capacity() -> None:

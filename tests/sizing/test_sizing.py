@@ -18,6 +18,7 @@ from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError
+from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput
@@ -30,7 +31,7 @@ from framework.sizing.by_load import sized
 from framework.system.cluster import ClusterSpec, disaggregated
 from framework.system.split import Split
 from framework.timing.affine import Affine
-from framework.workload import Closed, Load, Open, Workload
+from framework.workload import Workload
 from tests.helpers.composing import configured
 from tests.helpers.scenarios import MODEL
 from tests.helpers.servers import GPU

@@ -172,9 +172,8 @@ def test_bad_configuration_is_an_input_error() -> None:
 
 def test_configured_engine_has_the_defaults() -> None:
     config = configuration()
-    assert instantiate(config.engine) == replace(EngineConfig(), asynchronous=True, first_token="recomputed"), (
-        "as the default server, vllm_v1, does"
-    )
+    of_the_server = replace(EngineConfig(), asynchronous=True, first_token="recomputed")  # vllm_v1
+    assert instantiate(config.engine) == replace(of_the_server, prefix_cache="auto")
     assert set(config.engine) - {"_target_"} == set(EngineConfig.__dataclass_fields__)
 
 
@@ -186,7 +185,7 @@ def test_configured_engine_has_the_defaults() -> None:
         ({"block_tokens": "x"}, "engine.block_tokens must be a whole number of at least 1, got 'x'"),
         ({"kv_tokens": 0}, "engine.kv_tokens must be a whole number of at least 1, got 0"),
         ({"preemption": "drop"}, "engine.preemption must be one of recompute, swap; got 'drop'"),
-        ({"prefix_cache": "yes"}, "engine.prefix_cache must be true or false, got 'yes'"),
+        ({"prefix_cache": "yes"}, "engine.prefix_cache must be true, false or auto, got 'yes'"),
         ({"watermark": 1.0}, "engine.watermark must be below 1, got 1.0"),
         ({"watermark": -0.1}, "engine.watermark must be a finite number of at least 0, got -0.1"),
         ({"kv_fraction": 0}, "engine.kv_fraction must be above 0 and at most 1, got 0"),

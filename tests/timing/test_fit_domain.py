@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
+from framework.load import Closed, Open
 from framework.run.compose import compose
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import (
@@ -23,7 +24,7 @@ from framework.timing.calibration_terms import (
 from framework.timing.fit_domain import Domain, Place, cached_share
 from framework.timing.measured import Measured, placed
 from framework.timing.server import Server
-from framework.workload import Closed, Open, Workload
+from framework.workload import Workload
 from tests.helpers.composing import configured
 from tests.helpers.parts import load, made_up, put
 

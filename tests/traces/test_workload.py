@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
-from framework.workload import Workload, at_rate, first, period_s, rate_rps, repeated
+from framework.workload import Workload, at_rate, first, period_s, rate_rps, repeated, within_context
 from traces import formats, transforms
 from traces.frame import Trace, to_workload
 from traces.laws import Arrivals, Law
@@ -105,3 +105,20 @@ def test_workloads_share_arrays_that_nobody_can_alter() -> None:
     with pytest.raises(ValueError, match="read-only"):
         faster.output_tokens[0] = 7
     assert output_tokens.flags.writeable  # what it was made of stays the maker's
+
+
+def test_outputs_end_where_the_context_does() -> None:
+    """A context of 10 tokens leaves an output what its prompt leaves; one that leaves nothing is refused elsewhere."""
+    workload = Workload(np.arange(5.0), np.array([4, 4, 9, 10, 11]), np.array([5, 7, 3, 2, 2]))
+    assert within_context(workload, 10).output_tokens.tolist() == [5, 6, 1, 2, 2]
+    assert within_context(workload, 13).output_tokens.tolist() == [5, 7, 3, 2, 2]
+    assert within_context(workload, 99) is workload
+
+
+def test_a_period_is_a_mean_gap_longer_than_its_arrivals() -> None:
+    workload = Workload(np.array([0.0, 1.0, 6.0]), np.ones(3, np.int64), np.ones(3, np.int64))
+    assert period_s(workload) == 9.0
+    assert rate_rps(workload) == 1 / 3
+    assert at_rate(workload, 1.0).arrival_s.tolist() == pytest.approx([0.0, 1 / 3, 2.0])
+    assert period_s(first(workload, 1)) == 0.0
+    assert repeated(workload, 2).arrival_s.tolist() == [0.0, 1.0, 6.0, 9.0, 10.0, 15.0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from framework.codes import STEP_END
 from framework.compiler.decorators import inner
-from framework.engine.leap import boundary_s
+from framework.engine.leap import boundary_s, steps_to_mark
 from framework.engine.queues import set_time
 from framework.engine.state import State
 
@@ -45,6 +45,7 @@ def end_together(s: State, first: int, count: int) -> None:
             step.bubble_increment_s = increment_s - step.increment_s
             step.first_s = first_s
             step.increment_s = increment_s
+            steps = steps_to_mark(s, k, steps)
             step.steps = steps
             set_time(s, STEP_END, k, boundary_s(s, k, steps))
 

@@ -12,6 +12,8 @@ from framework.engine.kv_blocks import note_use
 from framework.engine.mechanisms.prefix_tiers import tier_of
 from framework.engine.state import State
 
+_MARK = 1 << 40  # of a cached block, beside its references
+
 
 @inner
 def matched_blocks(s: State, i: int, r: int, target: int) -> int:
@@ -148,6 +150,47 @@ def find(s: State, i: int, key: int) -> int:
         if node < 0 or s.lists[at + s.options.cache_slots + node] == key:
             return node
         slot = (slot + 1) & mask
+
+
+@inner
+def holds_marked(s: State, i: int, key: int) -> bool:
+    """Whether a cached block of that name on i is marked."""
+    keys_at = s.instances[i].cache_at + s.options.cache_slots
+    slot = _home(s, key)
+    while True:
+        node = s.lists[s.instances[i].cache_at + slot]
+        if node < 0:
+            return False
+        if s.lists[keys_at + node] == key and s.lists[keys_at + s.options.cache_nodes + node] >= _MARK:
+            return True
+        slot = (slot + 1) & (s.options.cache_slots - 1)
+
+
+@inner
+def mark_prefix(s: State, i: int, r: int) -> int:
+    """Mark the cached blocks that r references on i; the engine blocks of those that were not marked before."""
+    return _add_mark(s, i, r, _MARK)
+
+
+@inner
+def unmark_prefix(s: State, i: int, r: int) -> None:
+    """The cached blocks that r references on i are not marked any more."""
+    _add_mark(s, i, r, -_MARK)
+
+
+@inner
+def _add_mark(s: State, i: int, r: int, mark: int) -> int:
+    """Add that to the references of the cached blocks that r references on i, where they have no such mark yet, or have
+    one if it is taken away; the engine blocks of these.
+    """
+    q, refs_at = s.requests[r], s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
+    blocks = 0
+    for j in range(q.registered if q.shared > 0 else 0):
+        node = s.lists[s.options.held_at + q.hash_at + j] - 1
+        if node >= 0 and (s.lists[refs_at + node] < _MARK) == (mark > 0):
+            s.lists[refs_at + node] += mark
+            blocks += s.options.hash_blocks
+    return blocks
 
 
 @inner

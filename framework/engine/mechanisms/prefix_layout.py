@@ -40,7 +40,7 @@ def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: 
     if workload.has_prefixes and workload.hash_block_tokens % engine.block_tokens:
         raise InputError(
             f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
-            f"engine.block_tokens={engine.block_tokens}; choose a divisor"
+            f"engine.block_tokens={engine.block_tokens}; choose a divisor, or engine.prefix_cache=false"
         )
     early = engine.shares_blocks
     blocks = 1 if early else workload.hash_block_tokens // engine.block_tokens

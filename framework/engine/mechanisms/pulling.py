@@ -10,6 +10,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available, blocks_for, blocks_of, seats
 from framework.engine.kv_cache import free
 from framework.engine.mechanisms.data_parallel import put_on_rank
+from framework.engine.mechanisms.held_kv import wait_no_more
 from framework.engine.mechanisms.prefix_transfer import reserve_for, tokens_to_copy
 from framework.engine.requests import start_decoding, start_prefilling
 from framework.engine.state import State
@@ -24,10 +25,10 @@ def pull(s: State, i: int) -> None:
     kept = _blocks_to_come(s, i)
     while inst.incoming_head >= 0:
         r = inst.incoming_head
-        q, following = s.requests[r], s.requests[r].next
+        q = s.requests[r]
         if not reserve_for(s, i, r, room_for(s, r), sent_kv(s, r), kept):
             break
-        inst.incoming_head = following
+        wait_no_more(s, i, -1)
         whole = blocks_for(s, q.kv) * s.options.block_tokens
         start_copy(s, r, q.instance, i, tokens_to_copy(s, r, whole))
 

@@ -79,7 +79,7 @@ def _pass_single_steps(s: State, i: int, stop: int) -> int:
 def _next_other_s(s: State) -> float:
     """Time of the next event that is not the end of a step; no instance is to schedule."""
     sim = s.sim
-    time_s = min(sim.prefill_end_s, sim.change_s)
+    time_s = min(sim.prefill_end_s, sim.change_s, sim.mark_s)
     if sim.heap_size > 0:
         time_s = min(time_s, s.requests[s.lists[s.options.heap_at]].event_s)
     r = next_arrival(s)

@@ -8,13 +8,16 @@ from framework.codes import ARRIVAL, PREFILL
 from framework.engine.reference.links import has_ended
 from framework.engine.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import REJECTED, Instance, Request
+from framework.engine.reference.state import REJECTED, UNSENT, Instance, Request
 from framework.engine.reference.transfers import start_copy, start_transfers
 
 
 def arrive(s: Simulation, r: Request) -> None:
     """r arrives: it is taken in, refused, or routed."""
     if not r.taken_in:
+        if s.now_s >= s.options.horizon_s:
+            s.end_request(r, UNSENT)
+            return
         r.taken_in, r.arrival_s = True, s.now_s
         s.present[r.id] = r
         read_s = s.options.intake_token_s * r.input_tokens
@@ -29,10 +32,12 @@ def arrive(s: Simulation, r: Request) -> None:
         s.end_request(r, REJECTED, "kv")
         return
     reason = s.hooks.admit(s, r) if "admit" in s.hooks.overrides else None
-    if reason is not None:
+    if reason is None:
+        route(s, r)
+    elif s.now_s + s.options.backoff_s < s.options.horizon_s < math.inf:
+        s.push(s.now_s + s.options.backoff_s, ARRIVAL, r.id)
+    else:
         s.end_request(r, REJECTED, reason)
-        return
-    route(s, r)
 
 
 def route(s: Simulation, r: Request) -> None:

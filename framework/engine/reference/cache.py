@@ -58,6 +58,11 @@ class Cache:
                 self.unreferenced.append(id)
         self.free += self.private.pop(request, 0)
 
+    def blocks_of_all(self, requests: list[int]) -> int:
+        """Blocks that these requests have together."""
+        shared = {id for request in requests for id in self.held.get(request, [])}
+        return sum(self.private.get(request, 0) for request in requests) + len(shared) * self.blocks_per_id
+
     def clear(self) -> None:
         """Forget all that is cached; nothing is referenced."""
         self.references, self.unreferenced, self.free = {}, [], self.total
@@ -121,6 +126,10 @@ class BlockCache(Cache):
                 self.idle.append(copy)
         self.held.pop(request, None)
         self.free += self.private.pop(request, 0)
+
+    def blocks_of_all(self, requests: list[int]) -> int:
+        shared = {id(copy) for request in requests for copy in self.held_copies.get(request, [])}
+        return sum(self.private.get(request, 0) for request in requests) + len(shared)
 
     def clear(self) -> None:
         super().clear()

@@ -159,6 +159,13 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.swap_bytes += r.kv * s.options.kv_bytes_per_token
         i.swapped.append(r)
         return
+    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
+
+
+def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
+    """r, its KV dropped, waits on i again: where `waits_here`, or it is computed there as it has emitted tokens. Else
+    it is routed anew.
+    """
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)
@@ -166,7 +173,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         s.queue_number += 1
         r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
-    if waits_here or i.role & PREFILL or s.stays_to_decode(r):
+    if waits_here or s.stays_to_decode(r):
         i.waiting.append(entry)
         return
     target = s.ask_route_prefill(r)

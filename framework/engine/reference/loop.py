@@ -1,4 +1,4 @@
-"""The event loop of the plain engine (SEMANTICS.md: Events, Ticks, Stalled runs): each step is an event of its own."""
+"""The event loop of the plain engine (SEMANTICS.md: Events, Ticks): each step is an event of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
 from framework.engine.reference.arrivals import arrive, finish_copy
+from framework.engine.reference.circles import break_circle, fail_rest
 from framework.engine.reference.kv import let_go
 from framework.engine.reference.links import share_links
 from framework.engine.reference.roles import set_role, take_role
 from framework.engine.reference.scheduling import take_turn
 from framework.engine.reference.simulation import FAR_OFF, Simulation
-from framework.engine.reference.state import FAILED, PENDING
 from framework.engine.reference.step_end import finish_prefill_step, finish_step
-from framework.engine.reference.transfers import migrate, stop_decoding
+from framework.engine.reference.transfers import migrate
 from framework.policy.ticks import MOST_QUIET_TICKS
 
 _EVENTS_BETWEEN_REPORTS = 10_000
@@ -25,6 +25,9 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
     """Process events until every request has ended; `progress(ended, total)` is called now and then."""
     _begin(s)
     while len(s.ended) < len(s.requests):
+        if instant_is_over(s) and break_circle(s):
+            share_links(s)
+            continue
         if s.outstanding == 0:
             fail_rest(s)
             break
@@ -35,6 +38,9 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             continue
         s.outstanding -= kind not in (TICK, ROLE_CHANGE)
         s.far_off -= kind in FAR_OFF
+        if time_s > s.next_mark_s:
+            advance(s, s.next_mark_s)
+            s.take_mark()
         advance(s, time_s)
         if kind == SCHEDULE:
             take_turn(s, s.instances[id])
@@ -61,21 +67,16 @@ def _begin(s: Simulation) -> None:
     else:
         s.sessions = opening
         for _ in range(min(s.options.clients, len(opening))):
-            s.open_session(0.0)
+            s.push(s.options.request_s, ARRIVAL, s.sessions.pop(0).id)
     if s.hooks.tick_s is not None:
         s.push(s.hooks.tick_s, TICK, 1)
 
 
-def fail_rest(s: Simulation) -> None:
-    """Nothing can happen any more: whoever has not ended fails, and what they held is free."""
-    for i in s.instances:
-        for r in list(i.running):
-            stop_decoding(s, i, r)
-        i.drop_all()
-    for r in s.requests:
-        if r.state == PENDING:
-            r.state, r.reason, r.end_s = FAILED, "stalled", s.now_s
-            s.ended.append(r)
+def instant_is_over(s: Simulation) -> bool:
+    """Whether nothing more is due at the present time."""
+    while s.heap and s.heap[0][3] in s.withdrawn:
+        heapq.heappop(s.heap)
+    return s.outstanding == 0 or s.heap[0][0] > s.now_s
 
 
 def advance(s: Simulation, time_s: float) -> None:

@@ -136,6 +136,8 @@ class Options:
     role_change_s: float = 0.0
     start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
+    horizon_s: float = math.inf  # arrivals from this time on are not sent
+    backoff_s: float = 0.0  # that a client stays away after a request was turned away
     prefill_percent: int = 50  # of the SMs, where prefills run beside decodes, until a plan says otherwise
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101

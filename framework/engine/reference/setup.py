@@ -106,7 +106,7 @@ def options(setting: Setting) -> Options:
         block_tokens=engine.block_tokens,
         watermark=engine.watermark,
         preemption=engine.preemption,
-        prefix_cache=engine.prefix_cache,
+        prefix_cache=bool(engine.prefix_cache),
         shares_blocks=engine.shares_blocks,
         first_token=engine.first_token,
         kv_bytes_per_token=_kv_bytes(setting),
@@ -126,6 +126,8 @@ def options(setting: Setting) -> Options:
         intake_token_s=entrance.intake_token_s,
         asynchronous=engine.asynchronous,
         clients=setting.load.clients,
+        horizon_s=math.inf if setting.load.duration_s is None else setting.load.duration_s + entrance.request_s,
+        backoff_s=setting.load.backoff_s,
         drafts=_drafts(setting),
         tiers=_tiers(setting),
         loads_layer_wise=engine.prefix_stores.layer_wise,
@@ -231,5 +233,5 @@ def _require_whole_blocks(setting: Setting) -> None:
     if engine.prefix_cache and workload.has_prefixes and workload.hash_block_tokens % engine.block_tokens:
         raise InputError(
             f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
-            f"engine.block_tokens={engine.block_tokens}; choose a divisor"
+            f"engine.block_tokens={engine.block_tokens}; choose a divisor, or engine.prefix_cache=false"
         )

@@ -10,7 +10,7 @@ from typing import Any
 from framework.codes import ARRIVAL, COPY_END, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.engine.reference.cache import BlockCache, Cache, Store
 from framework.engine.reference.options import Options, Spec, StepTime
-from framework.engine.reference.state import FINISHED, Channel, Instance, Link, Request
+from framework.engine.reference.state import FINISHED, UNSENT, Channel, Instance, Link, Request
 from framework.errors import PolicyError
 from framework.workload import Workload, block_names
 
@@ -112,6 +112,8 @@ class Simulation:
         self.role_changes = 0  # how often the role of any instance has changed
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
+        self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
+        self.marks: list[list[dict[str, float]]] = []  # ... and those of all that are past
         # Numbers given so far.
         self.pushed = self.queue_number = self.admissions = self.preemptions = self.let_go = 0
 
@@ -158,6 +160,23 @@ class Simulation:
         if not i.woken:
             i.woken = True
             self.push(self.now_s, SCHEDULE, i.id)
+
+    # --- marks ---
+
+    @property
+    def next_mark_s(self) -> float:
+        """The next time as of which totals are asked for."""
+        return self.marks_s[len(self.marks)] if len(self.marks) < len(self.marks_s) else math.inf
+
+    def take_mark(self) -> None:
+        """Note the totals as of now, all events of this time being past: steps that have ended, time up to now."""
+        rows = []
+        for i in self.instances:
+            steps = [step.start_s for step in (i.step, i.prefill_step) if step is not None]
+            fresh_s = self.now_s - i.counted_s if steps else 0.0
+            busy_s = i.totals["busy_s"] + fresh_s
+            rows.append({**i.totals, "busy_s": busy_s, "since_s": min([self.now_s, *steps])})
+        self.marks.append(rows)
 
     # --- quantities ---
 
@@ -207,14 +226,18 @@ class Simulation:
         self.present.pop(r.id, None)
         later = self._later_turns.get(r.id)
         if later is not None and self.workload.think_s is not None:
-            think_s = float(self.workload.think_s[later])
-            self.push(self.now_s + think_s + self.options.request_s, ARRIVAL, later)
+            self.push(self._next_s(r, float(self.workload.think_s[later])), ARRIVAL, later)
         elif self.sessions:
-            self.open_session(self.now_s)
+            self.push(self._next_s(r, 0.0), ARRIVAL, self.sessions.pop(0).id)
 
-    def open_session(self, time_s: float) -> None:
-        """A client is free: it takes up the next session."""
-        self.push(time_s + self.options.request_s, ARRIVAL, self.sessions.pop(0).id)
+    def _next_s(self, r: Request, think_s: float) -> float:
+        """When the client of r, which has ended, sends again: turned away it stays away first; once the load is over
+        it neither does that nor thinks.
+        """
+        if r.state == UNSENT:
+            return self.now_s
+        away_s = 0.0 if r.state == FINISHED else self.options.backoff_s
+        return self.now_s + (think_s + self.options.request_s) + away_s
 
     @property
     def gave_way(self) -> int:

@@ -9,7 +9,7 @@ from framework.codes import ROLES
 from framework.engine.reference.cache import Cache, Store
 from framework.engine.reference.options import Spec
 
-PENDING, FINISHED, REJECTED, FAILED = range(4)
+PENDING, FINISHED, REJECTED, FAILED, UNSENT = range(5)
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "decode_pairs"),
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),

@@ -199,7 +199,7 @@ def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> bool:
-    """A prefill has ended: emit, then finish, stay or leave. True: its KV was freed.
+    """A prefill has ended: emit, then finish, stay or leave. True: its seat or its KV was freed.
 
     `beside`: decodes here are a stream of their own, which r joins at a boundary.
     """
@@ -223,7 +223,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
         if not s.fits(d, r):
             return turn_away(s, i, r, FAILED, "kv")
         r.sent_ahead = False  # from here on it is a transfer like any other
-        return False
+        return True
     if at_split or (not stays and asks_where_to_decode(s, i)):
         answer = s.ask_route_decode(r)
         if isinstance(answer, str):
@@ -241,7 +241,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
         r.source, r.destination = i, d
         d.incoming.append(r)
         start_transfers(s, d)
-    return False
+    return d is not i
 
 
 def may_go_untold(s: Simulation, i: Instance, r: Request) -> bool:
@@ -251,7 +251,7 @@ def may_go_untold(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> bool:
-    """A first prefill has ended: emit and stay, or go without a token to where that is computed. True: KV was freed."""
+    """A first prefill has ended: emit and stay, or go without a token to where that is computed. True: a seat was."""
     note_prefill_end(s, r)
     i.leaving.append(r)
     if r.sent_ahead:
@@ -259,7 +259,7 @@ def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> boo
         assert d is not None
         if s.fits(d, r):
             r.sent_ahead = False  # from here on it is a transfer like any other
-            return False
+            return True
         return turn_away(s, i, r, FAILED, "kv")
     d, at_split = i, r.output_tokens > 1 and r.input_tokens < r.split <= r.input_tokens + 1
     if at_split:
@@ -276,7 +276,7 @@ def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> boo
         r.source, r.destination = i, d
         d.incoming.append(r)
         start_transfers(s, d)
-        return False
+        return True
     r.withheld = False
     i.leaving.remove(r)
     emit(s, r)
@@ -304,7 +304,7 @@ def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
-    """All tokens of r before the split in its prompt are prefilled. True: its KV was freed."""
+    """All tokens of r before the split in its prompt are prefilled. True: its seat or its KV was freed."""
     place = i.prefilling.index(r)
     i.prefilling.remove(r)
     i.leaving.append(r)

@@ -180,10 +180,10 @@ def turn_away(s: Simulation, i: Instance, r: Request, state: int, reason: str) -
 
 
 def hand_over(s: Simulation, i: Instance, r: Request, d: Instance) -> bool:
-    """Send r, split here, and its KV to d. True: it could never fit there, and its KV was freed."""
+    """Send r, split here, and its KV to d, or let it fail where it could never fit. True: a seat was freed."""
     if not s.fits(d, r):
         return turn_away(s, i, r, FAILED, "kv")
     r.source, r.destination, r.handing_over = i, d, True
     d.incoming.append(r)
     start_transfers(s, d)
-    return False
+    return True

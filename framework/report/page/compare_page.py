@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from framework.metrics.figures import HEADLINE
+from framework.report.arms import Arm, unlike
 from framework.report.numbers import number, percent
 from framework.report.page.chart import stacked_bars
 from framework.report.page.compared import (
@@ -40,7 +42,8 @@ def compare_page(runs: Sequence[Run]) -> str:
         Chapter("source", "Where it came from", _sources(runs)),
     ]
     title = " and ".join(dict.fromkeys(run.label for run in runs)) if len(runs) <= 3 else f"{len(runs)} runs"
-    said = f'<p class="sub">{text(_requests(runs))}</p>'
+    told = unlike([Arm(run.label, run.settings) for run in runs])
+    said = "".join(f'<p class="sub">{text(line)}</p>' for line in (_requests(runs), told) if line)
     head = f"<h1>{text(title)}</h1>{said}{contents(chapters)}"
     data = json.dumps([dict(run.summary) for run in runs], allow_nan=False).replace("<", "\\u003c")
     body = "".join(chapter.html() for chapter in chapters)
@@ -59,7 +62,7 @@ def _bars(runs: Sequence[Run]) -> str:
     """The share of requests that kept the SLO, with the goodput in words."""
     kept = np.array([run.summary["slo_attainment"] for run in runs])
     names = [
-        f"{run.label}: {number(run.summary['request_goodput'])} requests/s, {percent(run.summary['slo_attainment'])}"
+        f"{run.label}: {number(run.summary[HEADLINE])} requests/s, {percent(run.summary['slo_attainment'])}"
         for run in runs
     ]
     return stacked_bars(

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.metrics.paired import Paired, paired
 from framework.report.page.chart import Chart
 from framework.report.page.latency import SHARES, TOLD, Quantity, quantile, quantities, up_to
@@ -54,26 +55,19 @@ def _setting(settings: Mapping[str, Any], name: str) -> str:
 
 
 _FIGURES = (
-    *(("goodput (requests/s)", "request_goodput", 1.0), ("SLO kept (%)", "slo_attainment", 100.0)),
-    *(("TTFT P50 (s)", "median_ttft_ms", 1e-3), ("TTFT P99 (s)", "p99_ttft_ms", 1e-3)),
-    *(("TPOT P50 (ms)", "median_tpot_ms", 1.0), ("TPOT P99 (ms)", "p99_tpot_ms", 1.0)),
-    *(("TBT P99 (ms)", "p99_itl_ms", 1.0), ("E2E P50 (s)", "median_e2el_ms", 1e-3)),
-    *(("output (tokens/s)", "output_throughput", 1.0), ("completed", "completed", 1.0)),
-    *(("preemptions", "preemptions", 1.0), ("GPUs", "gpus", 1.0), ("goodput per GPU", "goodput_per_gpu", 1.0)),
-    *(("peak FLOP/s used (%)", "mfu", 100.0), ("peak bandwidth used (%)", "mbu", 100.0)),
-    ("energy (J per token)", "energy_per_token_j", 1.0),
-    ("USD per million good tokens", "usd_per_million_good_tokens", 1.0),
-    ("duration (s)", "duration", 1.0),
-)  # fmt: skip
+    *(HEADLINE, "slo_attainment", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms"),
+    *("median_e2el_ms", "output_throughput", "completed", "preemptions", "gpus", HEADLINE_PER_GPU, "mfu", "mbu"),
+    *("energy_per_token_j", "usd_per_million_good_tokens", "duration"),
+)
 
 
 def figures(runs: Sequence[Run]) -> Sheet:
     """The headline figures, a column a run."""
     rows: list[list[Cell]] = []
-    for words, key, factor in _FIGURES:
-        values = [run.summary.get(key) for run in runs]
+    for key in _FIGURES:
+        values = [metric(key).of(run.summary) for run in runs]
         if any(value is not None for value in values):
-            rows.append([words, *(None if value is None else float(value) * factor for value in values)])
+            rows.append([metric(key).on_page, *values])
     return Sheet(["figure", *(run.label for run in runs)], rows)
 
 

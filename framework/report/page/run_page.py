@@ -10,7 +10,7 @@ import polars as pl
 
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.pool_limit import pool_limits
-from framework.metrics.catalogue import METRICS
+from framework.metrics.figures import HEADLINE, metric
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
@@ -23,6 +23,7 @@ from framework.report.split_line import split_line
 Summary = Mapping[str, Any]
 _WORST_FIRST = "by the factor by which they missed a limit; those that were not served last"
 _TRIED = "found by running the same requests again, without one cause after another, then with one remedy after another"
+_OF_CLASS = (HEADLINE, "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
 _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
 
 
@@ -74,10 +75,10 @@ def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame
     of_bound = f"{percent(bound)} of what any schedule could reach" if bound is not None else ""
     good = f"{int(requests['good'].sum()):,} of {summary['offered']:,} requests"
     tiles = [
-        _tile("Goodput", summary["request_goodput"], number(summary["request_goodput"]), "requests/s", of_bound),
+        _tile("Goodput", summary[HEADLINE], number(summary[HEADLINE]), "requests/s", of_bound),
         _tile("SLO kept", summary["slo_attainment"], percent(summary["slo_attainment"]), "", good),
-        _limited("TTFT P99", summary["p99_ttft_ms"], settings.get("slo.ttft_s"), requests["ttft_ok"]),
-        _limited("TPOT P99", summary["p99_tpot_ms"], settings.get("slo.tpot_s"), requests["tpot_ok"]),
+        _limited("p99_ttft_ms", summary["p99_ttft_ms"], settings.get("slo.ttft_s"), requests["ttft_ok"]),
+        _limited("p99_tpot_ms", summary["p99_tpot_ms"], settings.get("slo.tpot_s"), requests["tpot_ok"]),
         _tile("Throughput", summary["output_throughput"], number(summary["output_throughput"]), "tokens/s",
               f"{number(summary['request_throughput'])} requests/s"),
         _tile("Peak FLOP/s used", summary["mfu"], percent(summary["mfu"]), "",
@@ -94,17 +95,17 @@ def _tile(name: str, value: float | None, shown: str, unit: str, below: str, kin
     )
 
 
-def _limited(name: str, value_ms: float | None, limit_s: float | None, kept: pl.Series) -> str:
+def _limited(key: str, value_ms: float | None, limit_s: float | None, kept: pl.Series) -> str:
     """A latency beside its limit; the unit is that in which both read well."""
     if value_ms is None:
-        return _tile(name, None, "–", "", "undefined")
-    factor, unit = (1e-3, "s") if value_ms >= 1e3 else (1.0, "ms")
+        return _tile(metric(key).short, None, "–", "", "undefined")
+    shown = metric(key).readable(value_ms)
     below, kind = "no limit for all", ""
     if limit_s is not None:
         share = percent(int(kept.sum()) / len(kept))
-        below = f"limit {number(limit_s * 1e3 * factor)} {unit}, kept by {share}"
+        below = f"limit {number(limit_s * 1e3 * shown.scale)} {shown.unit}, kept by {share}"
         kind = "ok" if value_ms <= 1e3 * limit_s else "miss"
-    return _tile(name, value_ms, number(value_ms * factor), unit, below, kind)
+    return _tile(shown.short, value_ms, number(value_ms * shown.scale), shown.unit, below, kind)
 
 
 def _why(diagnosis: Diagnosis) -> str:
@@ -153,19 +154,17 @@ def _pools(measurement: Measurement) -> str:
 
 
 def _classes(classes: Mapping[str, Summary]) -> str:
-    """As in summary.json; TTFT in seconds."""
-    rows: list[list[Cell]] = []
-    for name, own in classes.items():
-        ttft_s = [None if value is None else 1e-3 * value for value in (own["median_ttft_ms"], own["p99_ttft_ms"])]
-        counts: list[Cell] = [own["offered"], percent(own["slo_attainment"]), own["request_goodput"]]
-        rows.append([name, *counts, *ttft_s, own["median_tpot_ms"], own["p99_tpot_ms"]])
-    columns = ["class", "requests", "SLO kept", "goodput (requests/s)", "TTFT P50 (s)", "P99 (s)", "TPOT P50 (ms)"]
-    return Sheet([*columns, "P99 (ms)"], rows).html()
+    rows: list[list[Cell]] = [
+        [name, own["offered"], percent(own["slo_attainment"]), *(metric(key).of(own) for key in _OF_CLASS)]
+        for name, own in classes.items()
+    ]
+    columns = ["class", "requests", metric("slo_attainment").short, *(metric(key).on_page for key in _OF_CLASS)]
+    return Sheet(columns, rows).html()
 
 
 def _figures(summary: Summary) -> str:
     rows = [
-        [key, value, METRICS.get(key, "")]
+        [key, value, metric(key).words]
         for key, value in summary.items()
         if key not in _SOURCE and (value is None or isinstance(value, (int, float, str)))
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.metrics.figures import HEADLINE, Metric, metric
 from framework.report.page.chart import Chart
 from framework.report.page.heat_map import heat_map
 from framework.report.page.markup import Cell, Chapter, Legend, Sheet, contents, document, figure, grid, text
@@ -20,16 +21,8 @@ Floats = NDArray[np.float64]
 _LINES = 8  # of a picture, one a colour
 _MOST_ROWS = 500
 _MAPS = 4
-_CURVES = (
-    ("Goodput", "goodput (requests/s)", "request_goodput", 1.0),
-    ("SLO kept", "SLO kept (%)", "slo_attainment", 100.0),
-    *(("TTFT", "TTFT P99 (s)", "p99_ttft_ms", 1e-3), ("TPOT", "TPOT P99 (ms)", "p99_tpot_ms", 1.0)),
-)  # fmt: skip
-_COLUMNS = (
-    *(("goodput (requests/s)", "request_goodput", 1.0), ("SLO kept (%)", "slo_attainment", 100.0)),
-    *(("TTFT P99 (s)", "p99_ttft_ms", 1e-3), ("TPOT P99 (ms)", "p99_tpot_ms", 1.0), ("GPUs", "gpus", 1.0)),
-    ("USD per million good tokens", "usd_per_million_good_tokens", 1.0),
-)
+CURVES = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms")  # keys of the summary
+_COLUMNS = (*CURVES, "gpus", "usd_per_million_good_tokens")
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ def sweep_page(points: Sequence[Point], title: str, unfinished: int) -> str:
     lines = "".join(f'<p class="sub">{text(line)}</p>' for line in said)
     head = f"<h1>{text(title)}</h1>{lines}{contents(shown)}"
     body = "".join(chapter.html() for chapter in shown)
-    rows = [{"words": dict(one.words), "goodput": one.summary["request_goodput"]} for one in merged]
+    rows = [{"words": dict(one.words), "goodput": one.summary[HEADLINE]} for one in merged]
     data = json.dumps(rows, allow_nan=False).replace("<", "\\u003c")
     script = f'<script type="application/json" id="runs">{data}</script>'
     return document(title, f"<main>{head}{body}</main>{script}")
@@ -117,26 +110,26 @@ def _curves(points: Sequence[Point], axes: Sequence[str], numeric: Sequence[str]
         for one in points:
             lines.setdefault(_label(one, others), []).append(one)
         long = {name: own for name, own in lines.items() if len(own) > 1}
-        best = sorted(long, key=lambda name: -max(one.summary["request_goodput"] for one in long[name]))[:_LINES]
+        best = sorted(long, key=lambda name: -max(one.summary[HEADLINE] for one in long[name]))[:_LINES]
         chosen = {name: long[name] for name in lines if name in best}
         if chosen:
             left = len(long) - len(chosen)
-            drawn += [_curve(axis, chosen, curve, left) for curve in _CURVES]
+            drawn += [_curve(axis, chosen, metric(key), left) for key in CURVES]
     return grid(drawn) if drawn else ""
 
 
-def _curve(axis: str, lines: Mapping[str, list[Point]], curve: tuple[str, str, str, float], left: int) -> str:
-    name, label, key, factor = curve
+def _curve(axis: str, lines: Mapping[str, list[Point]], shown: Metric, left: int) -> str:
+    name = f"{shown.short[:1].upper()}{shown.short[1:]}"
     places = sorted({_number(one.words[axis]) or 0.0 for own in lines.values() for one in own})
     at = {place: column for column, place in enumerate(places)}
     values = np.full((len(lines), len(places)), np.nan)
     for row, own in enumerate(lines.values()):
         for one in own:
-            value = one.summary[key]
-            values[row, at[_number(one.words[axis]) or 0.0]] = np.nan if value is None else value * factor
+            value = shown.of(one.summary)
+            values[row, at[_number(one.words[axis]) or 0.0]] = np.nan if value is None else value
     xs = np.array(places)
-    y = fitting(values.ravel()) if key.startswith("p99") else from_zero(values.ravel())
-    chart = Chart(f"{name} over {axis}", fitting(xs) if xs.min() > 0 else from_zero(xs), y, axis, label)
+    y = fitting(values.ravel()) if shown.is_latency else from_zero(values.ravel())
+    chart = Chart(f"{name} over {axis}", fitting(xs) if xs.min() > 0 else from_zero(xs), y, axis, shown.on_page)
     for number, row_values in enumerate(values):
         known = np.isfinite(row_values)
         chart.line(xs[known], row_values[known], f"s{number}")
@@ -146,7 +139,7 @@ def _curve(axis: str, lines: Mapping[str, list[Point]], curve: tuple[str, str, s
         for column, place in enumerate(places)
     ]
     legend = Legend([(line, f"s{number}") for number, line in enumerate(lines)])
-    return figure(name, note, chart.svg(), legend, Sheet([axis, *(f"{line}: {label}" for line in lines)], rows))
+    return figure(name, note, chart.svg(), legend, Sheet([axis, *(f"{line}: {shown.on_page}" for line in lines)], rows))
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------
@@ -163,8 +156,8 @@ def _map(points: Sequence[Point], down: str, across: str, numeric: Sequence[str]
     best = np.full((len(names[0]), len(names[1])), np.nan)
     for one in points:
         row, column = (own.index(one.words.get(axis, "–")) for own, axis in zip(names, (down, across), strict=True))
-        best[row, column] = np.fmax(best[row, column], one.summary["request_goodput"])
-    return heat_map(f"{down} and {across}", "goodput (requests/s)", (down, across), (names[0], names[1]), best)
+        best[row, column] = np.fmax(best[row, column], one.summary[HEADLINE])
+    return heat_map(f"{down} and {across}", metric(HEADLINE).on_page, (down, across), (names[0], names[1]), best)
 
 
 def _ordered(points: Sequence[Point], axis: str, numeric: Sequence[str]) -> list[str]:
@@ -187,9 +180,9 @@ def _pareto(points: Sequence[Point], axes: Sequence[str]) -> str | None:
     costs = np.array([one.summary["cost_usd"] / one.summary["duration"] * 3600 for one in known])
     if len(set(np.round(costs, 6))) < 2:
         return None
-    goodputs = np.array([one.summary["request_goodput"] for one in known])
+    goodputs = np.array([one.summary[HEADLINE] for one in known])
     chosen = frontier(np.round(costs, 6), goodputs)
-    y = "goodput (requests/s)"
+    y = metric(HEADLINE).on_page
     chart = Chart("Goodput against the price of the GPUs", from_zero(costs), from_zero(goodputs), "USD an hour", y)
     chart.dots(costs, goodputs, "kept")
     chart.line(costs[chosen], goodputs[chosen], "s1")
@@ -201,13 +194,11 @@ def _pareto(points: Sequence[Point], axes: Sequence[str]) -> str | None:
 
 
 def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
-    ordered = sorted(points, key=lambda one: -one.summary["request_goodput"])
+    ordered = sorted(points, key=lambda one: -one.summary[HEADLINE])
     rows: list[list[Cell]] = []
     for one in ordered[:_MOST_ROWS]:
-        values = [one.summary.get(key) for _, key, _ in _COLUMNS]
-        shown = [None if value is None else float(value) * factor
-                 for value, (_, _, factor) in zip(values, _COLUMNS, strict=True)]  # fmt: skip
-        rows.append([*(one.words.get(axis, "–") for axis in axes), *shown])
+        values = (metric(key).of(one.summary) for key in _COLUMNS)
+        rows.append([*(one.words.get(axis, "–") for axis in axes), *values])
     more = len(ordered) - len(rows)
     after = f'<p class="note">{more:,} more runs of lower goodput are left out.</p>' if more > 0 else ""
-    return Sheet([*axes, *(words for words, _, _ in _COLUMNS)], rows).html() + after
+    return Sheet([*axes, *(metric(key).on_page for key in _COLUMNS)], rows).html() + after

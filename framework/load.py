@@ -1,0 +1,165 @@
+"""Who sends requests and when, and which seconds of a run that fixes: the window that goodput is counted over."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.errors import InputError, require_at_least, require_count, require_positive
+from framework.workload import Workload
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Seconds of a run, on the clients' clock, that trace and load fix, whatever the policy does.
+
+    `name`: what they are. `offer_is_fixed`: so are the requests sent in them; else clients send more the sooner they
+    are answered.
+    """
+
+    start_s: float
+    end_s: float
+    name: str
+    offer_is_fixed: bool
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Load(ABC):
+    """Who sends requests."""
+
+    @property
+    @abstractmethod
+    def clients(self) -> int | None:
+        """How many clients send one request at a time each; None: as many as it takes."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What results call it."""
+
+    @property
+    def duration_s(self) -> float | None:
+        """Nothing is sent from then on; None: all of the trace is."""
+        return None
+
+    @property
+    def backoff_s(self) -> float:
+        """How much later a client whose request was turned away sends again."""
+        return 0.0
+
+    @abstractmethod
+    def window(self, workload: Workload) -> Window | None:
+        """The seconds whose requests are counted; None where the end of the run decides. Raises InputError for an
+        empty one.
+        """
+
+    def counted(self, workload: Workload, sent_s: Floats) -> NDArray[np.bool_]:
+        """Which requests belong to the window, (N,): those sent in it, of a session all if its first turn was.
+
+        `sent_s` (N,): when each was sent.
+        """
+        window = self.window(workload)
+        if window is None:
+            return np.ones(len(workload), np.bool_)
+        opened_s = self._opened_s(workload, sent_s)
+        counted: NDArray[np.bool_] = (opened_s >= window.start_s) & (opened_s <= window.end_s)
+        if workload.previous is not None:
+            for r in np.flatnonzero(workload.previous >= 0):  # a turn comes behind the one before
+                counted[r] = counted[workload.previous[r]]
+        return counted
+
+    def _opened_s(self, workload: Workload, sent_s: Floats) -> Floats:
+        """When each request that opens a session was sent, (N,)."""
+        return sent_s
+
+
+@dataclass(frozen=True)
+class Open(Load):
+    """Requests arrive when the trace says; a later turn of a session after the turn before has ended.
+
+    The window lasts from the first arrival of the trace to the last one, of sessions that of their first turns, less
+    `warmup_s` at its start and `cooldown_s` at its end: requests of these seconds are served, but not counted.
+    """
+
+    warmup_s: float = 0.0
+    cooldown_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_at_least("load.warmup_s", self.warmup_s, 0)
+        require_at_least("load.cooldown_s", self.cooldown_s, 0)
+
+    @property
+    def clients(self) -> None:
+        return None
+
+    @property
+    def name(self) -> str:
+        return "open"
+
+    def window(self, workload: Workload) -> Window | None:
+        opening_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
+        first_s, last_s = float(opening_s[0]), float(opening_s[-1])
+        name = "first to last arrival" if workload.previous is None else "first to last opening of a session"
+        found = Window(first_s + self.warmup_s, last_s - self.cooldown_s, name, offer_is_fixed=True)
+        if self.warmup_s + self.cooldown_s > 0:
+            counted = (opening_s >= found.start_s) & (opening_s <= found.end_s)
+            if found.length_s <= 0 or not counted.any():
+                raise InputError(
+                    f"load.warmup_s={self.warmup_s:g} and load.cooldown_s={self.cooldown_s:g} leave no request of"
+                    f" the {last_s - first_s:.6g} s in which the trace's arrive; set less"
+                )
+        return found
+
+    def _opened_s(self, workload: Workload, sent_s: Floats) -> Floats:
+        return workload.arrival_s
+
+
+@dataclass(frozen=True)
+class Closed(Load):
+    """`concurrency` clients, each with one request under way: what serving benchmarks call a maximum concurrency.
+
+    All clients start at time 0. Each takes the next session of the trace (a request without a session is one of its
+    own) as soon as its last one has ended; recorded arrival times count for nothing. From `duration_s` seconds on
+    nothing is sent: that is the window, less `warmup_s` at its start. Without one the whole trace is sent. A client
+    whose request was turned away returns after `backoff_s` seconds: with the same request if the policy refused it on
+    arrival and the duration is not over, else with its next one.
+    """
+
+    concurrency: int
+    duration_s: float | None = None
+    backoff_s: float = 0.0
+    warmup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_count("load.concurrency", self.concurrency)
+        require_at_least("load.backoff_s", self.backoff_s, 0)
+        require_at_least("load.warmup_s", self.warmup_s, 0)
+        if self.duration_s is not None:
+            require_positive("load.duration_s", self.duration_s)
+        if self.warmup_s > 0 and (self.duration_s is None or self.duration_s <= self.warmup_s):
+            raise InputError(f"load.warmup_s={self.warmup_s:g} needs a load.duration_s that is longer")
+        if self.duration_s is not None and self.backoff_s == 0:
+            raise InputError(
+                "load.duration_s needs load.backoff_s > 0: a refused client would return at once, again and again"
+            )
+
+    @property
+    def clients(self) -> int:
+        return self.concurrency
+
+    @property
+    def name(self) -> str:
+        return f"closed, concurrency {self.concurrency}"
+
+    def window(self, workload: Workload) -> Window | None:
+        if self.duration_s is None:
+            return None
+        return Window(self.warmup_s, self.duration_s, "duration of the load", offer_is_fixed=False)

@@ -1,0 +1,121 @@
+"""The seconds that the figures of a run are counted over.
+
+The headline counts good requests a second of a window that trace, load and SLO fix, so that no policy can shorten it:
+arrivals, or the duration of a closed load. Where these fix none, what was turned away counts as time: as if it had been
+served behind the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.metrics.slo import Slo
+from framework.result import FINISHED, MARK, TOTALS, Result, mark_of
+from framework.workload import Workload
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Shortest = Callable[[Flags], float]  # of some requests of a run (N,): the least time in which any schedule serves them
+ALLOWED, SHORTEST = "what the SLO allows one request", "shortest time for all that was offered"
+_SHORT = 5.0  # windows of fewer of the SLO's own latencies are mostly a system that fills up
+
+
+@dataclass(frozen=True)
+class Clock:
+    """`window_s` is what rates of the headline are over; `run_s` lasts from the first request to the last answer.
+
+    `counted` (N,): which requests the headline counts. `is_fixed`: they are those of a window of the run, and shares
+    are of that window; else all are, and shares are of the run. `is_short`: the system spends much of `window_s`
+    filling up. `name`: what `window_s` is. `totals` (M,) MARK: what instances did in the window or the run, and
+    `lengths_s` (M,) how long that is for each.
+    """
+
+    window_s: float
+    run_s: float
+    counted: Flags
+    is_fixed: bool
+    is_short: bool
+    name: str
+    totals: NDArray[Any]
+    lengths_s: Floats
+
+
+def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Clock:
+    """The clock of a run. `shortest_s` is asked only where it matters."""
+    run_s = result.end_s - float(np.nanmin(result.requests["arrival_s"]))
+    everything, counted = _counted(result, slo)
+    window_s, name = _window(result, slo, run_s, counted, shortest_s)
+    is_short = not slo.is_empty and bool(window_s < _SHORT * allowed_latency_s(result.workload, slo))
+    if everything:
+        whole = mark_of(result.instances, np.zeros(len(result.instances)))
+        return Clock(window_s, run_s, counted, False, is_short, name, whole, np.full(len(whole), run_s))
+    assert result.window is not None
+    totals, lengths_s = _within(result, result.window.start_s, result.window.end_s)
+    return Clock(window_s, run_s, counted, True, is_short, name, totals, lengths_s)
+
+
+def _counted(result: Result, slo: Slo) -> tuple[bool, Flags]:
+    """Whether all requests are counted and shares are of the run, and which are counted, (N,)."""
+    every = np.ones(len(result.requests), np.bool_)
+    counted = every if result.counted is None else result.counted
+    window = result.window
+    if window is None or not counted.any():
+        return True, every
+    is_short = window.offer_is_fixed and window.length_s <= allowed_latency_s(result.workload, slo)
+    return (True, every) if is_short else (False, counted)
+
+
+def _window(result: Result, slo: Slo, run_s: float, counted: Flags, shortest_s: Shortest) -> tuple[float, str]:
+    """What the headline is over, and its name."""
+    window, allowed_s = result.window, allowed_latency_s(result.workload, slo)
+    if window is not None and window.offer_is_fixed and np.isfinite(allowed_s):
+        if window.length_s > allowed_s:
+            return window.length_s, window.name
+        return _longer(allowed_s, ALLOWED, shortest_s(counted))
+    if window is not None and not window.offer_is_fixed:
+        return _longer(window.length_s, window.name, shortest_s(counted))
+    requests = result.requests
+    if window is None:
+        sent_s = requests["arrival_s"]
+        lasts_s, name = float(np.nanmax(sent_s) - np.nanmin(sent_s)), "first to last request sent"
+    else:
+        lasts_s, name = run_s, "first request to last answer"
+    window_s, name = _longer(lasts_s, name, shortest_s(counted))
+    served = requests["state"] == FINISHED
+    if not served.all() and served.any():
+        window_s *= 1 + shortest_s(~served) / max(shortest_s(served), np.finfo(float).tiny)
+        name += ", longer for what was not served"
+    return window_s, name
+
+
+def _longer(window_s: float, name: str, shortest_s: float) -> tuple[float, str]:
+    return (shortest_s, SHORTEST) if shortest_s > window_s else (window_s, name)
+
+
+def allowed_latency_s(workload: Workload, slo: Slo) -> float:
+    """What the SLO allows a request from sending to last token, on average: TTFT + (tokens - 1) x TPOT, in which a
+    limit that is not in force counts as 0 s; infinite without any limit.
+    """
+    if slo.is_empty:
+        return np.inf
+    limits_s = [slo.limits_s(name, workload.slo_class, len(workload)) for name in ("ttft_s", "tpot_s")]
+    ttft_s, tpot_s = (np.where(np.isfinite(limit_s), limit_s, 0.0) for limit_s in limits_s)
+    return float((ttft_s + tpot_s * (workload.output_tokens - 1)).mean())
+
+
+def _within(result: Result, start_s: float, end_s: float) -> tuple[NDArray[Any], Floats]:
+    """What instances did between these times, and how long that is: where a step that ended there began before, from
+    that step's start on.
+    """
+    last = mark_of(result.instances, np.full(len(result.instances), end_s))
+    begin, end = (result.marks[k] if k < len(result.marks) else last for k in (0, 1))
+    totals = np.empty(len(end), MARK)
+    totals["since_s"] = begin["since_s"]
+    for name in TOTALS:
+        totals[name] = end[name] - begin[name]
+    return totals, end_s - np.minimum(begin["since_s"], start_s)

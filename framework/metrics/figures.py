@@ -1,0 +1,295 @@
+"""The figures of a run: what each key of summary.json is, how tables and axes name it, its unit, which way is better.
+
+A row of METRICS is all that is stated of a key; tables, pages, pictures and searches read it with `metric`. TIER in a
+key stands for the name of a prefix store, such as dram.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+from framework.cli.suggest import nearest
+from framework.errors import InputError
+
+_LONG_MS = 1000.0  # from which a latency reads better in seconds
+_IN_WORDS = {"req/s": "requests/s", "tok/s": "tokens/s"}
+_OF_TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(\w+)")
+
+
+class Better(IntEnum):
+    """Which way a figure is better; as a number the sign of a change for the better, 0 if no change is."""
+
+    HIGHER = 1
+    NEITHER = 0
+    LOWER = -1
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A key of summary.json, or of one class of requests as KEY@CLASS. Its value times `scale` is in `unit`.
+
+    `words` say in one line what it is. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
+    readers who know no abbreviation (P99 time to first token); `heading` stands over a narrow column, in lines.
+    """
+
+    key: str
+    words: str
+    name: str
+    unit: str
+    scale: float
+    better: Better
+    short: str
+    spoken: str
+    heading: str
+    is_latency: bool = False
+
+    def of(self, summary: Mapping[str, Any]) -> float | None:
+        """Its value in its unit, None where the summary has none."""
+        value = summary.get(self.key)
+        return None if value is None else float(value) * self.scale
+
+    @property
+    def in_table(self) -> str:
+        """The heading of a column: `P99 TTFT, s`."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    @property
+    def on_page(self) -> str:
+        """The name of a row: `TTFT P99 (s)`."""
+        return f"{self.short}{self._behind}"
+
+    @property
+    def on_axis(self) -> str:
+        """The name of an axis: `P99 time to first token (s)`."""
+        return f"{self.spoken}{self._behind}"
+
+    @property
+    def _behind(self) -> str:
+        return f" ({_IN_WORDS.get(self.unit, self.unit)})" if self.unit else ""
+
+    def readable(self, value_ms: float) -> Metric:
+        """The same, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
+        if not self.is_latency:
+            return self
+        unit, scale = ("s", 1e-3) if value_ms >= _LONG_MS else ("ms", 1.0)
+        return replace(self, unit=unit, scale=scale)
+
+
+def metric(key: str) -> Metric:
+    """What is known of a key; of one that no summary has by itself its name alone."""
+    of_all, is_of_class, slo_class = key.partition("@")
+    if is_of_class:
+        found = metric(of_all)
+        return replace(_renamed(found, key, lambda name: f"{name} of {slo_class}"), heading=found.heading)
+    if key not in METRICS and (tier := _OF_TIER.fullmatch(key)):
+        return _renamed(METRICS[f"{tier[1]}_TIER"], key, lambda name: name.replace("TIER", tier[2]))
+    return METRICS.get(key) or _row(key, "")
+
+
+def _renamed(found: Metric, key: str, rename: Callable[[str], str]) -> Metric:
+    name, short, spoken, heading = map(rename, (found.name, found.short, found.spoken, found.heading))
+    return replace(found, key=key, name=name, short=short, spoken=spoken, heading=heading)
+
+
+def direction(key: str, where: str, advice: str) -> Better:
+    """Which way a key is better, never NEITHER.
+
+    Raises InputError where neither way is, or where nothing is known of the key; its line has `where` the key was
+    given, and `advice` on what to give instead.
+    """
+    known = metric(key)
+    if known.better is not Better.NEITHER:
+        return known.better
+    if known.words:
+        raise InputError(f"{where}: neither more nor less of {key} is better; {advice}")
+    directed = [one.key for one in METRICS.values() if one.better is not Better.NEITHER and not one.is_latency]
+    raise InputError(
+        f"{where}: nothing tells whether more or less of {key} is better; {advice}, or choose a latency, such as "
+        f"p99_ttft_ms, or one of {', '.join(directed)}{nearest(key, METRICS)}"
+    )
+
+
+# --- how rows are made ------------------------------------------------------------------------------------------------
+
+
+def _row(
+    key: str,
+    words: str,
+    name: str = "",
+    unit: str = "",
+    better: Better = Better.NEITHER,
+    *,
+    short: str = "",
+    spoken: str = "",
+    heading: str = "",
+) -> Metric:
+    """A row. What is left out of its names is the same as `name`; a share is shown in %."""
+    name = name or key
+    folded = "\n".join([*re.split(r"[ _]", name), *([unit] if unit else [])])
+    scale = 100.0 if unit == "%" else 1.0
+    return Metric(key, words, name, unit, scale, better, short or spoken or name, spoken or name, heading or folded)
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency of which the summary has statistics, in ms; tables and pages of fixed columns show it in `unit`."""
+
+    words: str
+    unit: str
+    short: str
+    name: str
+    spoken: str
+
+    def rows(self, key: str) -> Iterator[Metric]:
+        """One of each statistic: its words, its name, and how it is called behind the name of the latency."""
+        scale = 1e-3 if self.unit == "s" else 1.0
+        for statistic, (words, name, behind) in _STATISTICS.items():
+            yield Metric(
+                *(f"{statistic}_{key}_ms", f"ms: {words}, {self.words}", f"{name} {self.name}", self.unit, scale),
+                *(Better.LOWER, f"{self.short} {behind}", f"{name} {self.spoken}"),
+                *(f"{self.short} {self.unit}\n{behind}", True),
+            )
+
+
+_STATISTICS = {
+    "mean": ("mean", "mean", "mean"),
+    "median": ("median", "median", "P50"),
+    "std": ("standard deviation", "std", "std"),
+    "p90": ("90th percentile", "P90", "P90"),
+    "p95": ("95th percentile", "P95", "P95"),
+    "p99": ("99th percentile", "P99", "P99"),
+}
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+# fmt: off
+LATENCIES: Mapping[str, Latency] = {
+    "ttft": Latency("time to first token, of completed requests",
+                    "s", "TTFT", "TTFT", "time to first token"),
+    "tpot": Latency("time per output token after the first, of completed requests of more than one token",
+                    "ms", "TPOT", "TPOT", "time per output token"),
+    "itl": Latency("gap between two output tokens of a request (TBT), over all gaps",
+                   "ms", "TBT", "TBT", "time between tokens"),
+    "message_itl": Latency("the same as a client sees it to whom the tokens that a drafted step accepts come in one "
+                           "message", "ms", "message TBT", "message TBT", "time between messages"),
+    "e2el": Latency("time from arrival to last token (E2E), of completed requests",
+                    "s", "E2E", "E2E", "end-to-end latency"),
+    "queue": Latency("queue delay: time from arrival to the first step of the prefill, of completed requests",
+                     "s", "queue", "queue delay", "queue delay"),
+}
+
+_UP, _DOWN = Better.HIGHER, Better.LOWER
+
+METRICS: Mapping[str, Metric] = {row.key: row for row in (
+    _row("goodput_rps", "requests/s of the window that kept their SLOs: the headline (see The clock)",
+         "goodput", "req/s", _UP, heading="goodput\nreq/s"),
+    _row("request_goodput", "requests/s of the duration that completed and kept their SLOs, as vllm bench serve counts",
+         "goodput over the duration", "req/s", _UP),
+    _row("slo_attainment", "share of the offered requests that completed and kept their SLOs",
+         "SLO attainment", "%", _UP, short="SLO kept", spoken="requests within the SLO", heading="SLO\nmet %"),
+    _row("goodput_per_gpu", "goodput_rps for each GPU that was on (gpus_on)",
+         "goodput per GPU", "req/s", _UP, heading="goodput\n/s/GPU"),
+    _row("goodput_bound", "requests/s: no schedule on this cluster could reach a higher goodput",
+         "bound on goodput", "req/s"),
+    _row("share_of_bound", "goodput_rps / goodput_bound", "goodput / bound", "%", _UP, heading="of\nbound %"),
+    _row("bound_limit", "what goodput_bound comes from"),
+    _row("request_throughput", "completed requests/s", "throughput", "req/s", _UP, heading="served\nreq/s"),
+    _row("output_throughput", "output tokens/s of completed requests",
+         "output throughput", "tok/s", _UP, short="output", heading="out\ntok/s"),
+    _row("total_token_throughput", "input and output tokens/s of completed requests", "token throughput", "tok/s", _UP),
+    *(row for key, latency in LATENCIES.items() for row in latency.rows(key)),
+    _row("window_s", "s: the window, which trace and load fix", "window", "s"),
+    _row("window", "what the window is"),
+    _row("window_is_short", "whether the system spends much of the window filling up"),
+    _row("load_state", "stable, backlogged or overloaded: then latencies are functions of the run's length",
+         "state of the load", heading="load"),
+    _row("latency_growth", "s/s: by how much the time that requests spend in the system grows over the window",
+         "growth of latency", "s/s"),
+    _row("duration", "s: first request sent to last answer of any kind, rejections included", "duration", "s"),
+    _row("offered", "requests of the trace", "offered"),
+    _row("completed", "requests that emitted all their tokens", "completed", "", _UP),
+    _row("rejected", "requests turned away", "rejected", "", _DOWN),
+    _row("failed", "requests that could not be completed", "failed", "", _DOWN),
+    _row("preemptions", "how often a request lost its KV and was computed again, or was swapped out",
+         "preemptions", "", _DOWN, heading="pre-\nempted"),
+    _row("migrations", "how often a decoding request moved to another instance",
+         "migrations", heading="mig-\nrated"),
+    _row("out_of_memory_rate", "share of the offered requests that were not served because KV memory was lacking",
+         "out of memory", "%", _DOWN, heading="OOM\n%"),
+    _row("preempted_rate", "share of the offered requests that were preempted at least once", "preempted", "%", _DOWN),
+    _row("total_input_tokens", "prompt tokens of completed requests", "input tokens"),
+    _row("total_output_tokens", "output tokens of completed requests", "output tokens"),
+    _row("gpus", "GPUs of the cluster", "GPUs"),
+    _row("gpus_on", "GPUs that were on: their time up to the last answer over the window, at most all", "GPUs on"),
+    _row("gpu_hours", "hours that GPUs were on, up to the last answer", "GPU hours", "h", _DOWN),
+    _row("mfu", "share of the peak FLOP/s that the model's own arithmetic used",
+         "MFU", "%", _UP, spoken="peak FLOP/s used"),
+    _row("mbu", "share of the peak memory bandwidth that weights and KV used",
+         "MBU", "%", _UP, spoken="peak bandwidth used"),
+    _row("kv_utilization", "share of the KV memory in use, over time", "KV in use", "%"),
+    _row("mean_prefill_batch_tokens", "prompt tokens in a step that computes any, on average; needs engine.log=full",
+         "mean prefill batch", "tokens"),
+    _row("cache_hit_rate", "share of the prompt tokens found in a prefix cache", "cache hits", "%", _UP),
+    _row("cache_hit_rate_gpu", "share of the prompt tokens found in GPU memory", "cache hits in GPU memory", "%", _UP),
+    _row("cache_hit_rate_TIER", "share of the prompt tokens found in that prefix store",
+         "cache hits in TIER", "%"),
+    _row("loaded_bytes_TIER", "bytes of KV read from that prefix store", "KV read from TIER", "bytes"),
+    _row("bubble_share", "share of the time in steps that pipeline stages wait, or ranks that step together for the "
+         "slowest", "bubbles", "%", _DOWN),
+    _row("idle_seat_share", "share of the time of seats in static batches after their request ended; needs "
+         "engine.log=full", "idle seats", "%", _DOWN),
+    _row("accepted_per_step", "drafted tokens accepted, for each decode in a step",
+         "drafts accepted per step", "", _UP),
+    _row("speculation_acceptance", "share of the drafted tokens that were accepted", "drafts accepted", "%", _UP),
+    _row("energy_j", "J: energy of the GPUs", "energy", "J", _DOWN),
+    _row("energy_per_token_j", "J for each output token of completed requests", "energy per token", "J", _DOWN),
+    _row("cost_usd", "USD: price of the GPUs for gpu_hours", "cost", "USD", _DOWN, heading="cost\n$"),
+    _row("usd_per_million_good_tokens", "USD for each million output tokens of requests that kept their SLOs",
+         "cost per million good tokens", "USD", _DOWN),
+    _row("good_per_usd", "requests that kept their SLOs for each USD", "good requests per USD", "", _UP),
+    _row("buckets", "figures by length of the prompt"),
+    _row("classes", "figures by class of requests, where the trace has classes"),
+    _row("split", "how cluster.prefill=auto divided the instances, and what a request asks of each pool"),
+    _row("capacity", "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
+         "capacity", "req/s", _UP, heading="capacity\nreq/s"),
+    _row("capacity_per_gpu", "requests/s: capacity for each GPU",
+         "capacity per GPU", "req/s", _UP, heading="capacity\n/s/GPU"),
+    _row("capacity_low", "requests/s: the highest rate that was seen to be sustained",
+         "highest rate sustained", "req/s"),
+    _row("capacity_high", "requests/s: the lowest rate that was seen not to be", "lowest rate not sustained", "req/s"),
+    _row("capacity_half_width", "requests/s: half of the confidence interval over replicates",
+         "half width of the capacity", "req/s"),
+    _row("capacity_replicates", "requests/s: capacity on each other sample of the trace"),
+    _row("capacity_replicates_of", "what the other samples are"),
+    _row("capacity_attainment", "share of the requests that had to keep the SLOs", "attainment asked for", "%"),
+    _row("capacity_runs", "runs that the search took", "runs of the search"),
+    _row("capacity_requests", "requests of the run that is shown", "requests at capacity"),
+    _row("capacity_seconds", "s: simulated time of the run that is shown", "time at capacity", "s"),
+    _row("capacity_settled", "whether the last rates of each search, replicates too, could be told to be sustained or "
+         "not"),
+    _row("slo_tightness", "by what factor all limits could be divided, with a share of the requests still keeping them",
+         "tightness of the SLO", "×", _UP),
+    _row("policy", "the scheduling policy"),
+    _row("predictor", "the predictor of output lengths"),
+    _row("trace", "name of the requests that were played"),
+    _row("trace_source", "where they came from: a recording, a twin, a law"),
+    _row("trace_sha256", "hash of the file that was read"),
+    _row("trace_caveat", "in what the requests that trace.limit kept are unlike the rest"),
+    _row("timing_source", "where the step times came from"),
+    _row("extrapolated", "share of the busy time in steps beyond what was measured", "extrapolated", "%"),
+    _row("extrapolation", "how far the farthest step lay beyond what was measured; 1: none did", "extrapolation", "×"),
+    _row("prefix_cache", "whether equal prefixes shared their KV"),
+    _row("load", "open or closed"),
+    _row("seed", "of random draws"),
+    _row("versions", "of servelab, Python and packages"),
+    _row("git_revision", "commit of the checkout"),
+)}
+# fmt: on
+
+HEADLINE = "goodput_rps"  # by which runs are ranked
+HEADLINE_PER_GPU = "goodput_per_gpu"  # and runs on unlike numbers of GPUs

@@ -1,0 +1,179 @@
+"""Requests that hold KV while each waits for the other's room, by hand in both engines.
+
+A step lasts 1 s, a block is 1 token, a token of KV has 16 bytes, and four of them are copied in 1 s. Request r is
+prefilled on instance r modulo their number, and goes on on the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.config import EngineConfig
+from framework.engine.reference import loop
+from framework.errors import InvariantError
+from framework.metrics.invariants import check_result
+from framework.policy import Plan, Policy
+from framework.policy.view import Cluster, Request
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.workload import Workload
+from tests.conftest import ROOT
+from tests.engine.test_first_token import ENGINES, GPU, TIMING
+from tests.helpers.recovery import token_times
+from tests.helpers.scenarios import MODEL
+
+STUCK = (
+    "requests wait for ever: request 0 holds 4 KV tokens on instance 0 and waits for instance 1; "
+    "request 1 holds 4 KV tokens on instance 1 and waits for instance 0"
+)
+
+
+class Round(Policy):
+    """From each instance to the next one, at the end of the prompt."""
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        return request.id % len(cluster.instances)
+
+    def route_decode(self, request: Request, cluster: Cluster) -> int:
+        return (request.id + 1) % len(cluster.instances)
+
+
+class Cut(Policy):
+    """The same within the prompt, behind its third token."""
+
+    def __init__(self) -> None:
+        self.routed: set[int] = set()
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        again = request.id in self.routed
+        self.routed.add(request.id)
+        return (request.id + again) % len(cluster.instances)
+
+    def split_at(self, request: Request, cluster: Cluster) -> int:
+        return 3
+
+
+def play(engine: str, prompts: list[int], kv_tokens: int, policy: Policy, instances: int = 2, **options: Any) -> Result:
+    """All come at once, and have two tokens to emit."""
+    config = EngineConfig(
+        block_tokens=1,
+        watermark=0.0,
+        kv_tokens=kv_tokens,
+        implementation=engine,  # type: ignore[arg-type]
+        **options,
+    )
+    workload = Workload(np.zeros(len(prompts)), np.array(prompts), np.full(len(prompts), 2))
+    spec = ClusterSpec((PoolSpec("all", "mixed", instances, GPU),), LinkSpec(64.0, sharing="fifo"))
+    result = simulate(workload, spec, MODEL, TIMING, config, policy)
+    check_result(result)
+    return result
+
+
+@ENGINES
+def test_a_circle_of_two(engine: str) -> None:
+    """At 1 s each has 4 of the 6 tokens of its instance, and no room on the other. Request 1, admitted last, gives way:
+    request 0 is copied to instance 1 by 2 s. Then instance 0 is free, computes request 1 anew, and so emits its second
+    token at 3 s.
+    """
+    result = play(engine, [4, 4], 6, Round())
+    assert token_times(result) == [[1, 3], [1, 3]]
+    assert result.requests["preemptions"].tolist() == [0, 1]
+    assert result.requests["decode_instance"].tolist() == [1, -1]
+    assert result.requests["transfer_end_s"].tolist() == [2, pytest.approx(np.nan, nan_ok=True)]
+
+
+@ENGINES
+def test_a_circle_of_three(engine: str) -> None:
+    """Request 2 gives way: request 1 is copied to instance 2 by 2 s, then request 0 to instance 1 by 3 s. Only then
+    instance 0 is free for request 2.
+    """
+    result = play(engine, [4, 4, 4], 6, Round(), instances=3)
+    assert token_times(result) == [[1, 4], [1, 3], [1, 4]]
+    assert result.requests["preemptions"].tolist() == [0, 0, 1]
+
+
+@ENGINES
+def test_no_more_give_way_than_must(engine: str) -> None:
+    """Each instance has two requests of 3 tokens in memory for 8. Once request 3 gives way, request 0 has room on
+    instance 1, and is copied by 1.75 s. Instance 0 has room for the 4 tokens of request 3 then, and has computed them
+    at 2.75 s, when both end. So the two others are copied from then on, by 3.5 s.
+    """
+    result = play(engine, [3, 3, 3, 3], 8, Round())
+    assert token_times(result) == [[1, 2.75], [1, 4.5], [1, 4.5], [1, 2.75]]
+    assert result.requests["preemptions"].tolist() == [0, 0, 0, 1]
+
+
+@ENGINES
+def test_a_circle_within_prompts(engine: str) -> None:
+    """Behind 3 tokens each waits for room for 5. Request 1 gives way, and is computed from the start on instance 0 when
+    the copy of the 3 tokens of request 0 has ended, at 1.75 s.
+    """
+    result = play(engine, [5, 5], 7, Cut())
+    assert token_times(result) == [[2.75, 3.75], [2.75, 3.75]]
+    assert result.requests["preemptions"].tolist() == [0, 1]
+    assert result.requests["decode_instance"].tolist() == [1, 0]
+
+
+@ENGINES
+def test_who_has_not_emitted_emits_where_it_is_computed_again(engine: str) -> None:
+    """Where the first token is computed where a request decodes, 3 of the 4 tokens of request 0 are sent, by 1.75 s."""
+    result = play(engine, [4, 4], 6, Round(), first_token="recomputed")
+    assert token_times(result) == [[2.75, 3.75], [2.75, 3.75]]
+    assert result.requests["decode_instance"].tolist() == [1, 0]
+
+
+@ENGINES
+def test_a_wait_for_what_ends_is_no_circle(engine: str) -> None:
+    """Request 0 goes nowhere, so that instance 0 has room for request 1 when it has ended, at 2 s."""
+
+    class One(Round):
+        def route_decode(self, request: Request, cluster: Cluster) -> int:
+            return 0
+
+    result = play(engine, [4, 4], 6, One())
+    assert token_times(result) == [[1, 2], [1, 4]]
+    assert result.requests["preemptions"].tolist() == [0, 0]
+
+
+@ENGINES
+def test_what_a_plan_withholds_has_stalled(engine: str) -> None:
+    """Instance 1 decodes only: its prompt waits for ever, and request 0 does not wait for it."""
+
+    class Withholding(Round):
+        def route_decode(self, request: Request, cluster: Cluster) -> int:
+            return int(cluster.requests.instance[request.id])
+
+        def batching(self, instance: int, cluster: Cluster) -> Plan:
+            return Plan(8, "decode_only" if instance == 1 else "decode_first")
+
+    result = play(engine, [4, 4], 6, Withholding())
+    assert [result.reasons[reason] for reason in result.requests["reason"]] == ["", "stalled"]
+    assert token_times(result) == [[1, 2], []]
+
+
+def test_what_the_engine_leaves_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A circle that is not broken names its requests and what they hold, in both engines."""
+    monkeypatch.setattr(loop, "break_circle", lambda s: False)
+    with pytest.raises(InvariantError, match=STUCK):
+        play("reference", [4, 4], 6, Round())
+    unbroken = (
+        "import framework.engine.loop as loop; loop.break_circle = lambda s: False; "
+        "from tests.engine.test_circles import Round, play; play('compiled', [4, 4], 6, Round())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", unbroken],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.stderr.strip().endswith(f"InvariantError: {STUCK}")

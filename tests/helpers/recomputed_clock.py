@@ -1,0 +1,123 @@
+"""The seconds that figures are over, computed a second time by docs/results.md (The clock)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from framework.load import Closed, Open
+from framework.metrics.slo import Slo
+from tests.helpers.told import Row, Run, lasting_s
+
+_LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """`window_s`, by `name`: what goodput is over; `duration_s`: what throughputs are.
+
+    `rows`, at `numbers` among all: the requests that count. `from_s` and `to_s`: what shares are of; infinite ends
+    where that is the run.
+    """
+
+    window_s: float
+    name: str
+    is_short: bool
+    duration_s: float
+    rows: list[Row]
+    numbers: list[int]
+    from_s: float
+    to_s: float
+
+
+def clock(run: Run) -> Clock:
+    """By what trace, load and SLO fix, or else by the run."""
+    begin_s, end_s = _window_of_load(run) or (-math.inf, math.inf)
+    counts = counted(run, begin_s, end_s)
+    is_of_window = any(counts) and math.isfinite(end_s)
+    if isinstance(run.scenario.load, Open) and end_s - begin_s <= allowed_latency_s(run):
+        is_of_window = False
+    numbers = [k for k in range(len(run.requests)) if counts[k] or not is_of_window]
+    rows = [run.requests[k] for k in numbers]
+    window_s, name = _headline(run, numbers)
+    duration_s = lasting_s(rows, [run.untold.end_s[k] for k in numbers])
+    ends = (begin_s, end_s) if is_of_window else (-math.inf, math.inf)
+    is_short = window_s < 5 * allowed_latency_s(run) < math.inf
+    return Clock(window_s, name, is_short, duration_s, rows, numbers, *ends)
+
+
+def _window_of_load(run: Run) -> tuple[float, float] | None:
+    """Begin and end; None for a closed load all of whose requests were sent."""
+    load = run.scenario.load
+    if isinstance(load, Open):
+        arrivals_s = [run.scenario.workload.arrival_s[k].item() for k in range(len(run.requests)) if opens(run, k)]
+        return arrivals_s[0] + load.warmup_s, arrivals_s[-1] - load.cooldown_s
+    assert isinstance(load, Closed)
+    sends_all = load.duration_s is None or len(run.requests) == len(run.scenario.workload)
+    return None if sends_all or load.duration_s is None else (load.warmup_s, load.duration_s)
+
+
+def _headline(run: Run, numbers: list[int]) -> tuple[float, str]:
+    """The rows of the table of docs/results.md, one after another."""
+    window, allowed_s, is_open = _window_of_load(run), allowed_latency_s(run), isinstance(run.scenario.load, Open)
+    counts = [k in numbers for k in range(len(run.requests))]
+    if window is not None and is_open and math.isfinite(allowed_s):
+        if window[1] - window[0] > allowed_s:
+            what = "arrival" if run.scenario.workload.previous is None else "opening of a session"
+            return window[1] - window[0], f"first to last {what}"
+        return _no_shorter(run, counts, allowed_s, "what the SLO allows one request")
+    if window is not None and not is_open:
+        return _no_shorter(run, counts, window[1] - window[0], "duration of the load")
+    if is_open:
+        window_s, name = _no_shorter(run, counts, run.run_s, "first request to last answer")
+    else:
+        sent_s = [row["arrival_s"] for row in run.requests if row["arrival_s"] is not None]
+        window_s, name = _no_shorter(run, counts, max(sent_s) - min(sent_s), "first to last request sent")
+    served = [row["state"] == "finished" for row in run.requests]
+    if any(served) and not all(served):
+        name += ", longer for what was not served"
+        window_s += window_s * run.untold.shortest_s([not one for one in served]) / run.untold.shortest_s(served)
+    return window_s, name
+
+
+def _no_shorter(run: Run, counts: list[bool], window_s: float, name: str) -> tuple[float, str]:
+    least_s = run.untold.shortest_s(counts)
+    return (least_s, "shortest time for all that was offered") if least_s > window_s else (window_s, name)
+
+
+def opens(run: Run, number: int) -> bool:
+    """Whether a request of the trace follows none."""
+    previous = run.scenario.workload.previous
+    return previous is None or previous[number] < 0
+
+
+def counted(run: Run, from_s: float, to_s: float) -> list[bool]:
+    """Which of the requests sent belong to the window: those sent in it, of a session all if its first turn was."""
+    sent_s = {row["request_id"]: row["arrival_s"] for row in run.requests}
+    previous, found = run.scenario.workload.previous, []
+    for row in run.requests:
+        number = row["request_id"]
+        while previous is not None and previous[number] >= 0:
+            number = int(previous[number])
+        found.append(bool(from_s <= sent_s[number] <= to_s))
+    return found
+
+
+def allowed_latency_s(run: Run) -> float:
+    """What the SLO allows a request on average: TTFT + (tokens - 1) x TPOT, 0 for a limit that is not in force."""
+    if not any(limit is not None for limit in _all_limits(run.slo)) and run.slo.slowdown is None:
+        return math.inf
+    allowed_s = []
+    for row in run.requests:
+        own = (run.slo.classes or {}).get(row.get("slo_class"), {})
+        ttft_s, tpot_s = (own.get(name, getattr(run.slo, name)) or 0.0 for name in ("ttft_s", "tpot_s"))
+        allowed_s.append(ttft_s + (row["output_tokens"] - 1) * tpot_s)
+    return math.fsum(allowed_s) / len(allowed_s)
+
+
+def _all_limits(slo: Slo) -> Iterator[Any]:
+    yield from (getattr(slo, name) for name in _LIMITS)
+    for limits in (slo.classes or {}).values():
+        yield from limits.values()

@@ -1,0 +1,269 @@
+"""The quick tests of a room judge one bug after the other, each in a fork of a process that has imported everything.
+
+First a fork runs all tests with functions that tell which of their statements they come to. A bug is tried by the tests
+that come to its statement in this process, or to its module where it is outside of functions, the fastest first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from framework.compiler.decorators import prepare
+from framework.engine.loop import run
+from tests.conftest import ROOT
+from tests.mutants.operators import module_name
+from tests.mutants.rooms import Bug, Room
+from tests.mutants.seeding import OutsideFunctionsError, is_outside_functions, seed, watch
+
+LIVES = "lives"
+OVERLAY = Path(__file__).with_name("overlay")
+_QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist")
+_OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
+_MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
+_UNKNOWN_S = 8.0
+_LONGEST_S = 600.0  # that all tests may take for one bug
+_MEMORY = 6 << 30  # bytes
+
+
+@dataclass
+class Reach:
+    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    def of(self, bug: Bug) -> list[str]:
+        """The tests that come to a bug, or to its module, or else all: what a constant does is told by no statement."""
+        lines = self.tests.get(str(bug.file), {})
+        found = lines.get(str(bug.line)) or [test for tests in lines.values() for test in tests]
+        return sorted(set(found or self.seconds), key=lambda test: self.seconds[test])
+
+
+class Trials:
+    """Tries bugs of a room, so many `jobs` at a time.
+
+    `told` gets each with its fate: the test that failed, how the run broke, or LIVES. `first` is, by bug, the test to
+    begin with.
+    """
+
+    def __init__(self, room: Room, first: dict[str, str], jobs: int, told: Callable[[Bug, str], None]) -> None:
+        self.room, self.first, self.jobs, self.told = room, first, jobs, told
+        self.folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+
+    def of(self, bugs: Sequence[Bug]) -> None:
+        """Try these. Raises RuntimeError where tests fail without any bug."""
+        prepare(run)
+        files = sorted({bug.file for bug in bugs})
+        for file in files:
+            import_module(module_name(file))
+        try:
+            reach = self._reach(files)
+            if reach.failed:
+                raise RuntimeError("\n".join(["tests fail without any bug:", *reach.failed]))
+            self._try_all(bugs, reach)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _reach(self, files: Sequence[Path]) -> Reach:
+        target = self.folder / "reach"
+        child = os.fork()
+        if child == 0:
+            _run_apart(partial(_note_reach, self.room, files, target, self.folder / "tmp"))
+        os.waitpid(child, 0)
+        return Reach(**json.loads(target.read_text()))
+
+    def _try_all(self, bugs: Sequence[Bug], reach: Reach) -> None:
+        running: dict[int, tuple[Bug, float]] = {}
+        left = list(bugs)
+        while left or running:
+            while left and len(running) < self.jobs:
+                bug = left.pop(0)
+                running[self._begin(reach, bug)] = (bug, time.monotonic() + _LONGEST_S)
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if child in running:
+                self.told(running.pop(child)[0], self._fate(child, status))
+                continue
+            for late in [child for child, (_, latest) in running.items() if time.monotonic() > latest]:
+                with suppress(ProcessLookupError):
+                    os.killpg(late, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def _fate(self, child: int, status: int) -> str:
+        file = self.folder / f"fate-{child}"
+        shutil.rmtree(self.folder / str(child), ignore_errors=True)
+        if file.exists():
+            return file.read_text()
+        return f"breaks: {signal.Signals(status & 127).name}" if status & 127 else f"breaks: exit code {status >> 8}"
+
+    def _begin(self, reach: Reach, bug: Bug) -> int:
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            _run_apart(partial(self._judge, reach, bug))
+        return child
+
+    def _judge(self, reach: Reach, bug: Bug) -> None:
+        own = self.folder / str(os.getpid())
+        own.mkdir()
+        text = own / "module.py"
+        text.write_text(bug.text)
+        os.environ |= {"MUTANT_MODULE": module_name(bug.file), "MUTANT_TEXT": str(text)}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(OVERLAY), os.environ.get("PYTHONPATH"))))
+        fate = self.folder / f"fate-{os.getpid()}"
+        tests = _order(reach, bug, self.first.get(bug.key, ""))
+        try:
+            if is_outside_functions((ROOT / bug.file).read_text(), bug.text):
+                raise OutsideFunctionsError(bug.key)
+            seed(bug.file, bug.text)
+        except OutsideFunctionsError:
+            fate.write_text(_judged_anew(bug, tests, own))
+            return
+        fate.write_text(first_failure(tests, own / "tmp", reach.seconds))
+
+
+def first_failure(tests: Sequence[str], temporary: Path, seconds: Mapping[str, float]) -> str:
+    """Run tests in this order until one fails, and say which, or LIVES.
+
+    `seconds` are those of processor time that each took before.
+    """
+    if not tests:
+        return LIVES
+    noted = _FirstFailure(tests, seconds)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
+    return noted.test or (LIVES if code == pytest.ExitCode.OK else f"breaks: exit code {int(code)}")
+
+
+def _order(reach: Reach, bug: Bug, first: str) -> list[str]:
+    """The tests that come to a bug, the one that saw it before first."""
+    known = [first] if first in reach.seconds else []
+    return list(dict.fromkeys([*known, *reach.of(bug)]))
+
+
+def _run_apart(work: Callable[[], None]) -> None:
+    """Do it as the last thing of this process, and say nothing."""
+    code, null = 1, os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class _Quick:
+    """Settings of all runs here."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: Any) -> None:
+        config.workerinput = {}  # tests/conftest.py need not compile the engine
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Let what hypothesis draws be the same for each bug, and leave nothing behind."""
+        settings.register_profile("mutants", deadline=None, database=None, derandomize=True)
+        settings.load_profile("mutants")
+
+
+class _FirstFailure(_Quick):
+    """Chooses the tests, limits how long each may take, and notes the first that fails."""
+
+    def __init__(self, tests: Sequence[str], seconds: Mapping[str, float]) -> None:
+        self.places, self.seconds, self.test = {test: place for place, test in enumerate(tests)}, seconds, ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        asked = (item for item in items if item.nodeid in self.places)
+        items[:] = sorted(asked, key=lambda item: self.places[item.nodeid])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_VIRTUAL, _MORE_S + _TIMES * self.seconds.get(nodeid, _UNKNOWN_S))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.test:
+            self.test = report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self.test:
+            self.test = f"{report.nodeid}:: cannot be collected"
+
+
+def _judged_anew(bug: Bug, tests: list[str], own: Path) -> str:
+    """The same in a process of its own, which imports the module with the bug."""
+    asked, told = own / "asked", own / "told"
+    asked.write_text(json.dumps([str(bug.file), tests]))
+    words = [sys.executable, "-m", "tests.mutants.alone", str(asked), str(told), str(own / "tmp")]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
+    return told.read_text() if told.exists() else f"breaks: exit code {ended.returncode}"
+
+
+class _Reaching(_Quick):
+    """Notes which statements each test comes to, itself or by its fixtures, and how long it takes."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.reach = Reach(tests={str(file): {} for file in files})
+        self.seen: set[tuple[str, int]] = set()
+        self.fixtures: dict[Any, set[tuple[str, int]]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        """What a fixture comes to counts for each test that has it."""
+        before = self.seen.copy()
+        self.seen.clear()
+        try:
+            return (yield)
+        finally:
+            self.fixtures[fixturedef] = self.seen.copy()
+            self.seen |= before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
+        """Note it for the test."""
+        self.seen.clear()
+        begin_s = time.process_time()
+        try:
+            return (yield)
+        finally:
+            self.reach.seconds[item.nodeid] = time.process_time() - begin_s
+            own = (one for each in item._fixtureinfo.name2fixturedefs.values() for one in each)
+            for file, line in self.seen.union(*(self.fixtures.get(one, set()) for one in own)):
+                self.reach.tests[file].setdefault(str(line), []).append(item.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.reach.failed.append(f"{report.nodeid}: {report.longreprtext}")
+
+
+def _note_reach(room: Room, files: Sequence[Path], target: Path, temporary: Path) -> None:
+    plugin = _Reaching(files)
+    for file in files:
+        watch(file, partial(_see, plugin.seen, str(file)))
+    pytest.main([*_OPTIONS, f"--basetemp={temporary}", *room.tests], plugins=[plugin])
+    target.write_text(json.dumps(asdict(plugin.reach)))
+
+
+def _see(seen: set[tuple[str, int]], file: str, line: int) -> None:
+    seen.add((file, line))

@@ -1,0 +1,56 @@
+"""Whether the beginning of a trace is like all of it: what a run of the first requests can be taken for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_CHANGE = 0.10  # of a mean or the rate, relative
+LARGEST_POINTS = 0.05  # of the share of prompts that came before
+ERRORS = 3.0  # standard errors: by how much as many random requests would differ
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Requests in order of arrival, arrays of one length; `repeated` is the share of hash blocks that came before."""
+
+    arrival_s: NDArray[np.float64]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    repeated: float | None = None
+
+
+def unlike(kept: Rows, whole: Rows) -> str:
+    """In what the first requests, `kept`, are unlike all, `whole`; empty where they are not.
+
+    That is a mean or a rate more than LARGEST_CHANGE off, and by more than chance; or a share of repeated blocks more
+    than LARGEST_POINTS off.
+    """
+    found = []
+    for words, column in (("prompts", "input_tokens"), ("outputs", "output_tokens")):
+        values, every = getattr(kept, column), getattr(whole, column)
+        error = float(every.std()) / math.sqrt(len(values))
+        if _differ(float(values.mean()), float(every.mean()), error):
+            found.append(f"{words} of {values.mean():,.0f} tokens on average (all: {every.mean():,.0f})")
+    rate, mean_rate = _rate_rps(kept), _rate_rps(whole)
+    if math.isfinite(rate) and _differ(rate, mean_rate, mean_rate / math.sqrt(len(kept.arrival_s))):
+        found.append(f"recorded at {rate:.3g} requests/s (all: {mean_rate:.3g})")
+    if kept.repeated is not None and whole.repeated is not None:
+        if abs(kept.repeated - whole.repeated) > LARGEST_POINTS:
+            found.append(f"{kept.repeated:.0%} of hash blocks came before (all: {whole.repeated:.0%})")
+    if not found:
+        return ""
+    count, total = len(kept.arrival_s), len(whole.arrival_s)
+    return f"the first {count:,} of {total:,} requests are unlike the rest: {', '.join(found)}"
+
+
+def _differ(value: float, reference: float, error: float) -> bool:
+    return abs(value - reference) > max(LARGEST_CHANGE * reference, ERRORS * error)
+
+
+def _rate_rps(rows: Rows) -> float:
+    span = float(rows.arrival_s[-1] - rows.arrival_s[0])
+    return (len(rows.arrival_s) - 1) / span if span > 0 else math.inf
