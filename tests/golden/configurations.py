@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_HELD = ("server=none", "engine.transfers=sent")  # unless a configuration names another: defaults may change
+
 
 @dataclass(frozen=True)
 class Golden:
-    """One run. `words`: its overrides, separated by blanks.
+    """One run. `words`: its overrides, separated by blanks, which come after `held`.
 
     `positive`: keys of summary.json that must be above 0. `requests` and `steps`: SQL conditions, each of which must
     hold for a row of that table. `unlike`: another configuration, whose requests must fare differently.
@@ -24,14 +26,14 @@ class Golden:
     requests: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     unlike: str = ""
+    held: tuple[str, ...] = _HELD
 
     @property
     def overrides(self) -> list[str]:
-        return self.words.split()
+        return [*self.held, *self.words.split()]
 
 
-_TIMES = (  # a server that adds nothing: times stay sums of powers of two
-    "server=none engine.transfers=sent "
+_TIMES = (
     "timing=affine timing.base_s=0.0078125 timing.per_prefill_token_s=1.52587890625e-05 "
     "timing.prefill_quadratic_s=4.656612873077393e-10 timing.per_sequence_s=3.0517578125e-05 "
     "timing.per_context_token_s=5.960464477539063e-08 "
@@ -232,10 +234,9 @@ _MECHANISMS = {
         positive=("cache_hit_rate", "accepted_per_step"),
         unlike="prefix_cache",
     ),
-    "asynchronous": Golden(_CACHED.replace("server=none", "server=vllm_v1"), unlike="prefix_cache"),
+    "asynchronous": Golden(_CACHED + "server=vllm_v1 ", unlike="prefix_cache"),
     "ended_with_kv": Golden(
-        _CACHED.replace("server=none", "server=vllm_v1")
-        + "engine.prefix_cache=false engine.kv_tokens=4096 trace.arrivals.rate=16",
+        _CACHED + "server=vllm_v1 " + "engine.prefix_cache=false engine.kv_tokens=4096 trace.arrivals.rate=16",
         positive=("preemptions",),
         unlike="vllm_v1",
     ),
@@ -352,15 +353,15 @@ _MECHANISMS = {
 
 EXACT = _POLICIES | _MECHANISMS
 
-_TWIN = "server=none engine.transfers=sent trace.limit=300 "
+_TWIN = "trace.limit=300 "
 _MEASURED = (
-    "policy=chunked policy.routing=least_queued server=none cluster.instances=2 "
+    "policy=chunked policy.routing=least_queued cluster.instances=2 "
     "trace=azure_conv trace.limit=200 trace.rate_scale=2 "
 )
 
 SAME_MACHINE = {
     # requests
-    "default": Golden("trace.limit=400"),
+    "default": Golden("trace.limit=400", held=()),
     "twin_azure_code": Golden("policy=distserve trace=azure_code engine/kv_compression=kvquant " + _TWIN),
     "twin_azure_conv": Golden(
         "policy=continuous policy.routing=round_robin trace=azure_conv trace.poisson=true engine/kv_compression=int8 "
@@ -375,12 +376,12 @@ SAME_MACHINE = {
         positive=("cache_hit_rate",),
     ),
     "laws": Golden(
-        "policy=dopd server=none engine.transfers=sent "
+        "policy=dopd "
         "trace=synthetic trace.requests=300 trace.input={law:pareto,mean:800,shape:2.5} "
         "trace.output={law:exponential,mean:150} trace.arrivals={law:gamma,cv:2}"
     ),
     "laws_sessions": Golden(
-        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true engine.transfers=sent "
+        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true server=vllm_v1 "
         "trace=synthetic_sessions trace.requests=300",
         positive=("cache_hit_rate",),
     ),
@@ -389,12 +390,12 @@ SAME_MACHINE = {
         requests=("predicted_output_tokens > 0",),
     ),
     "long": Golden(
-        "policy=chunked server=none cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
+        "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "
         "output.steps=true"
     ),
     "long_reduced": Golden(
-        "policy=chunked server=none cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
+        "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "
         "engine.log=reduced"
     ),
@@ -412,8 +413,7 @@ SAME_MACHINE = {
     "l20_from_l40s": Golden(_MEASURED + "gpu=l20 engine/kv_compression=fp8", unlike="l40s"),
     "v100_from_a100": Golden("policy=nexus " + _MEASURED + "gpu=v100 model=qwen25_7b engine/speculation=draft"),
     "unlike_gpus": Golden(
-        "policy=splitwise server=none engine.transfers=sent +gpu@cluster.decode_gpu=a100 "
-        "trace=azure_conv trace.limit=200",
+        "policy=splitwise +gpu@cluster.decode_gpu=a100 trace=azure_conv trace.limit=200",
         requests=("transfer_s > 0",),
     ),
     "roofline": Golden(_MEASURED + "timing=roofline engine/kv_compression=int4"),
@@ -444,7 +444,7 @@ SAME_MACHINE = {
     ),
     "sarathi": Golden(_MEASURED + "timing=sarathi model=yi_34b gpu=a100_pcie cluster.tp=2"),
     "deepseek_times": Golden(
-        "policy=deepseek server=none engine.transfers=sent trace=synthetic trace.requests=400 trace.arrivals.rate=400",
+        "policy=deepseek trace=synthetic trace.requests=400 trace.arrivals.rate=400",
         positive=("speculation_acceptance",),
     ),
 }
