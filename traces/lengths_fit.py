@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from traces.lengths import Floats, LengthModel, Tokens, features
+from traces.lengths import DRIFT_UNIT, Floats, LengthModel, Tokens, features
 from traces.quantiles import LEAST_REQUESTS
 
 QUANTILE_STEPS = 160
@@ -44,7 +44,7 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
         output_tokens=_quantiles(outputs, levels),
         copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
         max_total_tokens=_rounded_up(int((inputs + outputs).max())),
-        drift=np.rint(100 * means).astype(np.int64),
+        drift=np.rint(DRIFT_UNIT * means).astype(np.int64),
     )
 
 
