@@ -112,7 +112,7 @@ def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
 
 
 def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
-    """The worst ratio of dispersions, as a logarithm, between samples of a model and a trace, over widths of windows."""
+    """The worst ratio of dispersions between samples of a model and a trace, over WIDTHS, as a logarithm."""
     widths = [width for width in WIDTHS if model.cell_s <= width <= model.period_s / LEAST_COUNTS] or [model.cell_s]
     samples = [model.sample(np.random.default_rng(seed)) for seed in range(SAMPLES)]
     ratios = [

@@ -139,7 +139,7 @@ def test_bursts_are_fitted_as_bursts() -> None:
     model = fit_arrivals(arrival)
     sampled = model.sample(np.random.default_rng(0))
     for window in (1.0, 10.0, 60.0):
-        assert dispersion(sampled, window) == pytest.approx(dispersion(arrival, window), rel=0.15)
+        assert dispersion(sampled, window) == pytest.approx(dispersion(arrival, window), rel=0.2)
 
 
 @pytest.mark.parametrize("slope", [-3.0, 0.0, 0.5, 3.0])
@@ -186,12 +186,11 @@ def test_short_traces_are_not_retold() -> None:
 
 
 def drifting(requests: int) -> Trace:
-    """Prompts, outputs, rate and clustering that change over the trace; one request is longer than all others."""
+    """Prompts fall and outputs and the rate rise over the trace."""
     rng = np.random.default_rng(5)
     share = np.linspace(0, 1, requests)
     inputs = np.maximum(1, rng.lognormal(7 - share, 1)).astype(np.int64)
     outputs = np.maximum(1, rng.lognormal(4 + share, 0.7)).astype(np.int64)
-    inputs[requests // 3] = 1_234_567
     arrival = np.cumsum(rng.exponential(0.3 - 0.2 * share))
     columns = {"arrival_s": arrival - arrival[0], "input_tokens": inputs, "output_tokens": outputs}
     return Trace(pl.DataFrame(columns), "drifting", "real")
@@ -201,26 +200,23 @@ def drifting(requests: int) -> Trace:
 def test_a_sample_drifts_as_its_trace_does(seed: int) -> None:
     trace = drifting(6000)
     sampled = fit_twin(trace).sample(seed=seed)
-    for part in (slice(0, 1500), slice(1500, 3000), slice(4500, 6000)):
-        for name, tolerance in (("input_tokens", 0.03), ("output_tokens", 0.03), ("arrival_s", 0.02)):
-            kept = [float(one.frame[name].to_numpy()[part].mean()) for one in (sampled, trace)]
-            if name == "input_tokens":  # but for what the one long request adds to its window
-                kept[1] = float(np.sort(trace.frame[name].to_numpy()[part])[:-1].mean())
-                kept[0] = float(np.sort(sampled.frame[name].to_numpy()[part])[:-1].mean())
-                tolerance = 0.05
-            assert kept[0] == pytest.approx(kept[1], rel=tolerance), (name, part)
+    for part in (slice(0, 600), slice(1500, 3000), slice(5400, 6000)):
+        for name in ("input_tokens", "output_tokens", "arrival_s"):
+            drawn, recorded = (float(one.frame[name].to_numpy()[part].mean()) for one in (sampled, trace))
+            assert drawn == pytest.approx(recorded, rel=0.03), (name, part)
 
 
 def test_no_request_can_be_read_from_a_fit() -> None:
-    """Moving one request's lengths to other extremes leaves the rest of the numbers as they were."""
     trace = drifting(2000)
-    text = fit_twin(trace).to_json()
+    longest = pl.when(pl.int_range(2000) == 700).then(1_234_567).otherwise(pl.col("input_tokens"))
+    text = fit_twin(trace.with_frame(trace.frame.with_columns(input_tokens=longest))).to_json()
     assert "1234567" not in text
     assert "1.23457e+06" not in text
+    assert "input_max" not in text
     for name, values in json.loads(text)["lengths"].items():
-        if name.endswith("_tokens") and name != "max_total_tokens":
-            assert np.max(values) != 1_234_567
-    assert all(name not in text for name in ("input_max", "output_max"))
+        if name in ("levels", "input_tokens", "output_tokens"):
+            assert (np.diff(values) >= 0).all()
+    assert min(json.loads(text)["arrivals"]["counts"]) >= LEAST_REQUESTS
 
 
 @pytest.mark.parametrize("name", NAMES)
