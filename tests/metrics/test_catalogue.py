@@ -22,6 +22,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}",)),
     (Goodput(), ("policy=static",)),
+    (Goodput(), ("trace.arrivals.end_rate=40", "trace.arrivals.ramp_s=60")),  # of which 60 are the slow beginning
     (Tightness(), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]

@@ -38,7 +38,6 @@ KEYS = [
         "trace",
         "trace_source",
         "trace_sha256",
-        "trace_caveat",
         "timing_source",
         "extrapolated",
         "extrapolation",
