@@ -22,7 +22,7 @@ from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import append, queue_pop
 from framework.engine.requests import goes_on_there, remove_prefilling, remove_running
 from framework.engine.state import State
-from framework.engine.transfers import call_back, sent_kv, withdraw_transfer
+from framework.engine.transfers import call_back, left_there, sent_kv, withdraw_transfer
 
 
 @inner
@@ -110,10 +110,11 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
         if j == i or q.instance == i:
             inst.incoming -= 1
             inst.incoming_kv_tokens -= sent_kv(s, r)
-            inst.queued_tokens -= q.prefill_until - q.prefilled
+            inst.queued_tokens -= left_there(s, r)
             q.destination = -1
-            catch_up_one(s, q.instance)
-            free_kv(s, q.instance, r)
+            if q.state != PREFILLING:  # else it is computed where it is, and its KV is that of a prompt there
+                catch_up_one(s, q.instance)
+                free_kv(s, q.instance, r)
         else:
             head = append(s, head, tail, r)
             tail = r
@@ -143,6 +144,12 @@ def _drop_own(s: State, i: int) -> None:
             cancel_migration(s, r)
         remove_running(s, i, r)
         free_kv(s, i, r)
+    while inst.computed_head >= 0:
+        r = inst.computed_head
+        inst.computed_head = s.requests[r].next
+        inst.joining -= 1
+        free_kv(s, i, r)
+    inst.computed = inst.computed_known = 0
     while inst.joining_head >= 0:
         r = inst.joining_head
         inst.joining_head = s.requests[r].next
