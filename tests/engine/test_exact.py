@@ -16,7 +16,7 @@ from tests.helpers.kept_counts import KeptCounts
 
 QUICK = dict.fromkeys(FAMILIES, 50) | {"unequal": 25, "many": 25, "scattered": 25}  # the slowest
 QUICK |= {"scenarios": 250, "crowded": 75, "severed": 75, "sharing": 75, "shared": 75}
-QUICK |= {"grouped": 125, "seated": 25, "ending": 100}
+QUICK |= {"grouped": 125, "seated": 25, "ending": 100, "pulled": 75, "ahead": 75}
 FOUND = [  # among a hundred thousand
     *(("clocked", seed) for seed in (200248, 201470, 202939)),
     *(("staged", seed) for seed in (500993, 501102)),  # steps that seem to get shorter, down to what the host needs

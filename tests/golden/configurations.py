@@ -103,6 +103,12 @@ _POLICIES = {
         "policy=splitwise policy.prompt_bound=4096 trace.arrivals.rate=128 " + _APART + _REQUESTS,
         requests=("prefill_instance >= 2", "transfer_s > 0"),
     ),
+    "splitwise_pulled": Golden(
+        "policy=splitwise policy.prompt_bound=4096 trace.arrivals.rate=128 engine.transfers=pulled "
+        "engine.first_token=recomputed " + _APART + _REQUESTS,
+        requests=("prefill_instance >= 2", "transfer_s > 0"),
+        unlike="splitwise",
+    ),
     "mooncake": Golden(
         "policy=mooncake engine.kv_tokens=8192 engine.prefix_stores.tiers.dram.capacity_bytes=4294967296 "
         "trace.sessions.prefixes=2 policy.kvcache_balancing_threshold=1.5 " + _APART + _SESSIONS,
@@ -127,7 +133,21 @@ _POLICIES = {
         positive=("speculation_acceptance", "loaded_bytes_disk"),
         steps=("depth = 1",),
     ),
+    "deepseek_pulled": Golden(
+        "policy=deepseek model=llama3_8b gpu=h100 cluster.prefill=2 cluster.prefill_dp=4 cluster.prefill_ep=1 "
+        "cluster.decode=2 cluster.decode_dp=4 cluster.decode_ep=1 engine.token_budget=4096 engine.max_batch=256 "
+        "engine.kv_tokens=16384 policy.attention_tokens=512 engine.transfers=pulled engine.first_token=recomputed "
+        + _SESSIONS,
+        positive=("speculation_acceptance", "loaded_bytes_disk"),
+        requests=("transfer_s > 0",),
+        unlike="deepseek",
+    ),
     "nexus": Golden("policy=nexus output.steps=true " + _TWO + _REQUESTS, steps=("stream = 1",)),
+    "nexus_ahead": Golden(
+        "policy=nexus server=vllm_v1 engine.transfers=pulled output.steps=true " + _TWO + _REQUESTS,
+        steps=("stream = 1",),
+        unlike="nexus",
+    ),
     "nexus_static": Golden(
         "policy=nexus policy.split=static policy.queue=fcfs engine.sharing.contention=false " + _TWO + _REQUESTS,
         unlike="nexus",
@@ -249,6 +269,12 @@ _MECHANISMS = {
         "engine.prefix_stores.tiers.ssd.bandwidth_bytes_s=4294967296",
         positive=("cache_hit_rate_gpu", "loaded_bytes_dram", "loaded_bytes_ssd"),
         unlike="prefix_cache",
+    ),
+    "store_trace_blocks": Golden(
+        _CACHED + "engine/prefix_stores=dram_ssd engine.prefix_stores.tiers.dram.capacity_bytes=1073741824 "
+        "engine.prefix_stores.tiers.ssd.bandwidth_bytes_s=4294967296 engine.prefix_unit=trace",
+        positive=("cache_hit_rate_gpu", "loaded_bytes_dram", "loaded_bytes_ssd"),
+        unlike="store_dram_ssd",
     ),
     "store_pool": Golden(
         _CACHED + "engine/prefix_stores=pool engine.prefix_stores.tiers.pool.bandwidth_bytes_s=8589934592 "

@@ -8,8 +8,8 @@ import numpy as np
 
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.speculation import Speculation
-from framework.timing.table import StepRow
 from framework.load import Open
+from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.broad_families import with_pools
 from tests.helpers.drawing import Draw

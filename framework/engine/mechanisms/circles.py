@@ -10,6 +10,7 @@ from framework.codes import (
     FINISHED,
     FUTURE,
     PREFILL,
+    PREFILLING,
     REASON_STALLED,
     SCHEDULE,
     STUCK,
@@ -44,7 +45,8 @@ def break_circle(s: State) -> bool:
         before, r = -1, s.instances[i].incoming_head
         while r >= 0:
             q = s.requests[r]
-            if s.instances[q.instance].marked and (last < 0 or q.admission > s.requests[last].admission):
+            is_held = s.instances[q.instance].marked and q.state != PREFILLING
+            if is_held and (last < 0 or q.admission > s.requests[last].admission):
                 last, target, behind = r, i, before
             before, r = r, q.next
     wait_no_more(s, target, behind)
@@ -75,8 +77,9 @@ def _shrink(s: State) -> bool:
             r = -1 if s.instances[i].marked else s.instances[i].incoming_head
             while r >= 0:
                 holder = s.instances[s.requests[r].instance]
-                changes |= holder.marked
-                holder.marked = False
+                if s.requests[r].state != PREFILLING:
+                    changes |= holder.marked
+                    holder.marked = False
                 r = s.requests[r].next
     return left
 
@@ -93,8 +96,9 @@ def _count_held(s: State) -> None:
         r = s.instances[i].incoming_head
         while r >= 0:
             q = s.requests[r]
-            private = blocks_of(s, q.instance, q.kv) - q.shared * s.options.hash_blocks
-            s.instances[q.instance].held_blocks += private + mark_prefix(s, q.instance, r)
+            if q.state != PREFILLING:
+                private = blocks_of(s, q.instance, q.kv) - q.shared * s.options.hash_blocks
+                s.instances[q.instance].held_blocks += private + mark_prefix(s, q.instance, r)
             r = q.next
 
 
@@ -103,7 +107,8 @@ def _unmark_held(s: State) -> None:
     for i in range(s.options.instances):
         r = s.instances[i].incoming_head
         while r >= 0:
-            unmark_prefix(s, s.requests[r].instance, r)
+            if s.requests[r].state != PREFILLING:
+                unmark_prefix(s, s.requests[r].instance, r)
             r = s.requests[r].next
 
 
@@ -112,7 +117,7 @@ def _is_blocked(s: State, i: int) -> bool:
     """Whether what is held on i alone leaves no room for the first that waits for it, or bars it for ever."""
     inst = s.instances[i]
     r = inst.incoming_head
-    if r < 0 or inst.holding == 0:
+    if r < 0 or inst.holding == 0 or s.requests[r].state == PREFILLING:
         return False
     if _lacks(s, i, r, room_for(s, r), sent_kv(s, r)):
         return True

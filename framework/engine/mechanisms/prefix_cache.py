@@ -125,7 +125,8 @@ def load_prefix(s: State, i: int, r: int) -> None:
                 store.hit_tokens += tokens
     for j in range(q.registered):
         key = s.lists[s.options.hash_at + q.hash_at + j]
-        if s.lists[s.options.held_at + q.hash_at + j] == 0 and find(s, i, key) < 0:
+        held = s.lists[s.options.held_at + q.hash_at + j]
+        if held == 0 and (s.options.shares_early or find(s, i, key) < 0):
             s.lists[s.options.held_at + q.hash_at + j] = 1 + insert(s, i, key)
             q.shared += 1
 

@@ -51,6 +51,10 @@ class Cache:
             self.held.setdefault(request, []).append(id)
             self.private[request] -= self.blocks_per_id
 
+    def sort_held(self, request: int, ids: list[int]) -> None:
+        """Put what a request references into the order of its ids."""
+        self.held[request].sort(key=ids.index)
+
     def free_kv(self, request: int) -> None:
         for id in reversed(self.held.pop(request, [])):
             self.references[id] -= 1
@@ -122,6 +126,10 @@ class BlockCache(Cache):
         self.held_copies.setdefault(request, []).append(copy)
         self.held.setdefault(request, []).append(id)
         self.private[request] -= 1
+
+    def sort_held(self, request: int, ids: list[int]) -> None:
+        super().sort_held(request, ids)
+        self.held_copies[request].sort(key=lambda copy: ids.index(copy.name))
 
     def free_kv(self, request: int) -> None:
         for copy in reversed(self.held_copies.pop(request, [])):
