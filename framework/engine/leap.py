@@ -223,15 +223,17 @@ def steps_until_decision(s: State, i: int) -> int:
 def _room_of_leap(s: State, i: int) -> int:
     """Blocks that i's decodes may take without a decision.
 
-    Where a prompt waits for room for its first chunk alone, to take a cached block is one: if it was of that prompt's
-    prefix, the others of this prefix, which could not be taken for the prompt itself, are room for it now.
+    Evicting a cached block is one where it may be of the prefix of a prompt that waits. If that waits for room for its
+    first chunk alone, the rest of this prefix becomes room for it. If its chunks follow a schedule, its first one may
+    become larger.
     """
     return s.instances[i].free_blocks if unlikely(_waits_for_chunk(s, i)) else available(s, i)
 
 
 @inner
 def _waits_for_chunk(s: State, i: int) -> bool:
-    return s.options.room_for_chunk and s.instances[i].waiting_root >= 0
+    inst = s.instances[i]
+    return inst.waiting_root >= 0 and (s.options.room_for_chunk or inst.chunk_stages > 0)
 
 
 @inner
