@@ -253,7 +253,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("usd_per_million_good_tokens", "USD for gpus_on over the window, for each million output "
          "tokens of requests that kept their SLOs",
          "cost per million good tokens", "USD", _DOWN),
-    _row("good_per_usd", "requests that kept their SLOs for each USD for gpus_on over the window", "good requests per USD", "", _UP),
+    _row("good_per_usd", "requests that kept their SLOs for each USD for gpus_on over the window",
+         "good requests per USD", "", _UP),
     _row("buckets", "figures by length of the prompt"),
     _row("classes", "figures by class of requests, where the trace has classes"),
     _row("split", "how cluster.prefill=auto divided the instances, and what a request asks of each pool"),
