@@ -225,8 +225,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("total_input_tokens", "prompt tokens of completed requests", "input tokens"),
     _row("total_output_tokens", "output tokens of completed requests", "output tokens"),
     _row("gpus", "GPUs of the cluster", "GPUs"),
-    _row("gpus_on", "GPUs that were on: their time up to the last answer over the window, or the run if that is shorter; at most "
-         "all", "GPUs on"),
+    _row("gpus_on", "GPUs that were on: their time up to the last answer over the window, or the run if that is "
+         "shorter; at most all", "GPUs on"),
     _row("gpu_hours", "hours that GPUs were on, up to the last answer", "GPU hours", "h", _DOWN),
     _row("mfu", "share of the peak FLOP/s that the model's own arithmetic used",
          "MFU", "%", _UP, spoken="peak FLOP/s used"),
