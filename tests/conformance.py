@@ -37,6 +37,7 @@ from framework.engine.attach import DECISION
 from framework.engine.config import EngineConfig
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.engine.mechanisms.sm_sharing import Sharing
+from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.policy import Decision, Plan, Policy
@@ -142,6 +143,21 @@ SCENARIOS = {
         workload(7, prefixes=True), replace(ROOMY, kv_tokens=1024, prefix_cache=True, prefix_stores=_STORES)
     ),
     "sessions": Scenario(workload(5, sessions=True), replace(ROOMY, kv_tokens=2048)),
+    "scheduled ahead, KV pulled": Scenario(
+        workload(8, prefixes=True),
+        replace(
+            ROOMY,
+            kv_tokens=2048,
+            prefix_cache=True,
+            prefix_unit="engine",
+            prefix_stores=_STORES,
+            asynchronous=True,
+            first_token="recomputed",
+            transfers="pulled",
+            layerwise_tokens=128,
+            speculation=Speculation(1, 0.75),
+        ),
+    ),
     "small budgets": Scenario(workload(6), replace(ROOMY, token_budget=48, max_batch=3, first_token="decode")),
 }
 

@@ -104,6 +104,8 @@ def _give_way(s: Simulation, i: Instance, r: Request) -> Names:
 def _let_go(s: Simulation, i: Instance) -> Names:
     if i.lingering:
         yield "KV of those that have ended while a step is formed"
+        if i.step is not None:  # of decodes, which goes on
+            yield "ended with a prefill step beside decodes"
 
 
 def _forget_last(s: Simulation, i: Instance, r: Request) -> Names:
@@ -256,6 +258,8 @@ def _admit(s: Simulation, i: Instance, covered: int) -> Names:
         yield "admitted with a cached prefix"
     if not all(present):
         yield "loaded from a store"
+        if s.shares_early:
+            yield "KV block loaded from a store"
         if any(not here and any(present[k + 1 :]) for k, here in enumerate(present)):
             yield "loaded from a store before cached blocks"
         loaded = [id for id, here in zip(ids, present, strict=True) if not here]
@@ -384,14 +388,18 @@ def _wake(s: Simulation, i: Instance) -> Names:
 
 
 def _call_back(s: Simulation, r: Request) -> Names:
-    if r.sent_ahead is not None:
+    if r.sent_ahead and r.destination is not None:
         yield "copy ahead called back"
+        if r in r.destination.incoming:
+            yield "waits no more for who would fetch it"
 
 
 def _start_copy(
     s: Simulation, r: Request, source: Instance, target: Instance, tokens: int, computed_s: float = 0.0
 ) -> Names:
     yield "sent ahead, layer by layer" if computed_s > 0 else "copied"
+    if computed_s > 0 and target.spec.pulls:
+        yield "fetched while it is computed"
 
 
 def _begin_copy(s: Simulation, r: Request, source: Instance, target: Instance, *others: Any) -> Names:
@@ -445,9 +453,9 @@ def _start_transfers(s: Simulation, d: Instance) -> Names:
     if not d.incoming:
         return
     r = d.incoming[0]
-    if not transfers.room_there(s, d, r, transfers.kv_there(d, r), r.sent_kv)[2]:
+    if not transfers.room_there(s, d, r, transfers.kv_there(s, d, r), r.coming_kv)[2]:
         yield "transfer that waits for room"
-    if s.gives_way(d) and d.has_room(s.blocks_of(d, transfers.kv_there(d, r))):
+    if s.gives_way(d) and d.has_room(s.blocks_of(d, transfers.kv_there(s, d, r))):
         yield "transfer that waits for one preempted there"
 
 
@@ -456,8 +464,10 @@ def _pull(s: Simulation, d: Instance) -> Names:
         yield "KV that waits for a seat"
     if d.incoming:
         r = d.incoming[0]
-        if transfers.room_there(s, d, r, transfers.kv_there(d, r), r.sent_kv)[2]:
+        if transfers.room_there(s, d, r, transfers.kv_there(s, d, r), r.coming_kv)[2]:
             yield "KV that is pulled"
+            if s.options.drafts.depth > 0:
+                yield "KV that is pulled where tokens are drafted"
 
 
 def _ask_batching(s: Simulation, i: Instance) -> Names:
@@ -470,11 +480,17 @@ def _set_admission(s: Simulation, i: Instance) -> Names:
         yield "admission that waits for others"
 
 
-def _prepare_next(s: Simulation, i: Instance) -> Names:
+def _prepare_next(s: Simulation, i: Instance, streamed: bool) -> Names:
     if i.inbox:
         yield "came while a step ran"
+        if streamed:
+            yield "came while a prefill step ran beside decodes"
+    if i.known < len(i.computed):
+        yield "prompt computed beside a step that was formed before"
     if (i.late_seats or i.late_blocks) and i.waiting:
         yield "room that came free a step late"
+        if i.prefill_ended_s == s.now_s:
+            yield "room that came free since a prefill step began"
 
 
 def _take(self: cache.Cache, request: int, blocks: int) -> Names:
@@ -506,6 +522,8 @@ def _tick(s: Simulation, number: int) -> Names:
 def _take_turn(s: Simulation, i: Instance) -> Names:
     if any(other.woken for other in s.instances if other is not i):
         yield "several schedule at one time"
+    if i.woken and i.busy and not i.may_prefill and i.prefill_ended_s == s.now_s:
+        yield "prefill step that ends with nothing to follow"
     if i.woken and not i.busy and i.group_steps:
         yield "turn of a rank whose group is in a step"
 
@@ -686,15 +704,15 @@ MECHANISMS = {
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
-EXCLUDED = frozenset({("asynchronous", "beside"), ("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
+EXCLUDED = frozenset({("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
 EXCLUDED |= {("lockstep", "beside"), ("lockstep", "roles")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
-_SHARES |= {"doubled": 26, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
+_SHARES |= {"doubled": 34, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
 _WHOLE = sum(_SHARES.values())
-_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 25, "crossing": 50}  # beside them
+_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 75, "ahead": 75, "crossing": 50}  # beside them
 
 
 Counts = Callable[[str, int], Counter[str]]

@@ -19,6 +19,7 @@ WIDEST = 4
 WIDTHS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # in s, of the windows in which dispersion is compared
 LEAST_COUNTS = 8  # windows without which their dispersion says little
 SAMPLES = 5
+LEAST_DISPERSION = 0.1  # differences between smaller ones do not count
 GRAIN_HALVINGS = 10
 LEVELS = 40  # of halvings
 LEAST_CONCENTRATION = 1e-2
@@ -111,13 +112,15 @@ def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
 
 
 def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
-    """The worst ratio of dispersions, as a logarithm, between samples of a model and a trace, over widths of windows."""
+    """The worst ratio of dispersions between samples of a model and a trace, over WIDTHS, as a logarithm."""
     widths = [width for width in WIDTHS if model.cell_s <= width <= model.period_s / LEAST_COUNTS] or [model.cell_s]
     samples = [model.sample(np.random.default_rng(seed)) for seed in range(SAMPLES)]
-    return max(
-        abs(math.log(np.mean([dispersion(one, width) for one in samples]) / dispersion(arrival_s, width)))
+    ratios = [
+        (LEAST_DISPERSION + np.mean([dispersion(one, width) for one in samples]))
+        / (LEAST_DISPERSION + dispersion(arrival_s, width))
         for width in widths
-    )
+    ]
+    return float(np.abs(np.log(ratios)).max())
 
 
 def _grains(ticks: bool) -> int:

@@ -15,12 +15,12 @@ ERRORS = 3.0  # standard errors: by how much as many random requests would diffe
 
 @dataclass(frozen=True)
 class Rows:
-    """Requests in order of arrival, arrays of one length; `repeated` is the share of hash blocks that came before."""
+    """Requests in order of arrival, arrays of one length. `repeated`: share of hash blocks that came before, or NaN."""
 
     arrival_s: NDArray[np.float64]
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
-    repeated: float | None = None
+    repeated: float = math.nan
 
 
 def unlike(kept: Rows, whole: Rows) -> str:
@@ -38,9 +38,8 @@ def unlike(kept: Rows, whole: Rows) -> str:
     rate, mean_rate = _rate_rps(kept), _rate_rps(whole)
     if math.isfinite(rate) and _differ(rate, mean_rate, mean_rate / math.sqrt(len(kept.arrival_s))):
         found.append(f"recorded at {rate:.3g} requests/s (all: {mean_rate:.3g})")
-    if kept.repeated is not None and whole.repeated is not None:
-        if abs(kept.repeated - whole.repeated) > LARGEST_POINTS:
-            found.append(f"{kept.repeated:.0%} of hash blocks came before (all: {whole.repeated:.0%})")
+    if abs(kept.repeated - whole.repeated) > LARGEST_POINTS:
+        found.append(f"{100 * kept.repeated:.0f} % of hash blocks came before (all: {100 * whole.repeated:.0f} %)")
     if not found:
         return ""
     count, total = len(kept.arrival_s), len(whole.arrival_s)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traces.arrangement import arranged
 
 FEATURES = 6
+DRIFT_UNIT = 1000
 LONG = 0.99  # quantile of prompts beyond which they are long
 
 Floats = NDArray[np.float64]
@@ -23,7 +24,7 @@ class LengthModel:
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
     quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
     copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, FEATURES) has the
-    means of `features` over the requests of each window, in hundredths of their standard deviations from the mean.
+    means of `features` over the requests of each window, in thousandths of their standard deviations from the mean.
     """
 
     levels: Floats
@@ -48,7 +49,7 @@ class LengthModel:
         outputs = np.rint(np.interp(output_rank, self.levels, self.output_tokens)).astype(np.int64)
         self._trade_outputs(inputs, outputs, rng)
         outputs = np.minimum(outputs, np.maximum(self.max_total_tokens - inputs, 1))
-        order = arranged(features(inputs, outputs), counts, self.drift / 100, rng)
+        order = arranged(features(inputs, outputs), counts, self.drift / DRIFT_UNIT, rng)
         return inputs[order], outputs[order]
 
     def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:

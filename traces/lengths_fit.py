@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from traces.lengths import Floats, LengthModel, Tokens, features
+from traces.lengths import DRIFT_UNIT, Floats, LengthModel, Tokens, features
 from traces.quantiles import LEAST_REQUESTS
 
 QUANTILE_STEPS = 160
+LONGEST = 1 / 32  # share of requests for which quantiles come ever nearer to 1, each by NEARER
+NEARER = 0.8
 COPULA_CLASSES = 24
 ROWS_PER_PAIR = 8  # of classes, on average
 TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])  # shares of what lies beyond the last quantile
@@ -40,7 +44,7 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
         output_tokens=_quantiles(outputs, levels),
         copula=np.bincount(classes[0] * side + classes[1], minlength=side**2).reshape(side, side),
         max_total_tokens=_rounded_up(int((inputs + outputs).max())),
-        drift=np.rint(100 * means).astype(np.int64),
+        drift=np.rint(DRIFT_UNIT * means).astype(np.int64),
     )
 
 
@@ -53,12 +57,15 @@ def _class_edges(count: int) -> Tokens:
 
 
 def _levels(count: int) -> Floats:
-    """0, even ones, from the last of these on each half as far from 1, and those of TAIL beyond the last."""
+    """0, even ones, those that come ever nearer to 1 for the longest, and those of TAIL beyond the last."""
     step = max(LEAST_REQUESTS, count / QUANTILE_STEPS)
-    rows = np.arange(1, count // step) * step
-    nearer = count - step / 2 ** np.arange(1, 40)
-    inner = np.concatenate((rows, nearer[nearer <= count - LEAST_REQUESTS])) / count
-    return np.concatenate(([0.0], inner, 1 - TAIL * (1 - inner[-1])))
+    beyond = [LONGEST * count]  # requests longer than the quantile
+    while (fewer := min(beyond[-1] - LEAST_REQUESTS, beyond[-1] * NEARER)) >= LEAST_REQUESTS:
+        beyond.append(fewer)
+    longest = beyond if beyond[0] >= LEAST_REQUESTS else []
+    rows = np.arange(1, math.ceil((count - sum(longest[:1]) - LEAST_REQUESTS) / step)) * step
+    inner = np.concatenate((rows, count - np.array(longest)))
+    return np.concatenate(([0.0], inner / count, 1 - TAIL * (1 - inner[-1] / count)))
 
 
 def _quantiles(values: Tokens, levels: Floats) -> Floats:

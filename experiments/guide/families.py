@@ -66,8 +66,8 @@ FAMILIES = (
     Family(
         "shared",
         "shared GPU",
-        # The engine has no asynchronous scheduling of two streams: the host works between steps. A static split does as
-        # well as the controller of the policy once it is tuned, and is simulated in half the time.
+        # docs/guide.md has this family with the host's work between steps. A static split does as well as the
+        # controller of the policy once it is tuned, and is simulated in half the time.
         ("policy=nexus", _ROUTER, "policy.queue=fcfs", "policy.split=static", _SEQUENCES, _PROMPTS, _BETWEEN),
         "shared",
         "policy.prefill_percent",

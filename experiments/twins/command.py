@@ -3,8 +3,8 @@
     python -m experiments.twins [TRACE ...] [--samples N] [--resamples N] [--capacity-resamples N] [--out FILE]
 
 conf/twins/study.yaml names the cells: policies, memories and rates. Each is played on the whole trace and on each third
-of it. A figure is near if it is off by at most what `experiments/twins/judge.py` allows; else it may lie in the interval
-that resampled blocks of the recording span.
+of it. A figure is near if it is off by at most what `experiments/twins/judge.py` allows; else it may lie in the
+interval that resampled blocks of the recording span.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Scores:
-    """Errors over `cells`: of seed 0 the mean and the largest, how many are near and how many hold; mean of all seeds."""
+    """Errors over `cells`: of seed 0 the mean and the largest, how many are near and how many hold; all seeds' mean."""
 
     cells: int
     mean: float

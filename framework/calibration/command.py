@@ -45,7 +45,7 @@ from framework.timing.measured import Measured
 from framework.timing.profile_files import cache_directory
 
 _DEFAULTS = {"policy": "vllm_v1", "cluster": "mixed", "cluster.instances": "1"}
-_SERVERS = {"trtllm": "trtllm", "sglang": "sglang"}  # of a backend, where it is not that of the policy
+_SERVERS = {"trtllm": "trtllm", "sglang": "sglang"}  # of a backend, where it is not the default
 _SET = {
     **{name: f"cluster.{name}" for name in ("tp", "pp", "dp", "ep", "instances")},
     **{name: f"model.{name}" for name in ("dtype", "kv_dtype")},
@@ -176,7 +176,7 @@ def _understood(words: Sequence[str]) -> _Command:
     chosen = dict(override.split("=", 1) for override in overrides)
     chosen |= {key: values[name] for name, key in _SET.items() if name in values}
     server = _SERVERS.get(chosen.get("timing.backend", ""))
-    defaults = _DEFAULTS | ({"server": server} if server is not None and "policy" not in chosen else {})
+    defaults = _DEFAULTS | ({"server": server} if server is not None else {})
     parts = configured([f"{key}={value}" for key, value in (defaults | chosen).items()], _GROUPS)
     backend = parts["timing"].backend if isinstance(parts["timing"], Measured) else None
     dry = truth("dry", values.get("dry", "false"))

@@ -136,7 +136,7 @@ def phases_are_apart(experiment: Experiment, seen: Seen) -> Experiment | None:
         return None
     whole = {1: 1.0, 100: 1.0}
     sharing = Sharing(prefill_slowdown=whole, decode_slowdown=whole, contention=False)
-    engine = replace(experiment.engine, asynchronous=False, sharing=sharing)
+    engine = replace(experiment.engine, sharing=sharing)
     apart = replace(fresh(experiment), engine=engine)
     mixed = {pool.name for pool in pools if pool.role == "mixed"}
     return replace(apart, cluster=_apart(apart.cluster, mixed))

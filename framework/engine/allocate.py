@@ -83,6 +83,8 @@ def allocate(
     step = np.zeros(size, STEP)
     step["next_finish"] = np.iinfo(np.int64).max
     step["leaping_index"] = -1
+    prefill_step = np.zeros(size, PREFILL_STEP)
+    prefill_step["ended_s"] = -np.inf
     step_log, token_log = _logs(rows)
     return Memory(
         options=options,
@@ -93,7 +95,7 @@ def allocate(
         requests=requests,
         instances=instances,
         step=step,
-        prefill_step=np.zeros(size, PREFILL_STEP),
+        prefill_step=prefill_step,
         tiers=tiers,
         links=_links(cluster),
         channels=np.zeros(min(size * size, count) if cluster.link.sharing == "fair" else 0, CHANNEL),
@@ -264,9 +266,15 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     for group in cluster.groups:
         if len(group) > 1:
             instances["group"][group], instances["group_first"][group] = len(group), group.start
-    for name in ("admission_opens", "waiting_root", "joining_head", "joining_tail", "incoming_head", "incoming_tail"):
-        instances[name] = -1
     for name in (
+        "admission_opens",
+        "waiting_root",
+        "joining_head",
+        "joining_tail",
+        "computed_head",
+        "computed_tail",
+        "incoming_head",
+        "incoming_tail",
         "split_head",
         "split_tail",
         "inbox_head",

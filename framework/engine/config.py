@@ -68,8 +68,8 @@ class EngineConfig:
     last of a queue, or has emitted the fewest tokens; `requeue`: before all others of a queue, or behind those of its
     key; `output_reserve`: room that admissions leave for the output still to come;
     `prefix_cache`: keep and share the KV of equal prefixes, `auto`: where the requests have prefixes (`on`);
-    `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on
-    (above `prefix_stores`, which keep whole ones, always the former);
+    `prefix_unit`: in whole blocks of the trace, once they are computed, or in KV blocks, from their allocation on;
+    `prefix_stores` keep the same blocks;
     `watermark`: fraction of blocks that admissions leave free; `idle_watermark`: also where nothing runs;
     `kv_fraction`: fraction of GPU memory for weights and KV together; `kv_tokens`: KV tokens of an instance, instead of
     those that fit; `batching`: what goes first in a step; `step_order`: of those that run, in a unified step;
@@ -142,10 +142,6 @@ class EngineConfig:
         require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
         require_choice("engine.first_token", self.first_token, tuple(FIRST_TOKENS))
         require_choice("engine.transfers", self.transfers, TRANSFERS)
-        if self.pulls and (self.layerwise_tokens is not None or self.speculation.depth != 0):
-            raise InputError(
-                "engine.transfers=pulled does not go together with engine.layerwise_tokens or engine.speculation"
-            )
         require_choice("engine.log", self.log, LOGS)
         require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
         if self.implementation == "reference" and self.log != "full":
@@ -178,7 +174,7 @@ class EngineConfig:
     @property
     def shares_blocks(self) -> bool:
         """Whether prefixes are shared in KV blocks, from their allocation on."""
-        return bool(self.prefix_cache) and self.prefix_unit == "engine" and not self.prefix_stores.tiers
+        return bool(self.prefix_cache) and self.prefix_unit == "engine"
 
     @property
     def pulls(self) -> bool:
@@ -224,16 +220,6 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
     """
     pools = cluster.pools
     shared = shares_gpus or any((pool.batching or engine.batching) == "concurrent" for pool in pools)
-    if shared and engine.asynchronous:
-        raise InputError(
-            "prefills beside decodes (batching concurrent) and asynchronous scheduling do not go together; set"
-            " engine.asynchronous=false"
-        )
-    if shared and engine.pulls:
-        raise InputError(
-            "prefills beside decodes (batching concurrent) and KV that is pulled do not go together; set"
-            " engine.transfers=sent"
-        )
     if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
         raise InputError(
             "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"

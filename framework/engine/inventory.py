@@ -23,7 +23,7 @@ from framework.engine.mechanisms.speculation import blocks_of_next_step
 from framework.engine.queues import queue_pop
 from framework.engine.requests import goes_on_there, remove_prefilling, remove_running
 from framework.engine.state import State
-from framework.engine.transfers import call_back, sent_kv, withdraw_transfer
+from framework.engine.transfers import call_back, left_there, sent_kv, withdraw_transfer
 
 
 @inner
@@ -112,10 +112,11 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
             wait_no_more(s, j, before)
             inst.incoming -= 1
             inst.incoming_kv_tokens -= sent_kv(s, r)
-            inst.queued_tokens -= q.prefill_until - q.prefilled
+            inst.queued_tokens -= left_there(s, r)
             q.destination = -1
-            catch_up_one(s, q.instance)
-            free_kv(s, q.instance, r)
+            if q.state != PREFILLING:  # else it is computed where it is, and its KV is that of a prompt there
+                catch_up_one(s, q.instance)
+                free_kv(s, q.instance, r)
         else:
             before = r
         r = following
@@ -142,6 +143,12 @@ def _drop_own(s: State, i: int) -> None:
             cancel_migration(s, r)
         remove_running(s, i, r)
         free_kv(s, i, r)
+    while inst.computed_head >= 0:
+        r = inst.computed_head
+        inst.computed_head = s.requests[r].next
+        inst.joining -= 1
+        free_kv(s, i, r)
+    inst.computed = inst.computed_known = 0
     while inst.joining_head >= 0:
         r = inst.joining_head
         inst.joining_head = s.requests[r].next

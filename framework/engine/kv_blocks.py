@@ -69,7 +69,7 @@ def seats(s: State, i: int) -> int:
     """Requests that count against i's largest batch."""
     inst = s.instances[i]
     here = inst.running + inst.prefilling
-    return here if unlikely(s.options.pulls) else here + inst.joining + inst.reserved
+    return here + inst.computed if unlikely(s.options.pulls) else here + inst.joining + inst.reserved
 
 
 @inner

@@ -25,7 +25,7 @@ from framework.engine.arrivals import arrive, finish_copy
 from framework.engine.ask import keep_seen
 from framework.engine.attach import FLOATS, VIEW, attach
 from framework.engine.events import drop_turn, next_event, take_turn
-from framework.engine.mechanisms.asynchronous import let_go, take_in
+from framework.engine.mechanisms.asynchronous import has_just_prefilled, let_go, look_around
 from framework.engine.mechanisms.circles import break_circle, fail_rest
 from framework.engine.mechanisms.drafted_steps import count_plain
 from framework.engine.mechanisms.link_sharing import share_links
@@ -114,13 +114,13 @@ def _schedule(s: State, i: int) -> None:
     if unlikely(inst.group > 0):
         first, count = inst.group_first, 0 if rank_in_step(s, i) >= 0 else inst.group
         s.sim.scheduled = max(s.sim.scheduled, first + count - 1)
-    elif inst.busy and unlikely(may_prefill(s, i)):
+    elif inst.busy and (unlikely(may_prefill(s, i)) or unlikely(has_just_prefilled(s, i))):
+        look_around(s, i)
         schedule_prefills(s, i)
     for k in range(first, first + count):
         if unlikely(count > 1):
             drop_turn(s, k)
-        if not s.instances[k].between:
-            take_in(s, k)
+        look_around(s, k)
         s.instances[k].between = False
         schedule(s, k)
         if s.error.status != 0:

@@ -127,6 +127,8 @@ INSTANCE = record(
     ("running", "i8"),  # decoding
     ("paused", "i8"),  # of these, the last ones, which the present step has no tokens for
     ("joining", "i8"),  # with KV here, joining at the next boundary
+    ("computed", "i8"),  # of these, those whose prompt its prefill stream has computed
+    ("computed_known", "i8"),  # of these, the first ones, which the next step of its decodes may hold
     ("reserved", "i8"),  # seats held for transfers and migrations on their way here
     ("swapped", "i8"),  # swapped out
     ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
@@ -141,6 +143,8 @@ INSTANCE = record(
     ("lingering_tail", "i4"),
     ("joining_head", "i4"),
     ("joining_tail", "i4"),
+    ("computed_head", "i4"),
+    ("computed_tail", "i4"),
     ("incoming_head", "i4"),  # those that wait for room here
     ("incoming_tail", "i4"),
     ("swapped_head", "i4"),

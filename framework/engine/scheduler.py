@@ -21,13 +21,13 @@ from framework.engine.events import wake
 from framework.engine.kv_blocks import available
 from framework.engine.kv_cache import allocate
 from framework.engine.leap import catch_up_one
-from framework.engine.mechanisms.asynchronous import let_go, prepare_next
+from framework.engine.mechanisms.asynchronous import let_go, make_known, prepare_next
 from framework.engine.mechanisms.migration import switch_over
 from framework.engine.mechanisms.output_reserve import settle_reserve
-from framework.engine.mechanisms.pulling import join_first, let_join, pull
+from framework.engine.mechanisms.pulling import join_computed, join_first, let_join, pull
 from framework.engine.mechanisms.roles import proceed
 from framework.engine.mechanisms.running_list import form_in_order
-from framework.engine.mechanisms.sm_sharing import start_prefill_step, streaming
+from framework.engine.mechanisms.sm_sharing import may_prefill, start_prefill_step, streaming
 from framework.engine.mechanisms.speculation import blocks_of_next_step, choose_depth
 from framework.engine.preemption import preempt, preemption_victim, swap_in
 from framework.engine.prefill import form_batch, form_chunks, form_whole_prompts
@@ -44,7 +44,7 @@ def schedule(s: State, i: int) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
     inst = s.instances[i]
     inst.preempted = False
-    barred = inst.recompute_tokens > 0
+    barred, streamed = inst.recompute_tokens > 0, streaming(s, i)
     _switch_and_join(s, i)
     if unlikely(inst.draining_role != inst.next_role):
         proceed(s, i)
@@ -64,6 +64,9 @@ def schedule(s: State, i: int) -> None:
         start_transfers(s, i)
     inst.swap_bytes = 0.0
     _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
+    if unlikely(s.options.asynchronous):
+        prepare_next(s, i, streamed)
+        make_known(s, i)
 
 
 @inner
@@ -136,13 +139,18 @@ def schedule_prefills(s: State, i: int) -> None:
     inst.preempted = False
     barred = inst.recompute_tokens > 0
     catch_up_one(s, i)
-    if inst.changed:
-        ask_batching(s, i)
-    _set_admission(s, i)
-    _form_stream(s, i)
-    if inst.waiting_root < 0:
-        inst.admission_opens = -1
+    if may_prefill(s, i):
+        if inst.changed:
+            ask_batching(s, i)
+        _set_admission(s, i)
+        _form_stream(s, i)
+        if inst.waiting_root < 0:
+            inst.admission_opens = -1
+    if unlikely(s.options.asynchronous) and let_go(s, i):
+        start_transfers(s, i)
     _look_ahead(s, i, barred, False)
+    if unlikely(s.options.asynchronous):
+        prepare_next(s, i, False)
 
 
 @inner
@@ -159,8 +167,6 @@ def _look_ahead(s: State, i: int, barred: bool, chunks_alone: bool) -> None:
         start_transfers(s, i)
     if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):
         wake(s, i)
-    if unlikely(s.options.asynchronous):
-        prepare_next(s, i)
 
 
 @inner
@@ -199,6 +205,8 @@ def _switch_and_join(s: State, i: int) -> None:
                 inst.changed = True
             else:
                 j += 1
+    while unlikely(inst.computed_known > 0):
+        join_computed(s, i)
     while inst.joining_head >= 0 and not unlikely(s.options.pulls):
         join_first(s, i)
 

@@ -76,6 +76,9 @@ PREFILL_STEP = record(
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
     ("square", "f8"),  # sum of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("seats", "i8"),  # seats taken, and ...
+    ("available_blocks", "i8"),  # ... blocks available once it had been formed: the next one knows of no better
+    ("ended_s", "f8"),  # time at which it ended, until the next one is formed; else -inf
 )
 
 # What holds for the whole run: sizes, options, and where lists begin. The engine only reads it.

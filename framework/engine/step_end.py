@@ -13,7 +13,7 @@ from framework.engine.events import await_turn, stores_gained, wake
 from framework.engine.kv_blocks import available, fits, seats
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
-from framework.engine.mechanisms.asynchronous import note_late
+from framework.engine.mechanisms.asynchronous import await_decodes, note_late, note_prefill_end
 from framework.engine.mechanisms.data_parallel import count_prefill
 from framework.engine.mechanisms.drafted_steps import count_plain
 from framework.engine.mechanisms.pausing import resume
@@ -32,7 +32,7 @@ from framework.engine.requests import (
 )
 from framework.engine.state import State
 from framework.engine.step import complete_step
-from framework.engine.transfers import call_back, join, send, start_transfers
+from framework.engine.transfers import call_back, send, start_transfers
 from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 
 
@@ -80,6 +80,8 @@ def finish_prefill_step(s: State, i: int) -> None:
     inst.frees_memory = False
     _add_chunks(s, i)
     _complete_prefills(s, i, True)
+    if unlikely(s.options.asynchronous):
+        note_prefill_end(s, i)
     if inst.frees_memory:
         start_transfers(s, i)
 
@@ -257,7 +259,7 @@ def _go_on(s: State, i: int, r: int, target: int, beside: bool) -> None:
     elif target < 0:
         return
     elif target == i and beside:
-        join(s, i, r)
+        await_decodes(s, i, r)
     elif target == i:
         start_decoding(s, i, r, q.kv)
     else:

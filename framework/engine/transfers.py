@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from framework.codes import HANDING_OVER, JOINING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
+from framework.codes import HANDING_OVER, JOINING, PREFILLING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events import wake
-from framework.engine.kv_blocks import add_kv_tokens
+from framework.engine.kv_blocks import add_kv_tokens, fits
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.held_kv import wait_for_room, wait_no_more
@@ -51,11 +51,11 @@ def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
 
 @inner
 def send(s: State, r: int, target: int) -> None:
-    """Let r, its KV held where it was computed, wait for room on the target."""
+    """Let r, its KV held where it was computed, or to be once the step under way ends, wait for room on the target."""
     q, dst = s.requests[r], s.instances[target]
     q.destination = target
     load_changed(s, target)
-    dst.queued_tokens += q.prefill_until - q.prefilled  # what a split has left of its prefill
+    dst.queued_tokens += left_there(s, r)
     wait_for_room(s, target, r)
     dst.incoming += 1
     dst.incoming_kv_tokens += sent_kv(s, r)
@@ -83,8 +83,12 @@ def start_transfers(s: State, i: int) -> None:
 
 @inner
 def sent_kv(s: State, r: int) -> int:
-    """KV tokens of r, held, that come to where it goes: but for the last of a prompt whose token is emitted there."""
+    """KV tokens of r, held, that come to where it goes: but for the last of a prompt whose token is emitted there. Of a
+    prompt that is being computed those that it will have.
+    """
     q = s.requests[r]
+    if unlikely(q.state == PREFILLING):
+        return int(q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0))
     return int(q.kv - (q.emitted == 0 and q.kv == q.input_tokens))
 
 
@@ -97,9 +101,25 @@ def _kv_there(s: State, r: int) -> int:
 
 @inner
 def room_for(s: State, r: int) -> int:
-    """KV tokens that r, held, has blocks for where it goes: pulled, also that which its first step there stores."""
+    """KV tokens that r, held, has blocks for where it goes: pulled, also what its first step there stores at most."""
+    if left_there(s, r) > 0:
+        return s.requests[r].prefill_until
+    kv = sent_kv(s, r)
+    return kv_of_first_step(s, r, kv) if unlikely(s.options.pulls) else kv
+
+
+@inner
+def kv_of_first_step(s: State, r: int, kv: int) -> int:
+    """KV tokens that r, which comes with `kv`, holds at most during its first decode step, drafts included."""
+    last = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
+    return min(kv + 1 + s.options.depth, last)
+
+
+@inner
+def left_there(s: State, r: int) -> int:
+    """Tokens of its prompt that r, held, has to be computed where it goes: what is behind a split."""
     q = s.requests[r]
-    return q.prefill_until if q.prefilled < q.prefill_until else sent_kv(s, r) + s.options.pulls
+    return 0 if unlikely(q.state == PREFILLING) else q.prefill_until - q.prefilled
 
 
 @inner
@@ -142,7 +162,7 @@ def withdraw_transfer(s: State, r: int) -> None:
     dst.reserved -= 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= sent
-    dst.queued_tokens -= q.prefill_until - q.prefilled
+    dst.queued_tokens -= left_there(s, r)
     q.destination = -1
     catch_up_one(s, target)
     release(s, target, r, room)
@@ -163,46 +183,72 @@ def join(s: State, i: int, r: int) -> None:
 
 @inner
 def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
-    """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer; not where there is no room now."""
+    """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer, unless there is no room now; or let the
+    target do so, where that fetches it.
+    """
     q, dst = s.requests[r], s.instances[target]
+    if unlikely(s.options.pulls):
+        if fits(s, target, r):
+            send(s, r, target)
+        return
     catch_up_one(s, target)
-    kv = _kv_ahead(s, r)
+    kv = sent_kv(s, r)
     if dst.incoming_head >= 0 or not reserve_for(s, target, r, kv, kv, 0):
         return
     q.destination = target
     dst.incoming += 1
     dst.incoming_kv_tokens += kv
-    tokens = tokens_to_copy(s, r, kv)
-    last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
-    last_layer_s = last_layer_bytes / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)
-    _copy(s, r, q.instance, target, tokens, computed_s + last_layer_s)
+    start_copy_by_layer(s, r, target, tokens_to_copy(s, r, kv), computed_s)
 
 
 @inner
-def _kv_ahead(s: State, r: int) -> int:
-    """KV tokens that r sends while they are computed: but for the last of a prompt whose token is emitted there."""
-    q = s.requests[r]
-    return int(q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0))
+def start_copy_by_layer(s: State, r: int, target: int, tokens: int, computed_s: float) -> None:
+    """Send so many tokens of r's KV, the last layer of which is computed at `computed_s`."""
+    source, dst = s.requests[r].instance, s.instances[target]
+    last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
+    last_layer_s = last_layer_bytes / min(s.instances[source].bandwidth_bytes_s, dst.bandwidth_bytes_s)
+    _copy(s, r, source, target, tokens, computed_s + last_layer_s)
 
 
 @inner
 def call_back(s: State, r: int) -> None:
-    """r's prompt is computed, its KV on the way: withdraw the copy, and give back what it had reserved."""
+    """r's prompt is computed, and its KV shall not go where it was on its way: withdraw the copy, and give back what it
+    had reserved; or let it wait for that no more.
+    """
     q = s.requests[r]
     target = q.destination
+    if q.heap_index < 0:  # no copy of it has begun
+        _drop_from_incoming(s, target, r)
+        return
     withdraw_copy(s, r)
     q.destination = -1
-    free_reservation(s, target, r, _kv_ahead(s, r))
+    free_reservation(s, target, r, room_for(s, r), sent_kv(s, r))
 
 
 @inner
-def free_reservation(s: State, target: int, r: int, kv: int) -> None:
-    """Give back the seat and the blocks of KV that will not come."""
+def _drop_from_incoming(s: State, i: int, r: int) -> None:
+    """Let r, which waits for room on i, wait no more."""
+    inst = s.instances[i]
+    before, other = -1, inst.incoming_head
+    while other != r:
+        before, other = other, s.requests[other].next
+    wait_no_more(s, i, before)
+    inst.incoming -= 1
+    inst.incoming_kv_tokens -= sent_kv(s, r)
+    s.requests[r].destination = -1
+    load_changed(s, i)
+    start_transfers(s, i)
+    wake(s, i)
+
+
+@inner
+def free_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
+    """Give back the seat and the blocks, for `room` tokens, of `kv` tokens of KV that will not come."""
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= kv
     catch_up_one(s, target)
-    release(s, target, r, kv)
+    release(s, target, r, room)
     start_transfers(s, target)
     wake(s, target)

@@ -221,7 +221,7 @@ def _provenance(result: Result) -> dict[str, Any]:
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,
-        "trace_caveat": workload.caveat or None,
+        **({"trace_caveat": workload.caveat} if workload.caveat else {}),
         "timing_source": result.timing_source,
         "extrapolated": result.extrapolated,
         "extrapolation": result.extrapolation,

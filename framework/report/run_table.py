@@ -20,6 +20,7 @@ from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, Met
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.report.numbers import NONE, number, percent, side_by_side
+from framework.report.split_line import split_line
 
 Summary = Mapping[str, Any]
 _LATENCIES = ("queue", "ttft", "tpot", "itl", "e2el")
@@ -126,21 +127,8 @@ def _headline(summary: Summary) -> list[RenderableType]:
     second.append(f"timing {source}, ")
     second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
-    return [first, second, *fitted, *_split(summary), *_caveats(summary), *_extrapolated(summary)]
-
-
-def _split(summary: Summary) -> list[Text]:
-    """How instances were divided for the load, where `cluster.prefill=auto` asked for that, and why."""
-    if "split" not in summary:
-        return []
-    split = summary["split"]
-    rate = "" if split["rate_rps"] is None else f" at {number(split['rate_rps'])} req/s"
-    too = ", which prefill too," if split["decode_prefills"] else ""
-    parts = []
-    for pool, of in (("prefill", " a request"), ("decode", "")):
-        load = split[f"{pool}_load"]
-        parts.append(f"{pool} {number(split[f'{pool}_s'])} s{of}" + ("" if load is None else f" ({percent(load)})"))
-    return [Text(f"split {split['prefill']} prefill + {split['decode']} decode{too}{rate}: {', '.join(parts)}", "dim")]
+    split = [Constrain(Text(split_line(summary["split"]), "dim"), _WIDE)] if "split" in summary else []
+    return [first, second, *fitted, *split, *_caveats(summary), *_extrapolated(summary)]
 
 
 def _caveats(*summaries: Summary) -> list[RenderableType]:

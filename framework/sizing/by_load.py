@@ -24,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from framework.bound.requests import Setting
+from framework.compiler.decorators import compiled
 from framework.engine.config import step_row
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.split import Split
@@ -71,7 +72,7 @@ def sized(cluster: ClusterSpec, setting: Setting) -> ClusterSpec:
             batch=batch,
             batch_limit=limit,
             transfer_s=fetched_s,
-            decode_prefills=bool(both),
+            decode_prefills=both,
         )
     )
 
@@ -138,8 +139,8 @@ def _prefills(setting: Setting, pool: PoolSpec) -> _Prefills:
     most = min(pool.token_budget or setting.engine.token_budget, setting.engine.longest_chunk or 10**9)
     seconds = [_prompt_s(tables, pool, int(share * length), int(length), most) for length in lengths]
     times_s = np.repeat(seconds, counts)
-    mean_s, full = float(times_s.mean()), most / (prompts.mean() * (1 - share))
-    variation = float(times_s.var()) / mean_s**2
+    mean_s, full = float(times_s.mean()), most / float(prompts.mean() * (1 - share))
+    variation = float(times_s.var()) / mean_s**2 if mean_s > 0 else 0.0
     return _Prefills(mean_s / pool.group, variation, _limit_s(setting, "ttft_s"), mean_s * full)
 
 
@@ -147,7 +148,14 @@ def _prompt_s(tables: StepTables, pool: PoolSpec, cached: int, prompt: int, most
     """Seconds of full steps that chunks of at most `most` tokens of a prompt take, all but `cached` tokens of it."""
     stages = pool.parallelism.pp
     piece = -(-most // stages)
-    time_s = (prompt - cached) / (stages * piece) * base_s(tables, 0, stages * piece, 0, stages)
+    step_s = base_s(tables, 0, stages * piece, 0, stages)
+    return float((prompt - cached) / (stages * piece) * step_s + _chunks_s(tables, cached, prompt, piece))
+
+
+@compiled
+def _chunks_s(tables: StepTables, cached: int, prompt: int, piece: int) -> float:
+    """Seconds of attention of a prompt behind its `cached` tokens, in chunks of `piece`."""
+    time_s = 0.0
     for done in range(cached, prompt, piece):
         time_s += chunk_s(tables, 0, done, min(piece, prompt - done))
     return time_s

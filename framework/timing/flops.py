@@ -89,7 +89,7 @@ def _weight_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
 def _kv_bytes(model: Model, step: Step) -> float:
     """Layers with a window read no more than it, all write each token once."""
     full = model.layers - model.windowed_layers
-    per_layer = model.kv_bytes_per_token / full if full else 0.0
+    per_layer = model.kv_bytes_per_token / full  # a model has at least one such layer
     read = full * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))
     near = step.batch * min(step.context, model.window + 1)
     near += sum(min(chunk.prefix + chunk.tokens, model.window + chunk.tokens) for chunk in step.chunks)

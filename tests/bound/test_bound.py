@@ -38,10 +38,14 @@ from policies.chunked import Chunked
 from policies.continuous import Continuous
 from policies.distserve import DistServe
 from tests.conftest import ROOT
+from tests.helpers.ahead_family import ahead
+from tests.helpers.block_families import early
 from tests.helpers.bounds import retimed, saturated, server, with_options
 from tests.helpers.differences import run_engine
 from tests.helpers.drawing import Draw, each
+from tests.helpers.families import Family
 from tests.helpers.parts import load as part
+from tests.helpers.pulled_family import pulled
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import MODEL, RowTiming, Scenario, scenarios
 
@@ -152,6 +156,15 @@ def test_no_policy_beats_it_whatever_attention_and_transfers_cost(seed: int) -> 
     rng = np.random.default_rng(seed)
     for _ in range(12):
         check_scenario(with_options(saturated(rng), rng), rng)
+
+
+@pytest.mark.parametrize("family", [ahead, pulled, early])
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_no_policy_beats_it_where_options_meet(family: Family, first: int) -> None:
+    """Two streams, each scheduled ahead; KV that is pulled layer by layer, and with drafts; stores of KV blocks."""
+    for seed in range(first, first + 10):
+        rng = np.random.default_rng(seed)
+        check_scenario(retimed(family(Draw(seed)), rng), rng)
 
 
 def test_no_policy_beats_it_where_token_1_comes_with_drafts_from_elsewhere() -> None:

@@ -337,7 +337,7 @@ def own_benchmark(tmp_path: Path, count: int) -> Path:
 
 def words(file: Path, *more: str) -> list[str]:
     known = ["model=llama3_8b", "gpu=h100", "tp=1", "backend=own", f"timing.profiles={file.parent}/profiles"]
-    known.append("policy=chunked")
+    known += ["policy=chunked", "server=none"]  # as `own_benchmark` was served
     return [str(file), *known, *more]
 
 

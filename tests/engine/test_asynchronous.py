@@ -168,11 +168,6 @@ def test_the_front_end_takes_in_one_after_another_and_reads_beside(implementatio
     assert result.requests["first_token_s"].tolist() == [2.5, 3.5]
 
 
-def test_streams_and_asynchronous_scheduling_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="asynchronous"):
-        run([0.0], [4], [2], ONE_SECOND, asynchronous=True, batching="concurrent")
-
-
 def test_asynchronous_must_be_a_truth_value() -> None:
     with pytest.raises(InputError, match=r"engine\.asynchronous must be true or false"):
         EngineConfig(asynchronous=1)  # type: ignore[arg-type]

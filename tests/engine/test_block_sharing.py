@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.config import EngineConfig, PrefixUnit
 from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
 from framework.metrics.invariants import check_result
 from framework.result import Result
@@ -141,7 +141,26 @@ def test_names_of_blocks() -> None:
     assert len({*first, *second, *third}) == 5
 
 
-def test_above_prefix_stores_blocks_are_those_of_the_trace(engine: EngineConfig) -> None:
+@pytest.mark.parametrize(("unit", "loaded"), [("trace", 8), ("engine", 12)])
+def test_stores_keep_the_same_blocks(engine: EngineConfig, unit: PrefixUnit, loaded: int) -> None:
+    """Request 1 takes all 6 blocks of GPU memory. Of the blocks of 4 tokens that the store has, request 2 needs but the
+    last of its prompt of 15 tokens, of which a block of the trace has 8.
+    """
     stores = PrefixStores({"dram": Tier(capacity_tokens=800, bandwidth_bytes_s=1e9)})
-    result = play(replace(engine, prefix_stores=stores), trace((0.0, 16, 1, [1, 2]), (20.0, 16, 1, [1, 2])))
-    assert result.requests["cached_tokens"].tolist() == [0, 8]
+    small = replace(engine, prefix_stores=stores, kv_tokens=24, prefix_unit=unit)
+    rows = ((0.0, 16, 1, [1, 2]), (20.0, 23, 1, [3, 4, 5]), (60.0, 15, 1, [1, 2]))
+    result = play(small, trace(*rows))
+    assert result.requests["cached_tokens"].tolist() == [0, 0, loaded]
+    assert result.tiers["hit_tokens"].tolist() == [loaded]
+
+
+def test_what_was_generated_is_in_a_store_once_it_is_computed_again(engine: EngineConfig) -> None:
+    """Turn 2 of a session has 24 tokens, of which turn 1 was prompted with 8 and generated 8. The store has of turn 1
+    the 2 blocks of its prompt; once turn 2 is computed it has all 6 of that, 5 of which turn 3 of 24 tokens may take.
+    """
+    stores = PrefixStores({"dram": Tier(capacity_tokens=800, bandwidth_bytes_s=1e9)})
+    small = replace(engine, prefix_stores=stores, kv_tokens=32)
+    others = [(20.0, 31, 1, [7, 8, 9, 10]), (80.0, 31, 1, [11, 12, 13, 14])]
+    rows = ((0.0, 8, 8, [1]), others[0], (50.0, 24, 1, [1, 2, 3]), others[1], (120.0, 24, 1, [1, 2, 3]))
+    result = play(small, trace(*rows))
+    assert result.requests["cached_tokens"].tolist() == [0, 0, 8, 0, 20]

@@ -60,8 +60,16 @@ class Cut(Policy):
         return 3
 
 
-def play(engine: str, prompts: list[int], kv_tokens: int, policy: Policy, instances: int = 2, **options: Any) -> Result:
-    """All come at once, and have two tokens to emit."""
+def play(
+    engine: str,
+    prompts: list[int],
+    kv_tokens: int,
+    policy: Policy,
+    instances: int = 2,
+    outputs: list[int] | None = None,
+    **options: Any,
+) -> Result:
+    """All come at once, and have two tokens to emit unless `outputs` says otherwise."""
     config = EngineConfig(
         block_tokens=1,
         watermark=0.0,
@@ -69,7 +77,7 @@ def play(engine: str, prompts: list[int], kv_tokens: int, policy: Policy, instan
         implementation=engine,  # type: ignore[arg-type]
         **options,
     )
-    workload = Workload(np.zeros(len(prompts)), np.array(prompts), np.full(len(prompts), 2))
+    workload = Workload(np.zeros(len(prompts)), np.array(prompts), np.array(outputs or [2] * len(prompts)))
     spec = ClusterSpec((PoolSpec("all", "mixed", instances, GPU),), LinkSpec(64.0, sharing="fifo"))
     result = simulate(workload, spec, MODEL, TIMING, config, policy)
     check_result(result)
@@ -127,6 +135,32 @@ def test_who_has_not_emitted_emits_where_it_is_computed_again(engine: str) -> No
     result = play(engine, [4, 4], 6, Round(), first_token="recomputed")
     assert token_times(result) == [[2.75, 3.75], [2.75, 3.75]]
     assert result.requests["decode_instance"].tolist() == [1, 0]
+
+
+@ENGINES
+def test_a_circle_is_broken_when_all_have_scheduled(engine: str) -> None:
+    """Instance 1 computes the 7 tokens of request 1 by 3 s, 3 a step, while request 0 waits for room there. Request 2
+    decodes on instance 0 meanwhile, where another step of it begins at 3 s: only then request 1 gives way, so that
+    instance 0 plans anew at 4 s, when the KV of request 0 has left. At 6 s request 2 has ended, and there is room for
+    request 1.
+    """
+
+    class Planning(Round):
+        def __init__(self) -> None:
+            self.asked: list[float] = []
+
+        def route_decode(self, request: Request, cluster: Cluster) -> int:
+            return 0 if request.id == 2 else super().route_decode(request, cluster)
+
+        def batching(self, instance: int, cluster: Cluster) -> Plan:
+            if instance == 0:
+                self.asked.append(cluster.now_s)
+            return Plan(3 if instance == 1 else 8, "decode_first")
+
+    policy = Planning()
+    result = play(engine, [4, 7, 1], 10, policy, outputs=[2, 2, 6])
+    assert token_times(result) == [[1, 5], [3, 7], [1, 2, 3, 4, 5, 6]]
+    assert policy.asked == [0, 1, 4, 6]
 
 
 @ENGINES

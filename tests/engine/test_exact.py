@@ -16,7 +16,7 @@ from tests.helpers.kept_counts import KeptCounts
 
 QUICK = dict.fromkeys(FAMILIES, 50) | {"unequal": 25, "many": 25, "scattered": 25}  # the slowest
 QUICK |= {"scenarios": 250, "crowded": 75, "severed": 75, "sharing": 75, "shared": 75}
-QUICK |= {"grouped": 125, "seated": 25, "ending": 100}
+QUICK |= {"grouped": 125, "seated": 25, "ending": 100, "pulled": 75, "ahead": 75}
 FOUND = [  # among a hundred thousand
     *(("clocked", seed) for seed in (200248, 201470, 202939)),
     *(("staged", seed) for seed in (500993, 501102)),  # steps that seem to get shorter, down to what the host needs
@@ -25,6 +25,7 @@ FOUND = [  # among a hundred thousand
     *(("fetching", seed) for seed in (1000528, 1001050)),  # the same at a boundary, and a hook looks at this time
     ("sharing", 10348),  # decodes evict a block of a prompt that waits for room for its first chunk, which then has it
     ("moving", 500122),  # KV comes to an instance whose running leap has evicted blocks of the same names
+    ("crossing", 5233),  # a block is found that nobody holds, before one of its name that is held for another instance
 ]
 _BLOCK = 25  # runs of one test, so that processes share them out
 _THOROUGH = 10_000  # first seed of the long tests

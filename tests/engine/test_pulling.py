@@ -13,23 +13,54 @@ import numpy as np
 import pytest
 
 from framework.engine.config import EngineConfig
+from framework.engine.mechanisms.sm_sharing import Sharing
 from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
+from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
-from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.workload import Workload
 from tests.engine.test_first_token import ENGINES, GPU, TIMING, Apart, Rows
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
 
+WHOLE = Sharing(50, {1: 1.0, 100: 1.0}, {1: 1.0, 100: 1.0}, contention=False)
 
-def play(engine: str, rows: Rows, seats: int = 8, names: list[list[int]] | None = None, **options: Any) -> Result:
-    """16 tokens of KV on each instance; `names` of the blocks of each prompt."""
+
+class Beside(Apart):
+    """Request 1 is prefilled where the others decode."""
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        return int(request.id == 1)
+
+
+def play(
+    engine: str,
+    rows: Rows,
+    seats: int = 8,
+    names: list[list[int]] | None = None,
+    policy: Apart | None = None,
+    role: Role = "decode",
+    room: int | None = None,
+    **options: Any,
+) -> Result:
+    """16 tokens of KV on each instance; `names` of the blocks of each prompt. Instance 1 has `room` tokens for each
+    request, if that is given, and two streams if it may prefill.
+    """
     pools = (
         PoolSpec("first", "prefill", 1, GPU, token_budget=4),
-        PoolSpec("second", "decode", 1, GPU, token_budget=10, max_batch=seats),
+        PoolSpec(
+            "second",
+            role,
+            1,
+            GPU,
+            token_budget=10,
+            max_batch=seats,
+            reserve_tokens=room,
+            batching="concurrent" if role == "mixed" else None,
+        ),
     )
     arrival_s, prompts, outputs = zip(*rows, strict=True)
     ids = names or [[] for _ in rows]
@@ -52,7 +83,7 @@ def play(engine: str, rows: Rows, seats: int = 8, names: list[list[int]] | None 
         implementation=engine,  # type: ignore[arg-type]
     )
     spec = ClusterSpec(pools, LinkSpec(64.0, sharing="fifo"))
-    result = simulate(workload, spec, MODEL, TIMING, replace(config, **options), Apart())
+    result = simulate(workload, spec, MODEL, TIMING, replace(config, **options), policy or Apart())
     check_result(result)
     return result
 
@@ -102,12 +133,79 @@ def test_a_whole_prompt_that_came_is_cached_there_with_what_follows(engine: str)
     assert result.instances["transferred_bytes"].tolist() == [64 + 64, 0]
 
 
-@pytest.mark.parametrize("other", [{"layerwise_tokens": 1}, {"speculation": Speculation(depth=1, acceptance=0.5)}])
-def test_what_does_not_go_together(other: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"engine\.transfers=pulled does not go together"):
-        EngineConfig(transfers="pulled", **other)
-    with pytest.raises(InputError, match="KV that is pulled do not go together"):
-        play("compiled", ((0, 2, 1),), batching="concurrent")
+@ENGINES
+@pytest.mark.parametrize(
+    ("depth", "token_s"),
+    [(0, [[3, 4], [4, 5, 6, 7]]), (1, [[3, 3], [5, 5, 6, 6]])],  # every draft is right: two tokens a step
+)
+def test_who_comes_finds_blocks_for_its_drafts(engine: str, depth: int, token_s: list[list[int]]) -> None:
+    """Of 5 blocks each takes 2 for 3 tokens of KV and the one that its first step stores, and 3 with a draft: then
+    request 1, which is computed by 2 s, is fetched from 3 s on, when request 0 has ended, and not from 2 s on.
+    """
+    drafts = Speculation(depth=depth, acceptance=1.0, draft_cost=0.0)
+    result = play(engine, ((0, 4, 2), (0, 4, 4)), kv_tokens=10, speculation=drafts)
+    assert token_times(result) == token_s
+    assert result.instances["free_blocks"].tolist() == [5, 5]
+
+
+# --- layer by layer ---------------------------------------------------------------------------------------------------
+
+
+@ENGINES
+def test_layers_are_fetched_while_a_prompt_is_computed(engine: str) -> None:
+    """Request 0 is fetched from 0 s on: the last of 4 layers comes 0.25 s after its prompt is computed, at 1 s. Request
+    1 is computed from 1.5 to 2.5 s, and fetched from 2.25 s on, when a step begins there, for 1 s.
+    """
+    rows = ((0, 4, 3), (1.5, 4, 1))
+    result = play(engine, rows, layerwise_tokens=4)
+    assert token_times(result) == [[2.25, 3.25, 4.25], [4.25]]
+    assert result.requests["transfer_end_s"].tolist() == [1.25, 3.25]
+    assert token_times(play(engine, rows)) == [[3, 4, 5], [5]]
+
+
+@ENGINES
+def test_shorter_prompts_are_fetched_in_one_piece(engine: str) -> None:
+    assert token_times(play(engine, ((0, 3, 2),), layerwise_tokens=4)) == [[3, 4]]
+
+
+@ENGINES
+def test_whose_answer_comes_with_its_prompt_is_fetched_no_more(engine: str) -> None:
+    """Requests 1 and 2 are computed in one step, from 1.5 to 2.5 s, and wait for the only seat, which request 0 has
+    from 1.25 to 4.25 s. Request 1 ends with its prompt, so that request 2 is the one to be fetched then, for 0.5 s.
+    """
+    rows = ((0, 4, 4), (1.5, 2, 1), (1.5, 2, 2))
+    options: dict[str, Any] = {"layerwise_tokens": 2, "first_token": "prefill"}
+    result = play(engine, rows, seats=1, **options)
+    assert token_times(result) == [[1, 2.25, 3.25, 4.25], [2.5], [2.5, 5.75]]
+    assert result.instances["transferred_bytes"].tolist() == [64 + 32, 0]
+    assert result.instances["free_blocks"].tolist() == [8, 8]
+
+
+@ENGINES
+def test_where_it_decodes_is_asked_once(engine: str) -> None:
+    """Unless it could never be held there: then it is asked about again once it is computed, and fails."""
+    policy = Apart()
+    play(engine, ((0, 4, 2), (2, 4, 2)), policy=policy, layerwise_tokens=4)
+    assert policy.asked == [0, 1]
+    policy = Apart()
+    result = play(engine, ((0, 4, 9),), policy=policy, layerwise_tokens=4, room=8)
+    assert policy.asked == [0, 0]
+    assert result.reasons[result.requests["reason"][0]] == "kv"
+    assert result.requests["end_s"].tolist() == [1]
+
+
+# --- beside prefills --------------------------------------------------------------------------------------------------
+
+
+@ENGINES
+def test_who_is_computed_beside_decodes_keeps_its_seat(engine: str) -> None:
+    """Of instance 1, which has two seats and two streams, request 0 has one from 2 s on. Request 1 is computed there by
+    3.5 s, and keeps the other one, though it decodes from 5 s on, not from 4 s on. So request 2, which is computed by
+    3.5 s, too, finds none before request 1 has ended, at 8 s, and is fetched for 1 s then.
+    """
+    rows = ((0, 4, 9), (2.5, 4, 4), (2.5, 4, 2))
+    result = play(engine, rows, seats=2, policy=Beside(), role="mixed", sharing=WHOLE, asynchronous=True, kv_tokens=40)
+    assert token_times(result) == [[3, 4, 5, 6, 7, 8, 9, 10, 11], [3.5, 6, 7, 8], [10, 11]]
 
 
 def test_an_unknown_way() -> None:

@@ -67,6 +67,10 @@ EVENTS = (
     *("KV of those that have ended while a step is formed", "one that has ended gives way"),
     *("block that is not known to be full yet", "KV given up in a circle"),
     *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
+    *("came while a prefill step ran beside decodes", "prompt computed beside a step that was formed before"),
+    *("room that came free since a prefill step began", "prefill step that ends with nothing to follow"),
+    *("ended with a prefill step beside decodes", "KV that is pulled where tokens are drafted"),
+    *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_HELD = ("server=none", "engine.transfers=sent")  # unless a configuration names another: defaults may change
+
 
 @dataclass(frozen=True)
 class Golden:
-    """One run. `words`: its overrides, separated by blanks.
+    """One run. `words`: its overrides, separated by blanks, which come after `held`.
 
     `positive`: keys of summary.json that must be above 0. `requests` and `steps`: SQL conditions, each of which must
     hold for a row of that table. `unlike`: another configuration, whose requests must fare differently.
@@ -24,14 +26,14 @@ class Golden:
     requests: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     unlike: str = ""
+    held: tuple[str, ...] = _HELD
 
     @property
     def overrides(self) -> list[str]:
-        return self.words.split()
+        return [*self.held, *self.words.split()]
 
 
-_TIMES = (  # a server that adds nothing: times stay sums of powers of two
-    "server=none engine.transfers=sent "
+_TIMES = (
     "timing=affine timing.base_s=0.0078125 timing.per_prefill_token_s=1.52587890625e-05 "
     "timing.prefill_quadratic_s=4.656612873077393e-10 timing.per_sequence_s=3.0517578125e-05 "
     "timing.per_context_token_s=5.960464477539063e-08 "
@@ -101,6 +103,12 @@ _POLICIES = {
         "policy=splitwise policy.prompt_bound=4096 trace.arrivals.rate=128 " + _APART + _REQUESTS,
         requests=("prefill_instance >= 2", "transfer_s > 0"),
     ),
+    "splitwise_pulled": Golden(
+        "policy=splitwise policy.prompt_bound=4096 trace.arrivals.rate=128 engine.transfers=pulled "
+        "engine.first_token=recomputed " + _APART + _REQUESTS,
+        requests=("prefill_instance >= 2", "transfer_s > 0"),
+        unlike="splitwise",
+    ),
     "mooncake": Golden(
         "policy=mooncake engine.kv_tokens=8192 engine.prefix_stores.tiers.dram.capacity_bytes=4294967296 "
         "trace.sessions.prefixes=2 policy.kvcache_balancing_threshold=1.5 " + _APART + _SESSIONS,
@@ -125,7 +133,21 @@ _POLICIES = {
         positive=("speculation_acceptance", "loaded_bytes_disk"),
         steps=("depth = 1",),
     ),
+    "deepseek_pulled": Golden(
+        "policy=deepseek model=llama3_8b gpu=h100 cluster.prefill=2 cluster.prefill_dp=4 cluster.prefill_ep=1 "
+        "cluster.decode=2 cluster.decode_dp=4 cluster.decode_ep=1 engine.token_budget=4096 engine.max_batch=256 "
+        "engine.kv_tokens=16384 policy.attention_tokens=512 engine.transfers=pulled engine.first_token=recomputed "
+        + _SESSIONS,
+        positive=("speculation_acceptance", "loaded_bytes_disk"),
+        requests=("transfer_s > 0",),
+        unlike="deepseek",
+    ),
     "nexus": Golden("policy=nexus output.steps=true " + _TWO + _REQUESTS, steps=("stream = 1",)),
+    "nexus_ahead": Golden(
+        "policy=nexus server=vllm_v1 engine.transfers=pulled output.steps=true " + _TWO + _REQUESTS,
+        steps=("stream = 1",),
+        unlike="nexus",
+    ),
     "nexus_static": Golden(
         "policy=nexus policy.split=static policy.queue=fcfs engine.sharing.contention=false " + _TWO + _REQUESTS,
         unlike="nexus",
@@ -232,10 +254,9 @@ _MECHANISMS = {
         positive=("cache_hit_rate", "accepted_per_step"),
         unlike="prefix_cache",
     ),
-    "asynchronous": Golden(_CACHED.replace("server=none", "server=vllm_v1"), unlike="prefix_cache"),
+    "asynchronous": Golden(_CACHED + "server=vllm_v1 ", unlike="prefix_cache"),
     "ended_with_kv": Golden(
-        _CACHED.replace("server=none", "server=vllm_v1")
-        + "engine.prefix_cache=false engine.kv_tokens=4096 trace.arrivals.rate=16",
+        _CACHED + "server=vllm_v1 " + "engine.prefix_cache=false engine.kv_tokens=4096 trace.arrivals.rate=16",
         positive=("preemptions",),
         unlike="vllm_v1",
     ),
@@ -248,6 +269,12 @@ _MECHANISMS = {
         "engine.prefix_stores.tiers.ssd.bandwidth_bytes_s=4294967296",
         positive=("cache_hit_rate_gpu", "loaded_bytes_dram", "loaded_bytes_ssd"),
         unlike="prefix_cache",
+    ),
+    "store_trace_blocks": Golden(
+        _CACHED + "engine/prefix_stores=dram_ssd engine.prefix_stores.tiers.dram.capacity_bytes=1073741824 "
+        "engine.prefix_stores.tiers.ssd.bandwidth_bytes_s=4294967296 engine.prefix_unit=trace",
+        positive=("cache_hit_rate_gpu", "loaded_bytes_dram", "loaded_bytes_ssd"),
+        unlike="store_dram_ssd",
     ),
     "store_pool": Golden(
         _CACHED + "engine/prefix_stores=pool engine.prefix_stores.tiers.pool.bandwidth_bytes_s=8589934592 "
@@ -352,15 +379,15 @@ _MECHANISMS = {
 
 EXACT = _POLICIES | _MECHANISMS
 
-_TWIN = "server=none engine.transfers=sent trace.limit=300 "
+_TWIN = "trace.limit=300 "
 _MEASURED = (
-    "policy=chunked policy.routing=least_queued server=none cluster.instances=2 "
+    "policy=chunked policy.routing=least_queued cluster.instances=2 "
     "trace=azure_conv trace.limit=200 trace.rate_scale=2 "
 )
 
 SAME_MACHINE = {
     # requests
-    "default": Golden("trace.limit=400"),
+    "default": Golden("trace.limit=400", held=()),
     "twin_azure_code": Golden("policy=distserve trace=azure_code engine/kv_compression=kvquant " + _TWIN),
     "twin_azure_conv": Golden(
         "policy=continuous policy.routing=round_robin trace=azure_conv trace.poisson=true engine/kv_compression=int8 "
@@ -375,12 +402,12 @@ SAME_MACHINE = {
         positive=("cache_hit_rate",),
     ),
     "laws": Golden(
-        "policy=dopd server=none engine.transfers=sent "
+        "policy=dopd "
         "trace=synthetic trace.requests=300 trace.input={law:pareto,mean:800,shape:2.5} "
         "trace.output={law:exponential,mean:150} trace.arrivals={law:gamma,cv:2}"
     ),
     "laws_sessions": Golden(
-        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true engine.transfers=sent "
+        "policy=vllm_v1 policy.routing=round_robin engine.prefix_cache=true server=vllm_v1 "
         "trace=synthetic_sessions trace.requests=300",
         positive=("cache_hit_rate",),
     ),
@@ -389,12 +416,12 @@ SAME_MACHINE = {
         requests=("predicted_output_tokens > 0",),
     ),
     "long": Golden(
-        "policy=chunked server=none cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
+        "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "
         "output.steps=true"
     ),
     "long_reduced": Golden(
-        "policy=chunked server=none cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
+        "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "
         "engine.log=reduced"
     ),
@@ -412,8 +439,7 @@ SAME_MACHINE = {
     "l20_from_l40s": Golden(_MEASURED + "gpu=l20 engine/kv_compression=fp8", unlike="l40s"),
     "v100_from_a100": Golden("policy=nexus " + _MEASURED + "gpu=v100 model=qwen25_7b engine/speculation=draft"),
     "unlike_gpus": Golden(
-        "policy=splitwise server=none engine.transfers=sent +gpu@cluster.decode_gpu=a100 "
-        "trace=azure_conv trace.limit=200",
+        "policy=splitwise +gpu@cluster.decode_gpu=a100 trace=azure_conv trace.limit=200",
         requests=("transfer_s > 0",),
     ),
     "roofline": Golden(_MEASURED + "timing=roofline engine/kv_compression=int4"),
@@ -444,7 +470,7 @@ SAME_MACHINE = {
     ),
     "sarathi": Golden(_MEASURED + "timing=sarathi model=yi_34b gpu=a100_pcie cluster.tp=2"),
     "deepseek_times": Golden(
-        "policy=deepseek server=none engine.transfers=sent trace=synthetic trace.requests=400 trace.arrivals.rate=400",
+        "policy=deepseek trace=synthetic trace.requests=400 trace.arrivals.rate=400",
         positive=("speculation_acceptance",),
     ),
 }

@@ -65,7 +65,8 @@ def test_a_checkout_is_driven_by_its_run_py_alone(tmp_path: Path) -> None:
     script = "import sys\nif 'bad=1' in sys.argv:\n    sys.exit('error: bad')\n"
     script += "open(sys.argv[2].partition('=')[2], 'w').write(sys.argv[1])\n"
     (tmp_path / "run.py").write_text(script)
-    runs = {"first": Golden("bad=1"), "second": Golden("key=2"), "third": Golden("key=3")}
+    words = {"first": "bad=1", "second": "key=2", "third": "key=3"}
+    runs = {name: Golden(word, held=()) for name, word in words.items()}
     assert refusals(start(tmp_path, runs, tmp_path / "out"), runs) == {"first": "error: bad"}
     assert [(tmp_path / "out" / name).read_text() for name in ("second", "third")] == ["key=2", "key=3"]
 

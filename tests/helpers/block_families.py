@@ -10,7 +10,7 @@ from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.workload import Workload
 from tests.helpers.broad_families import bursts, with_pools
 from tests.helpers.drawing import Draw
-from tests.helpers.scenarios import Scenario, prefixes, scenarios
+from tests.helpers.scenarios import Scenario, prefix_stores, prefixes, scenarios
 
 _LONGEST = 100  # tokens of a prompt with what came before
 
@@ -23,7 +23,7 @@ def early(draw: Draw) -> Scenario:
         block_tokens=block_tokens,
         prefix_cache=True,
         prefix_unit="engine",
-        prefix_stores=PrefixStores(),
+        prefix_stores=prefix_stores(draw, exact=True) if draw.chance(0.3) else PrefixStores(),
         preemption=draw.one(["recompute", "recompute", "swap"]),
         kv_tokens=draw.one([128, 144, 160, 240]),
         watermark=draw.one([0.0, 0.0, 0.0625]),

@@ -156,6 +156,7 @@ def sharing(draw: Draw) -> Scenario:
         block_tokens=block_tokens,
         prefix_cache=True,
         prefix_stores=prefix_stores(draw, exact=True),
+        prefix_unit=Draw(scenario.seed, count, 25).one(["trace", "trace", "engine"]),
         kv_tokens=draw.one([None, 80, 96, 96]),
         preemption=draw.one(["swap", "swap", "recompute"]),
         watermark=draw.one([0.0, 0.0, 0.0625]),

@@ -9,10 +9,11 @@ import numpy as np
 from framework.engine.mechanisms.prefix_tiers import PrefixStores
 from framework.engine.mechanisms.speculation import Speculation
 from framework.load import Open
+from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.broad_families import with_pools
 from tests.helpers.drawing import Draw
-from tests.helpers.scenarios import Scenario, prefixes, scenarios
+from tests.helpers.scenarios import RowTiming, Scenario, prefixes, scenarios
 
 
 def crossing(draw: Draw) -> Scenario:
@@ -67,12 +68,16 @@ def crossing(draw: Draw) -> Scenario:
         )
         for pool in scenario.cluster.pools[:2]
     ]
+    timing = scenario.timing
+    if draw.chance(0.4):  # steps that end together
+        timing = RowTiming(dict.fromkeys(timing.rows, StepRow(base_s=2.0**-6)))
     workload = Workload(arrival_s, np.array(prompts), np.array(outputs), **names)
     model = replace(scenario.model, max_context=1000)
     return replace(
         scenario,
         workload=workload,
         model=model,
+        timing=timing,
         engine=engine,
         cluster=with_pools(scenario, pools),
         load=Open(),

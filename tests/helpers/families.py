@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tests.helpers.ahead_family import ahead
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import (
     crowded,
@@ -39,6 +40,6 @@ from tests.helpers.scenarios import Scenario, scenarios
 Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
-_MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing)
+_MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in _MORE}}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from framework.engine.config import FirstToken, PrefixUnit, StepOrder
-from framework.engine.mechanisms.speculation import Speculation
 from tests.helpers.drawing import Draw
 from tests.helpers.returning_family import returning
 from tests.helpers.scenarios import Scenario
@@ -21,8 +22,7 @@ def pulled(draw: Draw) -> Scenario:
     engine = replace(
         scenario.engine,
         transfers="pulled",
-        layerwise_tokens=None,
-        speculation=Speculation(),
+        layerwise_tokens=draw.one([None, 1, 1, 8]),
         first_token=draw.one(_TOLD),
         step_order=draw.one(_ORDERS),
         prefix_unit=draw.one(_UNITS),
@@ -30,5 +30,9 @@ def pulled(draw: Draw) -> Scenario:
         batching=draw.one(["unified", "unified", scenario.engine.batching]),
         asynchronous=draw.chance(0.2),
     )
+    workload = scenario.workload
+    if draw.chance(0.3):
+        single = np.array([draw.chance(0.5) for _ in range(len(workload))])
+        workload = replace(workload, output_tokens=np.where(single, 1, workload.output_tokens))
     rules = replace(scenario.rules, split_at=draw.one(["", "", "prompt", "output", "both"]))
-    return replace(scenario, engine=engine, rules=rules)
+    return replace(scenario, workload=workload, engine=engine, rules=rules)

@@ -249,7 +249,7 @@ def summary(run: Run) -> Summary:
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,
-        "trace_caveat": workload.caveat or None,
+        **({"trace_caveat": workload.caveat} if workload.caveat else {}),
         "timing_source": scenario.timing.source + _kernel_chosen(scenario),
         "prefix_cache": scenario.engine.prefix_cache,
         "load": scenario.load.name,

@@ -52,13 +52,13 @@ ROOMS = (
     Room(
         "tune",
         ("experiments/tune",),
-        (
-            "tests/experiments/test_studies.py",
-            "tests/experiments/test_optimum.py",
-            "tests/experiments/test_placement.py",
-        ),
+        tuple(f"tests/experiments/test_{name}.py" for name in ("tune_parts", "studies", "optimum", "placement")),
     ),
-    Room("table", ("experiments/table",), ("tests/experiments/test_paper_table.py",)),
+    Room(
+        "table",
+        ("experiments/table",),
+        ("tests/experiments/test_paper_table.py", "tests/experiments/test_table_notes.py"),
+    ),
 )
 
 

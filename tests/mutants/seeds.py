@@ -594,8 +594,8 @@ MUTANTS = (
     Mutant(
         "a migration is no reason to wake its target",
         "transfers.py",
-        "    release(s, target, r, kv)\n    start_transfers(s, target)\n    wake(s, target)",
-        "    release(s, target, r, kv)\n    start_transfers(s, target)",
+        "    release(s, target, r, room)\n    start_transfers(s, target)\n    wake(s, target)",
+        "    release(s, target, r, room)\n    start_transfers(s, target)",
     ),
     Mutant(
         "a split keeps its migration",
@@ -851,14 +851,14 @@ MUTANTS = (
     Mutant(
         "a withdrawn reservation comes back before the growth of its target's leap",
         "transfers.py",
-        "    catch_up_one(s, target)\n    release(s, target, r, kv)\n    start_transfers(s, target)",
-        "    release(s, target, r, kv)\n    start_transfers(s, target)",
+        "    catch_up_one(s, target)\n    release(s, target, r, room)\n    start_transfers(s, target)",
+        "    release(s, target, r, room)\n    start_transfers(s, target)",
     ),
     Mutant(
         "a switch sees the room that its target's leap began with",
         "mechanisms/migration.py",
-        "    catch_up_one(s, target)\n    kv = kv_now(s, r)\n    extra",
-        "    kv = kv_now(s, r)\n    extra",
+        "    catch_up_one(s, target)\n    kv = kv_now(s, r)\n    room",
+        "    kv = kv_now(s, r)\n    room",
     ),
     Mutant(
         "an instance has drained of prefill while its prefill stream runs",
@@ -875,8 +875,8 @@ MUTANTS = (
     Mutant(
         "a queue that the prefill stream empties leaves admission open",
         "scheduler.py",
-        "    _form_stream(s, i)\n    if inst.waiting_root < 0:\n        inst.admission_opens = -1\n    _look_ahead",
-        "    _form_stream(s, i)\n    _look_ahead",
+        "        _form_stream(s, i)\n        if inst.waiting_root < 0:\n            inst.admission_opens = -1\n",
+        "        _form_stream(s, i)\n",
     ),
     Mutant(
         "a prefill step ends before a step that ends with it",
@@ -1108,8 +1108,8 @@ MUTANTS = (
     Mutant(
         "the last layer is sent at the bandwidth of its source",
         "transfers.py",
-        "last_layer_bytes / min(s.instances[q.instance].bandwidth_bytes_s, dst.bandwidth_bytes_s)",
-        "last_layer_bytes / s.instances[q.instance].bandwidth_bytes_s",
+        "last_layer_bytes / min(s.instances[source].bandwidth_bytes_s, dst.bandwidth_bytes_s)",
+        "last_layer_bytes / s.instances[source].bandwidth_bytes_s",
     ),
     Mutant(
         "decodes that wait are drafted for",
@@ -1252,8 +1252,8 @@ MUTANTS = (
     Mutant(
         "the last token of what is pulled has no block of its own",
         "transfers.py",
-        "sent_kv(s, r) + s.options.pulls",
-        "sent_kv(s, r)",
+        "return kv_of_first_step(s, r, kv) if unlikely(s.options.pulls) else kv",
+        "return kv",
     ),
     Mutant(
         "who comes with KV that was pulled does not keep the watermark",
@@ -1264,7 +1264,7 @@ MUTANTS = (
     Mutant(
         "KV that is pulled takes a seat at once",
         "kv_blocks.py",
-        "return here if unlikely(s.options.pulls) else here + inst.joining + inst.reserved",
+        "return here + inst.computed if unlikely(s.options.pulls) else here + inst.joining + inst.reserved",
         "return here + inst.joining + inst.reserved",
     ),
     Mutant(
@@ -1287,10 +1287,10 @@ MUTANTS = (
         "q.admission < s.requests[last].admission",
     ),
     Mutant(
-        "a circle is looked for while more is due",
+        "a circle is looked for before all have scheduled",
         "events.py",
-        "    return min(time_s, sim.change_s) > sim.now_s",
-        "    return True",
+        "    if sim.woken > 0:\n        return False\n",
+        "",
     ),
     Mutant(
         "what waits for one that is not blocked is in a circle",
@@ -1307,14 +1307,14 @@ MUTANTS = (
     Mutant(
         "who waits shares nothing with what is held",
         "mechanisms/circles.py",
-        "        while shared < most and holds_marked",
-        "        while shared < most and False and holds_marked",
+        "        while shared < most and finds_marked",
+        "        while shared < most and False and finds_marked",
     ),
     Mutant(
-        "a block of a name shares where nobody who is held has it",
+        "a cached block shares where nobody who is held has it",
         "mechanisms/prefix_cache.py",
-        "if s.lists[keys_at + node] == key and s.lists[keys_at + s.options.cache_nodes + node] >= _MARK:",
-        "if s.lists[keys_at + node] == key:",
+        "return bool(node >= 0 and s.lists[refs_at + node] >= _MARK)",
+        "return bool(node >= 0)",
     ),
     Mutant(
         "who is computed again bars for no ever",
@@ -1359,12 +1359,6 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "what ends now has not ended where a circle is broken",
-        "mechanisms/circles.py",
-        "    s.sim.scheduled = s.options.instances - 1\n",
-        "",
-    ),
-    Mutant(
         "a plan of decodes alone withholds nothing",
         "mechanisms/circles.py",
         "inst.mode == DECODE_ONLY or inst",
@@ -1375,5 +1369,133 @@ MUTANTS = (
         "mechanisms/circles.py",
         "r = s.instances[i].incoming_head if s.instances[i].marked else -1",
         "r = -1",
+    # --- two streams, each scheduled ahead ---
+    Mutant(
+        "what comes during a prefill step is in the next one",
+        "mechanisms/asynchronous.py",
+        "    if not streamed:\n        take_in(s, i)\n        _note_known(s, i)\n",
+        "    take_in(s, i)\n    if not streamed:\n        _note_known(s, i)\n",
+    ),
+    Mutant(
+        "a prefill step counts on blocks that came free since the one before began",
+        "mechanisms/asynchronous.py",
+        "    inst.late_blocks = max(inst.late_blocks, available(s, i) - stream.available_blocks)\n",
+        "",
+    ),
+    Mutant(
+        "a prefill step counts on seats that came free since the one before began",
+        "mechanisms/asynchronous.py",
+        "    inst.late_seats = max(inst.late_seats, stream.seats - seats(s, i))\n",
+        "",
+    ),
+    Mutant(
+        "what is computed beside a step is in the next one",
+        "mechanisms/asynchronous.py",
+        "    if not inst.busy and not inst.between:\n",
+        "    if not inst.between:\n",
+    ),
+    Mutant(
+        "nobody tells the decodes who is computed",
+        "mechanisms/asynchronous.py",
+        "        inst.computed_known = inst.computed\n        wake(s, i)\n",
+        "        inst.computed_known = inst.computed\n",
+    ),
+    Mutant(
+        "an idle prefill stream learns late who has come",
+        "mechanisms/asynchronous.py",
+        "    is_idle = inst.mode == CONCURRENT or not inst.between\n",
+        "    is_idle = not inst.between\n",
+    ),
+    Mutant(
+        "a prefill step that ends with nothing to follow has no turn",
+        "loop.py",
+        "(unlikely(may_prefill(s, i)) or unlikely(has_just_prefilled(s, i)))",
+        "unlikely(may_prefill(s, i))",
+    ),
+    Mutant(
+        "who ends with a prefill step lingers for the decodes",
+        "scheduler.py",
+        "    if unlikely(s.options.asynchronous) and let_go(s, i):\n",
+        "    if False and let_go(s, i):\n",
+    ),
+    Mutant(
+        "a prefill step beside decodes has no host",
+        "mechanisms/sm_sharing.py",
+        "max(alone_s, host_s(tables, inst.pool, tokens, 0))",
+        "alone_s",
+    ),
+    Mutant(
+        "who is computed beside decodes has no seat where KV is pulled",
+        "kv_blocks.py",
+        "return here + inst.computed if unlikely",
+        "return here if unlikely",
+    ),
+    # --- KV that is pulled layer by layer, and with drafts ---
+    Mutant(
+        "layers that are fetched are there before they are computed",
+        "mechanisms/pulling.py",
+        "        if unlikely(q.state == PREFILLING):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "nobody tells that one waits no more to be fetched",
+        "transfers.py",
+        "    load_changed(s, i)\n    start_transfers(s, i)\n    wake(s, i)\n",
+        "    load_changed(s, i)\n",
+    ),
+    Mutant(
+        "what can never be held waits to be fetched",
+        "transfers.py",
+        "        if fits(s, target, r):\n            send(s, r, target)\n",
+        "        send(s, r, target)\n",
+    ),
+    Mutant(
+        "a prompt that is being computed brings the token that is computed there",
+        "transfers.py",
+        "return int(q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0))",
+        "return int(q.prefill_until)",
+    ),
+    Mutant(
+        "what is pulled finds no blocks for its drafts",
+        "transfers.py",
+        "    return min(kv + 1 + s.options.depth, last)\n",
+        "    return min(kv + 1, last)\n",
+    ),
+    Mutant(
+        "what is pulled finds blocks beyond its last token",
+        "transfers.py",
+        "    return min(kv + 1 + s.options.depth, last)\n",
+        "    return kv + 1 + s.options.depth\n",
+    ),
+    Mutant(
+        "the tail of a migration finds no blocks for its drafts",
+        "mechanisms/migration.py",
+        "    room = kv_of_first_step(s, r, kv) if unlikely(s.options.pulls) else kv\n",
+        "    room = kv + s.options.pulls\n",
+    ),
+    Mutant(
+        "single steps go on while KV waits to be fetched",
+        "mechanisms/single_steps.py",
+        " or (s.options.pulls and inst.incoming_head >= 0)",
+        "",
+    ),
+    # --- stores of KV blocks ---
+    Mutant(
+        "stores of KV blocks hold as many as they would of the trace's",
+        "mechanisms/prefix_layout.py",
+        '    block_tokens = int(options["hash_blocks"][0] * options["block_tokens"][0])\n',
+        "    block_tokens = workload.hash_block_tokens or 1\n",
+    ),
+    Mutant(
+        "KV blocks are not found in stores",
+        "mechanisms/prefix_cache.py",
+        "(s.options.tiers == 0 or tier_of(s, i, key) < 0)",
+        "(s.options.tiers == 0 or s.options.shares_early or tier_of(s, i, key) < 0)",
+    ),
+    Mutant(
+        "KV blocks in stores take no room",
+        "mechanisms/prefix_cache.py",
+        "    if s.options.tiers == 0:\n        return run\n",
+        "    if s.options.tiers == 0 or s.options.shares_early:\n        return run\n",
     ),
 )

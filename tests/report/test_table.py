@@ -194,6 +194,15 @@ def test_runs_are_called_by_what_tells_them_apart() -> None:
     assert "distserve mooncake twin seed 1" in text
 
 
+def test_a_beginning_that_is_unlike_the_rest_is_told() -> None:
+    result = small_result()
+    told = replace(result, workload=replace(result.workload, caveat="unlike [all]"))
+    evaluation = evaluate(told, SLO)
+    assert "unlike [all]" in printed(run_table(evaluation, SLO))
+    assert "unlike [all]" in printed(comparison_table([evaluation.summary, summarize(result, SLO)]))
+    assert "trace_caveat" not in summarize(result, SLO)
+
+
 def test_labels_are_shown_as_they_are() -> None:
     summary = summarize(small_result(), SLO)
     assert "policy=[a,b]" in printed(comparison_table([summary], ["policy=[a,b]"]))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from framework.bound.requests import Setting
 from framework.diagnosis.remedies import remedies
 from framework.engine.config import EngineConfig
+from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
+from framework.engine.mechanisms.speculation import Speculation
 from framework.errors import InputError
 from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput
+from framework.report.run_table import run_table
 from framework.run.compose import compose
 from framework.run.job import flattened
 from framework.run.run_key import run_key
@@ -94,6 +101,11 @@ def test_longer_prompts_ask_for_more_that_prefill(prompt: int, output: int, pref
     assert split_of(requests=workload(prompt, output)).prefill == prefill
 
 
+def test_steps_that_cost_nothing_ask_for_nothing() -> None:
+    found = split_of(timing=Affine(per_context_token_s=2.0**-20))
+    assert (found.prefill, found.prefill_s) == (1, 0.0)
+
+
 def test_the_rate_has_no_part_in_the_choice() -> None:
     slow = workload()
     fast = replace(slow, arrival_s=slow.arrival_s / 1000)
@@ -106,6 +118,70 @@ def test_a_tight_ttft_asks_for_more_that_prefill() -> None:
     assert found[0] <= found[1] < found[2]
 
 
+def strain(prefill: int, decode: int, prompt_s: float, decode_s: float, ttft_s: float, transfer_s: float) -> float:
+    """Seconds of the more loaded pool a request, over what it may be loaded, by trying loads one after another."""
+    loads = np.linspace(0.0, 0.7, 70_001)[1:]
+    waits_s = prompt_s / 2 * loads ** (np.sqrt(2.0 * prefill + 2.0) - 1) / (prefill * (1 - loads))
+    kept = loads[np.log(10.0) * waits_s <= ttft_s - prompt_s]
+    prefills = prompt_s / prefill / kept.max()
+    decodes = decode_s / decode * (1 + 1.28 / np.sqrt(8.0 * decode))
+    return float(max(prefills, decodes, transfer_s / 0.7 / min(prefill, decode)))
+
+
+def test_the_split_is_the_best_of_all_by_a_second_computation() -> None:
+    rng, found, expected = np.random.default_rng(5), [], []
+    for _ in range(60):
+        prompt, output = int(rng.integers(256, 4096)), int(rng.integers(2, 400))
+        instances = int(rng.integers(2, 14))
+        prompt_s = (STEP_S + BUDGET * 2.0**-14) * prompt / BUDGET
+        ttft_s = prompt_s * float(rng.uniform(1.02, 4.0))
+        transfer_s = float(rng.uniform(0.1, 0.4)) * prompt_s
+        link_bytes_s = prompt * MODEL.kv_bytes_per_token / transfer_s
+        cluster = disaggregated("auto", None, GPU, instances=instances, link_bandwidth_bytes_s=link_bytes_s)
+        found.append(split_of(cluster, workload(prompt, output), Slo(ttft_s, None)).prefill)
+        asked = (prompt_s, (output - 1) * STEP_S / 8, ttft_s, transfer_s)
+        expected.append(min(range(1, instances), key=lambda count: strain(count, instances - count, *asked)))
+    assert found == expected
+    assert len(set(found)) > 6
+
+
+def test_what_a_step_holds_of_a_prompt_is_told_by_the_engine() -> None:
+    """Attention of a prompt does not depend on chunks here; the start of a step is paid for each."""
+    base_s = {most: (STEP_S + most * 2.0**-14) * PROMPT / most for most in (BUDGET, 512, 128)}
+    assert split_of(token_budget=512).prefill_s == pytest.approx(base_s[512])
+    assert split_of(longest_chunk=128).prefill_s == pytest.approx(base_s[128])
+    squares = replace(TIMING, prefill_quadratic_s=2.0**-30)
+    assert split_of(timing=squares).prefill_s == pytest.approx(base_s[BUDGET] + PROMPT**2 * 2.0**-30)
+
+
+def test_lengths_are_weighed_by_requests_and_contexts_by_steps() -> None:
+    mixed = replace(workload(), input_tokens=np.tile([200, 1000], 25), output_tokens=np.tile([301, 11], 25))
+    found = split_of(requests=mixed, timing=replace(TIMING, per_context_token_s=2.0**-20))
+    assert found.prefill_s == pytest.approx(PROMPT_S * 600 / PROMPT)
+    context = (301 * (200 + 150.5) + 11 * (1000 + 5.5)) / 312
+    step_s = STEP_S + int(8 * context) * 2.0**-20
+    assert found.decode_s == pytest.approx(155 * step_s / 8)
+
+
+def test_outputs_end_where_the_context_of_the_model_does() -> None:
+    long = workload(prompt=MODEL.max_context - 10, output=1000)
+    assert split_of(requests=long, max_batch=1).decode_s == pytest.approx(9 * STEP_S)
+
+
+def test_accepted_drafts_save_steps() -> None:
+    found = split_of(speculation=Speculation(depth=2, acceptance=0.5))
+    assert found.decode_s == pytest.approx((OUTPUT - 1) / 1.75 * STEP_S / 8)
+
+
+def test_the_tightest_limit_that_one_in_ten_has_counts() -> None:
+    """Requests of a class of their own, as few as one in ten or fewer."""
+    slow = replace(TIMING, per_sequence_s=2.0**-9)
+    slo = Slo(None, 1.0, classes={"fast": {"tpot_s": STEP_S + 2.5 * 2.0**-9}})
+    few, many = (tuple("fast" if k < count else "other" for k in range(50)) for count in (4, 6))
+    assert split_of(requests=replace(workload(), slo_class=few), slo=slo, timing=slow).batch_limit == "seats"
+    assert split_of(requests=replace(workload(), slo_class=many), slo=slo, timing=slow).batch == 2
+
+
 def test_what_is_cached_is_not_prefilled() -> None:
     """Half of each prompt is the same; what is held in between decides whether it is still there."""
     prompts = workload(prompt=1024, hash_ids=list(range(512 // 16)))
@@ -114,6 +190,9 @@ def test_what_is_cached_is_not_prefilled() -> None:
     assert shared == pytest.approx(PROMPT_S * (1 - 0.49), rel=0.01)  # the first has nothing to share
     tight = split_of(requests=prompts, prefix_cache=True, kv_tokens=256).prefill_s
     assert tight == pytest.approx(PROMPT_S)
+    below = PrefixStores({"dram": Tier(capacity_tokens=256), "ssd": Tier(capacity_tokens=16)})
+    stored = split_of(requests=prompts, prefix_cache=True, kv_tokens=256, prefix_stores=below).prefill_s
+    assert stored == pytest.approx(shared)
 
 
 def test_a_slow_link_counts_for_both_its_ends() -> None:
@@ -144,6 +223,7 @@ def test_one_is_enough_that_only_prefills_where_those_that_decode_can() -> None:
     assert (bearable.prefill, bearable.decode_prefills) == (1, True)
     assert bearable.loads is not None
     assert bearable.loads[0] == bearable.loads[1]
+    assert json.loads(json.dumps(bearable.figures())) == bearable.figures()
     assert slow.prefill > 1
     assert not slow.decode_prefills
 
@@ -189,8 +269,34 @@ def test_the_split_is_the_same_each_time_and_goes_into_the_summary() -> None:
     summary = Goodput().measure(one).evaluation.summary
     split = one.cluster.split
     assert split is not None
-    assert summary["split"] == split.figures()
+    assert json.loads(json.dumps(summary["split"])) == split.figures()
     assert "split" not in Goodput().measure(compose(configured("policy=chunked", *PROMPTS))).evaluation.summary
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("policy=distserve", "cluster.instances=4"),
+            r"split 3 prefill \+ 1 decode at [\d.]+ req/s: prefill [\d.]+ s a",
+        ),
+        (
+            ("policy=distserve", "load=closed", "load.concurrency=3"),
+            r"split \d prefill \+ \d decode: prefill [\d.]+ s a",
+        ),
+        (
+            ("policy=dynamo", "slo.tpot_s=1"),
+            r"split 1 prefill \+ 4 decode, which prefill too, at [\d.]+ req/s: prefill",
+        ),
+        (("policy=distserve", "cluster.prefill=3"), ""),
+    ],
+)
+def test_the_table_of_a_run_has_it_in_a_line(words: tuple[str, ...], line: str) -> None:
+    experiment = compose(configured(*words, *PROMPTS))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(run_table(Goodput().measure(experiment).evaluation, experiment.slo))
+    shown = console.export_text()
+    assert re.search(line, shown) if line else "split" not in shown
 
 
 def test_remedies_of_a_run_that_was_divided_set_both_numbers() -> None:

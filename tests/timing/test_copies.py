@@ -37,3 +37,18 @@ def test_one_rate_is_that_of_every_size() -> None:
     copies = Copies.at(1e12, 3e-6)
     assert copies.launch_s == 3e-6
     np.testing.assert_allclose(copies.seconds(np.array([0.0, 1e6, 1e9])), [0.0, 1e-6, 1e-3])
+
+
+def test_a_time_tells_a_rate_from_a_quarter_above_the_launch_on() -> None:
+    """Launches of 4 us. At just 5 us 1 MB says nothing, so that 1 GB in 96 us more gives the rate of all sizes."""
+    rows = pl.DataFrame({"bytes": [2**11, 2**20, 2**30], "latency_s": [4.0, 5.0, 100.0]})
+    copies = Copies.measured(rows, 1.0)
+    assert copies.seconds(np.array([2.0**20, 2.0**30])) == pytest.approx([96 / 1024, 96.0])
+    more = Copies.measured(rows.with_columns(latency_s=pl.Series([4.0, 5.1, 100.0])), 1.0)
+    assert more.seconds(np.array([2.0**20])) == pytest.approx(1.1)
+
+
+def test_where_all_is_launches_the_largest_size_gives_the_rate() -> None:
+    """Of which at least a tenth of the launch is taken to be bytes."""
+    copies = Copies.measured(pl.DataFrame({"bytes": [2**11, 2**20], "latency_s": [4.0, 4.1]}), 1.0)
+    assert copies.seconds(np.array([2.0**20, 2.0**21])) == pytest.approx([0.4, 0.8])

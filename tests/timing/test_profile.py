@@ -93,6 +93,24 @@ def test_calibration_multiplies_kernels_and_adds_overheads() -> None:
     assert parts.row(FITTED).request_s == 0.02
 
 
+def test_compute_slows_attention_of_prompts_and_what_matrices_take_beyond_reading_weights() -> None:
+    """Matrices take 1 s up to 128 tokens, where they read weights, and 3 s for 256, of which 2 s are for arithmetic."""
+    tokens = np.array([1.0, 128.0, 256.0, 4096.0])
+    flat = np.array([1.0, 1.0, 3.0, 40.0])
+    parts = made_up(tokens=tokens, gemm_s=flat, experts_s=2 * flat)
+    tiled = replace(parts["prefill_attention"], tile_row_s=0.5, tile_pair_s=0.25)
+    parts = replace(parts, rows=dict(parts.rows) | {"prefill_attention": tiled})
+    slower = parts.calibrated(Calibration(compute=2.0))
+    assert slower["gemm"].linear == Curve.of(tokens, np.array([1.0, 1.0, 5.0, 79.0]))
+    assert slower["experts"].linear == Curve.of(tokens, np.array([2.0, 2.0, 10.0, 158.0]))
+    attention, before = slower["prefill_attention"], parts["prefill_attention"]
+    assert before.attention is not None
+    assert attention.attention == before.attention.times(2.0)
+    assert (attention.tile_row_s, attention.tile_pair_s) == (1.0, 0.5)
+    for part in ("elementwise", "communication", "decode_attention", "logits"):
+        assert slower[part] == parts[part]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

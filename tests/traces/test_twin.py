@@ -17,13 +17,15 @@ from traces import fit
 from traces.arrivals import ArrivalModel, fit_arrivals
 from traces.catalogue import CATALOGUE
 from traces.describe import difference
-from traces.fit import fit_lengths, fit_twin
+from traces.fit import fit_twin
 from traces.frame import Trace, to_workload
+from traces.lengths_fit import fit_lengths
+from traces.quantiles import LEAST_REQUESTS
 from traces.statistics import clock_tick, dispersion, hash_paths, rank_correlation, summarize
 from traces.twin import Twin, load_twin, sample_twin, shipped
 
 NAMES = ("azure_code", "azure_conv", "mooncake", "reasoning")
-MAX_BYTES = 200_000
+MAX_BYTES = 32_000
 
 
 def make_trace(requests: int, seed: int = 0, prefixes: bool = False) -> Trace:
@@ -63,10 +65,10 @@ def test_shipped_twins_are_small_and_say_where_they_come_from() -> None:
 def test_shipped_twins_keep_their_published_figures(name: str) -> None:
     twin = load_twin(name)
     sampled = summarize(twin.sample())
-    assert sampled.keys() == twin.statistics.keys()
+    assert {figure for figure in sampled if not figure.endswith("_max")} == twin.statistics.keys()
     off = {figure: difference(figure, value, sampled[figure]) for figure, value in twin.statistics.items()}
     beyond = {
-        figure: f"{size:.1f} {unit}" for figure, (size, unit) in off.items() if abs(size) > (2 if unit == "pt" else 5)
+        figure: f"{size:.1f} {unit}" for figure, (size, unit) in off.items() if abs(size) > (2 if unit == "pt" else 6)
     }
     assert not beyond
 
@@ -108,12 +110,11 @@ def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> Non
 
 def test_twice_the_length_repeats_the_rate_profile() -> None:
     twin = load_twin("azure_code")
-    windows = len(twin.arrivals.counts)
-    arrival = twin.sample(2 * int(twin.arrivals.counts.sum())).arrival_s
-    period = 60 * (windows - 1 + twin.arrivals.last_window)
-    for start in (0.0, period):
-        within = arrival[(arrival >= start) & (arrival < start + period)] - start
-        assert np.array_equal(np.bincount((within // 60).astype(int), minlength=windows), twin.arrivals.counts)
+    arrival = twin.sample(2 * twin.requests).arrival_s
+    edges = twin.arrivals.cell_s * np.concatenate(([0], np.cumsum(twin.arrivals.cells)))
+    edges[-1] = twin.arrivals.period_s
+    for start in (0.0, twin.arrivals.period_s):
+        assert np.array_equal(np.histogram(arrival - start, edges)[0], twin.arrivals.counts)
 
 
 def test_clock_ticks_are_kept() -> None:
@@ -126,7 +127,7 @@ def test_clock_ticks_are_kept() -> None:
 def test_poisson_arrivals_are_fitted_as_poisson() -> None:
     rng = np.random.default_rng(1)
     model = fit_arrivals(np.cumsum(rng.exponential(0.1, 40_000)))
-    sampled = model.sample(40_000, rng)
+    sampled = model.sample(rng)
     assert dispersion(sampled, 1.0) == pytest.approx(1, abs=0.08)
     assert dispersion(sampled, 10.0) == pytest.approx(1, abs=0.2)
 
@@ -136,19 +137,20 @@ def test_bursts_are_fitted_as_bursts() -> None:
     bursts = np.repeat(np.cumsum(rng.exponential(5.0, 2000)), rng.integers(1, 20, 2000))
     arrival = np.sort(bursts + rng.uniform(0, 2.0, len(bursts)))
     model = fit_arrivals(arrival)
-    sampled = model.sample(len(arrival), np.random.default_rng(0))
+    sampled = model.sample(np.random.default_rng(0))
     for window in (1.0, 10.0, 60.0):
-        assert dispersion(sampled, window) == pytest.approx(dispersion(arrival, window), rel=0.1)
+        assert dispersion(sampled, window) == pytest.approx(dispersion(arrival, window), rel=0.2)
 
 
 @pytest.mark.parametrize("slope", [-3.0, 0.0, 0.5, 3.0])
 def test_copula_keeps_the_rank_correlation(slope: float) -> None:
     rng = np.random.default_rng(3)
     left = rng.normal(size=20_000)
-    lengths = [np.ceil(np.exp(5 + values)) for values in (left, slope * left + rng.normal(size=20_000))]
-    sampled = fit_lengths(*lengths).sample(20_000, True, rng)
+    lengths = [np.ceil(np.exp(5 + x)).astype(np.int64) for x in (left, slope * left + rng.normal(size=20_000))]
+    counts = np.full(400, 50)
+    sampled = fit_lengths(*lengths, counts).sample(counts, rng)
     assert rank_correlation(*(values.astype(float) for values in sampled)) == pytest.approx(
-        rank_correlation(*lengths), abs=0.01
+        rank_correlation(*(values.astype(float) for values in lengths)), abs=0.01
     )
     for real, drawn in zip(lengths, sampled, strict=True):
         for level in (0.1, 0.5, 0.9, 0.99):
@@ -180,6 +182,53 @@ def test_short_traces_are_not_retold() -> None:
     twin = fit_twin(trace)
     assert len(twin.lengths.levels) <= 20
     assert twin.lengths.copula.size <= 25
+    assert twin.arrivals.counts.min() >= LEAST_REQUESTS
+
+
+def drifting(requests: int) -> Trace:
+    """Prompts fall and outputs and the rate rise over the trace."""
+    rng = np.random.default_rng(5)
+    share = np.linspace(0, 1, requests)
+    inputs = np.maximum(1, rng.lognormal(7 - share, 1)).astype(np.int64)
+    outputs = np.maximum(1, rng.lognormal(4 + share, 0.7)).astype(np.int64)
+    arrival = np.cumsum(rng.exponential(0.3 - 0.2 * share))
+    columns = {"arrival_s": arrival - arrival[0], "input_tokens": inputs, "output_tokens": outputs}
+    return Trace(pl.DataFrame(columns), "drifting", "real")
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_sample_drifts_as_its_trace_does(seed: int) -> None:
+    trace = drifting(6000)
+    sampled = fit_twin(trace).sample(seed=seed)
+    for part in (slice(0, 600), slice(1500, 3000), slice(5400, 6000)):
+        for name in ("input_tokens", "output_tokens", "arrival_s"):
+            drawn, recorded = (float(one.frame[name].to_numpy()[part].mean()) for one in (sampled, trace))
+            assert drawn == pytest.approx(recorded, rel=0.03), (name, part)
+
+
+def test_no_request_can_be_read_from_a_fit() -> None:
+    trace = drifting(2000)
+    longest = pl.when(pl.int_range(2000) == 700).then(1_234_567).otherwise(pl.col("input_tokens"))
+    text = fit_twin(trace.with_frame(trace.frame.with_columns(input_tokens=longest))).to_json()
+    assert "1234567" not in text
+    assert "1.23457e+06" not in text
+    assert "input_max" not in text
+    for name, values in json.loads(text)["lengths"].items():
+        if name in ("levels", "input_tokens", "output_tokens"):
+            assert (np.diff(values) >= 0).all()
+    assert min(json.loads(text)["arrivals"]["counts"]) >= LEAST_REQUESTS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shorter_sample_is_the_beginning_of_a_longer_one(name: str) -> None:
+    longer, shorter = (sample_twin(name, requests, seed=2) for requests in (2000, 300))
+    assert shorter.frame.equals(longer.frame.head(300))
+
+
+def test_fits_beginning_is_unlike_the_rest_as_its_trace_is() -> None:
+    caveat = sample_twin("mooncake", 3000).caveat
+    assert "the first 3,000 of 12,031 requests are unlike the rest: prompts of 13,5" in caveat
+    assert sample_twin("mooncake").caveat == ""
 
 
 def test_file_round_trip(tmp_path: Path) -> None:
@@ -192,7 +241,7 @@ def test_file_round_trip(tmp_path: Path) -> None:
 
 
 def test_twin_mistakes_are_told(tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text('{"schema":"trace-twin/1"}')
+    (tmp_path / "bad.json").write_text('{"schema":"trace-twin/2"}')
     with pytest.raises(InputError, match=r"shipped: azure_code, azure_conv, mooncake, reasoning"):
         sample_twin("moncake")
     with pytest.raises(InputError, match="no such twin"):
@@ -211,7 +260,7 @@ def test_twin_mistakes_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="too few"):
         fit_twin(make_trace(50))
     with pytest.raises(ValueError, match="counts"):
-        ArrivalModel(60.0, np.zeros(3, np.int64), 1.0, (6,), (1.0,), 0.0, {})
+        ArrivalModel(180.0, 60.0, False, np.ones(3, np.int64), np.zeros(3, np.int64), np.ones(1))
 
 
 def test_fit_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ def plain() -> Trace:
 
 
 def assert_same(found: Workload, expected: Workload) -> None:
-    for field in fields(Workload):
+    for field in (field for field in fields(Workload) if field.name != "caveat"):
         values = getattr(found, field.name), getattr(expected, field.name)
         if isinstance(values[1], np.ndarray):
             assert values[0].dtype == values[1].dtype, field.name

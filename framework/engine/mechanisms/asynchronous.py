@@ -4,16 +4,25 @@ Two things are known a step later than where steps are formed between each other
 which wait in the inbox of their instance until the next step has been formed, and which requests ended with that step.
 These linger: they keep their KV until the next step has been formed, or until they give way like those that run; and
 nobody is admitted to their seats. An instance without a step under way knows all at once.
+
+Of an instance with two streams each has its next step formed while its present one runs. The queue is the prefill
+stream's, and so is the inbox; what that stream has computed is known to the decodes a step later.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from framework.codes import CONCURRENT, JOINING
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.events import wake
+from framework.engine.events import await_turn, wake
 from framework.engine.kv_blocks import available, seats
 from framework.engine.kv_cache import free_kv
+from framework.engine.mechanisms.sm_sharing import streaming
 from framework.engine.queues import append, queue_push
 from framework.engine.state import State
+
+_NEVER = -np.inf
 
 
 @inner
@@ -100,15 +109,82 @@ def last_lingering(s: State, i: int) -> int:
 
 
 @inner
-def prepare_next(s: State, i: int) -> None:
-    """i's step has been formed: the next one may hold those that came meanwhile, and count on what came free late."""
+def prepare_next(s: State, i: int, streamed: bool) -> None:
+    """i's step has been formed: the next one may hold those that came meanwhile, and count on what came free late.
+
+    `streamed`: it was formed while a prefill step ran beside it, whose next one knows of none of those that have come.
+    """
     inst = s.instances[i]
-    came = inst.inbox_head >= 0
+    came = inst.inbox_head >= 0 and not streamed
     concerned = inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0
     concerned |= inst.draining_role != inst.next_role
     late = inst.late_seats + inst.late_blocks > 0 and concerned
     inst.late_seats = 0
     inst.late_blocks = 0
-    take_in(s, i)
+    if not streamed:
+        take_in(s, i)
+        _note_known(s, i)
     if came or late:
+        wake(s, i)
+
+
+# --- two streams ------------------------------------------------------------------------------------------------------
+
+
+@inner
+def look_around(s: State, i: int) -> None:
+    """i is about to schedule: each stream of it that has been idle knows who has come by now."""
+    inst = s.instances[i]
+    if not inst.busy and not inst.between:
+        inst.computed_known = inst.computed
+    is_idle = inst.mode == CONCURRENT or not inst.between
+    if is_idle and not streaming(s, i) and not has_just_prefilled(s, i):
+        take_in(s, i)
+
+
+@inner
+def has_just_prefilled(s: State, i: int) -> bool:
+    """Whether a prefill step of i has ended at this time, and the next one, formed while it ran, has not begun yet."""
+    return bool(s.options.asynchronous and s.prefill_step[i].ended_s == s.sim.now_s)
+
+
+@inner
+def _note_known(s: State, i: int) -> None:
+    """If a prefill step of i has begun, the next one is formed now: on more room than there is now it cannot count."""
+    stream = s.prefill_step[i]
+    stream.ended_s = _NEVER
+    if unlikely(streaming(s, i)):
+        stream.available_blocks = available(s, i)
+        stream.seats = seats(s, i)
+
+
+@inner
+def note_prefill_end(s: State, i: int) -> None:
+    """A prefill step of i has ended: what came free since it began is late, and its next one begins at this time."""
+    inst, stream = s.instances[i], s.prefill_step[i]
+    inst.late_blocks = max(inst.late_blocks, available(s, i) - stream.available_blocks)
+    inst.late_seats = max(inst.late_seats, stream.seats - seats(s, i))
+    stream.ended_s = s.sim.now_s
+    await_turn(s, i)
+
+
+@inner
+def await_decodes(s: State, i: int, r: int) -> None:
+    """i's prefill stream has computed r's prompt: r decodes on i from the first step on that is formed now."""
+    inst = s.instances[i]
+    inst.computed_head = append(s, inst.computed_head, inst.computed_tail, r)
+    inst.computed_tail = r
+    inst.computed += 1
+    inst.joining += 1
+    s.requests[r].state = JOINING
+    if not s.options.asynchronous:
+        inst.computed_known = inst.computed
+
+
+@inner
+def make_known(s: State, i: int) -> None:
+    """A step of i's decodes has been formed: the next one holds those whose prompts have been computed by now."""
+    inst = s.instances[i]
+    if unlikely(inst.computed_known < inst.computed):
+        inst.computed_known = inst.computed
         wake(s, i)

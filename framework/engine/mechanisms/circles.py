@@ -10,6 +10,7 @@ from framework.codes import (
     FINISHED,
     FUTURE,
     PREFILL,
+    PREFILLING,
     REASON_STALLED,
     SCHEDULE,
     STUCK,
@@ -22,7 +23,7 @@ from framework.engine.kv_blocks import blocks_of
 from framework.engine.kv_cache import free_kv
 from framework.engine.leap import catch_up_one
 from framework.engine.mechanisms.held_kv import wait_no_more
-from framework.engine.mechanisms.prefix_cache import holds_marked, mark_prefix, unmark_prefix
+from framework.engine.mechanisms.prefix_cache import finds_marked, mark_prefix, unmark_prefix
 from framework.engine.mechanisms.speculation import kv_of_next_step
 from framework.engine.preemption import queue_preempted
 from framework.engine.queues import load_changed
@@ -33,16 +34,19 @@ from framework.engine.transfers import room_for, sent_kv, start_transfers
 @inner
 def break_circle(s: State) -> bool:
     """Where nothing more is due at this time: preempt the last of those in a circle; whether there is one."""
-    if not nothing_is_due(s) or not _find_circle(s):
+    if not nothing_is_due(s):
         return False
     s.sim.kind = SCHEDULE  # all that ends now has ended, and all that begins has begun
     s.sim.scheduled = s.options.instances - 1
+    if not _find_circle(s):
+        return False
     last, target, behind = -1, -1, -1
     for i in range(s.options.instances):
         before, r = -1, s.instances[i].incoming_head
         while r >= 0:
             q = s.requests[r]
-            if s.instances[q.instance].marked and (last < 0 or q.admission > s.requests[last].admission):
+            is_held = s.instances[q.instance].marked and q.state != PREFILLING
+            if is_held and (last < 0 or q.admission > s.requests[last].admission):
                 last, target, behind = r, i, before
             before, r = r, q.next
     wait_no_more(s, target, behind)
@@ -73,8 +77,9 @@ def _shrink(s: State) -> bool:
             r = -1 if s.instances[i].marked else s.instances[i].incoming_head
             while r >= 0:
                 holder = s.instances[s.requests[r].instance]
-                changes |= holder.marked
-                holder.marked = False
+                if s.requests[r].state != PREFILLING:
+                    changes |= holder.marked
+                    holder.marked = False
                 r = s.requests[r].next
     return left
 
@@ -83,13 +88,17 @@ def _shrink(s: State) -> bool:
 def _count_held(s: State) -> None:
     """Count the blocks of all KV that each instance holds for others, and mark those of them that are cached."""
     for i in range(s.options.instances):
-        s.instances[i].held_blocks = 0
+        inst = s.instances[i]
+        inst.held_blocks = 0
+        if s.options.hash_blocks > 0 and inst.holding > 0 and inst.incoming_head >= 0:
+            catch_up_one(s, i)  # what its running leap has evicted by now is not found any more
     for i in range(s.options.instances):
         r = s.instances[i].incoming_head
         while r >= 0:
             q = s.requests[r]
-            private = blocks_of(s, q.instance, q.kv) - q.shared * s.options.hash_blocks
-            s.instances[q.instance].held_blocks += private + mark_prefix(s, q.instance, r)
+            if q.state != PREFILLING:
+                private = blocks_of(s, q.instance, q.kv) - q.shared * s.options.hash_blocks
+                s.instances[q.instance].held_blocks += private + mark_prefix(s, q.instance, r)
             r = q.next
 
 
@@ -98,7 +107,8 @@ def _unmark_held(s: State) -> None:
     for i in range(s.options.instances):
         r = s.instances[i].incoming_head
         while r >= 0:
-            unmark_prefix(s, s.requests[r].instance, r)
+            if s.requests[r].state != PREFILLING:
+                unmark_prefix(s, s.requests[r].instance, r)
             r = s.requests[r].next
 
 
@@ -107,7 +117,7 @@ def _is_blocked(s: State, i: int) -> bool:
     """Whether what is held on i alone leaves no room for the first that waits for it, or bars it for ever."""
     inst = s.instances[i]
     r = inst.incoming_head
-    if r < 0 or inst.holding == 0:
+    if r < 0 or inst.holding == 0 or s.requests[r].state == PREFILLING:
         return False
     if _lacks(s, i, r, room_for(s, r), sent_kv(s, r)):
         return True
@@ -129,7 +139,7 @@ def _lacks(s: State, i: int, r: int, tokens: int, known: int) -> bool:
     shared = 0
     if s.options.hash_blocks > 0:
         most = min(q.hash_count, known // (s.options.hash_blocks * s.options.block_tokens))
-        while shared < most and holds_marked(s, i, s.lists[s.options.hash_at + q.hash_at + shared]):
+        while shared < most and finds_marked(s, i, s.lists[s.options.hash_at + q.hash_at + shared]):
             shared += 1
     fresh = blocks_of(s, i, tokens) - shared * s.options.hash_blocks
     return inst.total_blocks - inst.held_blocks - fresh < (0 if s.options.spares_idle else inst.watermark)

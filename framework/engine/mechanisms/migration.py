@@ -10,7 +10,7 @@ from framework.engine.leap import catch_up_one, reserve
 from framework.engine.mechanisms.link_sharing import withdraw_copy
 from framework.engine.mechanisms.prefix_transfer import reserve_for, tokens_to_copy
 from framework.engine.state import State
-from framework.engine.transfers import free_reservation, start_copy
+from framework.engine.transfers import free_reservation, kv_of_first_step, start_copy
 
 
 @inner
@@ -62,7 +62,8 @@ def switch_over(s: State, r: int) -> bool:
     dst = s.instances[target]
     catch_up_one(s, target)
     kv = kv_now(s, r)
-    extra = blocks_of(s, target, kv + s.options.pulls) - blocks_of(s, target, q.migrated_kv)
+    room = kv_of_first_step(s, r, kv) if unlikely(s.options.pulls) else kv
+    extra = blocks_of(s, target, room) - blocks_of(s, target, q.migrated_kv)
     if extra > available(s, target):
         cancel_migration(s, r)
         return False
@@ -82,4 +83,4 @@ def cancel_migration(s: State, r: int) -> None:
         withdraw_copy(s, r)
     q.migration = NOT_MIGRATING
     q.destination = -1
-    free_reservation(s, target, r, q.migrated_kv)
+    free_reservation(s, target, r, q.migrated_kv, q.migrated_kv)

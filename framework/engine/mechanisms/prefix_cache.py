@@ -125,7 +125,8 @@ def load_prefix(s: State, i: int, r: int) -> None:
                 store.hit_tokens += tokens
     for j in range(q.registered):
         key = s.lists[s.options.hash_at + q.hash_at + j]
-        if s.lists[s.options.held_at + q.hash_at + j] == 0 and find(s, i, key) < 0:
+        held = s.lists[s.options.held_at + q.hash_at + j]
+        if held == 0 and (s.options.shares_early or find(s, i, key) < 0):
             s.lists[s.options.held_at + q.hash_at + j] = 1 + insert(s, i, key)
             q.shared += 1
 
@@ -153,17 +154,11 @@ def find(s: State, i: int, key: int) -> int:
 
 
 @inner
-def holds_marked(s: State, i: int, key: int) -> bool:
-    """Whether a cached block of that name on i is marked."""
-    keys_at = s.instances[i].cache_at + s.options.cache_slots
-    slot = _home(s, key)
-    while True:
-        node = s.lists[s.instances[i].cache_at + slot]
-        if node < 0:
-            return False
-        if s.lists[keys_at + node] == key and s.lists[keys_at + s.options.cache_nodes + node] >= _MARK:
-            return True
-        slot = (slot + 1) & (s.options.cache_slots - 1)
+def finds_marked(s: State, i: int, key: int) -> bool:
+    """Whether the cached block that is found under that name on i is marked."""
+    refs_at = s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
+    node = find(s, i, key)
+    return bool(node >= 0 and s.lists[refs_at + node] >= _MARK)
 
 
 @inner

@@ -58,12 +58,13 @@ def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: 
 def lay_out_tiers(
     options: Array, instances: Array, space: ListSpace, workload: Workload, stores: PrefixStores
 ) -> NDArray[np.void]:
-    """One TIER row for each instance and tier, and where their lists lie."""
+    """One TIER row for each instance and tier, and where their lists lie: of the blocks that the cache shares."""
     tiers, count = list(stores.tiers.values()), len(instances)
     rows = np.zeros(count * len(tiers), TIER)
     if not tiers:
         return rows
-    names = named(workload.hash_ids)[1]
+    block_tokens = int(options["hash_blocks"][0] * options["block_tokens"][0])
+    names = named(_names(options, workload)[0])[1]
     options["tiers"], options["tier_keys"], options["loads_layer_wise"] = len(tiers), names, stores.layer_wise
     for k, tier in enumerate(tiers):
         own = rows[k :: len(tiers)]
@@ -71,7 +72,7 @@ def lay_out_tiers(
         number = np.arange(count) if lists == count else np.zeros(count, np.int64)
         own["home"] = number * len(tiers) + k
         own["at"] = space.reserve(2 * names * lists) + 2 * names * number
-        own["capacity"] = tier.blocks(workload.hash_block_tokens, float(options["kv_bytes_per_token"][0]), names)
+        own["capacity"] = tier.blocks(block_tokens, float(options["kv_bytes_per_token"][0]), names)
         own["bandwidth_bytes_s"] = instances["host_bytes_s"]
         if tier.bandwidth_bytes_s is not None:
             own["bandwidth_bytes_s"] = tier.bandwidth_bytes_s
@@ -102,15 +103,12 @@ def fill_cache(options: Array, instances: Array, requests: Array, data: NDArray[
     of engine blocks.
     """
     slots, nodes = int(options["cache_slots"][0]), int(options["cache_nodes"][0])
-    if options["shares_early"][0]:
-        keys, offsets = block_names(workload, int(options["block_tokens"][0]))
-        known = np.diff(offsets)
-    else:
-        assert workload.hash_offsets is not None
-        keys, offsets = workload.hash_ids, workload.hash_offsets
-        known = np.minimum(np.diff(offsets), workload.input_tokens // workload.hash_block_tokens)
-        if options["tiers"][0] > 0:
-            keys = named(keys)[0]
+    keys, offsets = _names(options, workload)
+    known = np.diff(offsets)
+    if not options["shares_early"][0]:
+        known = np.minimum(known, workload.input_tokens // workload.hash_block_tokens)
+    if options["tiers"][0] > 0:
+        keys = named(keys)[0]
     data[options["hash_at"][0] :][: len(keys)] = keys
     for at in instances["cache_at"]:
         data[at : at + slots] = -1
@@ -120,6 +118,14 @@ def fill_cache(options: Array, instances: Array, requests: Array, data: NDArray[
     instances["cache_free"] = 0
     requests["hash_at"] = offsets[:-1]
     requests["hash_count"] = known
+
+
+def _names(options: Array, workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The names of the blocks of all requests, those of the engine or of the trace, and where each request's begin."""
+    if options["shares_early"][0]:
+        return block_names(workload, int(options["block_tokens"][0]))
+    assert workload.hash_offsets is not None
+    return workload.hash_ids, workload.hash_offsets
 
 
 def fill_tiers(options: Array, stores: Array, data: NDArray[np.int64]) -> None:

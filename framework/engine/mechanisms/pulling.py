@@ -5,22 +5,25 @@ Who comes with KV joins where the step has a seat and tokens left for it, behind
 
 from __future__ import annotations
 
-from framework.codes import TOKEN_AT_JOIN
+from framework.codes import PREFILLING, STEP_END, TOKEN_AT_JOIN
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv_blocks import available, blocks_for, blocks_of, seats
 from framework.engine.kv_cache import free
 from framework.engine.mechanisms.data_parallel import put_on_rank
 from framework.engine.mechanisms.held_kv import wait_no_more
 from framework.engine.mechanisms.prefix_transfer import reserve_for, tokens_to_copy
+from framework.engine.queues import time_of
 from framework.engine.requests import start_decoding, start_prefilling
 from framework.engine.state import State
 from framework.engine.step import stamp_first_token
-from framework.engine.transfers import room_for, sent_kv, start_copy
+from framework.engine.transfers import kv_of_first_step, room_for, sent_kv, start_copy, start_copy_by_layer
 
 
 @inner
 def pull(s: State, i: int) -> None:
-    """Fetch the KV of those that wait for i and find room, in order, beside what its prompts still need."""
+    """Fetch the KV of those that wait for i and find room, in order, beside what its prompts still need; of a prompt
+    that is being computed each layer once it is there.
+    """
     inst = s.instances[i]
     kept = _blocks_to_come(s, i)
     while inst.incoming_head >= 0:
@@ -29,8 +32,11 @@ def pull(s: State, i: int) -> None:
         if not reserve_for(s, i, r, room_for(s, r), sent_kv(s, r), kept):
             break
         wait_no_more(s, i, -1)
-        whole = blocks_for(s, q.kv) * s.options.block_tokens
-        start_copy(s, r, q.instance, i, tokens_to_copy(s, r, whole))
+        tokens = tokens_to_copy(s, r, blocks_for(s, q.kv) * s.options.block_tokens)
+        if unlikely(q.state == PREFILLING):
+            start_copy_by_layer(s, r, i, tokens, time_of(s, STEP_END, q.instance))
+        else:
+            start_copy(s, r, q.instance, i, tokens)
 
 
 @inner
@@ -85,7 +91,22 @@ def join_first(s: State, i: int) -> int:
 
 
 @inner
+def join_computed(s: State, i: int) -> None:
+    """Let the first whose prompt i's prefill stream has computed decode: its seat and blocks it has already."""
+    inst, sim = s.instances[i], s.sim
+    r = inst.computed_head
+    q = s.requests[r]
+    inst.computed_head = q.next
+    inst.computed -= 1
+    inst.computed_known -= 1
+    inst.joining -= 1
+    sim.admissions += 1
+    q.admission = sim.admissions
+    start_decoding(s, i, r, q.kv)
+
+
+@inner
 def free_ahead(s: State, i: int, r: int) -> None:
-    """Give back the room for the token that r's first step on i stores: it grows like any other."""
+    """Give back the room for what r's first step on i stores: it grows like any other."""
     kv = s.requests[r].kv
-    free(s, i, blocks_of(s, i, kv + 1) - blocks_of(s, i, kv))
+    free(s, i, blocks_of(s, i, kv_of_first_step(s, r, kv)) - blocks_of(s, i, kv))

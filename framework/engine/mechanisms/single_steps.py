@@ -115,6 +115,8 @@ def _may_repeat(s: State, i: int) -> bool:
         return False
     if step.steps != 1 or step.prefill_tokens > 0 or step.decodes != inst.running or inst.paused + inst.swapped > 0:
         return False
+    if inst.computed > 0 or (s.options.pulls and inst.incoming_head >= 0):
+        return False
     if inst.switching or inst.joining_head >= 0 or inst.draining_role != inst.next_role or inst.unstamped > 0:
         return False
     if not streaming(s, i) and (not s.options.speculates or inst.waiting_root >= 0 or inst.prefilling > 0):

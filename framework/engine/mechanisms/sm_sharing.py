@@ -20,7 +20,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.queues import first_due, set_time, time_of
 from framework.engine.state import State
 from framework.errors import InputError, require_at_least, require_count
-from framework.timing.table import StepTables, base_s, chunk_s, extrapolation
+from framework.timing.table import StepTables, base_s, chunk_s, extrapolation, host_s
 
 WHOLE = 100  # percent
 
@@ -164,7 +164,7 @@ def start_prefill_step(s: State, i: int, tokens: int) -> None:
     stream.attention_share = chunks_s / alone_s if alone_s > 0.0 else 0.0
     stream.start_s = sim.now_s
     inst.counted_s = inst.counted_s if inst.busy else sim.now_s
-    step_s = alone_s * prefill_slowdown(s, inst.prefill_percent)
+    step_s = max(alone_s, host_s(tables, inst.pool, tokens, 0)) * prefill_slowdown(s, inst.prefill_percent)
     if unlikely(inst.load_s > 0.0):
         step_s = with_loads_s(s, i, step_s)
     _announce(s, i, sim.now_s + step_s)

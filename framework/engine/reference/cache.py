@@ -51,12 +51,20 @@ class Cache:
             self.held.setdefault(request, []).append(id)
             self.private[request] -= self.blocks_per_id
 
+    def sort_held(self, request: int, ids: list[int]) -> None:
+        """Put what a request references into the order of its ids."""
+        self.held[request].sort(key=ids.index)
+
     def free_kv(self, request: int) -> None:
         for id in reversed(self.held.pop(request, [])):
             self.references[id] -= 1
             if self.references[id] == 0:
                 self.unreferenced.append(id)
         self.free += self.private.pop(request, 0)
+
+    def names_of_all(self, requests: list[int]) -> set[int]:
+        """Ids under which a block is found that one of these requests references."""
+        return {id for request in requests for id in self.held.get(request, [])}
 
     def blocks_of_all(self, requests: list[int]) -> int:
         """Blocks that these requests have together."""
@@ -119,6 +127,10 @@ class BlockCache(Cache):
         self.held.setdefault(request, []).append(id)
         self.private[request] -= 1
 
+    def sort_held(self, request: int, ids: list[int]) -> None:
+        super().sort_held(request, ids)
+        self.held_copies[request].sort(key=lambda copy: ids.index(copy.name))
+
     def free_kv(self, request: int) -> None:
         for copy in reversed(self.held_copies.pop(request, [])):
             copy.references -= 1
@@ -126,6 +138,10 @@ class BlockCache(Cache):
                 self.idle.append(copy)
         self.held.pop(request, None)
         self.free += self.private.pop(request, 0)
+
+    def names_of_all(self, requests: list[int]) -> set[int]:
+        copies = [copy for request in requests for copy in self.held_copies.get(request, [])]
+        return {copy.name for copy in copies if copy is self.copies[copy.name][0]}
 
     def blocks_of_all(self, requests: list[int]) -> int:
         shared = {id(copy) for request in requests for copy in self.held_copies.get(request, [])}

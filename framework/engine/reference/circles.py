@@ -24,8 +24,8 @@ def break_circle(s: Simulation) -> bool:
 
 
 def held_on(s: Simulation, i: Instance) -> list[Request]:
-    """Those whose KV stays on i until there is room where they go."""
-    return [r for d in s.instances for r in d.incoming if r.source is i]
+    """Those whose KV, all computed, stays on i until there is room where they go."""
+    return [r for d in s.instances for r in d.incoming if r.source is i and r not in i.prefilling]
 
 
 def find_circle(s: Simulation) -> list[Instance]:
@@ -41,6 +41,8 @@ def is_blocked(s: Simulation, d: Instance) -> bool:
     if not d.incoming:
         return False
     first = d.incoming[0]
+    if first.source is not None and first in first.source.prefilling:
+        return False
     if lacks(s, d, first, kv_there(d, first), first.sent_kv):
         return True
     if not s.gives_way(d):
@@ -56,8 +58,7 @@ def lacks(s: Simulation, d: Instance, r: Request, tokens: int, known: int) -> bo
     those that are held have of them.
     """
     held = [other.id for other in held_on(s, d)]
-    names = {name for other in held for name in d.cache.held.get(other, [])}
-    shared = 0
+    names, shared = d.cache.names_of_all(held), 0
     while shared < len(r.hash_ids) and (shared + 1) * s.hash_tokens <= known and r.hash_ids[shared] in names:
         shared += 1
     fresh = s.blocks_of(d, tokens) - shared * d.cache.blocks_per_id

@@ -157,7 +157,9 @@ def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     base_s = s.timing.base_s(pool, sum([tokens for _, _, tokens in chunks]), 0, sampled)
     attention_s = sum(s.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks)
     alone_s = base_s + attention_s
-    end = s.now_s + with_loads_s(s, i, alone_s * s.options.prefill_slowdown[i.prefill_percent])
+    least_s = s.timing.host_s(pool, sum([tokens for _, _, tokens in chunks]), 0)
+    slowdown = s.options.prefill_slowdown[i.prefill_percent]
+    end = s.now_s + with_loads_s(s, i, max(alone_s, least_s) * slowdown)
     share = attention_s / alone_s if alone_s > 0 else 0.0
     if i.step is None:
         i.counted_s = s.now_s

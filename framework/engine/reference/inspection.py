@@ -54,7 +54,7 @@ _INSTANCE: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("queued_tokens", "i8", lambda i: i.queued_tokens),
     ("prefilling", "i8", lambda i: len(i.prefilling)),
     ("running", "i8", lambda i: len(i.running)),
-    ("joining", "i8", lambda i: len(i.joining)),
+    ("joining", "i8", lambda i: len(i.joining) + len(i.computed)),
     ("reserved", "i8", lambda i: len(i.reserved)),
     ("swapped", "i8", lambda i: len(i.swapped)),
     ("incoming", "i8", lambda i: len(i.incoming) + len(i.reserved)),

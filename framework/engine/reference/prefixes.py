@@ -47,19 +47,19 @@ def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
     for id in ids:
         i.cache.register(r.id, id)
     if ids:
-        i.cache.held[r.id].sort(key=r.hash_ids.index)
+        i.cache.sort_held(r.id, r.hash_ids)
 
 
 def share_chunk(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
     """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
     if s.shares_early:
-        register_prefix(s, i, r, tokens)
+        register_cached(s, i, r, tokens)
 
 
 def free_kv(s: Simulation, i: Instance, r: Request) -> None:
     """The KV of r leaves i; what it has generated stays in the cache where blocks are shared from allocation on."""
     if s.shares_early and r.caches:
-        register_prefix(s, i, r, r.kv - r.accepted)
+        register_cached(s, i, r, r.kv - r.accepted)
     r.caches, r.accepted = False, 0
     if s.options.engine.output_reserve.ratio:
         i.opens_after.append(2 if s.options.asynchronous else 1)
@@ -74,7 +74,7 @@ def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None
 
 
 def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
-    """Enter into the cache of i, and keep in its stores, the blocks of r that its first `tokens` tokens fill."""
+    """A chunk of r has ended: enter into i's cache, and keep in its stores, the blocks that its first tokens fill."""
     register_cached(s, i, r, tokens)
     for store in i.stores:
         for id in reversed(r.hash_ids[: r.registered]):

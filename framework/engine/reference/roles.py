@@ -49,7 +49,7 @@ def has_drained(s: Simulation, i: Instance) -> bool:
     again = [r for r in unfilled if s.stays_to_decode(r)]
     if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or i.coming or i.prefill_step):
         return False
-    decodes = again + i.running + i.joining + i.incoming + i.reserved + i.swapped
+    decodes = again + i.running + i.joining + i.computed + i.incoming + i.reserved + i.swapped
     return not (leaves & DECODE and decodes) and (bool(i.next_role) or i.cache.used == 0)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from framework.engine.reference.duration import choose_depth
 from framework.engine.reference.forming import Form, admit_by_chunks, longest_chunk, tokens_left
 from framework.engine.reference.kv import give_way, growth, swap_in, victim
-from framework.engine.reference.prefixes import register_prefix, share_chunk
+from framework.engine.reference.prefixes import register_cached, share_chunk
 from framework.engine.reference.pulling import join, may_join, pull
 from framework.engine.reference.simulation import Simulation
 from framework.engine.reference.state import Chunk, Instance, Request
@@ -93,7 +93,7 @@ class InOrder:
             self.decodes.remove(r)
             self.spent[r.rank] -= 1 + self.i.depth
             if self.s.shares_early and r.caches:
-                register_prefix(self.s, self.i, r, r.kv + (0 if self.s.options.asynchronous else 1))
+                register_cached(self.s, self.i, r, r.kv + (0 if self.s.options.asynchronous else 1))
         self.spent[r.rank] -= sum(tokens for other, _, tokens in self.chunks if other is r)
         self.chunks = [chunk for chunk in self.chunks if chunk[0] is not r]
 

@@ -8,7 +8,7 @@ from framework.engine.reference.duration import start_step
 from framework.engine.reference.forming import Form, form_step, form_stream
 from framework.engine.reference.kv import let_go
 from framework.engine.reference.lockstep import begin_together
-from framework.engine.reference.pulling import join, may_join, pull
+from framework.engine.reference.pulling import join, join_computed, may_join, pull
 from framework.engine.reference.reserve import settle_reserve
 from framework.engine.reference.roles import follow_plan, has_drained, proceed
 from framework.engine.reference.running_list import form_in_order
@@ -25,22 +25,32 @@ def take_turn(s: Simulation, i: Instance) -> None:
     if not i.group_steps:
         for rank in i.group:
             rank.woken = False
-            if not rank.between:
-                rank.take_in_arrivals()
+            look_around(s, rank)
             rank.between = False
             schedule(s, rank)
         if len(i.group) > 1:
             begin_together(s, i.group)
-    elif i.may_prefill:
+    elif i.may_prefill or i.prefill_ended_s == s.now_s:
+        look_around(s, i)
         schedule_prefills(s, i)
+
+
+def look_around(s: Simulation, i: Instance) -> None:
+    """i is about to schedule: a stream of it that has been idle knows who has come by now."""
+    if not i.busy and not i.between:
+        i.known = len(i.computed)
+    if i.prefill_step is None and i.prefill_ended_s < s.now_s and (i.mode == "concurrent" or not i.between):
+        i.take_in_arrivals()
 
 
 def schedule(s: Simulation, i: Instance) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
-    i.busy, barred = True, s.gives_way(i)
+    i.busy, barred, streamed = True, s.gives_way(i), i.prefill_step is not None
     for r in list(i.running):
         if r.migration is not None and r.migration.ready:
             switch_over(s, i, r)
+    while i.known:
+        join_computed(s, i)
     if not i.spec.pulls:
         while i.joining:
             join(s, i)
@@ -72,7 +82,10 @@ def schedule(s: Simulation, i: Instance) -> None:
         s.wake(i)
     settle_reserve(s, i, s.gave_way > gave_way, bool(chunks) and not decodes)
     if s.options.asynchronous:
-        prepare_next(s, i)
+        prepare_next(s, i, streamed)
+        if i.known < len(i.computed):
+            i.known = len(i.computed)
+            s.wake(i)
 
 
 def form_and_pull(s: Simulation, i: Instance) -> Form:
@@ -86,33 +99,43 @@ def form_and_pull(s: Simulation, i: Instance) -> Form:
     return form
 
 
-def prepare_next(s: Simulation, i: Instance) -> None:
-    """The step after the one just formed may hold those that came meanwhile, and count on what came free late."""
+def prepare_next(s: Simulation, i: Instance, streamed: bool) -> None:
+    """The step after the one just formed may hold those that came meanwhile, and count on what came free late.
+
+    `streamed`: a prefill step was under way before: the one after that knows of none of them.
+    """
     concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
-    news = bool(i.inbox) or (concerned and i.late_seats + i.late_blocks > 0)
+    news = bool(i.inbox and not streamed) or (concerned and i.late_seats + i.late_blocks > 0)
     i.late_seats = i.late_blocks = 0
-    i.take_in_arrivals()
+    if not streamed:
+        i.take_in_arrivals()
+        i.prefill_ended_s = -math.inf
+        i.known_room = (i.seats, i.cache.available)
     if news:
         s.wake(i)
 
 
 def schedule_prefills(s: Simulation, i: Instance) -> None:
-    """The prefill stream alone begins: decodes are under way."""
-    barred = s.gives_way(i)
-    ask_batching(s, i)
-    set_admission(s, i)
-    gave_way = s.gave_way
-    i.chunk_preempted = False
-    if i.mode == "concurrent":
-        form_stream(s, i, barred=False)
-    if not i.waiting:
-        i.admission_opens = -1
+    """The prefill stream alone begins, or has ended a step: decodes are under way."""
+    barred, gave_way = s.gives_way(i), s.gave_way
+    if i.may_prefill:
+        ask_batching(s, i)
+        set_admission(s, i)
+        i.chunk_preempted = False
+        if i.mode == "concurrent":
+            form_stream(s, i, barred=False)
+        if not i.waiting:
+            i.admission_opens = -1
+    if let_go(s, i):
+        start_transfers(s, i)
     if barred and not i.spec.pulls:
         start_transfers(s, i)
     if s.gave_way > gave_way:
         start_transfers(s, i)
         s.wake(i)
     settle_reserve(s, i, s.gave_way > gave_way, False)
+    if s.options.asynchronous:
+        prepare_next(s, i, streamed=False)
 
 
 def ask_batching(s: Simulation, i: Instance) -> None:

@@ -217,9 +217,10 @@ def _drafts(setting: Setting) -> Drafts:
 
 
 def _tiers(setting: Setting) -> tuple[Tier, ...]:
-    """The tiers, in trace blocks; none without prefixes."""
-    size, found = setting.workload.hash_block_tokens, []
-    for tier in setting.engine.prefix_stores.tiers.values() if size else ():
+    """The tiers, in blocks that are shared; none without prefixes."""
+    engine, found = setting.engine, []
+    size = engine.block_tokens if engine.shares_blocks else setting.workload.hash_block_tokens
+    for tier in engine.prefix_stores.tiers.values() if size else ():
         tokens = tier.capacity_tokens
         if tier.capacity_bytes is not None:
             tokens = int(tier.capacity_bytes / _kv_bytes(setting))

@@ -196,6 +196,8 @@ class Instance:
         self.prefilling: list[Request] = []
         self.running: list[Request] = []  # decoding, in running order
         self.joining: list[Request] = []
+        self.computed: list[Request] = []  # by its prefill stream; they decode from the next boundary on, ...
+        self.known = 0  # ... so many of them, of the others its next step does not know yet
         self.swapped: list[Request] = []
         self.incoming: list[Request] = []
         self.reserved: list[Request] = []  # copies under way to this instance hold a seat and blocks here
@@ -207,6 +209,8 @@ class Instance:
         self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk
         self.step: Step | None = None
         self.prefill_step: Step | None = None  # the prefill step beside its decodes
+        self.prefill_ended_s = -math.inf  # time at which it ended, until the next one is formed
+        self.known_room = (0, 0)  # seats taken and blocks available when its prefill step had been formed
         self.counted_s = 0.0  # time up to which its busy time is counted
         self.depth = 0  # tokens drafted for each decode of the step being formed
         self.swap_bytes = 0.0
@@ -233,6 +237,7 @@ class Instance:
     @property
     def seats(self) -> int:
         here = len(self.running) + len(self.prefilling)
+        here += len(self.computed)
         return here if self.spec.pulls else here + len(self.joining) + len(self.reserved)
 
     @property
@@ -243,6 +248,8 @@ class Instance:
         for r in self.leaving:
             tokens += r.kv
         for r in self.lingering:
+            tokens += r.kv
+        for r in self.computed:
             tokens += r.kv
         for r in self.joining:
             tokens += r.prefill_until if r.is_partial else r.kv
@@ -281,9 +288,8 @@ class Instance:
     def may_prefill(self) -> bool:
         """Its prefill stream is idle and has something to do, none of it in a step that also decodes."""
         mixed = self.step is not None and self.step.chunks
-        return (
-            self.mode == "concurrent" and not self.prefill_step and not mixed and bool(self.waiting or self.prefilling)
-        )
+        there = bool(self.waiting or self.inbox or self.prefilling)
+        return self.mode == "concurrent" and not self.prefill_step and not mixed and there
 
     @property
     def coming_rank(self) -> int:
@@ -328,6 +334,7 @@ class Instance:
             self.prefilling,
             self.running,
             self.joining,
+            self.computed,
             self.swapped,
             self.incoming,
         ):

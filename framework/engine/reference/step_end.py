@@ -104,6 +104,14 @@ def finish_prefill_step(s: Simulation, i: Instance) -> None:
         elif r.prefilled == r.prefill_until:
             i.prefilling.remove(r)
             frees_memory = complete_prefill(s, i, r, beside=True) or frees_memory
+    if s.options.asynchronous:
+        seats, available = i.known_room
+        i.late_seats = max(i.late_seats, seats - i.seats)
+        i.late_blocks = max(i.late_blocks, i.cache.available - available)
+        i.prefill_ended_s = s.now_s
+        s.await_turn(i)
+    else:
+        i.known = len(i.computed)
     if frees_memory:
         start_transfers(s, i)
 
@@ -234,7 +242,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
     if d is i:
         i.leaving.remove(r)
         if beside:
-            i.joining.append(r)
+            i.computed.append(r)
         else:
             start_decoding(s, i, r)
     else:
@@ -283,7 +291,7 @@ def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> boo
     if r.emitted == r.output_tokens:
         return end_with_prompt(s, i, r)
     if beside:
-        i.joining.append(r)
+        i.computed.append(r)
     else:
         start_decoding(s, i, r)
     return False

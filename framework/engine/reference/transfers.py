@@ -33,11 +33,18 @@ def note_tokens(s: Simulation, i: Instance, r: Request) -> None:
         s.token_log.append((r.join_step, last, previous_s, r.id, i.id, emitted - steps))
 
 
-def kv_there(d: Instance, r: Request) -> int:
+def kv_there(s: Simulation, d: Instance, r: Request) -> int:
     """Tokens that r, on its way to d, has blocks for there: split in its prompt, the whole prompt; where KV is pulled,
-    also that which its first step there stores.
+    also what its first step there stores at most.
     """
-    return r.prefill_until if r.is_partial else r.sent_kv + d.spec.pulls
+    if r.is_partial and not r.sent_ahead:
+        return r.prefill_until
+    return kv_of_first_step(s, r, r.coming_kv) if d.spec.pulls else r.coming_kv
+
+
+def kv_of_first_step(s: Simulation, r: Request, kv: int) -> int:
+    """KV tokens that r, which comes with so many, holds at most in its first decode step, with all its drafts."""
+    return min(kv + 1 + s.options.drafts.depth, r.input_tokens + r.output_tokens - 1)
 
 
 def room_there(
@@ -87,20 +94,28 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
             continue
         withheld = s.options.first_token == "recomputed" and r.emitted == 0
         kv = r.prefill_until - withheld
-        if d is not i and not d.incoming and reserve(s, d, r, kv, kv):
+        if d.spec.pulls and d is not i and s.fits(d, r):  # it fetches each layer once it is computed
+            r.source, r.destination, r.sent_ahead, r.withheld = i, d, True, withheld
+            d.incoming.append(r)
+            start_transfers(s, d)
+        elif not d.spec.pulls and d is not i and not d.incoming and reserve(s, d, r, kv, kv):
             assert i.step is not None
             r.source, r.destination, r.sent_ahead, r.withheld = i, d, True, withheld
             start_copy(s, r, i, d, lacking(s, d, r, kv), i.step.end_s)
 
 
 def call_back(s: Simulation, r: Request) -> None:
-    """Give up the copy that began before the prefill of r had ended."""
+    """Give up the copy that began before the prefill of r had ended, or that it still waits for."""
     if r.sent_ahead and r.destination is not None:
-        d = r.destination
-        withdraw_copy(s, r)
+        d, waits = r.destination, r in r.destination.incoming
+        if not waits:
+            withdraw_copy(s, r)
         r.sent_ahead, r.withheld, r.source, r.destination = False, False, None, None
-        d.cache.free_kv(r.id)
-        d.reserved.remove(r)
+        if waits:
+            d.incoming.remove(r)
+        else:
+            d.cache.free_kv(r.id)
+            d.reserved.remove(r)
         start_transfers(s, d)
         s.wake(d)
 
@@ -111,7 +126,7 @@ def start_transfers(s: Simulation, d: Instance) -> None:
         if d.incoming:
             s.wake(d)
         return
-    while d.incoming and reserve(s, d, d.incoming[0], kv_there(d, d.incoming[0]), d.incoming[0].sent_kv):
+    while d.incoming and reserve(s, d, d.incoming[0], kv_there(s, d, d.incoming[0]), d.incoming[0].sent_kv):
         r = d.incoming.pop(0)
         assert r.source is not None
         start_copy(s, r, r.source, d, lacking(s, d, r, r.sent_kv))
@@ -159,7 +174,8 @@ def switch_over(s: Simulation, i: Instance, r: Request) -> None:
     assert r.migration is not None
     d, copied = r.migration.target, r.migration.copied
     i.changed = True
-    extra = s.blocks_of(d, r.kv + d.spec.pulls) - s.blocks_of(d, copied)
+    room = kv_of_first_step(s, r, r.kv) if d.spec.pulls else r.kv
+    extra = s.blocks_of(d, room) - s.blocks_of(d, copied)
     if extra > d.cache.available:
         cancel_migration(s, r)
         return

@@ -18,6 +18,7 @@ from framework.report.page.markup import Cell, Chapter, Sheet, contents, documen
 from framework.report.page.over_time import over_time
 from framework.report.page.positions import positions
 from framework.report.page.where import where_time_went, worst_requests
+from framework.report.split_line import split_line
 
 Summary = Mapping[str, Any]
 _WORST_FIRST = "by the factor by which they missed a limit; those that were not served last"
@@ -60,6 +61,8 @@ def _head(summary: Summary) -> str:
     twin = ' <span class="mark">TWIN, not the real trace</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
     lines = [f"{summary['offered']:,} requests in {number(summary['duration'])} s on {gpus}, seed {summary['seed']}"]
+    if "split" in summary:
+        lines.append(split_line(summary["split"]))
     if summary["extrapolated"]:
         share = percent(summary["extrapolated"])
         lines.append(f"{share} of the busy time rests on step times beyond what was measured")

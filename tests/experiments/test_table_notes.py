@@ -1,0 +1,79 @@
+"""What a table says beneath its figures, line by line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.table.notes import slo_of
+from experiments.table.sheet import _short
+from tests.experiments.test_paper_table import CHUNKED, record, series, sheet
+
+
+def notes(*words: str, records: Any) -> str:
+    return "\n".join(sheet(records, *words).notes)
+
+
+def test_latencies_leave_out_what_was_rejected_and_what_failed() -> None:
+    """Seven of a hundred and three of them in one run of two; a goodput leaves nothing out."""
+    records = [record(seed=0), record(seed=1, completed=90, rejected=7, failed=3)]
+    told = notes("metric=p99_ttft_ms", records=records)
+    assert "others were rejected or failed: up to 10 % in chunked / synthetic." in told
+    assert "rejected or failed" not in notes("metric=request_goodput", records=records)
+    assert "rejected or failed" not in notes("metric=p99_ttft_ms", records=records[:1])
+
+
+def test_one_slo_is_stated_and_several_are_said_to_differ() -> None:
+    one, other = record(seed=0), record(seed=1, config={"slo.ttft_s": 0.25})
+    assert "\nSLO: TTFT ≤ 2 s, TPOT ≤ 50 ms.\n" in notes(records=[one, record(seed=1)])
+    told = notes("rows=policy,slo.ttft_s", records=[one, other])
+    assert "\nSLOs differ: TTFT ≤ 2 s, TPOT ≤ 50 ms; TTFT ≤ 250 ms, TPOT ≤ 50 ms.\n" in told
+    assert slo_of(record(config={"slo.ttft_s": None, "slo.tpot_s": 1.0})) == "TPOT ≤ 1 s"
+    assert slo_of(record(config={"slo.ttft_s": None, "slo.tpot_s": None})) == "none in force"
+    assert slo_of(record(config={"slo.classes.chat.ttft_s": 1.0})).endswith(", limits of their own for classes")
+
+
+def test_hardware_that_differs_is_not_stated_as_one() -> None:
+    assert "\nModel llama3_8b, gpu h100, 5 GPUs." in notes(records=series("chunked", CHUNKED))
+    few = [record(seed=0), record(seed=1, gpus=8, load="closed 4")]
+    assert "\nModel llama3_8b, gpu h100, load closed 4, 5 to 8 GPUs: compare figures per GPU." in notes(records=few)
+
+
+def test_extrapolation_is_the_worst_of_all_runs() -> None:
+    records = [
+        record(seed=0, extrapolated=0.125, extrapolation=1.5),
+        record(seed=1, extrapolated=0.0625, extrapolation=3.0),
+    ]
+    assert ", up to 12 % of busy time extrapolated, to 3 times the measured size." in notes(records=records)
+    assert "extrapolated" not in notes(records=[record(seed=0), record(seed=1)])
+
+
+def test_versions_and_revisions_are_told_where_they_differ() -> None:
+    revisions = [record(seed=0), record(seed=1, git_revision="def")]
+    assert "Runs were made by 2 revisions of the code." in notes(records=revisions)
+    versions = [record(seed=seed, versions={"servelab": f"0.{seed + 1}"}) for seed in range(2)]
+    assert "Runs were made by versions 0.1 and 0.2." in notes("rows=policy,version", records=versions)
+    assert "Runs were made" not in notes(records=[record(seed=0), record(seed=1)])
+
+
+def test_replicates_are_counted() -> None:
+    assert "One run a cell: no intervals, and nothing is tested." in notes(records=[record()])
+    five, two = series("chunked", CHUNKED), series("ares", CHUNKED[:2])
+    assert "over 5 replicates" in notes(records=five)
+    told = notes(records=[*five, *two])
+    assert "over 2 to 5 replicates" in told
+    assert "Fewer than 5 replicates: ares / synthetic." in told
+    same = notes(records=series("chunked", [7.0, 7.0, 7.0]))
+    assert "No interval where all replicates have the same value." in same
+    assert "No interval" not in notes(records=five)
+
+
+def test_cells_without_runs_and_without_figures_are_named() -> None:
+    records = [record(), record("ares"), record(trace="mooncake"), record("ares", seed=1, p99_ttft_ms=None)]
+    told = notes("metric=p99_ttft_ms", records=records)
+    assert "no run in the store (one that is refused, or fails, leaves none): ares / mooncake." in told
+    assert "undefined, as where nothing was completed: ares / synthetic P99 TTFT in 1 of 2 runs." in told
+
+
+def test_headings_are_as_short_as_tells_keys_apart() -> None:
+    assert _short(["policy", "slo.ttft_s", "engine.token_budget"]) == ["policy", "ttft_s", "token_budget"]
+    assert _short(["trace.seed", "seed", "policy.order"]) == ["trace.seed", "seed", "order"]
