@@ -1369,6 +1369,7 @@ MUTANTS = (
         "mechanisms/circles.py",
         "r = s.instances[i].incoming_head if s.instances[i].marked else -1",
         "r = -1",
+    ),
     # --- two streams, each scheduled ahead ---
     Mutant(
         "what comes during a prefill step is in the next one",

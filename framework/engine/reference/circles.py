@@ -43,7 +43,7 @@ def is_blocked(s: Simulation, d: Instance) -> bool:
     first = d.incoming[0]
     if first.source is not None and first in first.source.prefilling:
         return False
-    if lacks(s, d, first, kv_there(d, first), first.sent_kv):
+    if lacks(s, d, first, kv_there(s, d, first), first.sent_kv):
         return True
     if not s.gives_way(d):
         return False
