@@ -38,8 +38,8 @@ _TIMES = {"prefill": "prefill GPU time", "decode": "decode GPU time", "mixed": "
 class Bound:
     """What no schedule can beat.
 
-    `good` of `offered` requests at most, and `goodput` a second of the clock of `framework.metrics.clock`. `alone` (N,):
-    which requests could keep the SLO alone. `limit`: what `goodput` comes from.
+    `good` of `offered` requests at most, and `goodput` a second of the clock of `framework.metrics.clock`. `alone`
+    (N,): which requests could keep the SLO alone. `limit`: what `goodput` comes from.
     """
 
     good: int

@@ -90,7 +90,7 @@ def _window(result: Result, slo: Slo, run_s: float, counted: Flags, shortest_s: 
     if served.any() and unserved.any():
         name += ", longer for what was not served"
         window_s *= 1 + shortest_s(unserved) / max(shortest_s(served), np.finfo(float).tiny)
-    return window_s, name
+    return float(window_s), name
 
 
 def _longer(window_s: float, name: str, shortest_s: float) -> tuple[float, str]:

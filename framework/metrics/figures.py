@@ -225,8 +225,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("total_input_tokens", "prompt tokens of completed requests", "input tokens"),
     _row("total_output_tokens", "output tokens of completed requests", "output tokens"),
     _row("gpus", "GPUs of the cluster", "GPUs"),
-    _row("gpus_on", "GPUs that were on: their time up to the last answer over the window, or the run if that is shorter; at most "
-         "all", "GPUs on"),
+    _row("gpus_on", "GPUs that were on: their time up to the last answer over the window, or the run if that is "
+         "shorter; at most all", "GPUs on"),
     _row("gpu_hours", "hours that GPUs were on, up to the last answer", "GPU hours", "h", _DOWN),
     _row("mfu", "share of the peak FLOP/s that the model's own arithmetic used",
          "MFU", "%", _UP, spoken="peak FLOP/s used"),
@@ -253,7 +253,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("usd_per_million_good_tokens", "USD for gpus_on over the window, for each million output "
          "tokens of requests that kept their SLOs",
          "cost per million good tokens", "USD", _DOWN),
-    _row("good_per_usd", "requests that kept their SLOs for each USD for gpus_on over the window", "good requests per USD", "", _UP),
+    _row("good_per_usd", "requests that kept their SLOs for each USD for gpus_on over the window",
+         "good requests per USD", "", _UP),
     _row("buckets", "figures by length of the prompt"),
     _row("classes", "figures by class of requests, where the trace has classes"),
     _row("split", "how cluster.prefill=auto divided the instances, and what a request asks of each pool"),

@@ -32,7 +32,7 @@ from tests.diagnosis.plants import PLANTS, Plant, every_fourth, steady, uneven
 from tests.helpers.composing import configured
 from tests.report.test_run_page import Page
 
-SEEN = Seen(duration_s=10.0, decodes=4.0)
+SEEN = Seen(window_s=10.0, decodes=4.0)
 
 
 @functools.cache
@@ -68,11 +68,11 @@ def test_the_run_and_its_remedies_are_what_the_same_settings_come_to() -> None:
     plant, trials = PLANTS["slow link"], found("slow link")
     config = plant.config()
     summary = Goodput().measure(compose_on(config, plant.workload)).evaluation.summary
-    assert (trials.base.goodput, trials.base.duration_s) == (summary["request_goodput"], summary["duration"])
+    assert (trials.base.goodput, trials.base.window_s) == (summary["goodput_rps"], summary["window_s"])
     best = helping(trials)[0]
     config.cluster.link_bandwidth_bytes_s = None
     again = Goodput().measure(compose_on(config, plant.workload)).evaluation.summary
-    assert best.trial.goodput == pytest.approx(again["request_goodput"], rel=1e-12)
+    assert best.trial.goodput == pytest.approx(again["goodput_rps"], rel=1e-12)
     assert best.trial.kept == again["slo_attainment"] * again["offered"]
 
 
@@ -123,11 +123,11 @@ def test_a_policy_that_cannot_do_without_its_hook_is_not_run_without_it() -> Non
 
 
 def test_worth_counts_requests_over_the_time_of_the_run_itself() -> None:
-    base = Trial(kept=10, offered=100, goodput=1.0, duration_s=10.0, gpus=1, closed=False)
-    sooner = replace(base, goodput=2.0, duration_s=5.0)
+    base = Trial(kept=10, offered=100, goodput=1.0, window_s=10.0, gpus=1, closed=False)
+    sooner = replace(base, goodput=2.0, window_s=5.0)
     assert sooner.worth(base) == 0.0
     assert not sooner.is_better(base)
-    more = replace(base, kept=30, goodput=1.0, duration_s=30.0)
+    more = replace(base, kept=30, goodput=1.0, window_s=30.0)
     assert more.worth(base) == 2.0
     closed = replace(base, closed=True)
     assert replace(closed, goodput=2.0).worth(closed) == 1.0
@@ -135,8 +135,8 @@ def test_worth_counts_requests_over_the_time_of_the_run_itself() -> None:
 
 def test_what_a_run_is_worth_says_over_which_time() -> None:
     """A run that ends sooner has a goodput that is higher by more than what it is worth."""
-    base = Trial(kept=50, offered=100, goodput=5.0, duration_s=10.0, gpus=1, closed=False)
-    better = Trial(kept=80, offered=100, goodput=10.0, duration_s=8.0, gpus=1, closed=False)
+    base = Trial(kept=50, offered=100, goodput=5.0, window_s=10.0, gpus=1, closed=False)
+    better = Trial(kept=80, offered=100, goodput=10.0, window_s=8.0, gpus=1, closed=False)
     for closed, over in (
         (False, "3.00 req/s over the time that the run as it is took"),
         (True, "5.00 req/s of goodput"),

@@ -329,7 +329,7 @@ def test_the_bound_lets_every_instance_do_anything() -> None:
     assert planned == any_role(policy.layout(spec))
     timing = Affine(base_s=1.0, per_prefill_token_s=2.0**-6)
     result = play(workload, spec, policy, timing)
-    engine, slo = result.engine, Slo(100.0, None)
+    engine, slo = result.engine, Slo(None, None)  # else goodput were over the window of arrivals
     found, fixed = (bound(workload, those, MODEL, timing, engine, slo, Open()) for those in (planned, spec))
     reached = 40 / result.requests["end_s"].max()
     assert fixed.goodput < reached <= found.goodput

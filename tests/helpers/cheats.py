@@ -34,7 +34,7 @@ class Known:
 
     def is_long(self, request: Request, share: float) -> bool:
         """Whether its output is among this share of the longest."""
-        return self.output_tokens(request) > np.quantile(self.workload.output_tokens, 1 - share)
+        return self.output_tokens(request) > float(np.quantile(self.workload.output_tokens, 1 - share))
 
 
 class Cheat(Policy):
@@ -54,7 +54,7 @@ class RejectsLongPrompts(Cheat):
     """Turns away the longest quarter of prompts."""
 
     def admit(self, request: Request, cluster: Cluster) -> bool | str:
-        return request.input_tokens <= np.quantile(self.known.workload.input_tokens, 0.75) or NO
+        return request.input_tokens <= float(np.quantile(self.known.workload.input_tokens, 0.75)) or NO
 
 
 class RejectsLongOutputs(Cheat):

@@ -112,7 +112,7 @@ def allowed_latency_s(run: Run) -> float:
         return math.inf
     allowed_s = []
     for row in run.requests:
-        own = (run.slo.classes or {}).get(row.get("slo_class"), {})
+        own = (run.slo.classes or {}).get(str(row.get("slo_class")), {})
         ttft_s, tpot_s = (own.get(name, getattr(run.slo, name)) or 0.0 for name in ("ttft_s", "tpot_s"))
         allowed_s.append(ttft_s + (row["output_tokens"] - 1) * tpot_s)
     return math.fsum(allowed_s) / len(allowed_s)

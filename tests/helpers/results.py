@@ -9,6 +9,7 @@ import numpy as np
 
 from framework.engine.config import EngineConfig
 from framework.engine.records import STEP_LOG, TOKEN_LOG
+from framework.load import Window
 from framework.result import OUTCOME, Gaps, Result
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.gpu import Gpu
@@ -139,6 +140,7 @@ def small_result(**changes: Any) -> HandMade:
         "timing_source": "affine",
         "load": "open",
         "seed": 0,
+        "window": Window(0.5, 2.0, "first to last arrival", offer_is_fixed=True),
         "reasons": ("", "context", "kv"),
         "events": 20,
         "steps": 7,

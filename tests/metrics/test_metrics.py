@@ -130,9 +130,10 @@ def test_the_summary_begins_with_the_keys_of_a_benchmark_and_ends_with_where_it_
         ("total_output_tokens", 8),
         ("request_throughput", 3 / 2.5),
         ("request_goodput", 2 / 2.5),
-        ("goodput_rps", 2 / 2.5),
-        ("window_s", 2.5),
-        ("goodput_per_gpu", 2 / 2.5 / 3),
+        ("window_s", 1.0 + 0.25 * (2 + 0 + 9 + 4 + 3) / 5),  # what the SLO allows one request: arrivals last 1.5 s
+        ("window_is_short", True),
+        ("goodput_rps", 2 / 1.9),
+        ("goodput_per_gpu", 2 / 1.9 / 3),
         ("gpus", 3),
         ("gpus_on", 3),
         ("gpu_hours", 3 * 2.5 / 3600),
@@ -155,8 +156,8 @@ def test_the_summary_begins_with_the_keys_of_a_benchmark_and_ends_with_where_it_
         ("energy_j", (250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)),
         ("cost_usd", 3 * 3.0 * 2.5 / 3600),
         ("energy_per_token_j", ((250 + 600 * 1.5) + 2 * (250 + 600 * 1.25)) / 8),
-        ("usd_per_million_good_tokens", 3 * 3.0 * 2.5 / 3600 / (3 + 1) * 1e6),
-        ("good_per_usd", 2 / (3 * 3.0 * 2.5 / 3600)),
+        ("usd_per_million_good_tokens", 3 * 3.0 * 1.9 / 3600 / (3 + 1) * 1e6),
+        ("good_per_usd", 2 / (3 * 3.0 * 1.9 / 3600)),
     ],
 )
 def test_summary(key: str, value: float) -> None:
@@ -172,7 +173,7 @@ def test_each_class_has_its_figures() -> None:
     assert (batch["offered"], batch["completed"], batch["out_of_memory"]) == (2, 1, 1)
     assert (chat["offered"], chat["completed"], chat["slo_attainment"]) == (3, 2, 1 / 3)
     assert chat["request_goodput"] == batch["request_goodput"] == 1 / 2.5
-    assert chat["goodput_rps"] == batch["goodput_rps"] == 1 / 2.5
+    assert chat["goodput_rps"] == batch["goodput_rps"] == pytest.approx(1 / 1.9)
     assert (batch["mean_tpot_ms"], chat["mean_tpot_ms"], chat["p90_tpot_ms"]) == (NONE, 375.0, pytest.approx(475.0))
     assert set(LATENCY_KEYS) - set(chat) == {key for key in LATENCY_KEYS if "itl" in key}
 

@@ -39,7 +39,7 @@ def test_run_table_tells_the_whole_run() -> None:
         "TPOT ms 375 475 498 250 40.0 %",
         "TBT ms 500 500 500",
         "E2E s 1.50 2.30 2.48",
-        "goodput 0.80 req/s (0.27 per GPU)",
+        "goodput 1.05 req/s (0.35 per GPU)",
         "attainment 40.0 % 2 of 5",
         "completed 3",
         "rejected 1 (kv 1)",
@@ -59,8 +59,8 @@ def of_classes(*names: str) -> Result:
 
 def test_classes_have_rows_of_their_own() -> None:
     text = words(printed(run_table(evaluate(of_classes("chat", "batch", "batch", "chat", "chat"), SLO), SLO)))
-    assert "batch 2 50.0 % 0.40 1.00 1.00 – – 1.00" in text
-    assert "chat 3 33.3 % 0.40 1.00 1.00 375 498 2.49" in text
+    assert "batch 2 50.0 % 0.53 1.00 1.00 – – 1.00" in text
+    assert "chat 3 33.3 % 0.53 1.00 1.00 375 498 2.49" in text
     assert "classes" not in text
 
 
