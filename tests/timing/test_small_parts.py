@@ -11,11 +11,12 @@ import pytest
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, Surface
+from framework.timing.profile_files import read_profile, shipped_directory
 from framework.timing.published import PublishedPrompts
 from framework.timing.rank_row import rank_row
 from framework.timing.roofline import Roofline
 from framework.timing.scale import same_speed
-from framework.timing.shipped_setups import Types, parallelisms, plan_of
+from framework.timing.shipped_setups import PLANS, Types, parallelisms, plan_of
 from framework.timing.step_row import StepRow
 from framework.timing.table import _axis, stack, uneven_s
 from tests.helpers.parts import load
@@ -79,6 +80,24 @@ def test_a_model_that_does_not_ship_is_made_for_its_own_types_on_1_to_8_gpus() -
     assert plan_of(dense) == ((Types("bf16", "bf16"),), parallelisms("tp1 tp2 tp4 tp8"))
     assert plan_of(experts)[1] == parallelisms("tp1 tp2 tp4 tp8 tp2-ep2 tp4-ep4 tp8-ep8")
     assert parallelisms("tp1-dp4-ep4 tp8-pp2") == (Parallelism(tp=1, dp=4, ep=4), Parallelism(tp=8, pp=2))
+
+
+def test_what_ships_is_what_was_planned() -> None:
+    """On two GPUs that have nearly all of it: of some models other GPUs have more parallelisms, or types."""
+    parallel: dict[str, set[Parallelism]] = {}
+    typed: dict[str, set[tuple[str, str]]] = {}
+    for path in (path for gpu in ("h200", "b200") for path in (shipped_directory() / gpu).glob("*/*.json.gz")):
+        for entry in read_profile(path).entries:
+            name, setup = path.name.partition(".")[0], entry.setup
+            parallel.setdefault(name, set()).add(setup.parallelism)
+            typed.setdefault(name, set()).add((setup.dtype, setup.kv_dtype))
+    assert set(parallel) == set(PLANS)
+    for name, (types, planned) in PLANS.items():
+        known = {(one.dtype, one.kv_dtype) for one in types}
+        assert parallel[name] == set(planned) or (
+            name in ("qwen3_235b", "deepseek_v3") and parallel[name] < set(planned)
+        )
+        assert typed[name] == known or (name in ("llama3_8b", "llama3_70b") and typed[name] < known)
 
 
 def test_a_lookup_has_a_bucket_for_each_eighth_of_an_octave_up_to_its_last_knot() -> None:
