@@ -111,6 +111,8 @@ def _shape(settings: Mapping[str, Any]) -> str:
         name = "mixed" if pool == "instances" else pool
         beyond = [f"{key}={one}" for key, one in degrees.items() if one != 1]
         told.append(" ".join([str(settings.get(f"cluster.{pool}")), name, *beyond]))
+    if settings.get("cluster.prefill") == "auto":
+        return f"{settings.get('cluster.instances')} prefill and decode, split by load"
     return " + ".join(told) or kind
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 from experiments.tune import surrogate
 from experiments.tune.base import Configuration
 from experiments.tune.candidates import Candidates
+from experiments.tune.command import _workers
 from experiments.tune.expression import Expression
+from experiments.tune.feasible import Feasibility
 from experiments.tune.goals import Goal
 from experiments.tune.gp import GaussianProcess, _matern
 from experiments.tune.pruner import make_pruner, read_prefixes, rungs
@@ -423,3 +426,21 @@ def test_a_configuration_is_given_without_hydras_own_part() -> None:
     assert (more.overrides, more.config.seed) == (("trace=synthetic", "seed=3"), 3)
     assert more.settings["seed"] == 3
     assert more.choices["trace"] == "synthetic"
+
+
+def test_workers_are_as_many_as_are_asked_for_or_as_joblib_has_cores() -> None:
+    assert _workers(None, ["seed=1"]) == 1
+    assert _workers(None, ["seed=1", "hydra/launcher=joblib"]) == os.cpu_count()
+    assert _workers("3", ["hydra/launcher=joblib"]) == 3
+    with pytest.raises(InputError, match="workers"):
+        _workers("0", [])
+
+
+def test_points_of_a_large_space_are_not_looked_at_one_by_one() -> None:
+    base = Configuration(())
+    assert Feasibility(space(SHARE), base).pool is None
+    assert Feasibility(space(Dimension("a", IntDistribution(1, 50_001))), base).pool is None
+    few = Feasibility(space(COUNT, required=(Expression("count - 4"),)), base)
+    assert [point.drawn["count"] for point in few.pool or ()] == [4, 5, 6]
+    assert [few.violation(point) for point in space(COUNT, required=few._space.required).points()] == [2, 1, 0, 0, 0]
+    assert few.reason(few._space.point({"count": 2})) == "it misses what the space requires"

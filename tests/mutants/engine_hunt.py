@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="mutants whose name or file has it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: one for each core)")
     chosen = parser.parse_args(arguments)
-    known = (*MUTANTS, *drawn_mutants(chosen.drawn, chosen.seed))
+    known: list[Mutant | Drawn] = [*MUTANTS, *drawn_mutants(chosen.drawn, chosen.seed)]
     mutants = [mutant for mutant in known if chosen.only in mutant.name or chosen.only in mutant.file]
     start_s = time.monotonic()
     living = hunted(mutants, chosen.examples, chosen.jobs)

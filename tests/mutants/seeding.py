@@ -81,7 +81,7 @@ def _put(file: Path, code: CodeType, only: set[str] | None) -> None:
 
 def _codes(code: CodeType) -> dict[str, CodeType]:
     """The code of all functions of a module, by qualified name; of two of one name the last."""
-    found = {}
+    found: dict[str, CodeType] = {}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             found |= {constant.co_qualname: constant} | _codes(constant)

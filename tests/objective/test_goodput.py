@@ -71,17 +71,17 @@ def test_a_bound_stands_beside_goodput() -> None:
 class Plans(Policy):
     tick_s = 1.0
 
-    def on_tick(self, cluster: Any) -> None:
-        return None
+    def on_tick(self, cluster: Any) -> list[Any]:
+        return []
 
 
 class Cuts(Policy):
-    def split_at(self, request: Any, cluster: Any) -> int | None:
-        return None
+    def split_at(self, request: Any, cluster: Any) -> int:
+        return 0
 
 
 class Batches(Policy):
-    def batching(self, instance: Any, cluster: Any) -> None:
+    def batching(self, instance: Any, cluster: Any) -> Any:
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,5 @@ def test_another_release_of_a_library_is_another_run(library: str, monkeypatch: 
     targets = frozenset({"policies.chunked.Chunked"})
     before = code_hash.__wrapped__(targets)
     assert code_hash.__wrapped__(targets) == before
-    installed = identity.version
-    monkeypatch.setattr(identity, "version", lambda name: "0.0.1" if name == library else installed(name))
+    monkeypatch.setattr(identity, "version", lambda name: "0.0.1" if name == library else version(name))
     assert code_hash.__wrapped__(targets) != before
