@@ -191,6 +191,14 @@ def test_outputs_end_where_the_context_of_the_model_does() -> None:
 def test_accepted_drafts_save_steps() -> None:
     found = split_of(speculation=Speculation(depth=2, acceptance=0.5))
     assert found.decode_s == pytest.approx((OUTPUT - 1) / 1.75 * STEP_S / 8)
+    slow, limit_s = replace(TIMING, per_sequence_s=2.0**-9), (STEP_S + 3.5 * 2.0**-9) / 1.75  # of a token
+    assert split_of(speculation=Speculation(depth=2, acceptance=0.5), timing=slow, slo=Slo(None, limit_s)).batch == 3
+
+
+def test_pools_may_have_seats_of_their_own() -> None:
+    cluster = disaggregated("auto", None, GPU, link_bandwidth_bytes_s=1e12)
+    found = split_of(replace(cluster, pools=tuple(replace(pool, max_batch=2) for pool in cluster.pools)))
+    assert (found.batch, found.batch_limit) == (2, "seats")
 
 
 def test_the_tightest_limit_that_one_in_ten_has_counts() -> None:
@@ -257,6 +265,19 @@ def test_one_is_enough_that_only_prefills_where_those_that_decode_can() -> None:
     assert every is not None
     assert every.prefill > 1
     assert not every.decode_prefills
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_full_step_of_prompts_lasts_as_long_whatever_is_cached(cached: bool) -> None:
+    full_s = STEP_S + BUDGET * 2.0**-14
+    cluster = disaggregated("auto", None, GPU, link_bandwidth_bytes_s=1e12)
+    both = replace(cluster, pools=(cluster.pools[0], replace(cluster.pools[1], role="mixed")))
+    prompts = workload(hash_ids=list(range(512 // 16)))
+    found = [
+        split_of(both, prompts, Slo(None, limit_s), prefix_cache=cached).decode_prefills
+        for limit_s in (0.9 * full_s, 1.1 * full_s)
+    ]
+    assert found == [False, True]
 
 
 # --- by the user's door -----------------------------------------------------------------------------------------------
