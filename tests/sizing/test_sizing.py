@@ -33,7 +33,7 @@ from framework.system.split import Split
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from tests.helpers.composing import configured
-from tests.helpers.scenarios import MODEL
+from tests.helpers.scenarios import MODEL as SHORT
 from tests.helpers.servers import GPU
 
 BUDGET, PROMPT, OUTPUT, STEP_S = 2048, 1024, 101, 2.0**-6
@@ -41,6 +41,7 @@ TIMING = Affine(base_s=STEP_S, per_prefill_token_s=2.0**-14)
 PROMPT_S = (STEP_S + BUDGET * 2.0**-14) * PROMPT / BUDGET  # its share of a step that is full
 CONTEXT = PROMPT + OUTPUT / 2
 LOOSE = Slo(ttft_s=None, tpot_s=None)
+MODEL = replace(SHORT, max_context=10_000)
 
 
 def workload(prompt: int = PROMPT, output: int = OUTPUT, hash_ids: list[int] | None = None, size: int = 16) -> Workload:
@@ -118,10 +119,18 @@ def test_a_tight_ttft_asks_for_more_that_prefill() -> None:
     assert found[0] <= found[1] < found[2]
 
 
-def strain(prefill: int, decode: int, prompt_s: float, decode_s: float, ttft_s: float, transfer_s: float) -> float:
+def test_where_no_prompt_keeps_its_ttft_the_split_is_that_of_the_tightest_that_some_keep() -> None:
+    found = [split_of(slo=Slo(share * PROMPT_S, None), max_batch=16).prefill for share in (0.01, 0.9, 1.1)]
+    assert found == 3 * [found[0]]
+    assert found[0] < 4
+
+
+def strain(
+    prefill: int, decode: int, prompt_s: float, variation: float, decode_s: float, ttft_s: float, transfer_s: float
+) -> float:
     """Seconds of the more loaded pool a request, over what it may be loaded, by trying loads one after another."""
-    loads = np.linspace(0.0, 0.7, 70_001)[1:]
-    waits_s = prompt_s / 2 * loads ** (np.sqrt(2.0 * prefill + 2.0) - 1) / (prefill * (1 - loads))
+    loads = np.linspace(0.0, 0.7, 4_001)[1:]
+    waits_s = prompt_s * (1 + variation) / 2 * loads ** (np.sqrt(2.0 * prefill + 2.0) - 1) / (prefill * (1 - loads))
     kept = loads[np.log(10.0) * waits_s <= ttft_s - prompt_s]
     prefills = prompt_s / prefill / kept.max()
     decodes = decode_s / decode * (1 + 1.28 / np.sqrt(8.0 * decode))
@@ -129,20 +138,22 @@ def strain(prefill: int, decode: int, prompt_s: float, decode_s: float, ttft_s: 
 
 
 def test_the_split_is_the_best_of_all_by_a_second_computation() -> None:
-    rng, found, expected = np.random.default_rng(5), [], []
-    for _ in range(60):
-        prompt, output = int(rng.integers(256, 4096)), int(rng.integers(2, 400))
-        instances = int(rng.integers(2, 14))
-        prompt_s = (STEP_S + BUDGET * 2.0**-14) * prompt / BUDGET
-        ttft_s = prompt_s * float(rng.uniform(1.02, 4.0))
-        transfer_s = float(rng.uniform(0.1, 0.4)) * prompt_s
-        link_bytes_s = prompt * MODEL.kv_bytes_per_token / transfer_s
+    """Prompts of two lengths; links that are slow enough to count."""
+    rng, found = np.random.default_rng(5), set()
+    for _ in range(250):
+        mean, output = int(rng.integers(300, 4096)), int(rng.integers(2, 400))
+        spread, instances = int(rng.integers(0, mean)), int(rng.integers(2, 40))
+        prompt_s = (STEP_S + BUDGET * 2.0**-14) * mean / BUDGET
+        ttft_s, transfer_s = (prompt_s * float(rng.uniform(*among)) for among in ((1.1, 4.0), (0.1, 1.2)))
+        link_bytes_s = mean * MODEL.kv_bytes_per_token / transfer_s
         cluster = disaggregated("auto", None, GPU, instances=instances, link_bandwidth_bytes_s=link_bytes_s)
-        found.append(split_of(cluster, workload(prompt, output), Slo(ttft_s, None)).prefill)
-        asked = (prompt_s, (output - 1) * STEP_S / 8, ttft_s, transfer_s)
-        expected.append(min(range(1, instances), key=lambda count: strain(count, instances - count, *asked)))
-    assert found == expected
-    assert len(set(found)) > 6
+        mixed = replace(workload(output=output), input_tokens=np.tile([mean - spread, mean + spread], 25))
+        split = split_of(cluster, mixed, Slo(ttft_s, None))
+        asked = (prompt_s, (spread / mean) ** 2, (output - 1) * STEP_S / 8, ttft_s, transfer_s)
+        least = min(strain(count, instances - count, *asked) for count in range(1, instances))
+        assert strain(split.prefill, split.decode, *asked) <= least * (1 + 1e-3)
+        found.add(split.prefill)
+    assert len(found) > 12
 
 
 def test_what_a_step_holds_of_a_prompt_is_told_by_the_engine() -> None:
@@ -152,6 +163,15 @@ def test_what_a_step_holds_of_a_prompt_is_told_by_the_engine() -> None:
     assert split_of(longest_chunk=128).prefill_s == pytest.approx(base_s[128])
     squares = replace(TIMING, prefill_quadratic_s=2.0**-30)
     assert split_of(timing=squares).prefill_s == pytest.approx(base_s[BUDGET] + PROMPT**2 * 2.0**-30)
+
+
+def test_steps_are_as_large_as_the_policy_lays_them_out() -> None:
+    words = ("policy=taichi", "trace=synthetic", "trace.limit=50")
+    small, large = (compose(configured(*words, f"policy.prefill_chunk={size}")).cluster.split for size in (128, 4096))
+    assert small is not None
+    assert large is not None
+    assert small.prefill_s > 1.5 * large.prefill_s
+    assert small.decode_s == large.decode_s
 
 
 def test_lengths_are_weighed_by_requests_and_contexts_by_steps() -> None:
@@ -171,6 +191,14 @@ def test_outputs_end_where_the_context_of_the_model_does() -> None:
 def test_accepted_drafts_save_steps() -> None:
     found = split_of(speculation=Speculation(depth=2, acceptance=0.5))
     assert found.decode_s == pytest.approx((OUTPUT - 1) / 1.75 * STEP_S / 8)
+    slow, limit_s = replace(TIMING, per_sequence_s=2.0**-9), (STEP_S + 3.5 * 2.0**-9) / 1.75  # of a token
+    assert split_of(speculation=Speculation(depth=2, acceptance=0.5), timing=slow, slo=Slo(None, limit_s)).batch == 3
+
+
+def test_pools_may_have_seats_of_their_own() -> None:
+    cluster = disaggregated("auto", None, GPU, link_bandwidth_bytes_s=1e12)
+    found = split_of(replace(cluster, pools=tuple(replace(pool, max_batch=2) for pool in cluster.pools)))
+    assert (found.batch, found.batch_limit) == (2, "seats")
 
 
 def test_the_tightest_limit_that_one_in_ten_has_counts() -> None:
@@ -209,8 +237,15 @@ def test_ranks_that_step_together_are_divided_in_whole_groups() -> None:
     ranked = disaggregated("auto", None, GPU, instances=6, dp=2, rank_choice="routed", link_bandwidth_bytes_s=1e12)
     found = split_of(ranked)
     assert found.decode_s == pytest.approx(plain.decode_s / 2)  # a step of both ranks takes what one of one takes
+    assert found.prefill_s == pytest.approx((STEP_S + 2 * BUDGET * 2.0**-14) * PROMPT / BUDGET / 2)
     assert found.prefill + found.decode == 6
     assert [pool.instances for pool in ranked.divided(found).pools] == [2 * found.prefill, 2 * found.decode]
+
+
+def test_stages_have_a_micro_batch_each() -> None:
+    """A full step has one for each of two stages, half as large."""
+    staged = disaggregated("auto", None, GPU, instances=3, pp=2, link_bandwidth_bytes_s=1e12)
+    assert split_of(staged).prefill_s == pytest.approx(PROMPT_S)
 
 
 def test_one_is_enough_that_only_prefills_where_those_that_decode_can() -> None:
@@ -226,6 +261,23 @@ def test_one_is_enough_that_only_prefills_where_those_that_decode_can() -> None:
     assert json.loads(json.dumps(bearable.figures())) == bearable.figures()
     assert slow.prefill > 1
     assert not slow.decode_prefills
+    every = compose(configured("policy=taichi", *words[1:], "slo.tpot_s=1")).cluster.split  # of which all do both
+    assert every is not None
+    assert every.prefill > 1
+    assert not every.decode_prefills
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_full_step_of_prompts_lasts_as_long_whatever_is_cached(cached: bool) -> None:
+    full_s = STEP_S + BUDGET * 2.0**-14
+    cluster = disaggregated("auto", None, GPU, link_bandwidth_bytes_s=1e12)
+    both = replace(cluster, pools=(cluster.pools[0], replace(cluster.pools[1], role="mixed")))
+    prompts = workload(hash_ids=list(range(512 // 16)))
+    found = [
+        split_of(both, prompts, Slo(None, limit_s), prefix_cache=cached).decode_prefills
+        for limit_s in (0.9 * full_s, 1.1 * full_s)
+    ]
+    assert found == [False, True]
 
 
 # --- by the user's door -----------------------------------------------------------------------------------------------
