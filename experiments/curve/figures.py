@@ -14,8 +14,10 @@ from experiments.curve.axis import RATE, Axis
 from experiments.curve.words import Job, Plan
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
+from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import estimate
 from framework.report.arms import Arm, unlike
+from framework.report.load_words import load_state
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 
@@ -38,11 +40,11 @@ _METRICS = (
     ),
     *(f"{name}_per_gpu" for name in _PER_GPU),
 )
-_TEXTS = ("series", "bucket", "policy", "trace", "trace_source", "key")
+_TEXTS = ("series", "bucket", "load_state", "policy", "trace", "trace_source", "key")
 _WHOLE = ("concurrency", "seed", "from_tokens", "to_tokens", "gpus", *_COUNTS)
 _COLUMNS = (
     *("series", "rate_rps", "concurrency", "seed", "bucket", "from_tokens", "to_tokens", "gpus"),
-    *(*_METRICS, "policy", "trace", "trace_source", "key"),
+    *(*_METRICS, "load_state", "policy", "trace", "trace_source", "key"),
 )
 _SCHEMA = {name: pl.String if name in _TEXTS else pl.Int64 if name in _WHOLE else pl.Float64 for name in _COLUMNS}
 _NEAR_ITS_MOST = 0.95  # of the highest throughput
@@ -68,6 +70,11 @@ class Line:
     def half_width(self, metric: str) -> Floats:
         """Of the 95 % interval (Student's t); shape (points,), NaN with fewer than two seeds."""
         return self.mean(_half_width(metric))
+
+    @property
+    def is_overloaded(self) -> NDArray[np.bool_]:
+        """Shape (points,): whether the system is, with any seed."""
+        return self.levels["load_state"].eq_missing(OVERLOADED).to_numpy()
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,7 @@ def _row(axis: Axis, job: Job, record: Record, bucket: str, figures: Mapping[str
         "seed": job.seed,
         "bucket": bucket,
         "duration_s": summary["duration"],
+        "load_state": summary.get("load_state"),
         "offered_rps": job.value * offered / summary["offered"] if axis is RATE else None,
         "out_of_memory_rate": figures["out_of_memory"] / offered if offered else None,
         "key": record.key,
@@ -202,15 +210,18 @@ def _row(axis: Axis, job: Job, record: Record, bucket: str, figures: Mapping[str
 
 
 def _levels(runs: pl.DataFrame, axis: Axis) -> pl.DataFrame:
-    """One row a series, point and bucket: mean and half width over seeds; null where undefined in any run."""
+    """One row a series, point and bucket: mean and half width over seeds, null where undefined in any run, and of
+    `load_state` the worst.
+    """
     rows = []
     for _, own in runs.group_by("series", axis.column, "bucket", maintain_order=True):
         row: dict[str, Any] = own.select("series", axis.column, "bucket").row(0, named=True)
+        row["load_state"] = load_state(own.select("load_state").iter_rows(named=True))
         for name in _METRICS:
             found = None if own[name].null_count() else estimate(own[name].cast(pl.Float64).to_numpy())
             row[name], row[_half_width(name)] = (found.mean, found.half_width) if found else (None, None)
         rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return pl.DataFrame(rows, schema_overrides={"load_state": pl.String}, infer_schema_length=None)
 
 
 def _half_width(metric: str) -> str:

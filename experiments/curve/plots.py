@@ -19,11 +19,13 @@ from experiments.curve.table import headline
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.style import (
     GREY,
+    HOLLOW,
     PLAIN,
     RING,
     SMALL_PT,
     WIDTH_IN,
     band,
+    hollow,
     lay_out,
     legend_below,
     legible,
@@ -33,6 +35,8 @@ from experiments.plot.style import (
     styled,
 )
 from framework.metrics.figures import HEADLINE, metric
+from framework.metrics.load_state import OVERLOADED
+from framework.report.load_words import MEANS
 
 _HEIGHT_IN, _ROW_IN = 3.1, 1.9
 _FAR = 2.5  # times the highest value
@@ -96,7 +100,7 @@ def _latency(curve: Curve) -> Figure:
     left, right = figure.subplots(1, 2)
     labels = [_against_throughput(left, curve, ALL, _SERVED, _TTFT)]
     labels.append(_against_throughput(right, curve, ALL, _TOKENS, _TPOT))
-    _finish(figure, curve, (), f"points: {'offered req/s' if curve.axis is RATE else 'clients'}")
+    _finish(figure, curve, _overloaded(curve), f"points: {'offered req/s' if curve.axis is RATE else 'clients'}")
     for axes, own in zip((left, right), labels, strict=True):
         place_labels(figure, axes, own)
     return figure
@@ -139,7 +143,7 @@ def _buckets(curve: Curve) -> Figure:
         for axes in panels[2]:
             axes.set_xlabel(axes.get_xlabel().replace("load", "load of these"))
     figure.align_ylabels(panels[:, 0])
-    _finish(figure, curve, explained)
+    _finish(figure, curve, [*explained, *_overloaded(curve)])
     return figure
 
 
@@ -155,6 +159,7 @@ def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Q
         xs, ys = x.of(whole), y.of(line)
         style = series_style(index)
         band(axes, xs, ys, y.half_width(line), style)
+        hollow(axes, xs, ys, whole.is_overloaded, style)
         _ring(axes, curve, label, xs, ys)
         mark = saturation(whole, curve.attainment)
         ends = (0, len(xs) - 1, mark)
@@ -269,6 +274,13 @@ def _ring(axes: Axes, curve: Curve, label: str, xs: Floats, ys: Floats) -> None:
         axes.plot(
             xs[point : point + 1], ys[point : point + 1], **RING, color=series_style(curve.labels.index(label))["color"]
         )
+
+
+def _overloaded(curve: Curve) -> list[Line2D]:
+    """What hollow marks mean, where there are any."""
+    if not any(line.is_overloaded.any() for line in curve.lines()):
+        return []
+    return [Line2D([], [], label=MEANS[OVERLOADED], marker="o", color="black", **HOLLOW)]
 
 
 def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:

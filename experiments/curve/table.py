@@ -13,6 +13,7 @@ from rich.text import Text
 from experiments.curve.axis import RATE
 from experiments.curve.figures import ALL, Curve, Floats, Line, after_last_arrival, fullest, last_kept, saturation
 from framework.metrics.figures import HEADLINE, metric
+from framework.report.load_words import footnotes, mark
 from framework.report.numbers import side_by_side
 
 _WARNING = "bold black on yellow"
@@ -73,6 +74,7 @@ def remarks(curve: Curve) -> Iterator[str]:
         yield f"{_SATURATED} {line.label}: {saturation_text(line, curve.attainment)}"
     if curve.unlike is not None:
         yield curve.unlike
+    yield from footnotes(curve.levels.select("load_state").iter_rows(named=True))
     yield from _short_runs(curve)
     if curve.seeds > 1:
         yield f"Means of {curve.seeds} seeds, ± half a 95 % interval (Student's t)."
@@ -160,9 +162,11 @@ def _cells(values: Floats, key: str) -> list[str]:
 
 def _section(curve: Curve, line: Line, columns: Sequence[Sequence[str]]) -> Section:
     point = saturation(line, curve.attainment)
+    marks = [mark(level) for level in line.levels.select("load_state").iter_rows(named=True)]
+    width = max(map(len, marks))
     rows = [
-        [f"{_SATURATED + ' ' if index == point else ''}{value:g}", *(column[index] for column in columns)]
-        for index, value in enumerate(line.values)
+        [f"{_SATURATED + ' ' if index == point else ''}{value:g}{sign:{width}}", *(column[index] for column in columns)]
+        for index, (value, sign) in enumerate(zip(line.values, marks, strict=True))
     ]
     return Section(line.label if len(curve.labels) > 1 else "", rows)
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from experiments.plot.frame import Looks, Picture, finish, name_y, panels, slos_of, told
+from experiments.plot.frame import Looks, Picture, explained_hollow, finish, is_hollow, name_y, panels, slos_of, told
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import HATCHES, SMALL_PT, legible, scale_to, width_pt
@@ -45,7 +45,7 @@ def bars(source: Source, records: Sequence[Record], request: Request, looks: Loo
     _name_clusters(figure, every, clusters, axis)
     entries = [Patch(label=legible(group.label), **style) for group, style in zip(found, styles, strict=True)]
     note = told(found, request.own["replicate"], slos_of(found))
-    return finish(figure, entries, note, request.is_noted)
+    return finish(figure, [*entries, *explained_hollow(found, metrics)], note, request.is_noted)
 
 
 def _place(value: Any, order: str | None) -> tuple[Any, ...]:
@@ -65,6 +65,12 @@ def _styles(found: Sequence[Group], looks: Looks) -> list[dict[str, Any]]:
     return styles
 
 
+def _drawn(style: dict[str, Any], is_hollow: bool) -> dict[str, Any]:
+    if is_hollow:
+        return {**style, "facecolor": "white", "edgecolor": style["facecolor"], "linewidth": 1.0}
+    return {**style, "linewidth": 0}
+
+
 def _panel(
     axes: Axes, found: Sequence[Group], clusters: Sequence[Label], metric: Metric, styles: Sequence[dict[str, Any]]
 ) -> None:
@@ -79,7 +85,7 @@ def _panel(
             if not np.isfinite(own.mean):
                 axes.annotate("n/a", (x, 0), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=SMALL_PT)
                 continue
-            axes.bar(x, own.mean, 0.92 * width, linewidth=0, **style)
+            axes.bar(x, own.mean, 0.92 * width, **_drawn(style, is_hollow(group.cells[at], metric)))
             highest = max(highest, own.mean)
             if np.isfinite(own.half_width) and own.half_width > 0:
                 axes.errorbar(x, own.mean, own.half_width, color="black", linewidth=0.8, capsize=1.8, capthick=0.8)

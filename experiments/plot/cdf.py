@@ -27,7 +27,9 @@ from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import is_wide, scale_to
 from experiments.plot.words import Request
 from framework.errors import InputError
+from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import estimate
+from framework.report.load_words import is_overloaded
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
@@ -54,10 +56,15 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
         _panel(axes, own, styles, latency, limits)
         upright_limits(axes, limits)
     note = told(shown, request.own["replicate"], "marks at P50, P90 and P99")
-    entries = [Entry(group.label, look) for group, look in zip(shown, styles, strict=True)]
+    entries = [Entry(_named(group), look) for group, look in zip(shown, styles, strict=True)]
     picture = finish(figure, legend_of(entries), note, request.is_noted)
     keep_apart(figure)
     return picture
+
+
+def _named(group: Group) -> str:
+    """Its label; if one of its runs is overloaded the distribution is a function of its length."""
+    return f"{group.label} ({OVERLOADED})" if is_overloaded(one.summary for one in group.records) else group.label
 
 
 class _Distribution(NamedTuple):

@@ -15,10 +15,13 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
 from experiments.plot.source import Group
-from experiments.plot.style import GREY, SMALL_PT, lay_out, legend_below, legible, variant_style, width_pt
+from experiments.plot.style import GREY, HOLLOW, SMALL_PT, lay_out, legend_below, legible, variant_style, width_pt
 from experiments.table.notes import slo_of
 from experiments.table.replicates import sampling
 from experiments.table.select import value_of
+from framework.metrics.figures import Metric
+from framework.metrics.load_state import OVERLOADED
+from framework.report.load_words import MEANS, is_overloaded
 from framework.run.store import Record
 
 _PANEL_IN = {True: 1.85, False: 2.05}  # height of a panel in a picture of one column, and of two
@@ -98,6 +101,19 @@ def name_y(axes: Axes, title: str) -> None:
 def legend_of(entries: Sequence[Entry], **more: Any) -> list[Line2D]:
     """A line for each series in the legend."""
     return [Line2D([], [], label=legible(one.label), **{**one.look, **more}) for one in entries]
+
+
+def is_hollow(records: Sequence[Record], shown: Metric) -> bool:
+    """Whether what is drawn of these runs has to say that it is a function of their length."""
+    return shown.is_latency and is_overloaded(record.summary for record in records)
+
+
+def explained_hollow(groups: Sequence[Group], metrics: Sequence[Metric]) -> list[Line2D]:
+    """What is hollow, for the legend; nothing where nothing is."""
+    runs = [own for group in groups for own in group.cells.values()]
+    if not any(is_hollow(own, shown) for own in runs for shown in metrics):
+        return []
+    return [Line2D([], [], label=f"hollow: {MEANS[OVERLOADED]}", marker="o", color="black", **HOLLOW)]
 
 
 def upright_limits(axes: Axes, limits: Mapping[float, str]) -> None:

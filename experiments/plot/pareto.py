@@ -9,7 +9,19 @@ import numpy as np
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
+from experiments.plot.frame import (
+    Entry,
+    Looks,
+    Picture,
+    explained_hollow,
+    finish,
+    is_hollow,
+    legend_of,
+    name_y,
+    panels,
+    slos_of,
+    told,
+)
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.quantities import figure_metrics, level, scaled
 from experiments.plot.source import Group, Source, groups
@@ -71,6 +83,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
         axes.errorbar(
             one.x.mean, one.y.mean, _bar(one.y), _bar(one.x), color=look["color"], marker=look["marker"],
             markersize=4.5, elinewidth=0.7, capsize=1.5, linestyle="", zorder=3,
+            markerfacecolor="white" if is_hollow(one.group.records, metric) else look["color"],
         )  # fmt: skip
     axes.set_xlabel(title)
     name_y(axes, metric.on_axis)
@@ -78,7 +91,8 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     entries = [Entry(name, series_style(looks.policies.index(name))) for name in policies]
     line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better.name.lower()}")
     note = told(found, replicate, slos_of(found))
-    picture = finish(figure, [*legend_of(entries, linestyle=""), line], note, request.is_noted)
+    explained = [*legend_of(entries, linestyle=""), line, *explained_hollow(found, [metric])]
+    picture = finish(figure, explained, note, request.is_noted)
     colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
     labels = [
         PointLabel(one.x.mean, one.y.mean, _short(one.group) if at in front else "", colour, 0 if at in front else 1)

@@ -9,10 +9,22 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, name_y, panels, slos_of, told
+from experiments.plot.frame import (
+    Entry,
+    Looks,
+    Picture,
+    explained_hollow,
+    finish,
+    is_hollow,
+    legend_of,
+    name_y,
+    panels,
+    slos_of,
+    told,
+)
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, is_wide, scale_to
+from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, hollow, is_wide, scale_to
 from experiments.plot.words import Request
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
@@ -44,7 +56,7 @@ def slo(source: Source, records: Sequence[Record], request: Request, looks: Look
         _against_setting(every, found, metrics, x, looks)
     entries = [Entry(group.label, look) for group, look in zip(found, looks.of(found), strict=True)]
     note = told(found, replicate, slos_of(found))
-    return finish(figure, legend_of(entries), note, request.is_noted)
+    return finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], note, request.is_noted)
 
 
 # --- against a setting ------------------------------------------------------------------------------------------------
@@ -69,6 +81,7 @@ def _against_setting(
             levels = [level(own, metric) for own in group.cells.values()]
             ys, halves = np.array([one.mean for one in levels]), np.array([one.half_width for one in levels])
             band(axes, xs, ys, halves, look)
+            hollow(axes, xs, ys, np.array([is_hollow(own, metric) for own in group.cells.values()]), look)
             highest = max(highest, float(np.nanmax(ys + np.nan_to_num(halves), initial=0)))
         values = np.array([at[0] for group in found for at in group.cells], np.float64)
         wide = is_wide(float(values.min()), float(values.max()))

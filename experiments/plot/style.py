@@ -69,6 +69,7 @@ _NO_DATES: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
 }
 RING: dict[str, Any] = {"marker": "o", "markersize": 8.5, "fillstyle": "none", "markeredgewidth": 0.9, "linestyle": ""}
+HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "linestyle": ""}  # marks of overloaded runs
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")  # 0.5 and 20, not powers of ten
 _WIDE_RANGE = 8.0  # largest / smallest, from which an axis is logarithmic
 _MANY_DECADES = 3.0  # from which only powers of ten have ticks
@@ -152,6 +153,12 @@ def band(axes: Axes, xs: Floats, ys: Floats, half_width: Floats, style: Mapping[
     axes.plot(xs, ys, **style)
     if np.isfinite(half_width).any():
         axes.fill_between(xs, ys - half_width, ys + half_width, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def hollow(axes: Axes, xs: Floats, ys: Floats, chosen: NDArray[np.bool_], style: Mapping[str, Any]) -> None:
+    """Over a line that `band` drew: the marks of the chosen points are hollow."""
+    if chosen.any():
+        axes.plot(xs[chosen], ys[chosen], **{**style, **HOLLOW})
 
 
 def scale_axis(axes: Axes, which: str, values: Sequence[Floats]) -> None:

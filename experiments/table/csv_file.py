@@ -9,10 +9,12 @@ import math
 from experiments.table.cells import Cell, Figures
 from experiments.table.select import Place, shown
 from framework.metrics.figures import Metric
+from framework.report.load_words import load_state
 
 _COLUMNS = (
     *("metric", "n", "mean", "half_width", "best", "near_best"),
     *("baseline", "pairs", "difference", "difference_half_width", "change_percent", "p", "p_holm"),
+    "load_state",
 )
 _PROVENANCE = ("trace", "trace_source")
 
@@ -21,7 +23,7 @@ def as_csv(figures: Figures) -> str:
     """In the units of summary.json, in long form; empty where there is no figure.
 
     A cell without a run has n = 0. `half_width`s are of 95 % intervals; `p` is of the difference, `p_holm` adjusted for
-    the comparisons of the metric.
+    the comparisons of the metric. `load_state` is the worst of its runs.
     """
     selection = figures.selection
     keys = (*selection.rows.keys, *selection.columns.keys)
@@ -50,6 +52,7 @@ def _line(figures: Figures, metric: Metric, place: Place) -> dict[str, object]:
         "best": str(cell.is_best).lower(),
         "near_best": str(cell.is_near_best).lower(),
         **_compared(cell),
+        "load_state": load_state(record.summary for record in figures.selection.cells[place].values()),
         **{name: summary.get(name) for name in _PROVENANCE},
     }
 

@@ -8,12 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from experiments.table.cells import Figures, pairs_needed
 from experiments.table.replicates import sampling, trace_of, transforms
 from experiments.table.select import Place, Selection, label, shown, timing_of, value_of
+from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import LEVEL, least_p
 from framework.report.arms import Arm, unlike
+from framework.report.load_words import MARKS, MEANS, is_overloaded
 from framework.run.store import Record
 
 MISSING, UNDEFINED = "–", "n/a"
-NEAR, DIFFERS, DOUBTFUL = "†", "*", "?"
+NEAR, DIFFERS, DOUBTFUL, OVERLOAD = "†", "*", "?", MARKS[OVERLOADED]
 _FEW = 6  # pairs, below which nobody sees whether differences are near normal
 _PER_CENT = f"{100 * LEVEL:.0f} %"
 
@@ -24,6 +26,7 @@ def notes(figures: Figures, filters: Mapping[str, str]) -> Iterator[str]:
     yield from _differences(figures)
     yield from _gaps(figures)
     yield from _arms(figures.selection)
+    yield from _overloads(figures.selection)
     yield from _sources(figures.selection)
     if filters:
         yield f"Runs with {' '.join(f'{key}={text}' for key, text in filters.items())}."
@@ -136,6 +139,11 @@ def _arms(selection: Selection) -> Iterator[str]:
     arms = [Arm(shown(value_of(run, "policy")), run.config, label(run, given), given) for run in runs]
     if (line := unlike(arms)) is not None:
         yield line
+
+
+def _overloads(selection: Selection) -> Iterator[str]:
+    if is_overloaded(record.summary for record in selection.records):
+        yield f"{OVERLOAD}: {MEANS[OVERLOADED]}."
 
 
 def _sources(selection: Selection) -> Iterator[str]:

@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from itertools import chain
 
 from experiments.table.cells import Figures
-from experiments.table.notes import DIFFERS, DOUBTFUL, MISSING, NEAR, UNDEFINED, best_note, notes
+from experiments.table.notes import (
+    DIFFERS,
+    DOUBTFUL,
+    MISSING,
+    NEAR,
+    OVERLOAD,
+    UNDEFINED,
+    best_note,
+    notes,
+)
 from experiments.table.select import Axis, Label, Place, Selection, shown
 from framework.metrics.figures import Metric
+from framework.report.load_words import is_overloaded
 
 TWIN = "(twin)"
 
@@ -119,6 +129,8 @@ def _level(figures: Figures, metric: Metric, place: Place, twins: _Twins) -> Tex
     differs = cell.difference is not None and cell.difference.is_significant
     text = with_interval(cell.level.mean * metric.scale, cell.level.half_width * metric.scale)
     marks = (NEAR if cell.is_near_best else "") + (DIFFERS if differs else "")
+    runs = figures.selection.cells[place].values()
+    marks += OVERLOAD if is_overloaded(record.summary for record in runs) else ""
     return Text(f"{text} {TWIN}" if place in twins.places else text, cell.is_best, marks)
 
 

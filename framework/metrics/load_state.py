@@ -1,7 +1,9 @@
 """Whether a run kept up with its load: what its latencies are worth.
 
 Under an overload by a share x the time that requests spend in the system grows by about x seconds each second, so that
-every latency is a function of the run's length. That trend is read from the means over twentieths of the window.
+every latency is a function of the run's length. That trend is read from the means over twentieths of the window. The
+wait for the first step is read as well: once requests no longer arrive, those that came last are served faster, which
+hides a part of the growth of their whole time but not of their wait.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ _GROWTH = 0.01  # seconds a second, from which on time in the system grows
 
 
 class LoadState(NamedTuple):
-    """`name`: one of the three, None where it cannot be told. `growth`: of the time that requests spend in the system,
-    seconds a second, over the window; NaN where it cannot be told.
+    """`name`: one of the three, None where it cannot be told. `growth`: of the time that requests spend in the system
+    or, where an overload shows in it alone, wait for their first step; seconds a second, over the window; NaN where it
+    cannot be told.
     """
 
     name: str | None
@@ -33,18 +36,21 @@ class LoadState(NamedTuple):
 
 
 def load_state(result: Result, clock: Clock) -> LoadState:
-    """Overloaded: the time in the system grows by more than 1 % of the window, beyond noise, and has at least doubled
-    by its end. Backlogged: it does not, but in one of twenty parts of the window requests waited longer for their first
-    step than they were served then. Stable: neither.
+    """Overloaded: the time that requests spend in the system, or wait for their first step, grows by more than 1 % of
+    the window, beyond noise, has at least doubled by its end, and still grows by as much in its later half, for a
+    system that only fills up comes to rest, and a burst is worked off. Backlogged: it does not, but in one of twenty
+    parts of the window requests waited longer for their first step than they were served then. Stable: neither.
 
-    Requests that were turned away count for nothing. Nothing is told of runs whose window the end of the run decides,
-    and of fewer than 100 requests.
+    Requests that were turned away count for nothing, nor do turns of sessions sent after the window. Nothing is told of
+    runs whose window the end of the run decides, and of fewer than 100 requests.
     """
     requests, window = result.requests, result.window
-    stayed = clock.counted & (requests["state"] != STATES.index("rejected")) & ~np.isnan(requests["arrival_s"])
-    if window is None or not clock.is_fixed or np.count_nonzero(stayed) < _LEAST_REQUESTS:
+    if window is None or not clock.is_fixed:
         return LoadState(None, np.nan)
-    own = requests[stayed]
+    sent = requests["arrival_s"] <= window.end_s  # false for a turn that was never sent
+    own = requests[clock.counted & sent & (requests["state"] != STATES.index("rejected"))]
+    if len(own) < _LEAST_REQUESTS:
+        return LoadState(None, np.nan)
     spent_s = own["end_s"] - own["arrival_s"]
     waited_s = np.where(np.isnan(own["start_s"]), spent_s, own["start_s"] - own["arrival_s"])
     width_s = window.length_s / _PARTS
@@ -55,11 +61,20 @@ def load_state(result: Result, clock: Clock) -> LoadState:
         return LoadState(None, np.nan)
     means = [np.bincount(part, of, _PARTS)[there] / counts[there] for of in (spent_s, waited_s)]
     in_system_s, queued_s = np.array(means, np.float64)
-    growth, error = _slope((np.flatnonzero(there) * width_s).astype(np.float64), in_system_s)
-    doubled = growth * window.length_s > in_system_s.min()
-    if growth - error > _GROWTH and doubled:
-        return LoadState(OVERLOADED, growth)
+    at_s = (np.flatnonzero(there) * width_s).astype(np.float64)
+    for times_s in (in_system_s, queued_s):
+        if _keeps_growing(at_s, times_s, window.length_s):
+            return LoadState(OVERLOADED, _slope(at_s, times_s)[0])
+    growth, _ = _slope(at_s, in_system_s)
     return LoadState(BACKLOGGED if np.any(queued_s > in_system_s - queued_s) else STABLE, growth)
+
+
+def _keeps_growing(at_s: Floats, times_s: Floats, length_s: float) -> bool:
+    """Over the window, and still in the later half of its parts."""
+    growth, error = _slope(at_s, times_s)
+    has_grown = growth - error > _GROWTH and growth * length_s > times_s.min()
+    half = len(at_s) // 2
+    return has_grown and _slope(at_s[half:], times_s[half:])[0] > _GROWTH
 
 
 def _slope(x: Floats, y: Floats) -> tuple[float, float]:

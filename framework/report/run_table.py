@@ -17,8 +17,10 @@ from rich.text import Text
 
 from framework.cli.safe_text import printable
 from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, Metric, metric
+from framework.metrics.load_state import OVERLOADED
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
+from framework.report.load_words import STYLES, footnotes, load_state, mark, overload, short_window
 from framework.report.numbers import NONE, number, percent, side_by_side
 from framework.report.split_line import split_line
 
@@ -73,6 +75,7 @@ class _Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
         yield self._runs(with_counts=options.max_width >= _WIDE)
+        yield from (Text(line, style="dim") for line in footnotes(self.summaries))
 
     def _runs(self, with_counts: bool) -> Table:
         ranking = _ranking(self.summaries)
@@ -80,6 +83,7 @@ class _Comparison:
         for group, summary in zip(self.groups, self.summaries, strict=True):
             best[group] = max(best.get(group, 0.0), summary[ranking])
         table = _table("", "run", between=0)
+        table.add_column("")
         for heading in (*_headings(ranking, "slo_attainment", *_COMPARED), *_counted(with_counts)):
             table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
@@ -90,7 +94,7 @@ class _Comparison:
             is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
             counts = (summary["rejected"] + summary["failed"], *(summary[key] for key in _COUNTED))
             table.add_row(
-                *("▸" if is_best else "", label),
+                *("▸" if is_best else "", label, mark(summary)),
                 *(number(summary[ranking]), _attainment(summary["slo_attainment"], unit="")),
                 *(_scaled(metric(key), summary[key]) for key in _COMPARED),
                 *(f"{count:,.0f}" for count in counts if with_counts),
@@ -120,6 +124,8 @@ def _headline(summary: Summary) -> list[RenderableType]:
         (str(summary["policy"]), "bold"), " on ", (str(summary["trace"]), "bold"), " ", _source(summary)
     )
     first.append(f"  {summary['offered']:,} requests, {number(summary['duration'])} s, {_gpus(summary)}")
+    if (state := load_state([summary])) is not None:
+        first.append(", ").append(state, STYLES[state])
     second = Text(style="dim")
     if summary["predictor"] not in ("", "none", None):
         second.append(f"predictor {summary['predictor']}, ")
@@ -128,7 +134,8 @@ def _headline(summary: Summary) -> list[RenderableType]:
     second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     split = [Constrain(Text(split_line(summary["split"]), "dim"), _WIDE)] if "split" in summary else []
-    return [first, second, *fitted, *split, *_caveats(summary), *_extrapolated(summary)]
+    warned = [Text(f" {short} ", _WARNING)] if (short := short_window(summary)) else []
+    return [first, second, *fitted, *split, *_caveats(summary), *_extrapolated(summary), *warned]
 
 
 def _caveats(*summaries: Summary) -> list[RenderableType]:
@@ -184,6 +191,8 @@ def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
             judged = [_scaled(shown, limit_s * _S_MS), _attainment(int(requests[ok].sum()) / len(requests))]
         cells = (_scaled(shown, value_ms) for value_ms in values_ms)
         table.add_row(Text(LATENCIES[key].short, "bold"), shown.unit, *cells, *judged)
+    if told := overload(summary):
+        table.caption, table.caption_justify = Text(told, STYLES[OVERLOADED]), "left"
     return table
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from framework.report.load_words import load_state
+
 Summary = Mapping[str, Any]
 _OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share for one to be better than another
 
@@ -55,7 +57,9 @@ def in_groups(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
-    """The mean of each number, null where it is so in all; whatever else, and what is equal in all, as it is."""
+    """The mean of each number, null where it is so in all; of `load_state` and `window_is_short` the worst; whatever
+    else, and what is equal in all, as it is.
+    """
     if len(summaries) == 1:
         return summaries[0]
     found = dict(summaries[0])
@@ -64,4 +68,7 @@ def mean_of(summaries: Sequence[Summary]) -> Summary:
         numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
         if numbers:
             found[name] = numbers[0] if len(set(numbers)) == 1 else fmean(numbers)
+    if "load_state" in found:
+        found["load_state"] = load_state(summaries)
+        found["window_is_short"] = any(summary.get("window_is_short") for summary in summaries)
     return found

@@ -49,7 +49,7 @@ def test_the_page_has_the_figures_of_the_summaries() -> None:
     assert json.loads(data) == json.loads(json.dumps([dict(one.summary) for one in RUNS]))
     values = {float(one["value"] or "nan") for one in page.every("data")}
     for one in RUNS:
-        for key, factor in (("request_goodput", 1.0), ("slo_attainment", 100.0), ("p99_tpot_ms", 1.0)):
+        for key, factor in (("goodput_rps", 1.0), ("slo_attainment", 100.0), ("p99_tpot_ms", 1.0)):
             assert one.summary[key] * factor in values, key
         assert one.label in page.text
     assert "the same 5 requests of mooncake (twin)" in page.text

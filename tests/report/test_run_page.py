@@ -82,7 +82,7 @@ def test_the_page_says_what_summary_json_says() -> None:
     (data,) = [text for tag, text in page.texts if tag == "script"]
     assert json.loads(data) == json.loads(json.dumps(summary))
     values = {float(one["value"] or "nan") for one in page.every("data")}
-    for key in ("request_goodput", "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "output_throughput", "mfu"):
+    for key in ("goodput_rps", "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "output_throughput", "mfu"):
         assert summary[key] in values, key
     for part in ("distserve on mooncake", "TWIN, not the real trace", "5 requests in 2.50 s on 3 GPUs", COMMAND):
         assert part in page.text, part

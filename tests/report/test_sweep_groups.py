@@ -8,7 +8,7 @@ from framework.report.sweep_groups import mean_of, rows_of
 
 
 def summary(goodput: float, **more: Any) -> dict[str, Any]:
-    return {"policy": "chunked", "request_goodput": goodput, "p99_ttft_ms": None, "seed": 0, **more}
+    return {"policy": "chunked", "goodput_rps": goodput, "p99_ttft_ms": None, "seed": 0, **more}
 
 
 def test_runs_that_differ_in_their_seed_are_one_row() -> None:
@@ -19,7 +19,7 @@ def test_runs_that_differ_in_their_seed_are_one_row() -> None:
             ("policy=b seed=0", summary(5.0)),
         ]
     )
-    assert [(row.label, row.summary["request_goodput"], row.seeds) for row in rows] == [
+    assert [(row.label, row.summary["goodput_rps"], row.seeds) for row in rows] == [
         ("policy=a", 2.0, 2),
         ("policy=b", 5.0, 1),
     ]
@@ -48,3 +48,11 @@ def test_what_is_equal_in_all_runs_stays_the_whole_number_that_it_is() -> None:
 def test_a_mean_leaves_flags_and_words_alone() -> None:
     mean = mean_of([{"a": True, "b": "x", "c": 1, "d": None}, {"a": False, "b": "y", "c": 2, "d": None}])
     assert mean == {"a": True, "b": "x", "c": 1.5, "d": None}
+
+
+def test_a_mean_has_the_worst_state_of_its_runs() -> None:
+    states = ("stable", "overloaded", None, "backlogged")
+    runs = [{"load_state": state, "latency_growth": 0.5, "window_is_short": state is None} for state in states]
+    assert mean_of(runs) == {"load_state": "overloaded", "latency_growth": 0.5, "window_is_short": True}
+    assert mean_of([runs[0], runs[3]]) == runs[3]
+    assert mean_of([runs[2], runs[2]]) == runs[2]

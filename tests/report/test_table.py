@@ -215,3 +215,47 @@ def test_run_without_any_completion_can_be_shown() -> None:
     text = words(printed(run_table(evaluate(result, SLO), SLO)))
     assert "goodput 0 req/s" in text
     assert "rejected 5 (kv 2)" in text
+
+
+OVER = {"load_state": "overloaded", "latency_growth": 0.1125, "window_is_short": False}
+
+
+def test_an_overloaded_run_says_so_in_its_header_and_below_its_latencies() -> None:
+    evaluation = evaluate(small_result(), SLO)
+    text = printed(run_table(replace(evaluation, summary=evaluation.summary | OVER), SLO))
+    assert "5 requests, 2.50 s, 3 GPUs, overloaded\n" in text
+    assert "overloaded: latencies are a function of the run's length, +0.11 s each second" in below_latencies(text)
+    assert "window of" not in text
+
+
+def below_latencies(text: str) -> str:
+    """What stands on the left below the row of E2E and above the pools, without breaks."""
+    lines = text[text.index("\nE2E") : text.index("\npool")].splitlines()[2:]
+    return words(" ".join(line.split("   ")[0] for line in lines))
+
+
+@pytest.mark.parametrize("state", ["stable", "backlogged", None])
+def test_other_runs_have_their_state_in_the_header_alone(state: str | None) -> None:
+    evaluation = evaluate(small_result(), SLO)
+    text = printed(run_table(replace(evaluation, summary=evaluation.summary | OVER | {"load_state": state}), SLO))
+    assert ("2.50 s, 3 GPUs\n" if state is None else f"2.50 s, 3 GPUs, {state}\n") in text
+    assert "latencies are" not in text
+
+
+def test_a_window_that_is_too_short_has_a_line_of_its_own() -> None:
+    evaluation = evaluate(small_result(), SLO)
+    short = {"window_is_short": True, "window_s": 20.0}
+    text = printed(run_table(replace(evaluation, summary=evaluation.summary | short), SLO))
+    assert " window of 20.0 s: too short, the start from empty flatters all figures \n" in text
+
+
+def test_a_comparison_marks_runs_by_their_load() -> None:
+    summary = summarize(small_result(), SLO)
+    states = {"a": "stable", "b": "backlogged", "c": "overloaded", "d": None}
+    lines = printed(comparison_table([summary | {"load_state": state} for state in states.values()], [*states]))
+    cells = [words(line.replace("▸", "")).split()[:2] for line in lines.splitlines()]
+    assert ["b", "†"] in cells
+    assert ["c", "‡"] in cells
+    assert [signs for name, signs in (one for one in cells if len(one) == 2) if name in "ad"] == ["1.33", "1.33"]
+    assert "‡: overloaded, latencies are a function of the run's length\n†: backlogged" in lines
+    assert "‡" not in printed(comparison_table([summary | {"load_state": "stable"}] * 2))

@@ -49,6 +49,11 @@ class Chart:
         places = np.unique(np.round(np.stack([self._across(xs), self._up(ys)], axis=1), 1), axis=0)
         self._path("dots", kind, [f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up)])
 
+    def rings(self, xs: Floats, ys: Floats, kind: str) -> None:
+        """A ring around each point that is finite."""
+        self.dots(xs, ys, f"ring {kind}")
+        self.dots(xs, ys, "hole")
+
     def _path(self, shape: str, kind: str, pieces: list[str]) -> None:
         if pieces:
             self._parts.append(f'<path class="{shape} {text(kind)}" d="{"".join(pieces)}"/>')

@@ -10,6 +10,7 @@ import numpy as np
 
 from framework.metrics.figures import HEADLINE
 from framework.report.arms import Arm, unlike
+from framework.report.load_words import footnotes, overload, short_window
 from framework.report.numbers import number, percent
 from framework.report.page.chart import stacked_bars
 from framework.report.page.compared import (
@@ -37,18 +38,27 @@ def compare_page(runs: Sequence[Run]) -> str:
     chapters = [
         Chapter("figures", "Figures", _bars(runs) + figures(runs).html()),
         Chapter("changed", "What changed", changed(runs).html(), "settings in which the runs differ"),
-        Chapter("latency", "Latency", grid(distributions(runs)), "requests that finished"),
+        Chapter("latency", "Latency", grid(distributions(runs)), _of_latencies(runs)),
         Chapter("paired", "Request by request", _paired(runs), _PAIRED if are_alike(runs) else ""),
         Chapter("source", "Where it came from", _sources(runs)),
     ]
     title = " and ".join(dict.fromkeys(run.label for run in runs)) if len(runs) <= 3 else f"{len(runs)} runs"
     told = unlike([Arm(run.label, run.settings) for run in runs])
     said = "".join(f'<p class="sub">{text(line)}</p>' for line in (_requests(runs), told) if line)
-    head = f"<h1>{text(title)}</h1>{said}{contents(chapters)}"
+    head = f"<h1>{text(title)}</h1>{said}{_warnings(runs)}{contents(chapters)}"
     data = json.dumps([dict(run.summary) for run in runs], allow_nan=False).replace("<", "\\u003c")
     body = "".join(chapter.html() for chapter in chapters)
     script = f'<script type="application/json" id="summaries">{data}</script>'
     return document(f"{len(runs)} runs compared", f"<main>{head}{body}</main>{script}")
+
+
+def _warnings(runs: Sequence[Run]) -> str:
+    told = [(run, told) for run in runs for told in (overload(run.summary), short_window(run.summary)) if told]
+    return "".join(f'<p><span class="mark">{text(run.label)}</span> {text(line)}</p>' for run, line in told)
+
+
+def _of_latencies(runs: Sequence[Run]) -> str:
+    return "; ".join(["requests that finished", *footnotes([run.summary for run in runs])])
 
 
 def _requests(runs: Sequence[Run]) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.metrics.paired import Paired, paired
+from framework.report.load_words import load_state, mark
 from framework.report.page.chart import Chart
 from framework.report.page.latency import SHARES, TOLD, Quantity, quantile, quantities, up_to
 from framework.report.page.markup import Cell, Legend, Sheet, figure
@@ -68,6 +69,8 @@ def figures(runs: Sequence[Run]) -> Sheet:
         values = [metric(key).of(run.summary) for run in runs]
         if any(value is not None for value in values):
             rows.append([metric(key).on_page, *values])
+    if any(states := [load_state([run.summary]) for run in runs]):
+        rows.insert(2, [metric("load_state").on_page, *states])
     return Sheet(["figure", *(run.label for run in runs)], rows)
 
 
@@ -117,7 +120,7 @@ def _limits_s(runs: Sequence[Run], name: str) -> dict[float, str]:
 
 
 def _legend(runs: Sequence[Run]) -> Legend:
-    return Legend([(run.label, f"s{number}") for number, run in enumerate(runs)])
+    return Legend([(f"{run.label} {mark(run.summary)}".rstrip(), f"s{number}") for number, run in enumerate(runs)])
 
 
 # --- request by request -----------------------------------------------------------------------------------------------

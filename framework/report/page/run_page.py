@@ -12,6 +12,7 @@ from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.figures import HEADLINE, metric
 from framework.objective.goodput import Measurement
+from framework.report.load_words import load_state, overload, short_window
 from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
 from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
@@ -60,13 +61,16 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
 def _head(summary: Summary) -> str:
     twin = ' <span class="mark">TWIN, not the real trace</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
-    lines = [f"{summary['offered']:,} requests in {number(summary['duration'])} s on {gpus}, seed {summary['seed']}"]
+    words = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
+    lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, words))}"]
     if "split" in summary:
         lines.append(split_line(summary["split"]))
     if summary["extrapolated"]:
         share = percent(summary["extrapolated"])
         lines.append(f"{share} of the busy time rests on step times beyond what was measured")
     said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines)
+    warned = filter(None, (overload(summary), short_window(summary)))
+    said += "".join(f'<p><span class="mark">{text(line)}</span></p>' for line in warned)
     return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{twin}</h1>{said}"
 
 

@@ -39,6 +39,7 @@ svg .label{fill:var(--ink)}
 svg text.limit{fill:var(--limit);stroke:none}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .dots{fill:none;stroke-width:3.4;stroke-linecap:round;stroke-opacity:.55}
+.ring{stroke-width:7;stroke-opacity:1;stroke-dasharray:none}.hole{stroke:var(--paper);stroke-width:3.6;stroke-opacity:1}
 .s0{stroke:var(--c0)}.s1{stroke:var(--c1);stroke-dasharray:7 2}.s2{stroke:var(--c2);stroke-dasharray:7 2 2 2}
 .s3{stroke:var(--c3);stroke-dasharray:2 2}.s4{stroke:var(--c4)}.s5{stroke:var(--c5);stroke-dasharray:7 2}
 .s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
@@ -57,6 +58,7 @@ font-size:.86rem;line-height:1.2}
 .legend i.s4{color:var(--c4)}.legend i.s5{color:var(--c5);border-top-style:dashed}.legend i.s6{color:var(--c6)}
 .legend i.s7{color:var(--c7)}
 .legend i.limit{color:var(--limit);border-top:2px dashed}
+.legend i.ring{width:.7em;height:.7em;border:2px solid var(--soft);border-radius:50%}
 .legend i[class^="f"]{width:.8em;height:.8em;border:0;border-radius:.15em}
 .finding{border-left:4px solid var(--bad);background:var(--card);padding:.5rem .8rem;margin:.5rem 0;border-radius:.2rem}
 .finding p{margin:.15rem 0}

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.metrics.figures import HEADLINE, Metric, metric
+from framework.metrics.load_state import OVERLOADED
+from framework.report.load_words import MEANS, is_overloaded, load_state
 from framework.report.page.chart import Chart
 from framework.report.page.heat_map import heat_map
 from framework.report.page.markup import Cell, Chapter, Legend, Sheet, contents, document, figure, grid, text
@@ -122,23 +124,26 @@ def _curve(axis: str, lines: Mapping[str, list[Point]], shown: Metric, left: int
     name = f"{shown.short[:1].upper()}{shown.short[1:]}"
     places = sorted({_number(one.words[axis]) or 0.0 for own in lines.values() for one in own})
     at = {place: column for column, place in enumerate(places)}
-    values = np.full((len(lines), len(places)), np.nan)
+    values, overloaded = np.full((len(lines), len(places)), np.nan), np.zeros((len(lines), len(places)), np.bool_)
     for row, own in enumerate(lines.values()):
         for one in own:
             value = shown.of(one.summary)
             values[row, at[_number(one.words[axis]) or 0.0]] = np.nan if value is None else value
+            overloaded[row, at[_number(one.words[axis]) or 0.0]] = shown.is_latency and is_overloaded([one.summary])
     xs = np.array(places)
     y = fitting(values.ravel()) if shown.is_latency else from_zero(values.ravel())
     chart = Chart(f"{name} over {axis}", fitting(xs) if xs.min() > 0 else from_zero(xs), y, axis, shown.on_page)
-    for number, row_values in enumerate(values):
+    for number, (row_values, hollow) in enumerate(zip(values, overloaded, strict=True)):
         known = np.isfinite(row_values)
         chart.line(xs[known], row_values[known], f"s{number}")
+        chart.rings(xs[known & hollow], row_values[known & hollow], f"s{number}")
     note = f"over {axis}" + (f"; {left:,} more lines of lower goodput are left out" if left else "")
     rows: list[list[Cell]] = [
         [place, *(None if np.isnan(value) else float(value) for value in values[:, column])]
         for column, place in enumerate(places)
     ]
-    legend = Legend([(line, f"s{number}") for number, line in enumerate(lines)])
+    explained = [(MEANS[OVERLOADED], "ring")] if overloaded.any() else []
+    legend = Legend([*((line, f"s{number}") for number, line in enumerate(lines)), *explained])
     return figure(name, note, chart.svg(), legend, Sheet([axis, *(f"{line}: {shown.on_page}" for line in lines)], rows))
 
 
@@ -198,7 +203,8 @@ def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
     rows: list[list[Cell]] = []
     for one in ordered[:_MOST_ROWS]:
         values = (metric(key).of(one.summary) for key in _COLUMNS)
-        rows.append([*(one.words.get(axis, "–") for axis in axes), *values])
+        rows.append([*(one.words.get(axis, "–") for axis in axes), *values, load_state([one.summary]) or "–"])
     more = len(ordered) - len(rows)
     after = f'<p class="note">{more:,} more runs of lower goodput are left out.</p>' if more > 0 else ""
-    return Sheet([*axes, *(metric(key).on_page for key in _COLUMNS)], rows).html() + after
+    columns = [*axes, *(metric(key).on_page for key in (*_COLUMNS, "load_state"))]
+    return Sheet(columns, rows).html() + after

@@ -1,0 +1,56 @@
+"""Whether the systems of runs kept up with their load, in the words and marks of tables, pages and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from framework.metrics.load_state import BACKLOGGED, OVERLOADED, STABLE
+from framework.report.numbers import number
+
+Summary = Mapping[str, Any]
+MARKS = {OVERLOADED: "‡", BACKLOGGED: "†"}
+STYLES = {STABLE: "green", BACKLOGGED: "yellow", OVERLOADED: "bold red"}
+_ORDER = (STABLE, BACKLOGGED, OVERLOADED)
+_LENGTH = "latencies are a function of the run's length"
+MEANS = {
+    OVERLOADED: f"overloaded, {_LENGTH}",
+    BACKLOGGED: "backlogged, for a part of the run requests waited longer than they were served",
+}
+
+
+def load_state(summaries: Iterable[Summary]) -> str | None:
+    """The worst of these runs, None where that cannot be told of any; summaries of other versions may lack it."""
+    found = [state for one in summaries if (state := one.get("load_state")) in _ORDER]
+    return max(found, key=_ORDER.index, default=None)
+
+
+def is_overloaded(summaries: Iterable[Summary]) -> bool:
+    """Whether one of these runs is."""
+    return load_state(summaries) == OVERLOADED
+
+
+def mark(*summaries: Summary) -> str:
+    """What stands beside the figures of these runs, empty if nothing needs to."""
+    return MARKS.get(load_state(summaries) or "", "")
+
+
+def overload(summary: Summary) -> str:
+    """What must stand beside latencies, empty where the run is not overloaded."""
+    if not is_overloaded([summary]):
+        return ""
+    growth = summary.get("latency_growth")
+    return f"overloaded: {_LENGTH}{f', +{number(growth)} s each second' if growth is not None else ''}"
+
+
+def short_window(summary: Summary) -> str:
+    """What must stand beside all figures, empty where the window is long enough."""
+    if not summary.get("window_is_short"):
+        return ""
+    return f"window of {number(summary['window_s'])} s: too short, the start from empty flatters all figures"
+
+
+def footnotes(summaries: Iterable[Summary]) -> list[str]:
+    """What the marks mean that stand beside these runs."""
+    states = {one.get("load_state") for one in summaries}
+    return [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]

@@ -1,0 +1,144 @@
+"""Whether a run kept up with its load, of results made by hand and of runs by the launcher."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.load import Window
+from framework.metrics.clock import Clock
+from framework.metrics.load_state import BACKLOGGED, OVERLOADED, STABLE, LoadState, load_state
+from tests.helpers.processes import start
+from tests.helpers.results import FAILED, FINISHED, REJECTED, REQUEST_FIELDS, records, small_result
+
+LENGTH_S = 100.0
+ARRIVAL_S = np.arange(0.0, LENGTH_S, 0.1)  # ten requests each second
+NOISE = np.random.default_rng(0).exponential(size=len(ARRIVAL_S))
+
+
+def requests(waited_s: Any, served_s: Any, arrival_s: Any = ARRIVAL_S, state: Any = FINISHED) -> np.ndarray:
+    """Requests that wait for their first step, and then are served, for so long."""
+    made = records(REQUEST_FIELDS, [{}] * len(arrival_s))
+    made["arrival_s"], made["state"] = arrival_s, state
+    made["start_s"] = arrival_s + waited_s
+    made["end_s"] = made["start_s"] + served_s
+    return made
+
+
+def told(made: np.ndarray, is_fixed: bool = True, counted: np.ndarray | None = None) -> LoadState:
+    """Of a run of these requests, over a window of 100 s."""
+    result = replace(small_result(), requests=made, window=Window(0.0, LENGTH_S, "hand-made", offer_is_fixed=True))
+    everything = np.ones(len(made), np.bool_) if counted is None else counted
+    return load_state(result, Clock(LENGTH_S, LENGTH_S, everything, is_fixed, False, "", np.zeros(0), np.zeros(0)))
+
+
+def test_a_steady_system_is_stable() -> None:
+    state = told(requests(0.1 * NOISE, 2.0 + NOISE))
+    assert state.name == STABLE
+    assert abs(state.growth) < 0.005
+
+
+def test_a_queue_that_grows_is_an_overload_by_as_much() -> None:
+    state = told(requests(0.2 * ARRIVAL_S, 2.0 + NOISE))
+    assert state.name == OVERLOADED
+    assert state.growth == pytest.approx(0.2, abs=0.01)
+
+
+def test_decodes_that_slow_down_are_an_overload_without_a_queue() -> None:
+    state = told(requests(0.01, 2.0 + 0.2 * ARRIVAL_S))
+    assert state.name == OVERLOADED
+    assert state.growth == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_last_requests_are_served_faster_and_hide_no_overload() -> None:
+    """The whole time no longer grows in the later half, for nothing arrives any more; the wait does."""
+    waited_s = 0.1 * ARRIVAL_S
+    served_s = np.where(ARRIVAL_S < 50.0, 6.0, 11.0 - waited_s)
+    state = told(requests(waited_s, served_s + 0.1 * NOISE))
+    assert state.name == OVERLOADED
+    assert state.growth == pytest.approx(0.1, abs=0.01)
+
+
+def test_growth_of_a_small_part_is_none() -> None:
+    """30 s to begin with become 33 s: more than 1 % of the window, and far from twice as long."""
+    assert told(requests(0.1, 30.0 + 0.03 * ARRIVAL_S)).name == STABLE
+
+
+def test_growth_of_less_than_a_hundredth_of_the_window_is_none() -> None:
+    """0.1 s to begin with become 0.9 s, in 100 s."""
+    assert told(requests(0.0, 0.1 + 0.008 * ARRIVAL_S)).name == STABLE
+
+
+def test_growth_that_noise_explains_is_none() -> None:
+    """Twentieths of the window that alternate between 0 and 30 s, higher in the later half."""
+    parts = (ARRIVAL_S // 5.0).astype(int)
+    served_s = np.where(parts % 2 == 0, 0.1, 20.0 + 0.1 * ARRIVAL_S)
+    state = told(requests(0.0, served_s))
+    assert state.growth > 0.01
+    assert state.name == STABLE
+
+
+def test_a_burst_that_is_worked_off_is_a_backlog() -> None:
+    burst_s = np.interp(ARRIVAL_S, [30.0, 50.0, 70.0], [0.0, 8.0, 0.0])
+    assert told(requests(burst_s, 2.0 + NOISE)).name == BACKLOGGED
+    assert told(requests(0.2 * burst_s, 2.0 + NOISE)).name == STABLE
+
+
+def test_a_system_that_fills_up_and_comes_to_rest_is_stable() -> None:
+    filling_s = np.interp(ARRIVAL_S, [0.0, 40.0], [2.0, 10.0])
+    state = told(requests(0.01, filling_s + 0.1 * NOISE))
+    assert state.growth > 0.05
+    assert state.name == STABLE
+
+
+def test_requests_that_were_turned_away_count_for_nothing() -> None:
+    away = ARRIVAL_S % 1.0 > 0.45
+    mixed = requests(np.where(away, 0.0, 0.2 * ARRIVAL_S), np.where(away, 0.0, 2.0), state=np.where(away, REJECTED, 1))
+    assert told(mixed).name == OVERLOADED
+    late = requests(np.where(away, 0.2 * ARRIVAL_S, 0.01), 2.0, state=np.where(away, REJECTED, FINISHED))
+    assert told(late).name == STABLE
+    assert told(requests(0.0, 0.0, state=REJECTED)).name is None
+
+
+def test_requests_that_never_began_waited_to_their_end() -> None:
+    stalled = requests(0.0, 0.2 * ARRIVAL_S, state=np.where(ARRIVAL_S < 1.0, FINISHED, FAILED))
+    stalled["start_s"] = np.nan
+    assert told(stalled).name == OVERLOADED
+
+
+def test_nothing_is_told_of_too_little() -> None:
+    few = np.linspace(0.0, LENGTH_S, 100)
+    assert told(requests(0.1, 2.0, few)).name == STABLE
+    assert told(requests(0.1, 2.0, few[1:])) == (None, pytest.approx(np.nan, nan_ok=True))
+    assert told(requests(0.1, 2.0, ARRIVAL_S / 2.3)).name is None  # fewer than half of the window
+    assert told(requests(0.1, 2.0), counted=ARRIVAL_S < 9.0).name is None
+
+
+def test_nothing_is_told_where_the_end_of_the_run_decides() -> None:
+    assert told(requests(0.2 * ARRIVAL_S, 2.0), is_fixed=False).name is None
+
+
+def test_turns_after_the_window_count_for_nothing() -> None:
+    """Later turns of sessions are served fast once no session opens; others were never sent."""
+    opening, later = requests(0.2 * ARRIVAL_S, 2.0), requests(0.0, 0.1, LENGTH_S + 0.1 + ARRIVAL_S)
+    never = records(REQUEST_FIELDS, [{"arrival_s": np.nan, "state": FAILED}] * 500)
+    made = np.concatenate([opening, later, never])
+    assert told(made) == told(opening)
+
+
+@pytest.mark.parametrize(("rate", "name"), [(2, STABLE), (200, OVERLOADED)])
+def test_a_run_says_whether_it_kept_up(rate: int, name: str, tmp_path: Path) -> None:
+    words = ("policy=chunked", "cluster.instances=1", "trace=synthetic", "trace.requests=600")
+    process = start(tmp_path, *words, f"trace.arrivals.rate={rate}", "slo.ttft_s=0.2", "slo.tpot_s=0.005")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    summary = json.loads(next(tmp_path.rglob("summary.json")).read_text())
+    assert summary["load_state"] == name
+    assert f", 1 GPU, {name}" in output
+    is_warned = "overloaded: latencies" in " ".join(output.split())
+    assert is_warned == (name == OVERLOADED)
