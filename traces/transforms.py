@@ -38,8 +38,8 @@ def limit(trace: Trace, requests: int) -> Trace:
 
 
 def _rows(trace: Trace) -> Rows:
-    lengths = (trace.frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
-    return Rows(trace.arrival_s, *lengths, _repeats(trace.frame) if "hash_ids" in trace.has else math.nan)
+    inputs, outputs = (trace.frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
+    return Rows(trace.arrival_s, inputs, outputs, _repeats(trace.frame) if "hash_ids" in trace.has else math.nan)
 
 
 def window(trace: Trace, start_s: float, end_s: float) -> Trace:

@@ -53,7 +53,8 @@ def test_every_cell_is_played_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
     fit_twin(trace).save(tmp_path / "made.json")
     monkeypatch.setattr(run, "FOLDER", tmp_path)
     monkeypatch.setattr(run, "BLOCK_S", 5.0)
-    study, told = made_study(tmp_path / "made.parquet"), []
+    study = made_study(tmp_path / "made.parquet")
+    told: list[str] = []
     with composing(CONF):
         found = measure(study, "made", Extent(samples=2, resamples=3, capacity_resamples=1), told.append)
     assert [cell.span for cell in found.attainment] == list(SPANS) * 2

@@ -269,9 +269,10 @@ def _small_twin() -> Any:
     """The shipped twin with prefixes, its tables cut to a few entries where that leaves it whole."""
     path = Path(__file__).resolve().parents[2] / "traces" / "twins" / "mooncake.json"
     twin = json.loads(path.read_text())
-    arrivals = twin["arrivals"]
-    arrivals["counts"] = arrivals["counts"][:3]
-    return twin | {"requests": 200}
+    arrivals, windows = twin["arrivals"], 3
+    for table, name in ((arrivals, "cells"), (arrivals, "counts"), (twin["lengths"], "drift")):
+        table[name] = table[name][:windows]
+    return twin | {"requests": sum(arrivals["counts"])}
 
 
 def _profile() -> Any:

@@ -148,7 +148,7 @@ def test_copula_keeps_the_rank_correlation(slope: float) -> None:
     left = rng.normal(size=20_000)
     lengths = [np.ceil(np.exp(5 + x)).astype(np.int64) for x in (left, slope * left + rng.normal(size=20_000))]
     counts = np.full(400, 50)
-    sampled = fit_lengths(*lengths, counts).sample(counts, rng)
+    sampled = fit_lengths(lengths[0], lengths[1], counts).sample(counts, rng)
     assert rank_correlation(*(values.astype(float) for values in sampled)) == pytest.approx(
         rank_correlation(*(values.astype(float) for values in lengths)), abs=0.01
     )
