@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from framework.report.numbers import number, percent
+from framework.report.numbers import number
 
 
 def split_line(split: Mapping[str, Any]) -> str:
@@ -15,5 +15,5 @@ def split_line(split: Mapping[str, Any]) -> str:
     parts = []
     for pool, of in (("prefill", " a request"), ("decode", "")):
         load = split[f"{pool}_load"]
-        parts.append(f"{pool} {number(split[f'{pool}_s'])} s{of}" + ("" if load is None else f" ({percent(load)})"))
+        parts.append(f"{pool} {number(split[f'{pool}_s'])} s{of}" + ("" if load is None else f" ({100 * load:.0f} %)"))
     return f"split {split['prefill']} prefill + {split['decode']} decode{both}{rate}: {', '.join(parts)}"

@@ -97,6 +97,12 @@ def test_what_limits_a_batch(given: dict[str, Any], batch: int, limit: str) -> N
     assert (found.loads is None) == ("load" in given)
 
 
+def test_clients_are_shared_by_those_that_decode() -> None:
+    slow = disaggregated("auto", None, GPU, instances=6, link_bandwidth_bytes_s=PROMPT * MODEL.kv_bytes_per_token / 2.0)
+    found = split_of(slow, load=Closed(7))  # links ask for as many of each
+    assert (found.decode, found.batch, found.batch_limit) == (3, 2, "clients")
+
+
 @pytest.mark.parametrize(("prompt", "output", "prefill"), [(8000, 2, 4), (4000, 60, 3), (1000, 100, 2), (10, 1000, 1)])
 def test_longer_prompts_ask_for_more_that_prefill(prompt: int, output: int, prefill: int) -> None:
     assert split_of(requests=workload(prompt, output)).prefill == prefill
@@ -238,6 +244,7 @@ def test_ranks_that_step_together_are_divided_in_whole_groups() -> None:
     found = split_of(ranked)
     assert found.decode_s == pytest.approx(plain.decode_s / 2)  # a step of both ranks takes what one of one takes
     assert found.prefill_s == pytest.approx((STEP_S + 2 * BUDGET * 2.0**-14) * PROMPT / BUDGET / 2)
+    assert found.transfer_s == pytest.approx(plain.transfer_s)  # a group has the link of an instance
     assert found.prefill + found.decode == 6
     assert [pool.instances for pool in ranked.divided(found).pools] == [2 * found.prefill, 2 * found.decode]
 
