@@ -23,7 +23,7 @@ from experiments.guide.limits import Front, Hold
 from experiments.guide.plan import presets, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.ranking import Entrant, Ranking, ranked
-from experiments.guide.report import report, unsettled, verdict
+from experiments.guide.report import families_unlike, report, unsettled, verdict
 from experiments.guide.tuning import Task, Trial, Tuned, tuned, value
 from experiments.tune.base import Configuration
 from experiments.tune.space import Point, Space
@@ -363,6 +363,12 @@ def test_pictures_and_words_of_all_parts(here: Path, monkeypatch: pytest.MonkeyP
     with console.capture() as printed:
         console.print(report(whole))
     assert "0.550*" in printed.get()
+    assert "Besides the policy" not in printed.get()
+    shared = ranked([entrant("chunked", 1, 1, 1, 1), entrant("shared", 2, 2, 2, 2)])
+    assert families_unlike(replace(whole, ranking=shared)) == (
+        "Besides the policy, runs differ in asynchronous scheduling (off; on: chunked prefill), "
+        "engine.sharing (chunked prefill)."
+    )
     assert "* rests on a rate that runs of 160,000 requests could not tell" in printed.get()
     assert "1 of 1 of chunked prefill" in printed.get()
     assert "210 ± 9" in printed.get()
