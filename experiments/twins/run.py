@@ -23,6 +23,7 @@ from traces.twin import FOLDER, SUFFIX
 
 SPANS = ("whole", "first third", "second third", "last third")
 BLOCK_S = 300.0  # of the recording's resamples
+LEAST_BLOCKS = 10  # of a recording that is shorter than an hour
 _TOLERANCE = 0.01  # of a capacity
 _INTERVAL = (0.025, 0.975)
 _P99 = 0.99
@@ -120,10 +121,11 @@ def _played(study: Study, trace: str, extent: Extent) -> list[Spans]:
     if whole.source == "twin":
         raise InputError(f"trace {trace}: the recording is not at hand; python -m traces.fetch {trace} downloads it")
     fitted = str(FOLDER / f"{trace}{SUFFIX}")
+    block_s = min(BLOCK_S, period_s(whole) / LEAST_BLOCKS)
     sources = [
         recording,
         *({"path": fitted, "format": "twin", "seed": seed} for seed in range(extent.samples)),
-        *(recording | {"resample_s": BLOCK_S, "seed": seed} for seed in range(1, 1 + extent.resamples)),
+        *(recording | {"resample_s": block_s, "seed": seed} for seed in range(1, 1 + extent.resamples)),
     ]
     return [_spans(source, period_s(whole)) for source in sources]
 
