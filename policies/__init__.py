@@ -1,5 +1,1 @@
 """Scheduling policies, one file a system."""
-
-from framework.moved import install
-
-install()  # old names of modules go on working

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from framework.errors import InputError, require_count
-from framework.moved import note
 
 FOLDER = Path(__file__).resolve().parents[2] / "conf" / "experiment"
 _COMMON = "_common"
@@ -105,7 +104,7 @@ def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
     InputError for a word that means no row, and for a file that is no row.
     """
     names = claim_names(folder)
-    words = [_present_word(word, names) for word in only]
+    words = [_known_word(word, names) for word in only]
     wanted = [name for name in names if not only or any(_is_meant(name, word) for word in words)]
     return [_read(folder / f"{name}.yaml", Claim, name=name) for name in wanted]
 
@@ -121,15 +120,11 @@ def read_common(folder: Path = FOLDER) -> Common:
     return _read(folder / f"{_COMMON}.yaml", Common)
 
 
-def _present_word(word: str, names: Sequence[str]) -> str:
-    """`word`, or what it is called since rows have folders. Raises InputError where no row is meant."""
-    if any(_is_meant(name, word) for name in names):
-        return word
-    present = word.replace("_", "/", 1)
-    if not any(_is_meant(name, present) for name in names):
+def _known_word(word: str, names: Sequence[str]) -> str:
+    """`word`. Raises InputError where it means no row."""
+    if not any(_is_meant(name, word) for name in names):
         raise InputError(f"--only {word}: no claim of that name; choose from {', '.join(names)}")
-    note(f"--only {word}", f"--only {present}")
-    return present
+    return word
 
 
 def _is_meant(name: str, word: str) -> bool:

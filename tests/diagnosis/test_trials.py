@@ -32,7 +32,7 @@ from tests.diagnosis.plants import PLANTS, Plant, every_fourth, steady, uneven
 from tests.helpers.composing import configured
 from tests.report.test_run_page import Page
 
-SEEN = Seen(window_s=10.0, decodes=4.0)
+SEEN = Seen(duration_s=10.0, decodes=4.0)
 
 
 @functools.cache
@@ -272,7 +272,7 @@ def test_the_command_diagnoses_a_directory(tmp_path: Path, capsys: pytest.Captur
     config = replace(plant, words=(*plant.words, *law, *sizes)).config()
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(config, tmp_path / ".hydra" / "config.yaml")
-    (tmp_path / "summary.json").write_text('{"request_goodput": 123.0}')
+    (tmp_path / "summary.json").write_text('{"goodput_rps": 123.0}')
     assert main([str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "The network limits goodput." in out

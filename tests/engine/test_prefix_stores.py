@@ -195,7 +195,11 @@ def test_unlimited_stores_reach_the_hit_rate_of_the_trace(real_trace: Callable[[
     real_trace("conversation_trace.jsonl")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         words = ["policy=vllm_v1", "trace=mooncake", "trace.limit=1500", "trace.rate=0.02", "cluster.instances=1"]
-        words += ["engine.prefix_stores=dram", "engine.prefix_stores.tiers.dram.capacity_bytes=null"]
+        words += [
+            "engine.prefix_unit=trace",
+            "engine.prefix_stores=dram",
+            "engine.prefix_stores.tiers.dram.capacity_bytes=null",
+        ]
         rates = [summarize_run(words)]
         for gigabytes in (50, 10, 0):
             rates.append(summarize_run([*words, f"engine.prefix_stores.tiers.dram.capacity_bytes={gigabytes}e9"]))

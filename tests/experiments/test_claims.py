@@ -28,7 +28,7 @@ CONTENT: dict[str, Any] = {
     "system": "Quick",
     "source": "a paper",
     "text": "twice the goodput",
-    "metric": "goodput_rps",
+    "metric": "request_throughput",
     "claimed": 2.0,
     "published": True,
     "class_reason": "All of it stands there.",
@@ -166,21 +166,6 @@ def test_a_file_that_is_no_row_is_refused(
 def test_only_takes_a_system_or_a_case(word: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.name for one in read_claims([word])] == names
     assert not capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("word", "new", "names"),
-    [
-        ("ares_tpot", "ares/tpot", ["ares/tpot"]),
-        ("sarathi_yi", "sarathi/yi", ["sarathi/yi_relaxed", "sarathi/yi_strict"]),
-    ],
-)
-def test_only_takes_old_names_and_says_the_new_one(
-    word: str, new: str, names: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SERVELAB_NOTED", "")
-    assert [one.name for one in read_claims([word])] == names
-    assert capsys.readouterr().err == f"note: --only {word} is --only {new} from version 0.3 on\n"
 
 
 def test_only_refuses_a_name_that_no_claim_has(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ def test_latencies_leave_out_what_was_rejected_and_what_failed() -> None:
     records = [record(seed=0), record(seed=1, completed=90, rejected=7, failed=3)]
     told = notes("metric=p99_ttft_ms", records=records)
     assert "others were rejected or failed: up to 10 % in chunked / synthetic." in told
-    assert "rejected or failed" not in notes("metric=request_goodput", records=records)
+    assert "rejected or failed" not in notes("metric=goodput_rps", records=records)
     assert "rejected or failed" not in notes("metric=p99_ttft_ms", records=records[:1])
 
 

@@ -13,7 +13,6 @@ from tests.conftest import ROOT
 
 # From low to high. A room is a folder of framework/, a flat module of it, or a top-level folder.
 FLOORS = (
-    "framework.moved",
     "framework.version",
     "framework.errors",
     "framework.compiler",
@@ -21,6 +20,7 @@ FLOORS = (
     "framework.system",
     "framework.codes",
     "framework.workload",
+    "framework.load",
     "framework.timing",
     "framework.timing.kernels",
     "framework.timing.microbench",
@@ -29,8 +29,8 @@ FLOORS = (
     "framework.result",
     "framework.metrics",
     "framework.bound",
-    "framework.sizing",
     "framework.replay",
+    "framework.sizing",
     "framework.simulate",
     "framework.calibration",
     "framework.objective",

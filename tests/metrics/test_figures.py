@@ -26,6 +26,8 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}",)),
     (Goodput(), ("policy=static",)),
+    (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
+    (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1")),
     (Tightness(), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]

@@ -137,7 +137,7 @@ NAMED = (
     Named(
         "streams that share a GPU are one",
         "framework.bound.bound",
-        "bound",
+        "_search",
         "streams_apart(cluster, engine)",
         "cluster",
     ),

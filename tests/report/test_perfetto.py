@@ -160,7 +160,9 @@ def test_window_of_a_few_steps(events: Events) -> None:
 def moving(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A run on several instances, with transfers of KV, from 0 s to a few."""
     small = ("trace=synthetic", "trace.requests=80", "trace.limit=80", "trace.arrivals.rate=40")
-    return perform(configured("policy=ares", *small), tmp_path_factory.mktemp("run")).result
+    return perform(
+        configured("policy=ares", "policy.amortised_by=decoding", *small), tmp_path_factory.mktemp("run")
+    ).result
 
 
 @pytest.mark.parametrize("share", [(0.0, 1.1), (0.2, 0.3), (0.5, 0.9), (2.0, 3.0)])
@@ -208,7 +210,9 @@ def test_a_counter_starts_with_the_first_step_of_the_window() -> None:
 def migrating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measurement, Events]:
     """A run in which KV is transferred and requests migrate, with its timeline."""
     small = ("trace=synthetic", "trace.requests=300", "trace.limit=300", "trace.arrivals.rate=60")
-    measured = perform(configured("policy=ares", *small), tmp_path_factory.mktemp("run"))
+    measured = perform(
+        configured("policy=ares", "policy.amortised_by=decoding", *small), tmp_path_factory.mktemp("run")
+    )
     return measured, events_of(measured.result)
 
 

@@ -256,6 +256,6 @@ def test_a_comparison_marks_runs_by_their_load() -> None:
     cells = [words(line.replace("▸", "")).split()[:2] for line in lines.splitlines()]
     assert ["b", "†"] in cells
     assert ["c", "‡"] in cells
-    assert [signs for name, signs in (one for one in cells if len(one) == 2) if name in "ad"] == ["1.33", "1.33"]
+    assert [signs for name, signs in (one for one in cells if len(one) == 2) if name in "ad"] == ["1.05", "1.05"]
     assert "‡: overloaded, latencies are a function of the run's length\n†: backlogged" in lines
     assert "‡" not in printed(comparison_table([summary | {"load_state": "stable"}] * 2))

@@ -50,7 +50,7 @@ def test_where_results_go_is_not_part_of_it(override: str) -> None:
     [
         *("seed=1", "policy=continuous", "policy.order=shortest_prompt", "engine.token_budget=512", "slo.ttft_s=1"),
         *("cluster.instances=2", "gpu=h200", "model=qwen25_7b", "timing=roofline", "timing.calibrated=false"),
-        *("trace.rate=2", "trace.limit=19", "predictor=oracle", "load=closed", "+slo.classes.batch.ttft_s=30"),
+        *("trace.rate=2", "trace.limit=19", "predictor=oracle", "load=closed", "slo.normalized_s=0.5"),
     ],
 )
 def test_every_setting_is_part_of_it(override: str) -> None:

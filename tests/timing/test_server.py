@@ -78,7 +78,10 @@ def test_a_host_works_longer_for_several_gpus() -> None:
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_timing_vllm_2024_is_the_kernels_the_waves_and_the_work_of_that_server(tp: int) -> None:
-    parts = [f"model=llama3_8b gpu=a100 policy=chunked cluster.tp={tp} timing={timing}".split() for timing in _BOTH]
+    parts = [
+        f"model=llama3_8b gpu=a100 policy=chunked server=none cluster.tp={tp} timing={timing}".split()
+        for timing in _BOTH
+    ]
     (timing, *known), (kernels, *_) = (configured(words, _GROUPS).values() for words in parts)
     setup = (*known, Parallelism(tp))
     row, alone = timing.row(*setup), kernels.row(*setup)
