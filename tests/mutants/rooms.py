@@ -43,7 +43,9 @@ ROOMS = (
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
     Room("transforms", ("traces/transforms.py",), ("tests/traces/test_transforms.py", "tests/traces/test_traces.py")),
-    Room("workload", ("framework/workload.py",), ("tests/traces/test_workload.py",)),
+    Room(
+        "workload", ("framework/workload.py",), ("tests/traces/test_workload.py", "tests/engine/test_block_sharing.py")
+    ),
     Room(
         "store",
         ("framework/run/store.py", "framework/run/run_key.py"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,3 +123,28 @@ def test_a_period_is_a_mean_gap_longer_than_its_arrivals() -> None:
     assert at_rate(workload, 1.0).arrival_s.tolist() == pytest.approx([0.0, 1 / 3, 2.0])
     assert period_s(first(workload, 1)) == 0.0
     assert repeated(workload, 2).arrival_s.tolist() == [0.0, 1.0, 6.0, 9.0, 10.0, 15.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"arrival_s": np.array([0.0, np.nan, 2.0])}, "arrival_s must be finite"),
+        ({"arrival_s": np.array([0.0, 2.0, 1.0])}, "non-decreasing"),
+        ({"arrival_s": np.array([-1.0, 0.0, 1.0])}, "non-negative"),
+        ({"input_tokens": np.array([1, 0, 2])}, "must be at least 1"),
+        ({"output_tokens": np.array([1, 0, 2])}, "must be at least 1"),
+        ({"output_tokens": np.array([1, 2])}, "output_tokens has 2 rows, arrival_s has 3"),
+        ({"hash_offsets": np.array([0, 0, 0]), "hash_block_tokens": 4}, r"N \+ 1 entries"),
+        ({"hash_offsets": np.array([0, 0, 0, 0]), "hash_block_tokens": 0}, "hash_block_tokens >= 1"),
+    ],
+)
+def test_requests_that_cannot_be(change: dict[str, Any], words: str) -> None:
+    known: dict[str, Any] = {
+        "arrival_s": np.array([0.0, 1.0, 1.0]),
+        "input_tokens": np.array([1, 1, 2]),
+        "output_tokens": np.array([1, 3, 1]),
+    }
+    assert len(Workload(**known)) == 3
+    assert len(Workload(**known, hash_offsets=np.zeros(4, np.int64), hash_block_tokens=1)) == 3
+    with pytest.raises(InputError, match=words):
+        Workload(**(known | change))
