@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -76,8 +77,9 @@ def test_what_is_written_through_pointers_is_read_there_and_in_the_arrays(on_sta
     assert numbers.tolist() == [1, 7, 107]
 
 
-def test_a_store_into_one_field_leaves_what_was_read_of_others() -> None:
+def test_a_store_into_one_field_leaves_what_was_read_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM is told so: it reads `count` once, though `time_s` of any row is stored in between."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # code that comes from a cache cannot be inspected
 
     @compiled("int64(int64[:], float64)")
     def twice(words: Any, time_s: float) -> int:

@@ -34,6 +34,12 @@ from tests.helpers.processes import Finished, eventually, finish
 from tests.helpers.processes import run as run_once
 
 SMALL = ("policy=chunked", "trace=synthetic", "trace.limit=60")
+CROWDED = (
+    *SMALL[:2],
+    "trace.limit=400",
+    "trace.arrivals.rate=200",
+    "slo.ttft_s=0.2",
+)  # more than some configurations serve in time
 SEARCH = (*SMALL, "space=chunked", "space.gpus=4")
 LONGER = (*SEARCH[:2], "trace.limit=3000", "trace.arrivals.rate=60", *SEARCH[3:])
 FEW = "search:\n  engine.token_budget: { powers_of_two: [512, 1024] }\n  cluster.tp: { powers_of_two: [1, 2] }\n"
@@ -203,14 +209,14 @@ def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str
     Path("few.yaml").write_text("search:\n  cluster.tp: { powers_of_two: [1, 8] }\n")
     best = {"share_of_bound": max, "p99_tpot_ms": min, "-share_of_bound": min, "+p99_tpot_ms": max}
     for number, (goal, choose) in enumerate(best.items()):
-        found = succeeded(tune(*SMALL, "space=few.yaml", "trials=3", f"objectives={goal}", f"name={name}-{number}"))
+        found = succeeded(tune(*CROWDED, "space=few.yaml", "trials=3", f"objectives={goal}", f"name={name}-{number}"))
         values = [value for (value,) in complete(trials_of(f"{name}-{number}")).values()]
         assert len(set(values)) > 1
         assert f"best  {goal.lstrip('+-')} {shown(choose(values))}" in found.stdout
 
 
 def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> None:
-    finished = succeeded(tune(*SEARCH, "trials=12", "pruner=median", "prefixes=[0.5]", f"name={name}"))
+    finished = succeeded(tune(*CROWDED, *SEARCH[3:], "trials=12", "pruner=median", "prefixes=[0.5]", f"name={name}"))
     trials = trials_of(name)
     pruned = [trial for trial in trials if trial.state == TrialState.PRUNED]
     assert len(trials) == 12

@@ -13,6 +13,7 @@ from tests.helpers.scenarios import Scenario
 
 _UNITS: tuple[PrefixUnit, ...] = ("trace", "engine", "engine")
 _TOLD: tuple[FirstToken, ...] = ("prefill", "join", "recomputed", "recomputed")
+_NOT_AGAIN: tuple[FirstToken, ...] = ("prefill", "prefill", "join")
 _ORDERS: tuple[StepOrder, ...] = ("decodes_first", "admission", "admission")
 
 
@@ -31,7 +32,8 @@ def pulled(draw: Draw) -> Scenario:
         asynchronous=draw.chance(0.2),
     )
     workload = scenario.workload
-    if draw.chance(0.3):
+    if draw.chance(0.3):  # prompts that are to be fetched while they are computed, and then go nowhere
+        engine = replace(engine, layerwise_tokens=1, first_token=draw.one(_NOT_AGAIN), max_batch=2)
         single = np.array([draw.chance(0.5) for _ in range(len(workload))])
         workload = replace(workload, output_tokens=np.where(single, 1, workload.output_tokens))
     rules = replace(scenario.rules, split_at=draw.one(["", "", "prompt", "output", "both"]))

@@ -162,7 +162,7 @@ def test_a_search_is_replayed_and_a_sweep_becomes_a_table(shell: Callable[[str],
     finished = [shell(shortened(line)) for line in SEARCH]
     assert [each.returncode for each in finished] == [0] * 4, finished
     tuned, replayed, _, table = (each.stdout for each in finished)
-    found, again = (re.search(r"goodput +([\d.]+)", text) for text in (tuned, replayed))
+    found, again = (re.search(r"goodput(?:_rps)? +([\d.]+)", text) for text in (tuned, replayed))
     assert found is not None
     assert again is not None
     assert float(found[1]) == pytest.approx(float(again[1]), rel=0.01)  # both are rounded
