@@ -34,12 +34,13 @@ from tests.helpers.processes import Finished, eventually, finish
 from tests.helpers.processes import run as run_once
 
 SMALL = ("policy=chunked", "trace=synthetic", "trace.limit=60")
+# More than some configurations serve in time.
 CROWDED = (
     *SMALL[:2],
     "trace.limit=400",
     "trace.arrivals.rate=200",
     "slo.ttft_s=0.2",
-)  # more than some configurations serve in time
+)
 SEARCH = (*SMALL, "space=chunked", "space.gpus=4")
 LONGER = (*SEARCH[:2], "trace.limit=3000", "trace.arrivals.rate=60", *SEARCH[3:])
 FEW = "search:\n  engine.token_budget: { powers_of_two: [512, 1024] }\n  cluster.tp: { powers_of_two: [1, 2] }\n"
