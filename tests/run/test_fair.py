@@ -52,7 +52,13 @@ def launched(directory: Path, *words: str) -> dict[str, dict[str, Any]]:
     return {policy: record.config for policy, record in zip(POLICIES, records, strict=True)}
 
 
-@pytest.mark.parametrize(("trace", "named"), [("synthetic_sessions", ON_PREFIXES), ("synthetic", WITHOUT_PREFIXES)])
+@pytest.mark.parametrize(
+    ("trace", "named"),
+    [
+        ("synthetic_sessions", ON_PREFIXES),
+        pytest.param("synthetic", WITHOUT_PREFIXES, marks=pytest.mark.slow),
+    ],
+)
 def test_policies_differ_in_what_their_yamls_name_alone(
     tmp_path: Path, trace: str, named: Mapping[tuple[str, str], str]
 ) -> None:

@@ -91,7 +91,7 @@ def test_same_seed_same_bytes() -> None:
 
 
 @given(requests=st.integers(1, 3000), seed=st.integers(0, 2**32), name=st.sampled_from(NAMES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> None:
     trace = sample_twin(name, requests, seed)
     workload = to_workload(trace)
