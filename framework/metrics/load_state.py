@@ -39,7 +39,8 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     """Overloaded: the time that requests spend in the system, or wait for their first step, grows by more than 1 % of
     the window, beyond noise, has at least doubled by its end, and still grows by as much in its later half, for a
     system that only fills up comes to rest, and a burst is worked off. Backlogged: it does not, but in one of twenty
-    parts of the window requests waited longer for their first step than they were served then. Stable: neither.
+    parts of the window requests waited longer for their first step than they were served then. Stable: neither. In a
+    window that is short (`Clock.is_short`) only growth of the wait for the first step counts.
 
     Requests that were turned away count for nothing, nor do turns of sessions sent after the window. Nothing is told of
     runs whose window the end of the run decides, and of fewer than 100 requests.
@@ -62,7 +63,7 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     means = [np.bincount(part, of, _PARTS)[there] / counts[there] for of in (spent_s, waited_s)]
     in_system_s, queued_s = np.array(means, np.float64)
     at_s = (np.flatnonzero(there) * width_s).astype(np.float64)
-    for times_s in (in_system_s, queued_s):
+    for times_s in (queued_s,) if clock.is_short else (in_system_s, queued_s):  # a short one is a system that fills up
         if _keeps_growing(at_s, times_s, window.length_s):
             return LoadState(OVERLOADED, _slope(at_s, times_s)[0])
     growth, _ = _slope(at_s, in_system_s)
