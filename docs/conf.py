@@ -21,13 +21,11 @@ _PLACES = {  # where the site has what the README links to
 
 
 def setup(app):
-    """Put the README before the contents of the first page, and a title over what a command wrote."""
+    """Put the README before the contents of the first page."""
     app.connect("source-read", _complete)
 
 
 def _complete(app, name, source):
-    if name == "claims":
-        source[0] = f"# Claims of papers\n\n{source[0]}"
     if name == "index":
         text = _README.read_text(encoding="utf-8")
         for link, place in _PLACES.items():

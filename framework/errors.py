@@ -84,8 +84,8 @@ def shown(value: Any) -> str:
     """A value as it is written, shortened."""
     try:
         text = repr(value)
-    except ValueError:  # a number of more digits than Python writes
-        return "a number of too many digits"
+    except Exception:  # a number of more digits than Python writes, or a class whose own __repr__ fails
+        return "a number of too many digits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -106,7 +106,7 @@ def _most(name: str) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The two ways a run can end early, told apart from bugs.
+# The two ways a run can end early, distinguished from bugs.
 
 
 class InputError(Exception):
@@ -114,24 +114,55 @@ class InputError(Exception):
 
 
 _RAISED_IN = "raised in "
+_OWN = Path(__file__).parent
+_LIBRARIES = ("site-packages", "dist-packages")
 
 
-def note_hook(error: Exception, policy: str, hook: str, about: str, now_s: float) -> None:
+def note_hook(error: BaseException, policy: str, hook: str, about: str, now_s: float) -> None:
     """Note in `error` which hook raised it, about what, when in simulated time, and on which line of which file."""
     note_method(error, f"policy {policy}", f"{hook}{about} at {now_s:.6g} s")
 
 
 def note_method(error: BaseException, whose: str, method: str) -> None:
-    """Note in `error` which method of a policy or a predictor raised it, and on which line of which file."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    """Note in `error` which method of a policy or a predictor raised it, and on which line of which file: that of the
+    user's own code which called what raised it, where there is such a line.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not is_of_a_library(frame.filename)]
+    frame = (own or frames)[-1]
     error.add_note(f"{_RAISED_IN}{whose}: {method}, {Path(frame.filename).name}:{frame.lineno}")
 
 
-def instead_of(end: SystemExit) -> RuntimeError:
-    """What says that a method called sys.exit, which would end a run, or a whole sweep, without a word."""
-    code = "" if end.code is None else repr(end.code)
-    said = RuntimeError(f"sys.exit({code}) would end the process; raise an exception to end the run")
-    return said.with_traceback(end.__traceback__)
+def is_of_a_library(file: str) -> bool:
+    """Whether a module is the framework's own or an installed one, not the user's."""
+    return any(part in _LIBRARIES for part in Path(file).parts) or Path(file).is_relative_to(_OWN)
+
+
+def instead_of(raised: BaseException) -> BaseException:
+    """What a method raised; where that would end a run, or a whole sweep, without a word, an error that says so."""
+    if isinstance(raised, Exception | KeyboardInterrupt):
+        return raised
+    if isinstance(raised, SystemExit):
+        code = "" if raised.code is None else shown(raised.code)
+        said = f"sys.exit({code}) would end the process"
+    else:
+        said = f"{type(raised).__name__} is no Exception: {text_of(raised)}"
+    return RuntimeError(f"{said}; raise an exception to end the run").with_traceback(raised.__traceback__)
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came of, one after the other."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says. A class of the user's may fail at that."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"(its text fails with {type(failed).__name__})"
 
 
 @contextmanager
@@ -141,13 +172,14 @@ def noting(whose: str, method: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except SystemExit as end:
-        error = instead_of(end)
-        note_method(error, whose, method)
-        raise error from None
-    except Exception as error:
-        note_method(error, whose, method)
+    except KeyboardInterrupt:
         raise
+    except BaseException as raised:
+        error = instead_of(raised)
+        note_method(error, whose, method)
+        if error is raised:
+            raise
+        raise error from None
 
 
 def hook_noted(error: BaseException) -> str | None:
@@ -156,7 +188,7 @@ def hook_noted(error: BaseException) -> str | None:
     """
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED_IN)]
     if notes:
-        return f"{notes[0].removeprefix(_RAISED_IN)}: {type(error).__name__}: {error}"
+        return f"{notes[0].removeprefix(_RAISED_IN)}: {type(error).__name__}: {text_of(error)}"
     return None if error.__cause__ is None else hook_noted(error.__cause__)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import EngineConfig
-from framework.engine.state import TIER
+from framework.engine.memory.state import TIER
+from framework.engine.setup.config import EngineConfig
 from framework.load import Window
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model

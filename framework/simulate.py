@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import REASON_LENGTH
-from framework.engine.config import EngineConfig, Setting, require_whole_instances
+from framework.engine.setup.config import EngineConfig, Setting, require_whole_instances
 from framework.errors import InputError, InvariantError, noting
 from framework.load import Load, Open
 from framework.policy.base import Policy, lay_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ _ROWS = (
     *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),
     *("session_id", "turn", "slo_class", "priority"),
 )
+_MOST_NAME = np.iinfo(np.int32).max
 _NUMBERS = tuple(name for name in _ROWS if name != "slo_class")
 
 
@@ -34,7 +36,7 @@ class Workload:
     name: str = "workload"
     source: str = "synthetic"  # real | twin | synthetic
     sha256: str = ""
-    hash_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # (K,)
+    hash_ids: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int32))  # (K,), kept as int32
     hash_offsets: NDArray[np.int64] | None = None  # (N + 1,), None: no prefix information
     hash_block_tokens: int = 0
     previous: NDArray[np.int64] | None = None  # index of the turn before, -1: none
@@ -44,7 +46,7 @@ class Workload:
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a twin)
-    caveat: str = ""  # what must be seen beside the results
+    caveat: str = ""  # what must be seen next to the results
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
@@ -60,9 +62,10 @@ class Workload:
             raise InputError("workload: input_tokens and output_tokens must be at least 1")
         if self.hash_offsets is not None and (len(self.hash_offsets) != count + 1 or self.hash_block_tokens < 1):
             raise InputError("workload: hash_offsets needs N + 1 entries and hash_block_tokens >= 1")
+        object.__setattr__(self, "hash_ids", small(self.hash_ids))
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
-                object.__setattr__(self, name, _read_only(column))
+                object.__setattr__(self, name, read_only(column))
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -70,6 +73,25 @@ class Workload:
     @property
     def has_prefixes(self) -> bool:
         return self.hash_offsets is not None and len(self.hash_ids) > 0
+
+
+def dense(names: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    """The same names, numbered anew where they are negative or spread far wider than their number."""
+    if len(names) and (names.min() < 0 or names.max() > 4 * len(names) + 1024):
+        return np.unique(names, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return names
+
+
+def small(names: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+    """The same names as int32, numbered anew where they have no room in that."""
+    if len(names) and (names.min() < -_MOST_NAME or names.max() > _MOST_NAME):
+        names = np.unique(names, return_inverse=True)[1].reshape(-1)
+    return np.ascontiguousarray(names, np.int32)
+
+
+def filled_blocks(workload: Workload, block_tokens: int) -> NDArray[np.int64]:
+    """Blocks that prompt and output fill, but for the last token, which is never read: (N,)."""
+    return (workload.input_tokens + workload.output_tokens - 1) // block_tokens
 
 
 def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -82,7 +104,7 @@ def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64
     further blocks have the names that they have there. Any other block is nobody else's.
     """
     count = len(workload)
-    filled = (workload.input_tokens + workload.output_tokens - 1) // block_tokens
+    filled = filled_blocks(workload, block_tokens)
     offsets = np.concatenate([[0], np.cumsum(filled)])
     names = np.arange(offsets[-1]) + len(workload.hash_ids) * max(1, workload.hash_block_tokens // block_tokens)
     if workload.hash_offsets is None:
@@ -196,6 +218,8 @@ def first(workload: Workload, requests: int) -> Workload:
 
 def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
     """The requests that `kept` (N,) says, in their order; a turn that follows none of them opens a session."""
+    if kept.all():
+        return workload
     number = np.cumsum(kept) - 1
     columns = {name: column[kept] for name, column in vars(workload).items() if name in _NUMBERS and column is not None}
     if workload.previous is not None:
@@ -210,14 +234,15 @@ def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
     return replace(workload, **columns)
 
 
-def _shifted(names: NDArray[np.int64], step: int, times: int) -> NDArray[np.int64]:
+def _shifted(names: NDArray[np.integer[Any]], step: int, times: int) -> NDArray[np.int64]:
     """`times` copies in a row, `step` apart; -1 stands for none and stays."""
     copies = names + step * np.arange(times)[:, None]
     copies[:, names < 0] = -1
     return copies.ravel()
 
 
-def _read_only(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself where it can only be read, else a view of it."""
     if not array.flags.writeable:
         return array
     view = array.view()

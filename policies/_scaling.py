@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from framework.codes import DECODE, OFF, PREFILL
-from framework.engine.config import Batching
+from framework.engine.setup.config import Batching
 from framework.policy import Plan, SetRole
 from framework.policy.view import Cluster, Instances, Request
 from framework.system.cluster import ClusterSpec, Role

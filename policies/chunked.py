@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from framework.engine.config import Batching
+from framework.engine.setup.config import Batching
 from framework.errors import InputError, require_count, shown
 from framework.policy import Aggregated
 from framework.policy.rules import PREFILL_RULES, rule, set_order

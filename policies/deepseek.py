@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import Batching
+from framework.engine.setup.config import Batching
 from framework.errors import require_count
 from framework.policy import Disaggregated
 from framework.policy.view import Cluster, Request
@@ -39,7 +39,7 @@ class DeepSeek(Disaggregated):
 
     batching_mode: ClassVar[Batching | None] = "decode_first"  # chunks, by each rank's share of the token budget
 
-    def __init__(self, attention_tokens: int | None = 8192) -> None:
+    def __init__(self, attention_tokens: int | None = 4096) -> None:
         if attention_tokens is not None:
             require_count("policy.attention_tokens", attention_tokens)
         self.attention_tokens = attention_tokens

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import Batching
+from framework.engine.setup.config import Batching
 from framework.errors import require_positive, require_whole
 from framework.policy import Action, Aggregated, Plan, SetTokenBudget
 from framework.policy.rules import rule

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from framework.codes import CONCURRENT
 from framework.compiler.decorators import either
-from framework.engine.config import Batching
-from framework.engine.mechanisms.sm_sharing import require_percent
+from framework.engine.parallel.sm_sharing import require_percent
+from framework.engine.setup.config import Batching
 from framework.errors import InputError, require_at_least, require_choice, require_share, require_whole
 from framework.policy import Aggregated, decision
 from framework.policy.rules import PREFILL_RULES, rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from framework.engine.config import Batching
+from framework.engine.setup.config import Batching
 from framework.errors import require_count
 from framework.policy import Aggregated
 from framework.policy.rules import PREFILL_RULES, reserving, rule, set_order

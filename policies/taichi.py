@@ -86,7 +86,7 @@ class TaiChi(Disaggregated):
         return int(ready_s.argmin())
 
     def _ready_s(self, request: Request, cluster: Cluster) -> Floats:
-        """Seconds until each instance has prefilled what waits there and the request, chunk by chunk beside decodes."""
+        """Seconds until each instance has prefilled what waits there and the request, chunk by chunk with decodes."""
         there = cluster.instances
         tokens = there.queued_tokens + request.input_tokens - there.cached_tokens(request)
         steps = np.ceil(tokens / np.maximum(there.token_budget - there.running, 1))

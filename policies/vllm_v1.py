@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from framework.engine.config import Batching
+from framework.engine.setup.config import Batching
 from framework.policy import Policy
 from framework.policy.rules import PREFILL_RULES, rule, set_order
 

@@ -15,7 +15,7 @@ _BLOCK = 256  # lengths in a block of the tables below
 class Empirical(Predictor):
     """Expects what finished requests that got as far went on to generate, on average: E[n - g | n > g]. Knows no truth.
 
-    A prior counts as `prior_weight` finished requests of a memoryless law, whose mean remaining length is
+    A prior counts as `prior_weight` finished requests of a memoryless distribution, whose mean remaining length is
     `prior_tokens` at every g; it is all there is before anything has finished and beyond the longest finished request.
     Requests under way are left out, so early in a run, while only short requests can have finished, the estimate is
     too short. Estimates: the same for all requests with the same g. Spread: the deviation of the same mixture.

@@ -106,6 +106,6 @@ def estimate(
 def relative_mae(sigma: Floats | float) -> Floats | float:
     """Mean of |exp(sigma * z) - 1|: the MAE relative to what is estimated, exp(sigma^2 / 2) * erf(sigma / sqrt(2)).
 
-    From the partial means of the log-normal law above and below its median 1.
+    From the partial means of the log-normal distribution above and below its median 1.
     """
     return np.exp(sigma * sigma / 2) * erf(sigma / np.sqrt(2))

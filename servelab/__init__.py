@@ -8,6 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from servelab import rooms
+
+rooms.come_first()
+
 _ROOMS = {
     "servelab.run_one": ("Run", "run"),
     "servelab.run_many": ("capacity", "sweep"),

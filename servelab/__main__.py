@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import runpy
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 # Command -> the module that does its work, and what it does in a line.
 COMMANDS = {
@@ -16,22 +14,27 @@ COMMANDS = {
         "what limits the goodput of a run, by running it again without each cause",
     ),
     "report": ("servelab.report_command", "a page that compares finished runs, request by request"),
-    "tune": ("experiments.tune", "search settings with Optuna: P:D ratios, chunk sizes, budgets"),
-    "table": ("experiments.table", "tables of stored runs, for a terminal, a paper or a spreadsheet"),
-    "curve": ("experiments.curve", "goodput and latency over the load, as a picture"),
-    "plot": ("experiments.plot", "pictures for papers: cdf, series, bars, pareto, slo"),
-    "placement": ("experiments.placement", "which parallelism and how many instances serve a rate"),
-    "guide": ("experiments.guide", "which architecture serves a load best, and where that flips"),
-    "optimum": ("experiments.optimum", "the best of all configurations of a space, and how near searches come"),
-    "ablation": ("experiments.ablation", "a policy without each of its mechanisms in turn"),
-    "claims": ("experiments.claims", "what papers claim, beside what is simulated in their regimes"),
-    "fidelity": ("experiments.fidelity", "measured deployments beside their simulation"),
-    "bench": ("experiments.bench", "requests simulated per CPU second"),
+    "tune": ("experiments.tune.command", "search settings with Optuna: P:D ratios, chunk sizes, budgets"),
+    "table": ("experiments.table.command", "tables of stored runs, for a terminal, a paper or a spreadsheet"),
+    "curve": ("experiments.curve.command", "goodput and latency over the load, as a picture"),
+    "plot": ("experiments.plot.command", "pictures for papers: cdf, series, bars, pareto, slo"),
+    "placement": ("experiments.placement.command", "which parallelism and how many instances serve a rate"),
+    "guide": ("experiments.guide.command", "which architecture serves a load best, and where that flips"),
+    "optimum": ("experiments.optimum.command", "the best of all configurations of a space, and how near searches come"),
+    "ablation": ("experiments.ablation.command", "a policy without each of its mechanisms in turn"),
+    "claims": ("experiments.claims.command", "what papers claim, beside what is simulated in their regimes"),
+    "fidelity": ("experiments.fidelity.command", "measured deployments beside their simulation"),
+    "steps": ("experiments.steps.command", "step times beside layers measured on an H100 and an H200"),
+    "twins": ("experiments.twins.command", "whether fitted traces tell what their recordings tell"),
+    "textbook": ("experiments.textbook.command", "effects that textbooks state, measured"),
+    "bench": ("experiments.bench.command", "requests simulated per CPU second"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),
+    "profiles": ("framework.timing.kernels.build", "make profiles from measured kernels"),
     "bound": ("servelab.bound_command", "the highest goodput that any schedule could reach"),
-    "calibrate": ("framework.calibration", "fit step times to a server that was measured"),
-    "measure": ("framework.timing.microbench", "time the kernels of a model on this machine's GPU"),
-    "traces": ("traces", "fetch, describe and fit traces"),
+    "calibrate": ("framework.calibration.command", "fit step times to a server that was measured"),
+    "measure": ("framework.timing.microbench.command", "time the kernels of a model on this machine's GPU"),
+    "prune": ("framework.run.prune", "remove from a store what no run would reuse"),
+    "traces": ("traces.__main__", "fetch, check, describe and fit traces"),
 }
 _GROUPS = ("policy", "trace", "model", "gpu")  # whose names may be typed without them
 HELP = """servelab: replay a trace through an LLM-serving scheduler on a simulated GPU cluster.
@@ -50,16 +53,13 @@ def main(words: Sequence[str] | None = None) -> int:
     """The exit code."""
     given = list(sys.argv[1:] if words is None else words)
     if not given or given[0] in ("-h", "--help", "help"):
-        width = max(map(len, COMMANDS))
-        print(HELP.format(commands="\n".join(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items())))
-        return 0
+        return _print(_help)
     if given[0] in ("-V", "--version"):
-        from framework.version import VERSION
-
-        print(VERSION)
-        return 0
+        return _print(_version)
     if given[0] in COMMANDS:
-        return _other(given[0], given[1:])
+        name, *words = given
+        code: int = importlib.import_module(COMMANDS[name][0]).main.finish(words, f"servelab {name}")
+        return code
     if given[0].isidentifier():
         return _unknown(given[0])
     sys.argv[1:] = given
@@ -70,32 +70,33 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _other(name: str, words: list[str]) -> int:
-    """Do what `python -m MODULE` does with these words."""
-    module = COMMANDS[name][0]
-    if module.startswith("servelab."):
-        from framework.cli.launch import guard
+def _print(text: Callable[[], str]) -> int:
+    from framework.cli.launch import guard
 
-        return guard(lambda: importlib.import_module(module).main(words))
-    sys.argv = [f"servelab {name}", *words]
-    try:
-        runpy.run_module(module, run_name="__main__")
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        raise
-    return 0
+    return guard(lambda: print(text()))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    return HELP.format(commands="\n".join(f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items()))
+
+
+def _version() -> str:
+    from framework.version import VERSION
+
+    return VERSION
 
 
 def _unknown(word: str) -> int:
     import difflib
 
-    conf = Path(__file__).resolve().parents[1] / "conf"
+    from framework.cli.conf import CONF
+
     near = difflib.get_close_matches(word, COMMANDS, 1)
-    group = next((group for group in _GROUPS if (conf / group / f"{word}.yaml").is_file()), None)
+    group = next((group for group in _GROUPS if (CONF / group / f"{word}.yaml").is_file()), None)
     if group:
         advice = f"did you mean {group}={word}?"
-    elif (conf / word).is_dir():
+    elif (CONF / word).is_dir():
         advice = f"did you mean {word}=NAME?"
     else:
         advice = f"did you mean servelab {near[0]}?" if near else "servelab --help lists the commands"

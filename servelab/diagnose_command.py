@@ -1,4 +1,4 @@
-"""What limits the goodput of a run, and what would mend it: `servelab diagnose DIR`.
+"""What limits the goodput of a run, and what would improve it: `servelab diagnose DIR`.
 
 DIR is the directory of a run (hydra.run.dir, or one below outputs/ or multirun/). The run is repeated, then again with
 one cause after another taken away (prefills or decodes ten times as fast, endless KV memory, a free network, ...): what
@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from framework.errors import InputError
+from framework.cli.command import Words, command
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the diagnosis; the exit code. Raises InputError for what is no directory of a run."""
-    if any(word in ("-h", "--help") for word in words):
-        print(__doc__)
-        return 0
-    if len(words) != 1:
-        raise InputError("diagnose takes the directory of one run: servelab diagnose outputs/mine")
-    from framework.cli.terminal import progress_bar, results_console
+@command(__doc__, operands="DIR")
+def main(words: Words) -> None:
+    """Print the diagnosis. Raises InputError for what is no directory of a run."""
+    from framework.cli.terminal import progress_bar, results_console, tell
     from framework.objective.goodput import Goodput
     from framework.report.trials_table import TrialsTable
     from framework.run.compose import compose
     from framework.run.job import settings_of
     from framework.run.trying import config_of, tried, write_diagnosis
 
-    directory = Path(words[0])
+    directory = Path(words.operands[0])
     config = config_of(directory)
     experiment = compose(config)
     with progress_bar("trials") as progress:
@@ -38,8 +33,7 @@ def main(words: Sequence[str]) -> int:
     _tell_of_another_run(directory, measurement.evaluation.summary["goodput_rps"])
     results_console().print(TrialsTable(found))
     file = write_diagnosis(directory, found)
-    print(f"the same in {file}", file=sys.stderr)
-    return 0
+    tell(f"the same in {file}")
 
 
 def _tell_of_another_run(directory: Path, goodput: float) -> None:

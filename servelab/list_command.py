@@ -1,7 +1,7 @@
 """What there is to choose from.
 
     servelab list policies      scheduling policies, each with its paper
-    servelab list traces        recorded traces and laws to draw from
+    servelab list traces        recorded traces and distributions to draw from
     servelab list models        models, by name
     servelab list gpus          GPUs, by name
     servelab list predictors    predictors of output lengths
@@ -16,28 +16,29 @@ from __future__ import annotations
 import difflib
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from framework.cli.command import Words, command
+from framework.cli.conf import CONF
 from framework.errors import InputError
-from servelab.settings_place import CONF
 
 _GROUPS = {"policies": "policy", "traces": "trace", "models": "model", "gpus": "gpu", "predictors": "predictor"}
 _WIDTH = 120
 Row = tuple[str, str]
 
 
-def main(words: Sequence[str]) -> int:
-    """Print one list; the exit code. Raises InputError for a list that there is not."""
-    if not words or words[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0
-    rows = list(_rows(words[0]))
+@command(__doc__, operands="[KIND]")
+def main(words: Words) -> None:
+    """Print one list, or which there are. Raises InputError for a list that there is not."""
+    if not words.operands:
+        print(main.help("servelab list"))
+        return
+    rows = list(_rows(words.operands[0]))
     width = max(len(name) for name, _ in rows)
     columns = max(min(shutil.get_terminal_size().columns, _WIDTH), width + 30)
     for name, text in rows:
         print(*textwrap.wrap(f"{name:{width}}  {text}", columns, subsequent_indent=" " * (width + 2)), sep="\n")
-    return 0
 
 
 def _rows(kind: str) -> Iterator[Row]:

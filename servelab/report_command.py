@@ -9,32 +9,23 @@ One DIR that is a sweep's (hydra.sweep.dir): curves over what was swept, maps of
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from framework.errors import InputError
-
-_OUT = "out="
+from framework.cli.command import Words, command
 
 
-def main(words: Sequence[str]) -> int:
-    """Write the page; the exit code. Raises InputError for what is no directory of a run."""
-    if any(word in ("-h", "--help") for word in words):
-        print(__doc__)
-        return 0
+@command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html if nothing is said"})
+def main(words: Words) -> None:
+    """Write the page. Raises InputError for what is no directory of a run."""
     from framework.cli.files import write_whole
+    from framework.cli.terminal import tell
     from framework.report.arms import Arm, unlike
     from framework.report.page.compare_page import compare_page
     from framework.report.page.sweep_page import sweep_page
     from framework.run.finished import finished_runs, is_sweep, sweep_points
 
-    named = [word for word in words if not word.startswith(_OUT)]
-    outs = [word.removeprefix(_OUT) for word in words if word.startswith(_OUT)]
-    if len(outs) > 1 or "" in outs:
-        raise InputError("report: out= names one file, as out=comparison.html")
-    out = Path(outs[0] if outs else "comparison.html")
-    directories = [Path(word) for word in named]
+    out = words.path("out") or Path("comparison.html")
+    directories = [Path(word) for word in words.operands]
     if len(directories) == 1 and is_sweep(directories[0]):
         points, unfinished = sweep_points(directories[0])
         page = sweep_page(points, f"Sweep of {len(points) + unfinished:,} runs", unfinished)
@@ -43,5 +34,4 @@ def main(words: Sequence[str]) -> int:
         page = compare_page(runs)
         print(unlike([Arm(run.label, run.settings) for run in runs]) or "The runs have the same settings.")
     write_whole(out, page.encode())
-    print(f"page in {out}", file=sys.stderr)
-    return 0
+    tell(f"page in {out}")

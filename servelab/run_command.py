@@ -5,7 +5,7 @@ from __future__ import annotations
 import hydra
 from omegaconf import DictConfig
 
-from servelab.settings_place import CONF
+from framework.cli.conf import CONF
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,10 +12,9 @@ import polars as pl
 
 from framework.errors import InputError
 from framework.objective.capacity import Capacity
-from framework.objective.goodput import Measurement
-from framework.policy.base import Policy
+from framework.objective.goodput import Measurement, evaluated
 from framework.run.sweep import Sweep
-from framework.workload import Workload
+from servelab.objects import is_object, label_of, objects_of
 from servelab.settings import experiment_of, word
 
 
@@ -24,22 +23,50 @@ def sweep(jobs: int = 1, **settings: Any) -> pl.DataFrame:
 
     A list, a tuple or a range is an axis, which becomes a column; anything else is the same in all runs. The other
     columns are the figures of the summaries. `jobs` runs go on at a time; finished runs are kept in ./results, as those
-    of `run.py -m` are, and are not run again. Raises InputError for the first run that is refused.
+    of `run.py -m` are, and are not run again. With objects among the settings (`run` says which) they are run one after
+    another, and not kept. Raises InputError for the first run that is refused.
     """
     axes = {name: list(value) for name, value in settings.items() if isinstance(value, list | tuple | range)}
-    fixed = [word(name, value) for name, value in settings.items() if name not in axes]
+    fixed = {name: value for name, value in settings.items() if name not in axes}
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    every = [(name, one) for name, value in settings.items() for one in axes.get(name, [value])]
+    if objects := [name for name, one in every if is_object(name, one)]:
+        if jobs != 1:
+            raise InputError(f"jobs={jobs}: runs with an object ({objects[0]}) stay in this process; leave jobs out")
+        summaries = [_summary_of(fixed | point) for point in points]
+    else:
+        summaries = _summaries(jobs, fixed, points)
+    labels = {name: _labels(values) for name, values in axes.items()}
+    names = [dict(zip(labels, values, strict=True)) for values in itertools.product(*labels.values())]
+    rows = [{**named, **_figures(summary), **named} for named, summary in zip(names, summaries, strict=True)]
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _summary_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    experiment = experiment_of({"policy": "ares", "trace": "mooncake", **arguments})
+    return evaluated(experiment, experiment.run()).summary
+
+
+def _summaries(jobs: int, fixed: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The summaries of runs of names alone, which a store keeps."""
     launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"] if jobs != 1 else []
     with TemporaryDirectory() as directory:
-        outcomes = Sweep([*launcher, *fixed], Path(directory)).run(
-            [[word(name, value) for name, value in point.items()] for point in points]
-        )
-    rows = []
-    for point, outcome in zip(points, outcomes, strict=True):
+        outcomes = Sweep([*launcher, *_words(fixed)], Path(directory)).run([_words(point) for point in points])
+    for outcome in outcomes:
         if outcome.record is None:
             raise InputError(f"{' '.join(outcome.overrides)}: {outcome.refusal}")
-        rows.append({**{name: str(value) for name, value in point.items()}, **_figures(outcome.record.summary)})
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return [outcome.record.summary for outcome in outcomes if outcome.record is not None]
+
+
+def _words(settings: Mapping[str, Any]) -> list[str]:
+    files = objects_of({name: value for name, value in settings.items() if name == "trace"}).words
+    return [*files, *(word(name, value) for name, value in settings.items() if name != "trace")]
+
+
+def _labels(values: Sequence[Any]) -> list[Any]:
+    """What a column calls the values of an axis; numbers tell objects of one name apart."""
+    labels = [label_of(value) for value in values]
+    return [f"{one} {at + 1}" if labels.count(one) > 1 else one for at, one in enumerate(labels)]
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,13 +74,10 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capacity(
-    policy: str | Policy = "ares",
-    trace: str | Path | Workload = "mooncake",
-    search: Capacity | None = None,
-    **settings: Any,
+    policy: Any = "ares", trace: Any = "mooncake", search: Capacity | None = None, **settings: Any
 ) -> Measurement:
     """The highest offered rate, requests/s, that keeps the SLO for good; `value` has it, `probes` the rates tried.
 
     The other arguments are those of `run`. Raises InputError for whatever cannot be.
     """
-    return (search or Capacity()).measure(experiment_of(policy, trace, settings))
+    return (search or Capacity()).measure(experiment_of({"policy": policy, "trace": trace, **settings}))

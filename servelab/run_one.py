@@ -14,10 +14,8 @@ from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import evaluated
-from framework.policy.base import Policy
 from framework.result import Result
 from framework.run.output import step_table, write
-from framework.workload import Workload
 from servelab.settings import experiment_of
 
 
@@ -89,13 +87,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def run(policy: str | Policy = "ares", trace: str | Path | Workload = "mooncake", **settings: Any) -> Run:
+def run(policy: Any = "ares", trace: Any = "mooncake", **settings: Any) -> Run:
     """Replay a trace through a policy: `run("chunked", "azure_conv", rate=60, cluster__instances=4)`.
 
-    `policy` is a name of conf/policy, FILE.py:CLASS or a policy object of one's own. `trace` is a name of conf/trace, a
-    file or a workload. `settings` are those of `run.py`, with `__` for the dots of a key; `rate` and `limit` are those
-    of the trace. A policy object gets a cluster of mixed instances or, where it is a `Disaggregated`, of prefill and
-    decode instances, unless `cluster` says otherwise. Raises InputError, one line, for whatever cannot be.
+    `policy` is a name of conf/policy, FILE.py:CLASS or a Policy. `trace` is a name of conf/trace, a file, a Workload,
+    or a DataFrame of polars, pandas or any library with named columns: those of `traces.frame`, or others that
+    `trace__columns={"arrival_s": "time", ...}` names. `settings` are those of `run.py`, with `__` for the dots of a
+    key; `rate` and `limit` are those of the trace. `predictor`, `model`, `gpu`, `slo`, `cluster`, `engine`, `load` and
+    `timing` are names or objects, too. A policy object gets a cluster of mixed instances or, where it is a
+    `Disaggregated`, of prefill and decode instances, unless `cluster` says otherwise. Raises InputError, one line, for
+    whatever cannot be.
     """
-    experiment = experiment_of(policy, trace, settings)
+    experiment = experiment_of({"policy": policy, "trace": trace, **settings})
     return Run(experiment.run(), experiment)

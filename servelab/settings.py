@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as compose_config
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from framework.cli.arguments import name_files, with_config_dirs
 from framework.cli.composition import composing
+from framework.cli.conf import CONF
 from framework.cli.launch import explain
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
-from framework.policy.base import Disaggregated, Policy
-from framework.run.compose import compose, compose_on
+from framework.run.compose import compose
 from framework.workload import Workload
-from servelab.settings_place import CONF
+from servelab.objects import is_object, objects_of, quoted, without_folder
 
 _OF_THE_TRACE = ("limit", "path", "rate", "rate_scale", "requests", "window_s")
+_PLAIN_PUNCTUATION = frozenset("_-./:+@%~ ")
 
 
-def experiment_of(policy: str | Policy, trace: str | Path | Workload, settings: Mapping[str, Any]) -> Experiment:
+def experiment_of(arguments: Mapping[str, Any]) -> Experiment:
     """The experiment that the same words on the command line of `run.py` describe, with these objects in it.
 
-    `settings` are keys of the configuration, with `__` for dots: model="llama3_70b", cluster__prefill=4. `rate`,
+    `arguments` are keys of the configuration, with `__` for dots: model="llama3_70b", cluster__prefill=4. `rate`,
     `limit` and other words of the trace may stand alone. Raises InputError for whatever cannot be.
     """
-    words = [
-        *_policy_words(policy, settings),
-        *_trace_words(trace),
-        *(word(name, value) for name, value in settings.items()),
-    ]
     try:
-        with composing(CONF):
-            config = compose_config("config", overrides=name_files(with_config_dirs(_with_files(words))))
-            composed = compose_on(config, trace) if isinstance(trace, Workload) else compose(config)
+        return _experiment(arguments)
     except Exception as error:
         line = explain(error)
         if line is None:
             raise
-        raise InputError(line) from error
-    if isinstance(policy, Policy):
-        composed = _with_policy(composed, policy)
-    return composed
+        raise InputError(without_folder(line)) from error
+
+
+def _experiment(arguments: Mapping[str, Any]) -> Experiment:
+    _refuse_changes_of_a_workload(arguments)
+    objects = objects_of(arguments)
+    given = {name: value for name, value in arguments.items() if name != "trace" and not is_object(name, value)}
+    words = with_config_dirs(_with_files([*objects.words, *(word(name, value) for name, value in given.items())]))
+    with composing(CONF):
+        config = compose_config("config", overrides=name_files(words))
+    for name, settings in objects.settings.items():
+        OmegaConf.update(config, name, settings, merge=False)
+    return compose(config, objects.made)
+
+
+def _refuse_changes_of_a_workload(arguments: Mapping[str, Any]) -> None:
+    """Raise InputError for a setting of the trace beside a Workload, which would change nothing."""
+    if isinstance(arguments.get("trace"), Workload):
+        for name in arguments:
+            if name in _OF_THE_TRACE or name.startswith("trace__"):
+                raise InputError(f"{name}: a Workload is played as it is; give {name} to servelab.load_trace")
 
 
 def _with_files(words: list[str]) -> list[str]:
@@ -57,50 +69,31 @@ def _with_files(words: list[str]) -> list[str]:
     return with_files(words)
 
 
-def _policy_words(policy: str | Policy, settings: Mapping[str, Any]) -> list[str]:
-    """The choice of a policy; an object takes the place of one whose cluster it can use."""
-    if isinstance(policy, str):
-        return [f"policy={policy}"]
-    if not isinstance(policy, Policy):
-        raise InputError(f"policy must be a name or a Policy, got {policy!r}")
-    cluster = [] if "cluster" in settings else [f"cluster={_cluster_of(policy)}"]
-    return ["policy=continuous" if _cluster_of(policy) == "mixed" else "policy=distserve", *cluster]
-
-
-def _cluster_of(policy: Policy) -> str:
-    return "disaggregated" if isinstance(policy, Disaggregated) else "mixed"
-
-
-def _trace_words(trace: str | Path | Workload) -> list[str]:
-    if isinstance(trace, Workload):
-        return ["trace=synthetic", "trace.limit=1"]  # which the workload replaces
-    text = str(trace)
-    is_file = isinstance(trace, Path) or "/" in text or Path(text).suffix != ""
-    return [f"trace={text}"] if not is_file else ["trace=mooncake", f"trace.path={Path(text).expanduser().absolute()}"]
-
-
 def word(name: str, value: Any) -> str:
     """A setting as the command line has it."""
     key = f"trace.{name}" if name in _OF_THE_TRACE else name.replace("__", ".")
-    return f"{key}={_text(value)}"
+    return f"{key}={_text(value, key)}"
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, key: str = "a") -> str:
     """A value in the grammar of overrides."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(one)}" for key, one in value.items()) + "}"
+        texts = {name: quoted(one) if isinstance(one, str) else _text(one) for name, one in value.items()}
+        return "{" + ",".join(f"{name}:{text}" for name, text in texts.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
-    return str(value)
+    if isinstance(value, Path):
+        return quoted(str(value))
+    text = str(value)
+    is_plain = all(one.isalnum() or one in _PLAIN_PUNCTUATION for one in text)
+    return text if is_plain or _is_one_value(f"{key}={text}") else quoted(text)
 
 
-def _with_policy(experiment: Experiment, policy: Policy) -> Experiment:
-    """Each run has a copy of the policy as it was given: a policy serves one run."""
-    _, predictor = experiment.renew()
-
-    def renew() -> tuple[Policy, Any]:
-        return copy.deepcopy(policy), experiment.renew()[1]
-
-    return replace(experiment, policy=copy.deepcopy(policy), predictor=predictor, renew=renew)
+def _is_one_value(text: str) -> bool:
+    """Whether it is a setting of one value as it stands: a list, a mapping, a quoted text, a reference."""
+    try:
+        return not OverridesParser.create().parse_override(text).is_sweep_override()
+    except HydraException:
+        return False

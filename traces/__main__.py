@@ -1,35 +1,16 @@
 """Traces from the command line.
 
     python -m traces fetch [NAME]           download a public trace, or list what there is
+    python -m traces check FILE             say how a file is read: format, unit, sessions, prefixes, doubts
     python -m traces describe NAME|FILE     show what a trace looks like, alone or beside its twin
     python -m traces fit FILE               fit a twin to a trace
 
 Each has a --help of its own.
 """
 
-from __future__ import annotations
+from framework.cli.command import Menu
 
-import importlib
-import sys
-from collections.abc import Sequence
-
-from framework.cli.launch import guard
-from framework.errors import InputError
-
-COMMANDS = ("fetch", "describe", "fit")
-
-
-def main(words: Sequence[str]) -> int:
-    """Hand the words after the first to the command that it names; the exit code."""
-    if not words or words[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0
-    name, *arguments = words
-    if name not in COMMANDS:
-        raise InputError(f"python -m traces {name}: there is no such command; choose one of {', '.join(COMMANDS)}")
-    code: int = importlib.import_module(f"traces.{name}").main(arguments)
-    return code
-
+main = Menu(__doc__, {name: f"traces.{name}" for name in ("fetch", "check", "describe", "fit")})
 
 if __name__ == "__main__":
-    sys.exit(guard(lambda: main(sys.argv[1:])))
+    main.start()

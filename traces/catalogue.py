@@ -15,6 +15,7 @@ from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
 
+from framework.cli.files import user_cache
 from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from traces import formats
@@ -128,11 +129,11 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
         raise InputError(
             f"trace {name}: {failure}; put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}"
         )
-    from traces.twin import sample_twin
+    from traces.fitted.twin import sample_twin
 
     if known.url is not None:
         warn_once(
-            f"WARNING: trace {name}: using its TWIN, a sample of fitted distributions, not the real trace"
+            f"WARNING: trace {name}: using its fitted trace, a sample of fitted distributions, not the recording"
             f" ({failure}). Put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}."
         )
     return sample_twin(known.twin, requests, seed)
@@ -140,8 +141,7 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
 
 def cache_folder() -> Path:
     """The user's cache of downloaded traces."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "servelab" / "traces"
+    return user_cache() / "traces"
 
 
 def find(name: str) -> Path | None:

@@ -1,20 +1,17 @@
-"""What a trace looks like, alone or beside its twin: `python -m traces.describe NAME|FILE [--twin [TWIN]]`."""
+"""What a trace looks like, alone or beside its twin: `python -m traces.describe NAME twin=own`."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from rich.console import Console
 from rich.table import Table
 
-from framework.cli.launch import USER_ERROR, report_error
-from framework.errors import InputError
+from framework.cli.command import Words, command
+from framework.cli.terminal import results_console
 from traces.fit import fit_twin, read_trace
+from traces.fitted.twin import SUFFIX, Twin, load_twin, shipped
 from traces.frame import Trace
 from traces.statistics import summarize
-from traces.twin import SUFFIX, Twin, load_twin, shipped
 
 SHARES = ("rank_correlation", "ideal_hit_ratio", "lru_hit_")  # compared in points, not in percent
 
@@ -71,44 +68,37 @@ def compare(trace: Trace, twin: Twin, seed: int = 0) -> Table:
     )
 
 
+_OWN = "own"
+_KEYS = {
+    "format": "of the file; by content if nothing is said",
+    "twin": f"compare with a twin: a shipped name, a .json file, or {_OWN}: the shipped one of the trace's name, "
+    "else one fitted now",
+    "seed": "of the twin's sample, 0 if nothing is said",
+}
+
+
 def _twin_of(trace: Trace, named: str) -> Twin:
     """The twin asked for, else the shipped one of that name, else one fitted now."""
-    if named:
+    if named != _OWN:
         return load_twin(named)
     return load_twin(trace.name) if trace.name in shipped() else fit_twin(trace)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m traces.describe", description="Figures of a trace and of its twin."
-    )
-    parser.add_argument("trace", help="the name of a known trace, a trace file, or a twin's .json file")
-    parser.add_argument("--format", default=None, help="the file's format; guessed from the content if not given")
-    parser.add_argument(
-        "--twin", nargs="?", const="", default=None, metavar="TWIN",
-        help="compare with a twin: a shipped name, a .json file, or none: its own, fitted now if none is shipped",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of the twin's sample")
-    options = parser.parse_args(arguments)
-    try:
-        if options.seed < 0:
-            raise InputError(f"--seed is {options.seed}, must not be negative")
-        if options.trace.endswith(SUFFIX):
-            twin = load_twin(options.trace)
-            shown = compare(twin.sample(seed=options.seed), twin, options.seed)
+@command(__doc__, operands="NAME|FILE", keys=_KEYS)
+def main(words: Words) -> None:
+    """Print the figures of a known trace, of a trace file, or of a twin's .json file."""
+    (what,), seed = words.operands, words.whole("seed", 0, least=0)
+    if what.endswith(SUFFIX):
+        twin = load_twin(what)
+        shown = compare(twin.sample(seed=seed), twin, seed)
+    else:
+        trace = read_trace(what, words.own.get("format"))
+        if "twin" not in words.own:
+            shown = table(f"{trace.name} ({trace.source})", {trace.source: summarize(trace)})
         else:
-            trace = read_trace(options.trace, options.format)
-            if options.twin is None:
-                shown = table(f"{trace.name} ({trace.source})", {trace.source: summarize(trace)})
-            else:
-                shown = compare(trace, _twin_of(trace, options.twin), options.seed)
-    except InputError as error:
-        report_error(str(error))
-        return USER_ERROR
-    Console().print(shown)
-    return 0
+            shown = compare(trace, _twin_of(trace, words.own["twin"]), seed)
+    results_console().print(shown)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main.start()

@@ -1,27 +1,25 @@
-"""Fits a twin to a trace: `python -m traces.fit FILE [--format FORMAT] [--out TWIN]`."""
+"""Fits a twin to a trace: `python -m traces.fit FILE out=my_twin.json`."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cli.launch import USER_ERROR, report_error
+from framework.cli.command import Words, command
 from framework.errors import InputError
-from traces import servegen
-from traces.arrivals import fit_arrivals
 from traces.catalogue import CATALOGUE, obtain
+from traces.drawn import servegen
+from traces.fitted.arrivals import fit_arrivals
+from traces.fitted.lengths_fit import fit_lengths
+from traces.fitted.prefix_fit import fit_prefix
+from traces.fitted.twin import SUFFIX, Twin
 from traces.frame import Trace
-from traces.lengths_fit import fit_lengths
 from traces.load import from_file
-from traces.prefix_fit import fit_prefix
 from traces.statistics import column, hash_paths, ideal_hits, summarize
-from traces.twin import SUFFIX, Twin
 
 MIN_REQUESTS = 100
 CALIBRATION_ROUNDS = 3
@@ -92,47 +90,45 @@ def read_trace(what: str, format_name: str | None = None) -> Trace:
     return from_file(what, format_name)
 
 
-def _with_provenance(twin: Twin, trace: Trace, options: argparse.Namespace) -> Twin:
+_KEYS = {
+    "format": "of the file, servegen for a folder of clients; by content if nothing is said",
+    "out": f"where to write the twin, NAME{SUFFIX} in this folder if nothing is said",
+    "name": "of the twin; the trace's if nothing is said",
+    "original": "where the trace can be had, kept in the twin",
+    "licence": "of the trace, kept in the twin",
+    "citation": "what to cite, kept in the twin",
+}
+
+
+def _with_provenance(twin: Twin, trace: Trace, own: Mapping[str, str]) -> Twin:
     """Where the trace comes from: as told on the command line, else as the catalogue knows a published file."""
     known = CATALOGUE.get(trace.name)
     if known is None or known.sha256 != trace.sha256:
         known = None
     return replace(
         twin,
-        name=options.name or twin.name,
-        original=options.original or (known.url or "" if known else ""),
-        licence=options.licence or (known.licence if known else ""),
-        citation=options.citation or (known.citation if known else ""),
+        name=own.get("name", twin.name),
+        original=own.get("original", (known.url or "") if known else ""),
+        licence=own.get("licence", known.licence if known else ""),
+        citation=own.get("citation", known.citation if known else ""),
         note="; ".join(trace.notes),
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m traces.fit", description="Fit a twin to a trace.")
-    parser.add_argument("trace", metavar="FILE", help="a file, a folder of ServeGen clients, or a known name")
-    parser.add_argument("--format", default=None, help="its format (servegen for a folder); else guessed")
-    parser.add_argument("--out", default=None, help=f"where to write the twin (default: NAME{SUFFIX} in this folder)")
-    parser.add_argument("--name", default=None, help="the twin's name (default: the trace's)")
-    parser.add_argument("--original", default=None, help="where the trace can be had, kept in the twin")
-    parser.add_argument("--licence", default=None, help="the trace's licence, kept in the twin")
-    parser.add_argument("--citation", default=None, help="what to cite, kept in the twin")
-    options = parser.parse_args(arguments)
-    try:
-        trace = read_trace(options.trace, options.format)
-        if trace.source == "twin":
-            raise InputError(f"trace {trace.name}: the recording is not at hand, only a sample of its twin")
-        twin = _with_provenance(fit_twin(trace), trace, options)
-        out = Path(options.out or f"{twin.name}{SUFFIX}")
-        twin.save(out)
-    except InputError as error:
-        report_error(str(error))
-        return USER_ERROR
-    chosen = f" --format {options.format}" if options.format else ""
+@command(__doc__, operands="FILE", keys=_KEYS)
+def main(words: Words) -> None:
+    """Fit and write the twin of a file, of a folder of ServeGen clients, or of a known trace."""
+    (what,), format_name = words.operands, words.own.get("format")
+    trace = read_trace(what, format_name)
+    if trace.source == "twin":
+        raise InputError(f"trace {trace.name}: the recording is not at hand, only a sample of its twin")
+    twin = _with_provenance(fit_twin(trace), trace, words.own)
+    out = words.path("out") or Path(f"{twin.name}{SUFFIX}")
+    twin.save(out)
+    chosen = f" format={format_name}" if format_name else ""
     print(f"{out}: twin of {len(trace)} requests, {out.stat().st_size / 1000:.0f} kB")
-    print(f"compare: python -m traces.describe {options.trace}{chosen} --twin {out}")
-    return 0
+    print(f"compare: python -m traces.describe {what}{chosen} twin={out}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main.start()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from framework.cli.safe_text import printable
+from framework.cli.terminal import warn_once
 from framework.errors import InputError
-from framework.workload import Workload
+from framework.workload import Workload, dense
 
 REQUIRED: Mapping[str, pl.DataType] = MappingProxyType(
     {"arrival_s": pl.Float64(), "input_tokens": pl.Int64(), "output_tokens": pl.Int64()}
@@ -28,7 +30,19 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
     }
 )
 MAX_THINK_S = 1e9
+DRAWN = "drawn"  # the unit of arrivals that a distribution gives
 SOURCES = ("real", "twin", "synthetic")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How arrivals stand in a file: `unit` is s, ms, us or ns, `date` for dates and times, or `drawn` where a
+    distribution gave them, for the file has none. `starts_at_s` is the first of them, in seconds on the file's own
+    clock.
+    """
+
+    unit: str = ""  # "": not from a file
+    starts_at_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +50,9 @@ class Trace:
     """Requests in order of arrival, one row each, with the columns of REQUIRED and any of OPTIONAL.
 
     `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled
-    from a description fitted to a recording (`twin`), or drawn from laws (`synthetic`); `sha256` is that of the file
-    they come from. `notes` is what a reader of results should know, and `caveat` what
-    must be seen beside them.
+    from a description fitted to a recording (`twin`), or drawn from distributions (`synthetic`); `sha256` is that of
+    the file they come from. `notes` is what a reader of results should know, and `caveat` what must be seen beside
+    them. `clock` says how the file told the time.
     """
 
     frame: pl.DataFrame
@@ -48,6 +62,7 @@ class Trace:
     hash_block_tokens: int = 0
     notes: tuple[str, ...] = ()
     caveat: str = ""
+    clock: Clock = Clock()
 
     def __post_init__(self) -> None:
         """Refuse a frame that lacks a column, has one of another type, or an unknown source."""
@@ -87,8 +102,11 @@ def seconds(ticks: pl.Series, ticks_per_s: float) -> pl.Series:
     return pl.Series("arrival_s", ticks.to_numpy() / ticks_per_s)
 
 
-def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int = 0) -> Trace:
-    """A trace of valid rows in any order: sorted stably by arrival (noted if that moved any), the first at 0 s."""
+def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int = 0, clock: Clock = Clock()) -> Trace:
+    """A trace of valid rows in any order: sorted stably by arrival (noted if that moved any), the first at 0 s.
+
+    `clock.starts_at_s` is when 0 s of the rows was.
+    """
     notes: tuple[str, ...] = ()
     late = int((rows["arrival_s"].diff() < 0).sum())
     if late:
@@ -96,21 +114,34 @@ def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int
         notes = (
             f"{late} of {rows.height} rows came before an earlier one; rows were sorted by arrival, ties in file order",
         )
-    rows = rows.with_columns(pl.col("arrival_s") - pl.col("arrival_s").first())
+    first_s = float(rows["arrival_s"][0]) if rows.height else 0.0
+    clock = replace(clock, starts_at_s=clock.starts_at_s + first_s)
+    rows = rows.with_columns(pl.col("arrival_s") - first_s)
     columns = [column for column in (*REQUIRED, *OPTIONAL) if column in rows.columns]
     blocks = hash_block_tokens if "hash_ids" in columns else 0
-    return Trace(rows.select(columns), name, source, hash_block_tokens=blocks, notes=notes)
+    return Trace(rows.select(columns), name, source, hash_block_tokens=blocks, notes=notes, clock=clock)
+
+
+def told(trace: Trace, notes: Sequence[str]) -> Trace:
+    """The trace with further notes, said on stderr too."""
+    for note in notes:
+        warn_once(f"note: trace {trace.name}: {note}")
+    return replace(trace, notes=(*trace.notes, *notes))
 
 
 def to_workload(trace: Trace) -> Workload:
     """The trace as contiguous arrays. A later turn points at the row of the turn before it.
 
-    Hash ids are renamed to 0, 1, 2, ... where they are negative or spread far wider than their number.
+    Hash ids are renamed to 0, 1, 2, ... where they are negative or spread far wider than their number. Where nobody
+    else holds the trace, its lists of ids end as they are copied.
     """
     frame = trace.frame
     if frame.is_empty():
         raise InputError(f"trace {trace.name}: no request is left; widen trace.window_s or the length filters")
-    hash_ids, hash_offsets = flat_ids(frame)
+    lists = frame["hash_ids"].get_chunks() if "hash_ids" in trace.has else None
+    frame = pl.DataFrame([column for column in frame.iter_columns() if column.name != "hash_ids"])
+    trace = trace.with_frame(frame)
+    hash_ids, hash_offsets = (np.zeros(0, np.int32), None) if lists is None else flat_ids(lists)
     previous, session_id = _sessions(trace)
     return Workload(
         arrival_s=frame["arrival_s"].to_numpy(),
@@ -145,22 +176,22 @@ def list_column(values: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Ser
     return every["value"].fill_null([])
 
 
-def flat_ids(frame: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """All ids in one array and the N + 1 offsets of the rows in it; filled chunk by chunk to hold one copy only."""
-    if "hash_ids" not in frame.columns:
-        return np.zeros(0, np.int64), None
-    column = frame["hash_ids"]
-    offsets = np.zeros(frame.height + 1, np.int64)
-    np.cumsum(column.list.len().fill_null(0).to_numpy(), out=offsets[1:])
-    flat = np.empty(offsets[-1], np.int64)
+def flat_ids(lists: list[pl.Series]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
+    """All ids of a list column in one array and the N + 1 offsets of the rows in it.
+
+    `lists` are the column's chunks, which are taken out of it one by one, so that only one copy is held.
+    """
+    counts = np.concatenate([chunk.list.len().fill_null(0).to_numpy() for chunk in lists])
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    ends: list[Any] = [end for chunk in lists for end in (chunk.list.min().min(), chunk.list.max().max())]
+    fits = all(abs(end) <= np.iinfo(np.int32).max for end in ends if end is not None)
+    flat = np.empty(offsets[-1], np.int32 if fits else np.int64)
     start = 0
-    for chunk in column.get_chunks():
-        ids = chunk.explode(empty_as_null=False, keep_nulls=False)
+    while lists:
+        ids = lists.pop(0).explode(empty_as_null=False, keep_nulls=False)
         flat[start : start + len(ids)] = ids.to_numpy()
         start += len(ids)
-    if len(flat) and (flat.min() < 0 or flat.max() > 4 * len(flat) + 1024):
-        flat = np.unique(flat, return_inverse=True)[1].astype(np.int64).reshape(-1)
-    return flat, offsets
+    return dense(flat), offsets
 
 
 def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.errors import InputError, shown
+from framework.errors import InputError, is_number, shown
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
-from traces.columns import read_columns
-from traces.frame import Trace, to_workload
+from traces.formats import AS_IT_IS, BAD_RECORDS, How
+from traces.formats.columns import read_columns
+from traces.frame import DRAWN, Trace, to_workload
 from traces.settings import MOST_REQUESTS, check_flag, check_positive, check_whole
 
 TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
@@ -53,6 +54,13 @@ class Transforms:
             raise InputError(f"trace.window_s is {self.window_s}, must be [start, end] in seconds")
 
     @property
+    def wanted_s(self) -> tuple[float, float] | None:
+        """The window, where it is one; what is wrong with another is said when it is applied."""
+        if self.window_s is None or not all(is_number(end) for end in self.window_s):
+            return None
+        return float(self.window_s[0]), float(self.window_s[1])
+
+    @property
     def resizes(self) -> bool:
         """Whether the length of the result is more than a matter of `limit`."""
         bounds = (self.min_input_tokens, self.max_input_tokens, self.min_output_tokens, self.max_output_tokens)
@@ -85,20 +93,25 @@ def load(
     format: str | None = None,
     block_tokens: int | None = None,
     columns: Mapping[str, str] | None = None,
+    bad_records: float = BAD_RECORDS,
+    unit: str | None = None,
+    result: int | None = None,
     requests: int | None = None,
     seed: int = 0,
     **steps: Any,
 ) -> Workload:
     """The workload of a trace file (`path`, in any known format) or of a known trace (`name`); `path` wins.
 
-    `columns` says which columns of any other table are what, as `traces.columns` has it. `requests` is the length of a
-    twin's sample; a recording has its own length, so there it is refused. `steps` are the fields of `Transforms`.
+    `columns` says which columns of any other table are what, as `traces.formats.columns` has it. `block_tokens`,
+    `bad_records`, `unit` and `result` say how a file is read, as `traces.parsing.how` has it. `requests` is the length
+    of a twin's sample; a recording has its own length, so there it is refused. `steps` are the fields of `Transforms`.
     Raises InputError for whatever the user can set right, one line that says what and where.
     """
     transform = Transforms(**steps)
     check_whole("trace.seed", seed, 0)
     if requests is not None:
         check_whole("trace.requests", requests, 1, MOST_REQUESTS)
+    how = How(block_tokens, bad_records, unit, result, transform.wanted_s)
     length = transform.limit if requests is None and not transform.resizes else requests
     sampled = False
     if path is not None and (not isinstance(path, str | Path) or not str(path).strip()):
@@ -106,18 +119,18 @@ def load(
     if format is not None and not isinstance(format, str):
         raise InputError(f"trace.format must be a name, got {shown(format)}")
     if path is not None and format == TWIN:
-        from traces.twin import sample_twin
+        from traces.fitted.twin import sample_twin
 
         trace, sampled = sample_twin(Path(str(path)).expanduser(), length, seed), True
     elif path is not None and columns is not None:
         if format is not None:
             raise InputError("trace.format and trace.columns exclude each other; set one of them")
-        trace = read_columns(Path(str(path)).expanduser(), columns, block_tokens)
+        trace = read_columns(Path(str(path)).expanduser(), columns, how)
     elif path is not None:
-        trace = from_file(str(path), format, block_tokens)
+        trace = from_file(str(path), format, how)
     elif name is not None:
-        if (format, block_tokens, columns) != (None, None, None):
-            given = "trace.format, trace.block_tokens and trace.columns"
+        if (format, block_tokens, columns, unit, result) != (None,) * 5:
+            given = "trace.format, trace.block_tokens, trace.columns, trace.unit and trace.result"
             raise InputError(f"{given} need trace.path=FILE; trace {name} has its own")
         trace = catalogue.obtain(name, length, seed)
         sampled = trace.source == "twin"
@@ -125,6 +138,8 @@ def load(
         raise InputError(f"trace: neither path nor name is set; known names: {', '.join(catalogue.CATALOGUE)}")
     if requests is not None and not sampled:
         raise InputError(f"trace.requests is for samples of a twin, {trace.name} is a file: use trace.limit")
+    if trace.clock.unit == DRAWN:
+        trace = transforms.poisson(trace, seed)
     return to_workload(transform.apply(trace, seed))
 
 
@@ -136,8 +151,8 @@ def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:
     return to_workload(transform.apply(transforms.mix(traces, "+".join(names)), seed))
 
 
-def from_file(path: str, format_name: str | None = None, block_tokens: int | None = None) -> Trace:
+def from_file(path: str, format_name: str | None = None, how: How = AS_IT_IS) -> Trace:
     """The trace in a file; a file that is a published one by its sha256 goes by that name."""
-    trace = formats.read(Path(str(path)).expanduser(), format_name, block_tokens)
+    trace = formats.read(Path(str(path)).expanduser(), format_name, how)
     known = [name for name, published in catalogue.CATALOGUE.items() if published.sha256 == trace.sha256]
     return replace(trace, name=known[0]) if known else trace

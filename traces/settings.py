@@ -7,6 +7,7 @@ from numbers import Integral
 from framework.errors import MOST_COUNTED, InputError, is_number, shown
 
 MOST_REQUESTS = 10**8
+MAX_TOKENS = 10**9  # of a request
 MOST_RPS = 1e6  # requests/s: more than a cluster of any size is sent
 
 

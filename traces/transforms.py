@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.errors import InputError
+from framework.errors import MOST_S, InputError
 from traces.beginning import Rows, unlike
 from traces.frame import OPTIONAL, REQUIRED, Trace
 from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_rate, check_whole
@@ -79,6 +79,12 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     check_positive("trace.rate_scale", factor)
     if factor == 1:
         return trace
+    last_s = float(trace.arrival_s[-1]) / factor
+    if last_s > MOST_S:
+        raise InputError(
+            f"trace {trace.name}: its last request would arrive after {last_s:.3g} s, at most {MOST_S:g} s are played;"
+            " raise trace.rate or trace.rate_scale"
+        )
     return _timed(trace, trace.arrival_s / factor, f"arrival times divided by {factor:.6g}")
 
 

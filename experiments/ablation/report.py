@@ -52,7 +52,7 @@ def as_table(outcome: Outcome) -> Table:
     """The terminal's table."""
     title = Text(outcome.ablation.title, "bold")
     if outcome.trace_source == "twin":
-        title.append("  ").append(" TWIN, not the real trace ", _WARNING)
+        title.append("  ").append(" fitted trace, not a recording ", _WARNING)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("variant", no_wrap=True)
     for heading in outcome.ablation.metrics.values():
@@ -66,7 +66,7 @@ def as_table(outcome: Outcome) -> Table:
 
 
 def remarks(outcome: Outcome) -> Iterator[str]:
-    """What a reader must know beside the table, published figures beside the measured ones first."""
+    """What a reader must know next to the table, published figures beside the measured ones first."""
     ablation = outcome.ablation
     for claim in ablation.published:
         baselines = [name for name, variants in ablation.comparisons.items() if claim.variant in variants]
@@ -124,7 +124,7 @@ def _digits(value: Estimate) -> int:
 def as_markdown(outcome: Outcome) -> str:
     """The same table and remarks in Markdown."""
     headings = list(outcome.ablation.metrics.values())
-    twin = " (twin, not the real trace)" if outcome.trace_source == "twin" else ""
+    twin = " (fitted trace, not a recording)" if outcome.trace_source == "twin" else ""
     lines = [
         f"**{outcome.ablation.title}**{twin}",
         "",

@@ -12,9 +12,10 @@ import numpy as np
 from hydra import compose as compose_config
 from hydra.utils import instantiate
 
-from experiments.ablation.file import CONF, Ablation
+from experiments.ablation.file import Ablation
 from framework.cli.arguments import name_files
 from framework.cli.composition import composing
+from framework.cli.conf import CONF
 from framework.errors import InputError
 from framework.metrics.statistics import Estimate, Floats, estimate
 from framework.objective.goodput import Goodput, judged
@@ -74,7 +75,7 @@ def _run(ablation: Ablation, replicates: int, overrides: Sequence[str]) -> Outco
             if first is not None and _same(first, sample):
                 raise InputError(
                     f"trace {sample.name} does not vary with {ablation.replicate}, so that there is no interval over "
-                    "replicates; choose a twin or a synthetic trace, or --replicates 1"
+                    "replicates; choose a twin or a synthetic trace, or replicates=1"
                 )
             rows[variant].append(summary)
         first = sample if first is None else first

@@ -1,4 +1,4 @@
-"""Is this checkout slower than another? Both run in turn, pair by pair: `python -m experiments.bench --against COMMIT`.
+"""Is this checkout slower than another? Both run in turn, pair by pair: `python -m experiments.bench against=COMMIT`.
 
 Each checkout has a process of its own, with the checkout as its working directory (`experiments.bench.one_run`), and a
 new one after five pairs: where memory lies in one process is chance. The two of a pair follow each other, so that a
@@ -88,7 +88,7 @@ def checkout(against: str, root: Path = ROOT) -> Path:
         return Path(against).resolve()
     named = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}")
     if named is None:
-        raise InputError(f"--against {against}: neither a folder nor a commit of {root}")
+        raise InputError(f"against={against}: neither a folder nor a commit of {root}")
     folder = user_cache() / "checkouts" / named.decode().strip()
     if not folder.exists():
         content = _git(root, "archive", "--format=tar", folder.name)
@@ -208,7 +208,7 @@ def as_table(compared: Sequence[Comparison], bar: float) -> Table:
 
 
 def notes(compared: Sequence[Comparison], against: str, bar: float) -> Iterator[str]:
-    """What a reader must know beside the table."""
+    """What a reader must know next to the table."""
     measured = [one for one in compared if not one.failure]
     coverages = sorted({f"{100 * one.ratio.coverage:.3g} %" for one in measured})
     yield (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from experiments.bench.disaggregated import replay_disaggregated
 from experiments.bench.mixed import replay_mixed
 from experiments.bench.parts import NO_ROOM, ROUTINGS, Floats, Options, allocate
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model, kv_capacity_tokens
 from framework.timing.affine import Affine

@@ -1,21 +1,21 @@
 """How fast is `simulate`? Rows side by side with Dynamo's mocker and a bare compiled loop: `make bench`.
 
-    python -m experiments.bench [--rows NAME,...] [--repeats N] [--markdown FILE] [--json FILE] [--peer PYTHON]
-    python -m experiments.bench --against COMMIT|DIR [--pairs N] [--bar X] [--rows NAME,...] [--json FILE]
+    python -m experiments.bench rows=azure-1 repeats=3 markdown=table.md
+    python -m experiments.bench against=HEAD~1 pairs=15 json=figures.json
 
 Each row runs in a process of its own, ours and its rivals in turn, so that a ratio compares runs of the same minute.
-With --against the rival is another checkout of this project, a commit or a folder (`experiments.bench.against`).
+With against= the rival is another checkout of this project, a commit or a folder (`experiments.bench.against`).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,13 @@ from experiments.bench import peer as bench_peer
 from experiments.bench.measure import Measured
 from experiments.bench.report import Entry, as_json, as_markdown, as_table, notes
 from experiments.bench.rows import ROWS, Row
+from framework.cli.command import Words, command
 from framework.cli.files import write_whole
-from framework.cli.launch import report_error
 from framework.cli.terminal import results_console
-from framework.errors import InputError
+from framework.errors import InputError, require_at_least
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TABLE_COLUMNS = 150  # narrower terminals fold the table
-_PAIRS = 15
-_BAR = 1.03
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -99,38 +97,69 @@ def _last_line(text: str) -> str:
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        rows = _chosen(options.rows)
-        _check(options)
-        theirs = other.checkout(options.against) if options.against else None
-    except InputError as error:
-        report_error(str(error))
-        return 2
-    return _beside_rivals(rows, options) if theirs is None else _against(rows, theirs, options)
+_KEYS = {
+    "rows": f"some of {', '.join(ROWS)}, joined by commas; all if nothing is said",
+    "repeats": "repetitions of each row, 7 if nothing is said",
+    "markdown": "a file that the table is written to, too",
+    "json": "a file that all figures are written to, too",
+    "against": "a commit or the folder of another checkout, to compare with instead",
+    "pairs": "pairs of runs of a row, with against=; 15 if nothing is said",
+    "bar": "ratio above which a row is broken, with against=; 1.03 if nothing is said",
+    "peer": "a Python that has Dynamo's mocker, the one of `make bench` if nothing is said",
+}
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Raise InputError for numbers and files that cannot be."""
-    for name, least in (("repeats", 1), ("pairs", 1), ("bar", 1.0)):
-        if not getattr(options, name) >= least:
-            raise InputError(f"--{name} is {getattr(options, name)}, must be at least {least}")
+@dataclass(frozen=True)
+class Options:
+    """What to measure, and which files to write."""
+
+    rows: list[Row]
+    repeats: int
+    markdown: Path | None
+    json: Path | None
+    against: str
+    pairs: int
+    bar: float
+    peer: Path
+
+
+@command(__doc__, keys=_KEYS)
+def main(words: Words) -> int:
+    """Run the benchmark; 1 if a row fails, or is broken."""
+    options = read_options(words)
+    if options.against:
+        return _against(other.checkout(options.against), options)
+    return _beside_rivals(options)
+
+
+def read_options(words: Words) -> Options:
+    """The options that `words` ask for. Raises InputError for numbers and files that cannot be."""
+    options = Options(
+        rows=_chosen(words.several("rows")),
+        repeats=words.whole("repeats", 7),
+        markdown=words.path("markdown"),
+        json=words.path("json"),
+        against=words.own.get("against", ""),
+        pairs=words.whole("pairs", 15),
+        bar=words.number("bar", 1.03),
+        peer=words.path("peer") or _ROOT / ".venv" / "peer" / "bin" / "python",
+    )
+    require_at_least("bar", options.bar, 1)
     for file in filter(None, (options.markdown, options.json)):
         if not file.parent.is_dir():
             raise InputError(f"{file}: its folder does not exist")
     if options.against and options.markdown:
-        raise InputError("--markdown: a comparison with --against is written with --json alone")
+        raise InputError("markdown=: a comparison with against= is written with json= alone")
+    return options
 
 
-def _beside_rivals(rows: Sequence[Row], options: argparse.Namespace) -> int:
+def _beside_rivals(options: Options) -> int:
     peer_version = bench_peer.version(options.peer)
     first_runs: dict[str, float] = {}
     progress = Console(stderr=True)
     with progress.status("starting") as status:
         entries = []
-        for row in rows:
+        for row in options.rows:
             entries.append(measure_row(row, options.repeats, options.peer, first_runs, status))
             progress.print(f"{row.title}: {escape(entries[-1].failure) or 'done'}", style="dim", highlight=False)
     remarks = list(notes(entries, peer_version))
@@ -142,11 +171,11 @@ def _beside_rivals(rows: Sequence[Row], options: argparse.Namespace) -> int:
     return 1 if any(entry.failure for entry in entries) else 0
 
 
-def _against(rows: Sequence[Row], theirs: Path, options: argparse.Namespace) -> int:
+def _against(theirs: Path, options: Options) -> int:
     progress = Console(stderr=True)
     with progress.status("starting") as status:
         compared = []
-        for row in rows:
+        for row in options.rows:
             compared.append(other.compare(row, theirs, options.pairs, status.update))
             said = escape(compared[-1].failure) or compared[-1].verdict(options.bar)
             progress.print(f"{row.title}: {said}", style="dim", highlight=False)
@@ -163,23 +192,8 @@ def _show(table: Table, remarks: Sequence[str]) -> None:
         console.print(f"- {escape(remark)}", highlight=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m experiments.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default="", help=f"some of {', '.join(ROWS)}, separated by commas")
-    parser.add_argument("--repeats", type=int, default=7, help="repetitions of each row (default 7)")
-    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
-    parser.add_argument("--json", type=Path, help="also write all figures to this file")
-    parser.add_argument("--against", metavar="COMMIT|DIR", help="compare with another checkout instead")
-    parser.add_argument("--pairs", type=int, default=_PAIRS, help=f"pairs of runs of a row (default {_PAIRS})")
-    parser.add_argument("--bar", type=float, default=_BAR, help=f"ratio above which a row is broken (default {_BAR})")
-    default = _ROOT / ".venv" / "peer" / "bin" / "python"
-    parser.add_argument("--peer", type=Path, default=default, help="a Python that has Dynamo's mocker")
-    return parser
-
-
-def _chosen(names: str) -> list[Row]:
-    chosen = [name.strip() for name in names.split(",") if name.strip()] or list(ROWS)
-    unknown = [name for name in chosen if name not in ROWS]
+def _chosen(names: Sequence[str]) -> list[Row]:
+    unknown = [name for name in names if name not in ROWS]
     if unknown:
-        raise InputError(f"--rows: there is no {', '.join(unknown)}; choose from {', '.join(ROWS)}")
-    return [ROWS[name] for name in chosen]
+        raise InputError(f"rows=: there is no {', '.join(unknown)}; choose from {', '.join(ROWS)}")
+    return [ROWS[name] for name in names or ROWS]

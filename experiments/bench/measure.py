@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from experiments.bench import peer as bench_peer
 from experiments.bench.rows import ROWS, TIMING, Row, model
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, evaluate

@@ -70,7 +70,7 @@ def _figure(value: float) -> str:
 
 
 def notes(entries: Sequence[Entry], peer_version: str | None) -> Iterator[str]:
-    """What a reader must know beside the table."""
+    """What a reader must know next to the table."""
     coefficients = ", ".join(f"{name}={value:g}" for name, value in asdict(TIMING).items() if name != "source")
     yield (
         f"llama3_8b on H100, TP1, token budget {TOKEN_BUDGET:,}; timing=affine, {coefficients}, where nothing else is "

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from experiments.bench.one_run import SHORT, Short
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
-from framework.engine.mechanisms.sm_sharing import Sharing
-from framework.engine.mechanisms.speculation import Speculation
+from framework.cli.conf import CONF
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig
 from framework.policy import Aggregated, Policy
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster, Request
@@ -34,7 +34,6 @@ from policies.nexus import Nexus
 from predictors.lognormal import LogNormal
 from traces.load import load
 
-_CONF = Path(__file__).resolve().parents[2] / "conf"
 TIMING = Affine(
     base_s=6.4e-3,
     per_prefill_token_s=1.7e-5,
@@ -108,7 +107,7 @@ def model() -> Model:
 
 
 def _configured(name: str, kind: type[Any]) -> Any:
-    part = instantiate(OmegaConf.load(_CONF / f"{name}.yaml"), _convert_="all")
+    part = instantiate(OmegaConf.load(CONF / f"{name}.yaml"), _convert_="all")
     assert isinstance(part, kind)
     return part
 

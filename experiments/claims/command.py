@@ -1,33 +1,35 @@
 """How much of each paper's headline the simulator shows, in the paper's regime and in one that all have in common.
 
-    python -m experiments.claims [--only WORD] [--own] [--fast] [--out DIR]
+    python -m experiments.claims only=ares,sarathi/yi own=true fast=true
 
-Rows are the files of conf/experiment, one folder a system; --only takes a system (ares) or a row (ares/tpot). All runs
-go through the results store: what it has is not run again. --own leaves out what is shown beside a verdict: the common
-regime, and what was chosen otherwise.
+Rows are the files of conf/experiment, one folder a system. All runs go through the results store: what it has is not
+run again.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from framework.cli.command import Words, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.launch import guard
+from framework.cli.terminal import tell
+
+_KEYS = {
+    "only": "systems (ares), rows (ares/tpot) or beginnings of rows, joined by commas",
+    "own": "true: each row's own regime alone, on which its verdict hangs, not the one that all have in common",
+    "fast": "true: fewer replicates and shorter traces",
+    "out": "directory of the results, one of its own in outputs/ if nothing is said",
+}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for, print and write the table; the exit code."""
-    options = _parser().parse_args(arguments)
-    return guard(
-        lambda: show_claims(options.only or (), options.own, options.fast, options.out),
-        "interrupted; the runs that ended are kept",
-    )
+@command(__doc__, keys=_KEYS, interrupted="interrupted; the runs that ended are kept")
+def main(words: Words) -> None:
+    """Run what the command line asks for, print and write the table."""
+    show_claims(words.several("only"), words.truth("own"), words.truth("fast"), words.path("out"))
 
 
 def show_claims(only: Sequence[str], is_own: bool, is_fast: bool, out: Path | None) -> None:
@@ -36,6 +38,7 @@ def show_claims(only: Sequence[str], is_own: bool, is_fast: bool, out: Path | No
     Raises InputError for rows that cannot be run.
     """
     from experiments.claims.file import read_claims, read_common
+    from experiments.claims.pages import system_pages
     from experiments.claims.run import put_to_test
     from experiments.claims.sheet import as_csv, lay_out
     from experiments.table.formats import as_latex, as_markdown, print_table
@@ -48,15 +51,9 @@ def show_claims(only: Sequence[str], is_own: bool, is_fast: bool, out: Path | No
     rows = put_to_test(claims, common, is_fast, directory)
     sheet = lay_out(rows, common, is_fast)
     print_table(sheet)
-    for name, content in {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}.items():
-        write_whole(directory / f"claims.{name}", content.encode())
-    print(f"results in {directory}", file=sys.stderr)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m experiments.claims", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", metavar="WORD", help="of a system (ares) or one row (ares/tpot)")
-    parser.add_argument("--own", action="store_true", help="the row's own regime alone, which its verdict hangs on")
-    parser.add_argument("--fast", action="store_true", help="fewer replicates and shorter traces")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the results, one of its own in outputs/")
-    return parser
+    tables = {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}
+    files = {f"claims.{kind}": content for kind, content in tables.items()}
+    files |= {f"claims/{name}.md": page for name, page in system_pages(rows).items()}
+    for name, content in files.items():
+        write_whole(directory / name, content.encode())
+    tell(f"results in {directory}")

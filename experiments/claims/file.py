@@ -11,9 +11,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from framework.cli.conf import CONF
 from framework.errors import InputError, require_count
 
-FOLDER = Path(__file__).resolve().parents[2] / "conf" / "experiment"
+FOLDER = CONF / "experiment"
 _COMMON = "_common"
 ARMS = ("system", "baseline")
 
@@ -25,12 +26,12 @@ class Claim:
     `claimed`: system over baseline in `metric`, a key of summary.json, as a factor (0.25 for "75 % lower"), or the ends
     of a range. `published`: the regime is the paper's by the rule of `experiments.claims.rule`, and `class_reason` says
     why it is or is not; `chosen` says what had to be chosen. `settings` are of both `arms`, lists of overrides.
-    `lengths`: the figures of prompts and outputs that the source quotes, which the laws in `settings` meet.
+    `lengths`: the figures of prompts and outputs that the source quotes, which the distributions in `settings` meet.
     `sensitivity`: overrides for both arms, by what they change. `common`: arms of the comparison in the common regime,
-    those in `arms` where nothing is said, none if empty. `found`: what was found by looking. `changed`: each change of
-    the row, or of its class, after a result of it was seen, and why. `fast`: further overrides of the fast mode.
-    `replicates`: so many in place of those of all rows, where the trace leaves next to nothing to be drawn. Raises
-    InputError for what does not fit together.
+    those in `arms` where nothing is said, none if empty. `found`: what was found by looking. `rests_on_mistake`: the
+    claimed figure comes from a mistake of the paper's own simulator, which `found` names. `fast`: further overrides of
+    the fast mode. `replicates`: so many in place of those of all rows, where the trace leaves next to nothing to be
+    drawn. Raises InputError for what does not fit together.
     """
 
     system: str
@@ -46,7 +47,7 @@ class Claim:
     common: Mapping[str, Sequence[str]] | None = None
     chosen: Sequence[str] = ()
     found: Sequence[str] = ()
-    changed: Sequence[str] = ()
+    rests_on_mistake: bool = False
     fast: Sequence[str] = ()
     lengths: Mapping[str, Any] | None = None
     replicates: int | None = None
@@ -54,13 +55,15 @@ class Claim:
 
     def __post_init__(self) -> None:
         where = f"{self.name}.yaml"
-        for name in ("chosen", "found", "changed"):
+        for name in ("chosen", "found"):
             if not all(isinstance(one, str) for one in getattr(self, name)):
                 raise InputError(f"{where}: {name} must be a list of texts; one with a colon in it needs quotes")
         for name in ("arms", "common"):
             arms = getattr(self, name)
             if arms and set(arms) != set(ARMS):
                 raise InputError(f"{where}: {name} must be {' and '.join(ARMS)}, got {', '.join(arms)}")
+        if self.rests_on_mistake and not self.found:
+            raise InputError(f"{where}: found must name the mistake that the row rests on")
         if self.replicates is not None:
             require_count(f"{where}: replicates", self.replicates)
         low, high = self.range
@@ -83,8 +86,7 @@ class Common:
     """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
 
     `replicates` are those that decide a row; what is shown beside it, and all of the fast mode, has `fast_replicates`.
-    `passes_within` is the factor by which a row may be off
-    and still passes, `former_tolerance` the error at which it passed by the rule of before.
+    `passes_within` is the factor by which a row may be off and still passes.
     """
 
     metric: str
@@ -94,7 +96,6 @@ class Common:
     replicates: int
     fast_replicates: int
     passes_within: float
-    former_tolerance: float
 
 
 def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
@@ -123,7 +124,7 @@ def read_common(folder: Path = FOLDER) -> Common:
 def _known_word(word: str, names: Sequence[str]) -> str:
     """`word`. Raises InputError where it means no row."""
     if not any(_is_meant(name, word) for name in names):
-        raise InputError(f"--only {word}: no claim of that name; choose from {', '.join(names)}")
+        raise InputError(f"only={word}: no claim of that name; choose from {', '.join(names)}")
     return word
 
 

@@ -1,9 +1,11 @@
-"""What becomes of a claim: one rule for every row, and beside it the rule that the table had before.
+"""What becomes of a claim: one rule for every row.
 
 A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and the row plays
 them; `class_reason` of each row says why it is one or is not. A published row passes where the simulated factor, the
-geometric mean over replicates, lies on the claimed side of 1 and is off the claimed one, or the nearer end of the range
-that is claimed, by at most the factor `passes_within`. Of every other row only the side of 1 counts.
+geometric mean over replicates, is off the claimed one by at most the factor `passes_within` and, in the logarithm,
+nearer to it than to 1. Of a range the nearer end counts. A row cannot pass where 1 is itself off the claim by at most
+that factor, for any factor on the claimed side would do, nor where the claim rests on a mistake of the paper's own
+simulator. Of whatever does not pass only the side of 1, the sign, counts.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 
 from experiments.claims.file import Claim
 
-PASS, MISS, SIGN, NO_SIGN = "pass", "miss", "sign", "no sign"
+PASS, SIGN, NO_SIGN = "pass", "sign", "no sign"
 _ROUNDING = 1e-12  # of a logarithm
 
 
@@ -31,26 +33,19 @@ def off_by(claim: Claim, factor: float) -> float:
     return low / factor if factor < low else factor / high
 
 
+def can_pass(claim: Claim, passes_within: float) -> bool:
+    """Whether a row of a published regime can be told from no effect, and rests on no mistake."""
+    return claim.published and not claim.rests_on_mistake and not _is_near(off_by(claim, 1.0), passes_within)
+
+
 def verdict(claim: Claim, factor: float, passes_within: float) -> str:
-    """`pass` of a published regime; else `sign` or `no sign`."""
+    """`pass` of a row that can; else `sign` or `no sign`."""
     if not has_sign(claim, factor):
         return NO_SIGN
-    near = math.log(off_by(claim, factor)) <= math.log(passes_within) + _ROUNDING
-    return PASS if claim.published and near else SIGN
+    off = off_by(claim, factor)
+    is_shown = _is_near(off, passes_within) and math.log(off) < abs(math.log(factor))
+    return PASS if can_pass(claim, passes_within) and is_shown else SIGN
 
 
-def former_error(claim: Claim, factor: float) -> float:
-    """|ln simulated / ln claimed - 1|; 0 within a claimed range, else to its nearer end."""
-    low, high = claim.range
-    if low < high and low <= factor <= high:
-        return 0.0
-    if not 0 < factor < math.inf:
-        return math.inf
-    return min(abs(math.log(factor) / math.log(end) - 1) for end in (low, high))
-
-
-def former_verdict(claim: Claim, factor: float, tolerance: float) -> str:
-    """By the rule that the table had before: `pass` or `miss` by the error in logarithms, else `sign` or `no sign`."""
-    if claim.published:
-        return PASS if former_error(claim, factor) <= tolerance else MISS
-    return SIGN if has_sign(claim, factor) else NO_SIGN
+def _is_near(off: float, passes_within: float) -> bool:
+    return math.log(off) <= math.log(passes_within) + _ROUNDING

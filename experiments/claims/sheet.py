@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from experiments.claims.file import Claim, Common
-from experiments.claims.rule import NO_SIGN, PASS, SIGN, former_verdict, off_by, verdict
+from experiments.claims.rule import NO_SIGN, PASS, SIGN, off_by, verdict
 from experiments.claims.run import Effect, Finding
 from experiments.table.sheet import Section, Sheet, Text
 
@@ -32,7 +32,7 @@ def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
     return Sheet(
         title="What papers claim, and what the simulator shows" + (" (fast mode)" if is_fast else ""),
         row_headings=("system", "claim"),
-        columns=("claimed", "simulated", "off by", "verdict", "former rule", *traces),
+        columns=("claimed", "simulated", "off by", "verdict", *traces),
         sections=tuple(sections),
         best="",
         notes=tuple(_notes(rows, common, is_fast)),
@@ -50,11 +50,10 @@ def _row(one: Finding, common: Common, traces: Sequence[str]) -> tuple[tuple[str
     said, off = verdict_of(one, common), off_by(claim, factor)
     cells = (
         Text(_claimed(claim)),
-        Text(_effect(one.effect), marks="†" if one.effect.source == "twin" else ""),
+        Text(shown_effect(one.effect), marks="†" if one.effect.source == "twin" else ""),
         Text(f"{off:.2f}" if math.isfinite(off) else _NONE),
         Text(said, is_bold=said == PASS or (said == SIGN and not claim.published)),
-        Text(former_verdict(claim, factor, common.former_tolerance)),
-        *(Text(_effect(one.common[trace]) if trace in one.common else _NONE) for trace in traces),
+        *(Text(shown_effect(one.common[trace]) if trace in one.common else _NONE) for trace in traces),
     )
     return (claim.system, claim.text), cells
 
@@ -64,7 +63,8 @@ def _claimed(claim: Claim) -> str:
     return f"{_factor(low)}" if low == high else f"{_factor(low)} to {_factor(high)}"
 
 
-def _effect(effect: Effect) -> str:
+def shown_effect(effect: Effect) -> str:
+    """A factor and its interval, where there is one."""
     if not math.isfinite(effect.factor):
         return _NONE
     if math.isnan(effect.low):
@@ -84,23 +84,21 @@ def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[s
     )
     yield (
         "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
-        " played. Such a row passes where f lies on the claimed side of 1 and is off by at most"
-        f" {common.passes_within:g}. Of other rows only the side of 1, the sign, counts."
+        f" played. Such a row passes where f is off by at most {common.passes_within:g} and, in the logarithm, nearer to"
+        f" the claim than to 1. None passes that claims less than × {common.passes_within:g}, for any right sign would"
+        " do, or whose figure rests on a mistake of the paper's simulator. Of other rows only the side of 1, the sign,"
+        " counts."
     )
     yield f"By this rule {_count(rows, common)}"
-    former = f"|ln simulated / ln claimed − 1| of at most {common.former_tolerance:g}"
-    yield f"Former rule: {former}; {_former(rows, common)}."
     if _traces(rows, common):
         regime = f"{common.metric} of the same systems with {' '.join(common.settings)}"
         yield f"Right of the verdicts: {regime}; {common.fast_replicates} replicates."
     if any(one.sensitivity for one in rows):
         yield f"Where something is chosen otherwise there are {common.fast_replicates} replicates."
     if any(one.effect.source == "twin" for one in rows):
-        yield "† on a twin, not the real trace."
+        yield "† on a fitted synthetic trace, not the recording."
     if is_fast:
         yield "Fast mode: fewer replicates, shorter traces."
-    for one in rows:
-        yield from _remarks(one)
 
 
 def _count(rows: Sequence[Finding], common: Common) -> str:
@@ -112,39 +110,6 @@ def _count(rows: Sequence[Finding], common: Common) -> str:
         f"{published.count(PASS)} of {len(published)} published rows pass, {published.count(SIGN)} more have the sign,"
         f" {neither} {have} not; {others.count(SIGN)} of {len(others)} others have the sign."
     )
-
-
-def _former(rows: Sequence[Finding], common: Common) -> str:
-    told = [
-        former_verdict(one.claim, one.effect.factor, common.former_tolerance) for one in rows if one.claim.published
-    ]
-    return f"by it {told.count(PASS)} of the same {len(told)} published rows pass"
-
-
-def _remarks(one: Finding) -> Iterator[str]:
-    claim = one.claim
-    told = "counts as published" if claim.published else "was chosen here"
-    said = [f"{claim.system}, {claim.text} ({claim.source}): the regime {told}. {claim.class_reason}"]
-    if claim.lengths:
-        said.append(f"Its lengths have the figures that stand here: {claim.lengths['source']}.")
-    if claim.replicates is not None:
-        said.append(f"Its replicates would all be alike, for next to nothing is drawn; it has {claim.replicates}.")
-    if claim.chosen:
-        said.append(f"What had to be chosen is this: {'; '.join(claim.chosen)}.")
-    if one.sensitivity:
-        others = "; ".join(f"{_effect(effect)} with {what}" for what, effect in one.sensitivity.items())
-        said.append(f"The factor is {others}.")
-    said.extend(claim.found)
-    said.append(_changes(claim))
-    yield " ".join(said)
-
-
-def _changes(claim: Claim) -> str:
-    if not claim.changed:
-        return "The row has not changed since its first result."
-    times = {1: "once", 2: "twice"}.get(len(claim.changed), f"{len(claim.changed)} times")
-    numbered = (f"({number}) {change}" for number, change in enumerate(claim.changed, 1))
-    return f"It was changed {times} after a result had been seen: {' '.join(numbered)}"
 
 
 def as_csv(rows: Sequence[Finding], common: Common) -> str:
@@ -170,10 +135,6 @@ def as_csv(rows: Sequence[Finding], common: Common) -> str:
                     "trace_source": effect.source,
                     "off_by": off_by(one.claim, effect.factor) if is_own else None,
                     "verdict": verdict_of(one, common) if is_own else None,
-                    "former_verdict": former_verdict(one.claim, effect.factor, common.former_tolerance)
-                    if is_own
-                    else None,
-                    "changed": len(one.claim.changed) if is_own else None,
                 }
             )
     return pl.DataFrame(lines, infer_schema_length=None).write_csv()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from framework.cli.terminal import tell
 from framework.errors import InputError, require_positive
 
 _MOST_POINTS = 1000  # of a series
@@ -71,6 +72,10 @@ def _evenly_spaced(where: str, first: float, last: float, count: str) -> list[fl
     if not count.isascii() or not count.isdigit() or not 2 <= int(count) <= _MOST_POINTS:
         raise InputError(f"{where}: the count must be a whole number from 2 to {_MOST_POINTS}, got {count!r}")
     steps = int(count) - 1
+    points, exact = (last - first) / int(count) + 1, (last - first) / steps
+    if points == int(points) and points > 2 and exact != int(exact):  # it may be meant as a step
+        told = f"{count} values from {first:g} to {last:g}, {exact:.3g} apart"
+        tell(f"note: {where} means {told}; {first:g}:{last:g}:{points:g} are {count} apart")
     return [_rounded(first + (last - first) * step / steps) for step in range(steps + 1)]
 
 

@@ -22,10 +22,12 @@ from experiments.curve.figures import tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
 from experiments.curve.words import Plan, read_plan
-from framework.cli.arguments import all_words, word_parser
+from framework.cli.arguments import ANY
+from framework.cli.command import Words, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.launch import USER_ERROR, guard, report_error
-from framework.cli.terminal import progress_bar, results_console
+from framework.cli.launch import USER_ERROR
+from framework.cli.streams import report_error
+from framework.cli.terminal import progress_bar, results_console, tell
 from framework.run.callback import FreshDirectory
 from framework.run.sweep import Outcome, Sweep
 
@@ -41,12 +43,12 @@ _BASIC = "hydra/launcher=basic"
 _BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar, enough to keep them busy
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for, print and draw it; the exit code."""
-    options = word_parser("python -m experiments.curve", __doc__, _KEYS).parse_args(arguments)
-    return guard(
-        lambda: curve(all_words(options.words, options.config_dirs)), "interrupted; the runs that ended are kept"
-    )
+@command(
+    __doc__, keys=_KEYS, repeated=("series",), settings=ANY, interrupted="interrupted; the runs that ended are kept"
+)
+def main(words: Words) -> int:
+    """Run what the command line asks for, print and draw it; an exit code other than 0 if points are missing."""
+    return curve(words.every)
 
 
 def curve(words: Sequence[str]) -> int:
@@ -62,7 +64,7 @@ def curve(words: Sequence[str]) -> int:
         draw(found, directory)
     finally:
         before.discard()  # if it is still empty
-    print(f"results in {directory}", file=sys.stderr)
+    tell(f"results in {directory}")
     for line in found.refusals:
         report_error(line)
     return USER_ERROR if found.refusals else 0

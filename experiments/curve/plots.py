@@ -35,8 +35,7 @@ from experiments.plot.style import (
     styled,
 )
 from framework.metrics.figures import HEADLINE, metric
-from framework.metrics.load_state import OVERLOADED
-from framework.report.load_words import MEANS
+from framework.report.load_words import IN_LEGEND
 
 _HEIGHT_IN, _ROW_IN = 3.1, 1.9
 _FAR = 2.5  # times the highest value
@@ -280,7 +279,7 @@ def _overloaded(curve: Curve) -> list[Line2D]:
     """What hollow marks mean, where there are any."""
     if not any(line.is_overloaded.any() for line in curve.lines()):
         return []
-    return [Line2D([], [], label=MEANS[OVERLOADED], marker="o", color="black", **HOLLOW)]
+    return [Line2D([], [], label=f"hollow: {IN_LEGEND}", marker="o", color="black", **HOLLOW)]
 
 
 def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from experiments.curve.axis import RATE
@@ -19,7 +19,7 @@ from framework.report.numbers import side_by_side
 _WARNING = "bold black on yellow"
 _NONE = "–"
 _SATURATED = "▸"
-_AT_ONCE = 3  # buckets beside each other
+_AT_ONCE = 3  # buckets side by side
 _LONG_END = 0.1  # share of a run
 _HEADINGS = {"rates": "offered\nreq/s", "concurrency": "clients\n"}
 _PER_GPU = f"{HEADLINE}_per_gpu"  # of a curve's figures
@@ -42,7 +42,7 @@ class Section:
 
 
 def report(curve: Curve) -> RenderableType:
-    """Everything a reader is told, for `rich.console.Console.print`; 100 columns are enough."""
+    """Everything a reader is shown, for `rich.console.Console.print`."""
     buckets = [bucket for bucket in curve.buckets if bucket != ALL]
     parts: list[RenderableType] = [headline(curve), Text(), _whole(curve)]
     if len(buckets) > 1:
@@ -58,7 +58,7 @@ def headline(curve: Curve) -> Text:
     line = Text.assemble((", ".join(dict.fromkeys(trace for trace, _ in traces)), "bold"), " ")
     sources = {source for _, source in traces}
     if "twin" in sources:
-        line.append(" TWIN, not the real trace ", _WARNING)
+        line.append(" fitted trace, not a recording ", _WARNING)
     else:
         line.append(f"({', '.join(sorted(sources))})", "dim")
     for key, word in (("offered", "requests"), ("gpus", "GPUs")):
@@ -69,7 +69,7 @@ def headline(curve: Curve) -> Text:
 
 
 def remarks(curve: Curve) -> Iterator[str]:
-    """Where each series saturates, and what a reader must know beside the tables."""
+    """Where each series saturates, and what a reader must know next to the tables."""
     for line in curve.lines():
         yield f"{_SATURATED} {line.label}: {saturation_text(line, curve.attainment)}"
     if curve.unlike is not None:
@@ -122,7 +122,7 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.995 else f"{value:.3f}"
 
 
-def _whole(curve: Curve) -> Text:
+def _whole(curve: Curve) -> RenderableType:
     has_interval = curve.seeds > 1
     headings = [_HEADINGS[curve.axis.word]]
     for key, heading in zip(_COLUMNS, side_by_side([*map(_heading, _COLUMNS)]), strict=True):
@@ -135,7 +135,7 @@ def _whole(curve: Curve) -> Text:
             if has_interval and key in _WITH_INTERVAL:
                 columns.append(_cells(line.half_width(key), key))
         sections.append(_section(curve, line, columns))
-    return _table(headings, sections)
+    return _Columns(headings, sections)
 
 
 def _heading(key: str) -> str:
@@ -143,7 +143,7 @@ def _heading(key: str) -> str:
     return f"{first}\n/GPU" if key == _PER_GPU else metric(key).heading
 
 
-def _by_length(curve: Curve, buckets: Sequence[str]) -> Text:
+def _by_length(curve: Curve, buckets: Sequence[str]) -> RenderableType:
     headings = [_HEADINGS[curve.axis.word]]
     for bucket in buckets:
         told = [metric(key).heading.split("\n")[line] for key, line in _BY_LENGTH.items()]
@@ -153,7 +153,7 @@ def _by_length(curve: Curve, buckets: Sequence[str]) -> Text:
         lines = [curve.line(line.label, bucket) for bucket in buckets]
         columns = [_cells(one.mean(key), key) for one in lines for key in _BY_LENGTH]
         sections.append(_section(curve, line, columns))
-    return _table(headings, sections)
+    return _Columns(headings, sections)
 
 
 def _cells(values: Floats, key: str) -> list[str]:
@@ -171,26 +171,58 @@ def _section(curve: Curve, line: Line, columns: Sequence[Sequence[str]]) -> Sect
     return Section(line.label if len(curve.labels) > 1 else "", rows)
 
 
-def _table(headings: Sequence[str], sections: Sequence[Section]) -> Text:
-    """Columns flush right below headings of two lines; the first of these may reach over columns that have none."""
-    upper, lower = zip(*(heading.strip(" ").split("\n") for heading in headings), strict=True)
-    rows = [row for section in sections for row in section.rows]
-    groups = _groups(upper)
-    widths = [max(len(lower[column]), *(len(row[column]) for row in rows)) for column in range(len(headings))]
-    for group in groups:
-        missing = len(upper[group[0]]) - _width(widths, group)
-        widths[group[-1]] += max(0, missing)
-    lines = [
-        "  ".join(_above(upper[group[0]], group, widths) for group in groups),
-        _joined(lower, widths, groups),
-        "─" * (sum(_width(widths, group) for group in groups) + 2 * (len(groups) - 1)),
-    ]
-    text = Text("\n".join(lines), no_wrap=True)
-    for section in sections:
-        text.append(f"\n{section.label}" if section.label else "", "bold")
-        for row in section.rows:
-            text.append("\n" + _joined(row, widths, groups), "bold" if row[0].startswith(_SATURATED) else "")
-    return text
+@dataclass(frozen=True)
+class _Columns:
+    """Columns flush right below headings of two lines; the first of these may reach over columns that have none.
+
+    Where a terminal is too narrow they go on below, each part with the first column.
+    """
+
+    headings: Sequence[str]
+    sections: Sequence[Section]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        upper, lower = zip(*(heading.strip(" ").split("\n") for heading in self.headings), strict=True)
+        rows = [row for section in self.sections for row in section.rows]
+        widths = [max(len(lower[column]), *(len(row[column]) for row in rows)) for column in range(len(lower))]
+        groups = _groups(upper)
+        for group in groups:
+            missing = len(upper[group[0]]) - _width(widths, group)
+            widths[group[-1]] += max(0, missing)
+        for number, part in enumerate(_that_fit(groups, widths, options.max_width)):
+            if number:
+                yield Text()
+            yield self._part(upper, lower, widths, part)
+
+    def _part(
+        self, upper: Sequence[str], lower: Sequence[str], widths: Sequence[int], groups: Sequence[Sequence[int]]
+    ) -> Text:
+        lines = [
+            "  ".join(_above(upper[group[0]], group, widths) for group in groups),
+            _joined(lower, widths, groups),
+            "─" * _line_width(groups, widths),
+        ]
+        text = Text("\n".join(lines), no_wrap=True)
+        for section in self.sections:
+            text.append(f"\n{section.label}" if section.label else "", "bold")
+            for row in section.rows:
+                text.append("\n" + _joined(row, widths, groups), "bold" if row[0].startswith(_SATURATED) else "")
+        return text
+
+
+def _that_fit(groups: Sequence[Sequence[int]], widths: Sequence[int], width: int) -> list[list[Sequence[int]]]:
+    """The groups in parts of at most so many characters, each with the first group; a group stays whole."""
+    first, *rest = groups
+    parts: list[list[Sequence[int]]] = [[first]]
+    for group in rest:
+        if len(parts[-1]) > 1 and _line_width([*parts[-1], group], widths) > width:
+            parts.append([first])
+        parts[-1].append(group)
+    return parts
+
+
+def _line_width(groups: Sequence[Sequence[int]], widths: Sequence[int]) -> int:
+    return sum(_width(widths, group) for group in groups) + 2 * (len(groups) - 1)
 
 
 def _groups(upper: Sequence[str]) -> list[list[int]]:

@@ -18,12 +18,12 @@ from omegaconf import DictConfig
 
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, number, values
 from framework.cli.arguments import is_config_dir, name_files
+from framework.cli.conf import CONF
 from framework.errors import InputError, require_share, require_whole
 from framework.objective.goodput import Goodput
 from framework.run.compose import fitting_parts
 from framework.workload import rate_rps
 
-_CONF = Path(__file__).resolve().parents[2] / "conf"
 _OWN = ("rates", "concurrency", "attainment", "out")
 _SERIES = "series"
 _AUTO = "auto"
@@ -157,7 +157,7 @@ def _seeds(overrides: Sequence[Override]) -> tuple[int, ...]:
 
 
 def _combinations(overrides: Sequence[Override], named: Sequence[Override]) -> list[tuple[tuple[str, ...], str]]:
-    """Overrides of each combination of what has several values, and what tells it from the others.
+    """Overrides of each combination of what has several values, and what distinguishes it from the others.
 
     `named`: those that tell a series apart although they have one value.
     """
@@ -192,7 +192,7 @@ def _series(
     for word in overrides:
         if word.partition("=")[0] in (axis.key, "trace.rate_scale"):
             raise InputError(f"{word}: the load is set by {axis.word}=; leave this out")
-    with initialize_config_dir(str(_CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         chosen = [*overrides, *axis.fixed, *further]
         config = compose_config("config", overrides=name_files(chosen), return_hydra_config=True)
     parts = fitting_parts(config)

@@ -14,7 +14,7 @@ from experiments.fidelity.rows import Row
 from experiments.fidelity.study import Study
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
 from framework.timing.fit_domain import Domain, Place
-from framework.timing.shipped_setups import GPUS
+from framework.timing.shipped.shipped_setups import GPUS
 
 _SOURCE = f"silicon_sample.csv of aiconfigurator-core {VERSION} (NVIDIA), most of it measured by InferenceX"
 _LICENCE = "Apache-2.0"

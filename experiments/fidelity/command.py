@@ -1,9 +1,7 @@
 """How far from silicon: measured deployments replayed by the simulator, beside the vendor's own predictor.
 
-    python -m experiments.fidelity                    # everything: half an hour of one process
-    python -m experiments.fidelity kinds=dense        # dense models alone; dense, moe or both
-    python -m experiments.fidelity backends=vllm      # servers of one engine; vllm, trtllm and sglang, or some of them
-    python -m experiments.fidelity calibrations=DIR   # also write the terms fitted to all rows, for timing=measured
+    python -m experiments.fidelity                                # everything: half an hour of one process
+    python -m experiments.fidelity kinds=dense backends=vllm
 
 Needs `pip install '.[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables
 and the measurements. Each row is replayed as it was measured: a closed loop with as many requests in flight. Fitted
@@ -47,17 +45,25 @@ from experiments.fidelity.server import assumed
 from experiments.fidelity.stage_report import Record, stage_tables, write_stages
 from experiments.fidelity.study import Replays, Study, study
 from experiments.fidelity.vendor import stored_predictions
-from framework.cli.arguments import split_arguments
+from framework.cli.command import Words, command
 from framework.cli.files import require_writable
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.timing.calibration_terms import Calibration
-from framework.timing.shipped_setups import BACKENDS
+from framework.timing.shipped.shipped_setups import BACKENDS
 
 KEYS = Path(__file__).with_name("rows.txt")
 OURS, VENDOR = "servelab", "aiconfigurator"
 _GROUPS = (("agg", "dense"), ("agg", "moe"), ("disagg", "dense"), ("disagg", "moe"))
 _MOST_PROCESSES = 8
+
+
+_KEYS = {
+    "kinds": "of models: dense, moe, or both, joined by a comma, if nothing is said",
+    "backends": f"servers: some of {', '.join(BACKENDS)}; all if nothing is said",
+    "calibrations": "a directory: the terms fitted to all rows are written there, too, for timing=measured",
+    "out": "directory of the results, outputs/fidelity if nothing is said",
+}
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,9 @@ class Options:
     calibrations: Path | None
 
 
-def main(words: Sequence[str]) -> None:
+@command(__doc__, keys=_KEYS)
+def main(words: Words) -> None:
     """Study, print, write."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
     options, started = parse(words), time.monotonic()
     require_matplotlib()
     for directory in filter(None, (options.out, options.calibrations)):
@@ -116,17 +120,15 @@ def main(words: Sequence[str]) -> None:
     print(f"{len(run):,} replays in {time.monotonic() - started:.0f} s; written:", *paths, sep="\n  ", file=sys.stderr)
 
 
-def parse(words: Sequence[str]) -> Options:
+def parse(words: Words) -> Options:
     """Options of the command line; InputError for what is not understood."""
-    values, _ = split_arguments(words, ("kinds", "backends", "out", "calibrations"), ())
-    kinds = tuple(values.get("kinds", "dense,moe").split(","))
+    kinds = tuple(words.several("kinds") or ("dense", "moe"))
     if not set(kinds) <= {"dense", "moe"}:
-        raise InputError(f"kinds must be dense, moe or dense,moe; got {values['kinds']!r}")
-    backends = tuple(values.get("backends", ",".join(BACKENDS)).split(","))
+        raise InputError(f"kinds must be dense, moe or dense,moe; got {words.own['kinds']!r}")
+    backends = tuple(words.several("backends") or BACKENDS)
     if not set(backends) <= set(BACKENDS):
-        raise InputError(f"backends must be some of {', '.join(BACKENDS)}; got {values['backends']!r}")
-    where = values.get("calibrations")
-    return Options(kinds, backends, Path(values.get("out", "outputs/fidelity")), None if where is None else Path(where))
+        raise InputError(f"backends must be some of {', '.join(BACKENDS)}; got {words.own['backends']!r}")
+    return Options(kinds, backends, words.path("out") or Path("outputs/fidelity"), words.path("calibrations"))
 
 
 def campaigns(studies: Sequence[Study], run: Replays) -> Record:

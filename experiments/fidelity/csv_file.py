@@ -6,7 +6,7 @@ client's settings: 10 x concurrency prompts sent as fast as the concurrency allo
 uniform in [0.8, 1] x nominal), many of them up to three times. What is left out, and why, is decided here, before any
 prediction; `Reading.excluded` counts it.
 
-Conventions of the csv that its header does not tell, each checked on measurements that several of its sources list:
+Conventions of the csv that its header does not state, each checked on measurements that several of its sources list:
 
 - InferenceX states the GPUs of an instance (TP), the groups of experts (EP) and whether attention is data parallel.
   Two of the sources write this as tp * dp = moe_tp * moe_ep with moe_tp = TP and moe_ep = EP: 8 GPUs with EP = 8 appear

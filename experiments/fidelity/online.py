@@ -29,7 +29,7 @@ from framework.workload import Workload
 STAGES = Path(__file__).with_name("online.csv")
 _MOE = ("mixtral_8x7b",)
 _BLOCK = 16  # tokens of a block of the prefix cache
-_TENTH = 1.2816  # standard deviations from the median of a normal law to its tenth percentile
+_TENTH = 1.2816  # standard deviations from the median of a normal distribution to its tenth percentile
 _GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
 
 

@@ -78,7 +78,7 @@ def _read(sent: requests.Sent, task: Replay) -> requests.Served:
 
 
 def workload(row: Row, client: Client) -> Workload:
-    """The row's prompts, lengths drawn from the client's law; the same for all terms and parallelisms."""
+    """The row's prompts, lengths drawn from the client's distribution; the same for all terms and parallelisms."""
     rng = np.random.default_rng([row.isl, row.osl, row.concurrency])
     count = row.prompts if client.rounds is None else client.rounds * row.concurrency
     lengths = [rng.integers(max(1, int(client.shortest * size)), size + 1, count) for size in (row.isl, row.osl)]

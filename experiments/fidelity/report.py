@@ -27,7 +27,7 @@ _UNITS = {
     "tpot_s": ("TPOT", "ms", 1e3),
     "tokens_s_gpu": ("output", "tokens / s / GPU", 1.0),
 }
-# Okabe and Ito, "Color Universal Design" (2008): told apart by colour-blind readers too.
+# Okabe and Ito, "Color Universal Design" (2008): distinguished by colour-blind readers too.
 _KINDS = {
     ("agg", "moe"): ("mixture of experts", "#E69F00", "s"),
     ("agg", "dense"): ("dense", "#0072B2", "o"),

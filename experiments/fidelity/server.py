@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Literal
 
 import yaml
@@ -29,7 +28,8 @@ from experiments.fidelity.scripts import (
 )
 from framework.calibration.apply import Calibrated
 from framework.calibration.replay import Deployment
-from framework.engine.config import Batching, EngineConfig, FirstToken
+from framework.cli.conf import CONF
+from framework.engine.setup.config import Batching, EngineConfig, FirstToken
 from framework.errors import InputError
 from framework.policy import Aggregated
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
@@ -44,7 +44,6 @@ from framework.timing.profile import StepParts
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 
-_CONF = Path(__file__).resolve().parents[2] / "conf"
 _LATENCY_S = 1e-4  # of a transfer between instances
 _MOST_SEQUENCES = 2048
 # Share of a GPU's memory for weights and KV (vLLM: gpu_memory_utilization less activations; SGLang: mem_fraction_static
@@ -61,7 +60,7 @@ _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sg
 
 @dataclass(frozen=True)
 class Client:
-    """What a row does not tell of the client: lengths are uniform in [shortest, 1] x nominal.
+    """What a row does not state about the client: lengths are uniform in [shortest, 1] x nominal.
 
     Clients that ask for equal lengths keep requests in step, in waves that end and begin together; a little
     inequality disperses them. `token_budget`: of a step, where the server's is not published; None: its default.
@@ -116,7 +115,7 @@ def gpu_of(row: Row) -> Gpu:
 @cache
 def model_of(name: str, dtype: str, expert_dtype: str, kv_dtype: str) -> Model:
     """A model of conf/model in the given data types."""
-    model: Model = instantiate(yaml.safe_load((_CONF / "model" / f"{name}.yaml").read_text("utf-8")), _convert_="all")
+    model: Model = instantiate(yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text("utf-8")), _convert_="all")
     experts = model.experts if model.experts is None else replace(model.experts, dtype=expert_dtype)
     return replace(model, dtype=dtype, kv_dtype=kv_dtype, experts=experts)
 
@@ -151,7 +150,7 @@ def server(row: Row, client: Client) -> Deployment:
 
 
 def software_of(row: Row) -> Server:
-    """What the row's server does beside its kernels; the costs of that are those of a calibration."""
+    """What the row's server does in addition to its kernels; the costs of that are those of a calibration."""
     return Server(row.backend, asynchronous=is_asynchronous(row), graph_tokens=_GRAPH_TOKENS)
 
 

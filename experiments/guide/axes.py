@@ -113,7 +113,7 @@ def _prompt(factor: float, settings: Mapping[str, Any]) -> Value:
 
 
 def _scaled(law: str, factor: float, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """A law whose mean and upper end are that many times as large."""
+    """A distribution whose mean and upper end are that many times as large."""
     words = [f"{law}.mean={settings[f'{law}.mean'] * factor:.8g}"]
     if settings.get(f"{law}.high") is not None:
         words.append(f"{law}.high={settings[f'{law}.high'] * factor:.8g}")

@@ -10,28 +10,28 @@ at which 90 % of the requests keep the SLO. Words are KEY=VALUE.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from experiments.guide.answer import answered
 from experiments.guide.data import text_of
-from experiments.guide.plan import OWN, read_plan
+from experiments.guide.plan import GROUPS, OWN, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.report import report
-from framework.cli.arguments import all_words, word_parser
+from framework.cli.command import Words, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.launch import guard
-from framework.cli.terminal import progress_bar, results_console
+from framework.cli.terminal import progress_bar, results_console, tell
 from framework.run.callback import FreshDirectory
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer what the command line asks; the exit code."""
-    options = word_parser("python -m experiments.guide", __doc__, OWN).parse_args(arguments)
-    return guard(
-        lambda: guide(all_words(options.words, options.config_dirs)),
-        "interrupted; the runs that ended are kept, and the same command goes on from here",
-    )
+@command(
+    __doc__,
+    keys=OWN,
+    settings=GROUPS,
+    interrupted="interrupted; the runs that ended are kept, and the same command goes on from here",
+)
+def main(words: Words) -> None:
+    """Answer what the command line asks."""
+    guide(words.every)
 
 
 def guide(words: Sequence[str]) -> None:
@@ -47,4 +47,4 @@ def guide(words: Sequence[str]) -> None:
         draw(answer, plan.out)
     finally:
         before.discard()  # if it is still empty
-    print(f"results in {plan.out}", file=sys.stderr)
+    tell(f"results in {plan.out}")

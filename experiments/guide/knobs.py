@@ -45,7 +45,7 @@ class Knob:
 
     @property
     def as_good(self) -> tuple[Setting, ...]:
-        """The best, and the settings that are not told apart from it by paired differences."""
+        """The best, and the settings that are not distinguished from it by paired differences."""
         return tuple(one for one in self.settings if not self._is_worse(one))
 
     def _is_worse(self, one: Setting) -> bool:

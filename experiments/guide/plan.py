@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.tune.base import CONF
 from framework.cli.arguments import split_arguments, whole
+from framework.cli.conf import CONF
 from framework.errors import InputError, require_choice
 
 PARTS = ("knobs", "batch", "map", "hits", "limits")  # beside the ranking, which is always there
@@ -24,11 +24,11 @@ OWN = {
     "axes": f"of the map: {','.join(AXES)}, all if nothing is said",
     "out": "directory of the results, outputs/guide/NAME if nothing is said",
 }
-_GROUPS = (
+GROUPS = (
     *("model", "gpu", "timing", "engine", "server", "slo", "cluster", "trace", "objective", "store", "force"),
     *("predictor", "hydra/launcher"),
 )
-_FEWEST = 4  # replicates: fewer never tell a difference at 5 %
+_FEWEST = 4  # replicates: fewer never show a difference at 5 %
 _CAPACITY = ("objective=capacity", "objective.tolerance=0.03", "objective.most_requests=160000")
 _SERVER = ("server=vllm_v1", "engine.transfers=sent")  # of all families, unless the user says otherwise
 
@@ -69,7 +69,7 @@ def presets() -> list[str]:
 
 def read_plan(words: Sequence[str]) -> Plan:
     """The plan that `words` ask for. Raises InputError for words that cannot be meant."""
-    own, overrides = split_arguments(words, tuple(OWN), _GROUPS)
+    own, overrides = split_arguments(words, tuple(OWN), GROUPS)
     chosen = dict(word.split("=", 1) for word in overrides)
     load = _load(own, chosen)
     if "objective" in chosen:

@@ -1,4 +1,4 @@
-"""Which is best: the best of each family on the same fresh samples, and whether the next one is told apart."""
+"""Which is best: the best of each family on the same fresh samples, and whether the next one is distinguished."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 class Entrant:
     """The best of a family: its rates (requests/s, or what the task's first goal is) on each sample, (replicates,).
 
-    `is_settled`: whether all rates that these rest on could be told to be sustained or not.
+    `is_settled`: whether all rates that these rest on could be decided.
     """
 
     family: Family
@@ -47,7 +47,7 @@ class Difference:
 
     @property
     def is_told(self) -> bool:
-        """Whether the two are told apart: the interval leaves out 0, and a test that supposes no normality agrees."""
+        """Whether the two differ: the interval excludes 0, and a test that assumes no normality agrees."""
         if math.isnan(self.p):  # differences that do not vary
             return self.mean != 0
         return abs(self.mean) > self.half_width and self.p <= LEVEL
@@ -66,12 +66,12 @@ class Ranking:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the best is told apart from every other."""
+        """Whether the best is distinguished from every other."""
         return all(one.is_told for one in self.behind)
 
     @property
     def as_good(self) -> tuple[Entrant, ...]:
-        """The best and those that are not told apart from it."""
+        """The best and those that are not distinguished from it."""
         others = (one for one, behind in zip(self.entrants[1:], self.behind, strict=True) if not behind.is_told)
         return (self.best, *others)
 

@@ -25,7 +25,7 @@ UNSETTLED = "*"  # behind a rate
 
 
 def report(answer: Answer) -> RenderableType:
-    """Everything a reader is told, for `rich.console.Console.print`."""
+    """Everything a reader is shown, for `rich.console.Console.print`."""
     parts: list[RenderableType] = [Text(headline(answer), "bold"), Text(), _ranking(answer), Text(), *_verdict(answer)]
     if answer.knobs:
         parts += [Text(), *(Text(sentence) for knob in answer.knobs for sentence in _of_knob(knob, answer.gpus))]
@@ -47,7 +47,7 @@ def headline(answer: Answer, replicates: int | None = None) -> str:
     settings = answer.settings
     limits = [("TTFT", settings["slo.ttft_s"], "s", 1), ("TPOT", settings["slo.tpot_s"], "ms", 1000)]
     told_limits = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
-    source = " TWIN, not the real trace" if answer.source == "twin" else ""
+    source = " fitted trace, not a recording" if answer.source == "twin" else ""
     return (
         f"{answer.plan.load}{source} on {answer.gpus} {settings['gpu.name']}, {settings['model.name']}; "
         f"SLO {', '.join(told_limits) or 'none'}; {answer.plan.trials} trials a family, "
@@ -77,12 +77,12 @@ def has_unsettled(answer: Answer) -> bool:
 
 
 def marked(value: float, is_settled: bool) -> str:
-    """A rate, with a mark where it rests on one that could not be told to be sustained or not."""
+    """A rate, with a mark where it rests on one that could not be decided."""
     return f"{number(value)}{'' if is_settled else UNSETTLED}"
 
 
 def verdict(answer: Answer) -> str:
-    """Which is best, how near the next one is, and whether the two are told apart."""
+    """Which is best, how near the next one is, and whether the two are distinguished."""
     ranking = answer.ranking
     best, gpus = ranking.best, answer.gpus
     found = (

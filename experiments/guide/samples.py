@@ -20,7 +20,7 @@ _NEAR = 1.1  # first step of a search from a rate that was found on another samp
 class Sampled:
     """Figures on each sample, (count,).
 
-    `is_settled`: whether all rates that they rest on could be told to be sustained or not. `tpot_ms`: P90 of a run at
+    `is_settled`: whether all rates that they rest on could be decided. `tpot_ms`: P90 of a run at
     the highest rate on the sample of the searches; NaN where there is none.
     """
 

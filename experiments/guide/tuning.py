@@ -60,7 +60,7 @@ class Trial:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every rate that decided it could be told to be sustained or not."""
+        """Whether every rate that decided it could be decided."""
         return self.record is None or bool(self.record.summary.get("capacity_settled", True))
 
 
@@ -132,7 +132,7 @@ class _Trials:
         return None if best is None else best.point
 
     def _try(self, points: Sequence[Point]) -> None:
-        """Run points beside each other; those of a race all begin at the same rate."""
+        """Run points side by side; those of a race all begin at the same rate."""
         raced_rps = None if self._leader is None else float(self._leader.summary["capacity_high"])
         shared = (*self._family.words(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
         outcomes = self._runs.run([(*shared, *point.overrides) for point in points]) if points else []

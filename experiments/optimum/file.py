@@ -53,7 +53,5 @@ def read_scenarios(
             if all(word in scenario.name.split() for word in only):
                 scenarios.append(scenario)
     if not scenarios:
-        raise InputError(
-            f"--only {' '.join(only)}: no scenario has these words; they are a policy, a model and a trace"
-        )
+        raise InputError(f"only={','.join(only)}: no scenario has these words; they are a policy, a model and a trace")
     return {str(key): value for key, value in content.items()}, scenarios

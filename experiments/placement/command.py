@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,8 +22,9 @@ from rich.table import Table
 
 from experiments.tune.base import Configuration
 from experiments.tune.files import write_tuned
-from framework.cli.arguments import all_words, program, word_parser
-from framework.cli.launch import explain, guard
+from framework.cli.arguments import ANY, program
+from framework.cli.command import Words, command
+from framework.cli.launch import explain
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
@@ -58,15 +59,15 @@ class Found:
         return self.capacity_rps / (self.tp * self.pp)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Search, print what was found and write the best placement; the exit code."""
-    options = word_parser("python -m experiments.placement", __doc__, _KEYS).parse_args(arguments)
-    return guard(lambda: place(all_words(options.words, options.config_dirs)))
+@command(__doc__, keys=_KEYS, settings=ANY)
+def main(words: Words) -> None:
+    """Search, print what was found and write the best placement."""
+    place(words)
 
 
-def place(words: Sequence[str]) -> int:
+def place(words: Words) -> None:
     """The same. Raises InputError where a phase cannot be served, and Hydra's errors."""
-    own, overrides = _sorted(words)
+    own, overrides = words.own, words.settings
     base = Configuration(("policy=distserve", "objective=capacity", "objective.tolerance=0.03", *overrides))
     rate = _rate(own, base)
     rows = []
@@ -86,14 +87,13 @@ def place(words: Sequence[str]) -> int:
     attained = (
         instantiate(placed.config.objective, _convert_="all").measure(result).evaluation.summary["slo_attainment"]
     )
-    path = write_tuned(own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(words)}")
+    path = write_tuned(own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(words.every)}")
     _print(rows, best, count)
     console = results_console()
     console.print(
         f"together at {rate:.4g} requests/s: {100 * attained:.3g} % meet the SLO, on {result.cluster.gpus} GPUs"
     )
     console.print(f"{program()} +tuned={path.stem}", highlight=False)
-    return 0
 
 
 def _alone(base: Configuration, phase: str, tp: int, pp: int) -> Found:
@@ -121,7 +121,7 @@ def _best(rows: Sequence[Found], rate: float) -> Found:
     return min(able, key=lambda row: (math.ceil(rate / row.capacity_rps) * row.tp * row.pp, -row.per_gpu))
 
 
-def _rate(own: dict[str, str], base: Configuration) -> float:
+def _rate(own: Mapping[str, str], base: Configuration) -> float:
     if "rate" not in own:
         return rate_rps(instantiate(base.config.trace, _convert_="all"))
     try:
@@ -133,7 +133,7 @@ def _rate(own: dict[str, str], base: Configuration) -> float:
     return rate
 
 
-def _numbers(own: dict[str, str], key: str, default: str) -> list[int]:
+def _numbers(own: Mapping[str, str], key: str, default: str) -> list[int]:
     words = own.get(key, default).split(",")
     if not all(word.isdigit() and int(word) > 0 for word in words):
         raise InputError(f"{key} must be whole numbers such as {default}, got {own[key]!r}")
@@ -146,10 +146,3 @@ def _print(rows: Sequence[Found], best: dict[str, Found], count: dict[str, int])
         instances = str(count[row.phase]) if row is best[row.phase] else row.refusal
         table.add_row(row.phase, str(row.tp), str(row.pp), f"{row.capacity_rps:.4g}", f"{row.per_gpu:.4g}", instances)
     results_console().print(table, highlight=False)
-
-
-def _sorted(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The command's own keys, and overrides of the configuration."""
-    pairs = [(word, *word.partition("=")[::2]) for word in words]
-    own = {key: value for _, key, value in pairs if key in _KEYS}
-    return own, [word for word, key, _ in pairs if key not in _KEYS]

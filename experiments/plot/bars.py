@@ -26,7 +26,7 @@ _TICK_PT = 7.0
 
 
 def bars(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
-    """The picture. Raises InputError for unknown figures and settings, and for more bars than can be told apart."""
+    """The picture. Raises InputError for unknown figures and settings, and for more bars than can be distinguished."""
     axis = [request.own["columns"]] if request.own["columns"] else []
     metrics = figure_metrics(request.metrics, records)
     found = groups(records, request.own["replicate"], axis, request.filters)

@@ -3,40 +3,36 @@
     python -m experiments.plot cdf outputs/one outputs/other metric=ttft,tpot
     python -m experiments.plot series outputs/one metric=queue,utilization width=double
     python -m experiments.plot bars from=results metric=goodput_rps,p99_ttft_ms columns=trace
-    python -m experiments.plot pareto from=multirun/swept x=cost
+    python -m experiments.plot pareto from=multirun/swept x=usd_per_hour
     python -m experiments.plot slo from=results x=trace.rate
 
 cdf: latencies of requests (metric=ttft,tpot,tbt,tbt_p99,e2e,queue), with the limits of the SLO
 series: runs with output.series_s over time (metric=queue,utilization,...)
 bars: figures of summary.json by policy, in groups by columns=KEY
-pareto: metric= (goodput) against x=cost, gpus, gpu_hours or a figure; a line joins the best ones
+pareto: metric= (goodput) against x=usd_per_hour, gpus, gpu_hours or another figure; a line joins the best ones
 slo: metric= (attainment) against x=scale, all limits times a factor, or against a setting, as x=trace.rate
 
-Directories of runs, of sweeps and stores may be named freely, or by from=DIR,DIR (default results).
-width=single (3.3 in), double (7 in); out=NAME without an ending; formats=pdf,png,svg (default pdf,png); dpi=300
-replicate=: the key in which runs of a group differ (default seed): means with 95 % intervals
-colours=DIR: each policy has the colour that it has in pictures of that store; note=false leaves out the line above
-Any other KEY=VALUE,VALUE keeps only runs with such a value: policy=chunked,ares trace.rate=8
+Directories of runs, of sweeps and stores may be named freely, or by from=. Any other KEY=VALUE,VALUE keeps only runs
+with such a value: policy=chunked,ares trace.rate=8
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.plot.source import Source, read_source, unlike_policies
-from experiments.plot.words import Request, read_words
+from experiments.plot.words import KEYS, Request, read_words
 from experiments.table.select import kept
-from framework.cli.safe_text import printable
+from framework.cli.arguments import FILTERS
+from framework.cli.command import Words, command
+from framework.cli.terminal import tell
 from framework.run.store import Record
 
 
-def main(words: Sequence[str]) -> None:
+@command(__doc__, operands="KIND [DIR ...]", keys=KEYS, settings=FILTERS)
+def main(words: Words) -> None:
     """Draw one picture, write it in each format, and print what its caption must say."""
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
     request = read_words(words)
     source = read_source(request.places)
     records = kept(source.records, request.filters)
@@ -47,7 +43,7 @@ def main(words: Sequence[str]) -> None:
     if (line := unlike_policies(records)) is not None:
         print(line)
     for path in paths:
-        print(f"picture in {printable(str(path))}", file=sys.stderr)
+        tell(f"picture in {path}")
 
 
 def draw(

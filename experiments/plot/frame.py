@@ -20,13 +20,12 @@ from experiments.table.notes import slo_of
 from experiments.table.replicates import sampling
 from experiments.table.select import value_of
 from framework.metrics.figures import Metric
-from framework.metrics.load_state import OVERLOADED
-from framework.report.load_words import MEANS, is_overloaded
+from framework.report.load_words import IN_LEGEND, SHORT_MEANS, has_short_window, is_overloaded
 from framework.run.store import Record
 
 _PANEL_IN = {True: 1.85, False: 2.05}  # height of a panel in a picture of one column, and of two
 _LEGEND_ROW_IN, _NOTE_ROW_IN = 0.19, 0.13
-_ACROSS = {1: 1, 2: 2, 3: 3, 4: 2}  # panels beside each other in a picture of two columns
+_ACROSS = {1: 1, 2: 2, 3: 3, 4: 2}  # panels side by side in a picture of two columns
 _LETTER_EM = 0.56  # of a text on average
 
 
@@ -113,7 +112,7 @@ def explained_hollow(groups: Sequence[Group], metrics: Sequence[Metric]) -> list
     runs = [own for group in groups for own in group.cells.values()]
     if not any(is_hollow(own, shown) for own in runs for shown in metrics):
         return []
-    return [Line2D([], [], label=f"hollow: {MEANS[OVERLOADED]}", marker="o", color="black", **HOLLOW)]
+    return [Line2D([], [], label=f"hollow: {IN_LEGEND}", marker="o", color="black", **HOLLOW)]
 
 
 def upright_limits(axes: Axes, limits: Mapping[float, str]) -> None:
@@ -155,8 +154,18 @@ def keep_apart(figure: Figure) -> None:
 def told(groups: Sequence[Group], replicate: str, *more: str) -> str:
     """What a reader must know of the runs, in a line."""
     records = [record for group in groups for record in group.records]
-    parts = [_requests(records), _hardware(records), *more, _intervals(groups, replicate)]
+    parts = [_requests(records), _hardware(records), *more, _intervals(groups, replicate), _short_windows(groups)]
     return legible_note("; ".join(part for part in parts if part))
+
+
+def _short_windows(groups: Sequence[Group]) -> str:
+    """How many runs are too short, and of which groups, in a line."""
+    every = [(group, has_short_window([one.summary])) for group in groups for one in group.records]
+    short = [group.label for group, is_short in every if is_short]
+    where = (
+        f" ({len(short)} of {len(every)} runs: {', '.join(dict.fromkeys(short))})" if len(short) < len(every) else ""
+    )
+    return f"{SHORT_MEANS}{where}" if short else ""
 
 
 def legible_note(text: str) -> str:
@@ -173,7 +182,8 @@ def slos_of(groups: Sequence[Group]) -> str:
 def _requests(records: Sequence[Record]) -> str:
     names = dict.fromkeys((str(one.summary.get("trace")), str(one.summary.get("trace_source"))) for one in records)
     said = [
-        f"{name} (TWIN, not the real trace)" if source == "twin" else f"{name} ({source})" for name, source in names
+        f"{name} (fitted trace, not a recording)" if source == "twin" else f"{name} ({source})"
+        for name, source in names
     ]
     return ", ".join(said)
 

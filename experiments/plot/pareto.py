@@ -23,26 +23,20 @@ from experiments.plot.frame import (
     told,
 )
 from experiments.plot.point_labels import PointLabel, place_labels
-from experiments.plot.quantities import figure_metrics, level, scaled
+from experiments.plot.quantities import figure_metrics, level
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, legible, scale_to, series_style
 from experiments.plot.words import Request
-from experiments.table.metrics import figure_of
 from experiments.table.select import value_of
 from framework.errors import InputError
 from framework.metrics.figures import direction
-from framework.metrics.statistics import Estimate, estimate
+from framework.metrics.statistics import Estimate
 from framework.report.page.sweep_page import frontier
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
-_HOUR_S = 3600.0
 _FAR = 30.0  # highest / lowest, from which an axis is logarithmic
 _REACH = (1.0, 2.5, 4.5)  # of labels
-_COSTS = {  # that no summary has by itself
-    "cost": "price of the GPUs (USD/hour)",
-    "gpu_hours": "GPU-hours",
-}
 _OF_LOAD = ("trace.", "trace_source", "load.", "slo.")
 
 
@@ -61,9 +55,9 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     _require_comparable(records, replicate)
     metric = figure_metrics(request.metrics, records)[0]
     better = direction(metric.key, f"metric={metric.key}", "choose another one")
-    title = _COSTS.get(x) or figure_metrics([x], records)[0].on_axis
+    cost = figure_metrics([x], records)[0]
     found = groups(records, replicate, (), request.filters)
-    points = [_Point(group, _cost(group.records, x), level(group.records, metric)) for group in found]
+    points = [_Point(group, level(group.records, cost), level(group.records, metric)) for group in found]
     points = [one for one in points if np.isfinite(one.x.mean + one.y.mean)]
     if not points:
         raise InputError(f"x={x}: undefined in all of these runs; choose another, such as x=gpus")
@@ -85,7 +79,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
             markersize=4.5, elinewidth=0.7, capsize=1.5, linestyle="", zorder=3,
             markerfacecolor="white" if is_hollow(one.group.records, metric) else look["color"],
         )  # fmt: skip
-    axes.set_xlabel(title)
+    axes.set_xlabel(cost.on_axis)
     name_y(axes, metric.on_axis)
     policies = list(dict.fromkeys(one.group.policy for one in points))
     entries = [Entry(name, series_style(looks.policies.index(name))) for name in policies]
@@ -110,27 +104,6 @@ def _short(group: Group) -> str:
     """What tells a group from others of its policy, whose name its colour says."""
     _, comma, rest = group.label.partition(", ")
     return legible(rest if comma else group.policy)
-
-
-def _cost(records: Sequence[Record], x: str) -> Estimate:
-    found = [_one_cost(record, x) for record in records]
-    if any(value is None for value in found):
-        return Estimate(float("nan"), float("nan"))
-    own = estimate(np.asarray(found, np.float64))
-    return own if x in _COSTS else scaled(own, figure_metrics([x], records)[0].scale)
-
-
-def _one_cost(record: Record, x: str) -> float | None:
-    summary = record.summary
-    if x not in _COSTS:
-        value = figure_of(summary, x)
-        return None if value is None else float(value)
-    hours = float(summary["duration"]) / _HOUR_S
-    if x == "gpu_hours":
-        on = summary.get("gpus_on")
-        return None if on is None else float(on) * hours
-    cost = summary.get("cost_usd")
-    return None if cost is None or hours == 0 else float(cost) / hours
 
 
 def _require_comparable(records: Sequence[Record], replicate: str) -> None:

@@ -135,7 +135,7 @@ def _per_share(record: Record, metric: Metric) -> float:
 def attained(source: Source, record: Record) -> Floats:
     """The share of the requests of a run that keep all limits times each of SCALES, (scales,).
 
-    Raises InputError where a limit is in force that requests.parquet does not tell of.
+    Raises InputError where a limit is in force that requests.parquet lacks.
     """
     limits = _limits(record)
     columns = [*{_COLUMNS[name] for own in limits.values() for name in own}, "state", "ttft_s"]

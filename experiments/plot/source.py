@@ -50,8 +50,8 @@ class Source:
 class Group:
     """Runs that differ in nothing but what is on the axis and in their seeds.
 
-    `label` tells them from the others. `cells`: the runs at each value of what is on the axis; the only key is () where
-    nothing is.
+    `label` distinguishes them from the others. `cells`: the runs at each value of what is on the axis; the only key is
+    () where nothing is.
     """
 
     label: str
@@ -128,7 +128,7 @@ def _record_of(directory: Path) -> Record:
 
 
 def groups(records: Sequence[Record], replicate: str, axis: Sequence[str], order: Mapping[str, str]) -> list[Group]:
-    """The runs in groups, by the values of as few keys as tell them apart beside `axis` and `replicate`.
+    """The runs in groups, by the values of as few keys as distinguish them in addition to `axis` and `replicate`.
 
     Policies in the order of the filter, if there is one, else by name. Raises InputError where two runs of a cell have
     the same replicate.
@@ -153,7 +153,7 @@ def groups(records: Sequence[Record], replicate: str, axis: Sequence[str], order
 
 
 def _telling(records: Sequence[Record], others: Sequence[str]) -> list[str]:
-    """The policy, and each key that tells runs apart that those before it, and `others`, do not; groups come first."""
+    """The policy, and each key that distinguishes runs that earlier keys and `others` do not; groups come first."""
     groups = dict.fromkeys(key for record in records for key in record.choices)
     settings = dict.fromkeys(key for record in records for key in record.config if not key.endswith("_target_"))
     apart = ["policy"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.plot.style import COLUMN_IN, FORMATS
+from experiments.table.command import filters
+from framework.cli.command import Words
 from framework.cli.safe_text import printable
+from framework.cli.suggest import nearest
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
 
@@ -27,8 +28,21 @@ _OF_KIND = {
     "cdf": {"metric": "ttft,tpot"},
     "series": {"metric": "queue,utilization,attainment"},
     "bars": {"metric": HEADLINE, "columns": ""},
-    "pareto": {"metric": HEADLINE, "x": "cost"},
+    "pareto": {"metric": HEADLINE, "x": "usd_per_hour"},
     "slo": {"metric": "slo_attainment", "x": ""},
+}
+KEYS = {
+    "from": "directories, joined by commas, results if nothing is said",
+    "metric": "what is shown, joined by commas",
+    "columns": "bars: the key by which they are grouped",
+    "x": "pareto, slo: what is across",
+    "width": "single (3.3 in), if nothing is said, or double (7 in)",
+    "out": "the file, without an ending",
+    "formats": f"some of {', '.join(FORMATS)}; pdf,png if nothing is said",
+    "dpi": "of a PNG, 300 if nothing is said",
+    "replicate": "the key in which runs of a group differ, seed if nothing is said: means with 95 % intervals",
+    "colours": "a store: each policy has the colour that it has in pictures of that store",
+    "note": "false leaves out the line above the picture",
 }
 _STORE = "results"
 _MOST_DPI = 1200
@@ -74,34 +88,20 @@ class Request:
         return list(dict.fromkeys(self.own["metric"].split(",")))
 
 
-def read_words(words: Sequence[str]) -> Request:
+def read_words(words: Words) -> Request:
     """The request that `words` make. Raises InputError for what is none."""
-    if not words or words[0] not in KINDS:
-        given = printable(words[0]) if words else "nothing"
-        near = difflib.get_close_matches(given, KINDS, 1)
-        advice = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"plot: the first word says what to draw, one of {', '.join(KINDS)}; {advice}got {given}")
-    kind = words[0]
-    given_words: dict[str, str] = {}
-    places: list[str] = []
-    for word in words[1:]:
-        key, equals, value = word.partition("=")
-        if not equals:
-            places.append(word)
-        elif not key or not value:
-            raise InputError(f"{printable(word)}: not understood; give KEY=VALUE, --help lists the keys")
-        elif key in given_words:
-            raise InputError(f"{printable(word)}: {key} is given twice; several values are joined by commas")
-        else:
-            given_words[key] = value
+    kind, *places = words.operands
+    if kind not in KINDS:
+        advice = nearest(kind, KINDS) or ";"
+        raise InputError(f"plot {printable(kind)}: there is no such picture{advice} choose one of {', '.join(KINDS)}")
     known = {**_COMMON, **_OF_KIND[kind]}
-    own = {key: given_words.pop(key, default) for key, default in known.items()}
-    _require_possible(own)
-    for key in given_words:
-        if key in {key for options in _OF_KIND.values() for key in options}:
+    for key in words.own:
+        if key not in known:
             raise InputError(f"{key}=: plot {kind} has no such option; it has {', '.join(sorted(known))}")
-    places += own["from"].split(",") if own["from"] else []
-    return Request(kind, tuple(Path(place).expanduser() for place in places or [_STORE]), own, given_words)
+    own = {**known, **words.own}
+    _require_possible(own)
+    places += words.several("from")
+    return Request(kind, tuple(Path(place).expanduser() for place in places or [_STORE]), own, filters(words.settings))
 
 
 def _require_possible(own: dict[str, str]) -> None:

@@ -1,17 +1,8 @@
 """A paper's table from the results store: means with intervals, paired differences, the best in bold.
 
-    python -m experiments.table [KEY=VALUE ...]
     python -m experiments.table rows=policy columns=trace metric=goodput_rps,p99_ttft_ms baseline=chunked
     python -m experiments.table rows=policy,cluster.prefill columns=metric policy=ares,distserve out=table.tex
 
-store=DIR (default results)
-rows=, columns=: what tells them apart (default policy and trace): config groups and keys of the configuration, several
-    joined by commas; columns=metric has no columns but the metrics
-metric=: keys of summary.json, joined by commas (default goodput_rps); p99_ttft_ms@batch is that of one class of
-    requests
-baseline=: the row, or column, whose paired differences are tested, as in baseline=chunked
-replicate=: the key in which the runs of a cell differ (default seed)
-format=terminal, markdown, latex or csv; out=FILE, written whole, whose name may say the format (.md .tex .csv .txt)
 Any other KEY=VALUE,VALUE keeps only runs with such a value, and orders them: policy=chunked,ares trace.rate_scale=2
 """
 
@@ -25,8 +16,11 @@ from pathlib import Path
 from experiments.table.cells import Figures, figures, read_baseline
 from experiments.table.metrics import read_metrics
 from experiments.table.select import kept, select
-from framework.cli.arguments import program
+from framework.cli.arguments import FILTERS, name_files, program
+from framework.cli.command import Words, command
 from framework.cli.files import write_whole
+from framework.cli.safe_text import printable
+from framework.cli.terminal import tell
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
 from framework.run.store import Record, Store
@@ -43,6 +37,18 @@ _DEFAULTS = {
 }
 _FORMATS = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "csv": ".csv"}
 _FILE_COLUMNS = 100
+
+
+_KEYS = {
+    "store": "the directory of the store, results if nothing is said",
+    "rows": "what tells rows apart, policy if nothing is said: groups and keys of the configuration, joined by commas",
+    "columns": "the same of columns, trace if nothing is said; columns=metric has no columns but the metrics",
+    "metric": f"keys of summary.json, joined by commas, {HEADLINE} if nothing is said; p99_ttft_ms@batch: of one class",
+    "baseline": "the row, or column, whose paired differences are tested, as in baseline=chunked",
+    "replicate": "the key in which the runs of a cell differ, seed if nothing is said",
+    "format": f"one of {', '.join(_FORMATS)}",
+    "out": "a file, written whole, whose name may say the format (.md .tex .csv .txt)",
+}
 
 
 @dataclass(frozen=True)
@@ -68,18 +74,22 @@ class Request:
         raise InputError(f"out={self.own['out']}: add format=, one of {', '.join(_FORMATS)}")
 
 
-def read_words(words: Sequence[str]) -> Request:
-    """The request that `words` make. Raises InputError for one without "=", without a value, or given twice."""
-    given: dict[str, str] = {}
-    for word in words:
+def read_words(words: Words) -> Request:
+    """The request that `words` make. Raises InputError for a filter without a value, or given twice."""
+    return Request({**_DEFAULTS, **words.own}, filters(words.settings))
+
+
+def filters(words: Sequence[str]) -> dict[str, str]:
+    """The values that each key of KEY=VALUE,VALUE may have. Raises InputError as `read_words` does."""
+    found: dict[str, str] = {}
+    for word in name_files(words):
         key, _, value = word.partition("=")
-        if not key or not value:
-            raise InputError(f"{word}: not understood; give KEY=VALUE, --help lists the keys")
-        if key in given:
-            raise InputError(f"{word}: {key} is given twice; several values are joined by commas")
-        given[key] = value
-    own = {key: given.pop(key, default) for key, default in _DEFAULTS.items()}
-    return Request(own, given)
+        if not value:
+            raise InputError(f"{printable(word)}: not understood; give KEY=VALUE, --help lists the keys")
+        if key in found:
+            raise InputError(f"{printable(word)}: {key} is given twice; several values are joined by commas")
+        found[key] = value
+    return found
 
 
 def tabulate(request: Request, records: Sequence[Record]) -> Figures:
@@ -107,11 +117,9 @@ def read_store(directory: Path) -> list[Record]:
     return records
 
 
-def main(words: Sequence[str]) -> None:
+@command(__doc__, keys=_KEYS, settings=FILTERS)
+def main(words: Words) -> None:
     """Print or write one table."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
     request = read_words(words)
     layout = request.format
     found = tabulate(request, read_store(Path(request.own["store"]).expanduser()))
@@ -130,6 +138,6 @@ def main(words: Sequence[str]) -> None:
         content = as_csv(found) if layout == "csv" else makers[layout](sheet)
     if request.own["out"]:
         write_whole(Path(request.own["out"]).expanduser(), content.encode())
-        print(f"table in {request.own['out']}", file=sys.stderr)
+        tell(f"table in {request.own['out']}")
     else:
         sys.stdout.write(content)

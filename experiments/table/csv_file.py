@@ -9,12 +9,12 @@ import math
 from experiments.table.cells import Cell, Figures
 from experiments.table.select import Place, shown
 from framework.metrics.figures import Metric
-from framework.report.load_words import load_state
+from framework.report.load_words import has_short_window, load_state
 
 _COLUMNS = (
     *("metric", "n", "mean", "half_width", "best", "near_best"),
     *("baseline", "pairs", "difference", "difference_half_width", "change_percent", "p", "p_holm"),
-    "load_state",
+    *("load_state", "window_is_short"),
 )
 _PROVENANCE = ("trace", "trace_source")
 
@@ -23,7 +23,7 @@ def as_csv(figures: Figures) -> str:
     """In the units of summary.json, in long form; empty where there is no figure.
 
     A cell without a run has n = 0. `half_width`s are of 95 % intervals; `p` is of the difference, `p_holm` adjusted for
-    the comparisons of the metric. `load_state` is the worst of its runs.
+    the comparisons of the metric. `load_state` is the worst of its runs; `window_is_short`: that of one of them is.
     """
     selection = figures.selection
     keys = (*selection.rows.keys, *selection.columns.keys)
@@ -43,7 +43,7 @@ def _line(figures: Figures, metric: Metric, place: Place) -> dict[str, object]:
     cell = figures.cells[metric.key].get(place)
     if cell is None:
         return {"metric": metric.key, "n": 0}
-    summary = next(iter(figures.selection.cells[place].values())).summary
+    summaries = [record.summary for record in figures.selection.cells[place].values()]
     return {
         "metric": metric.key,
         "n": len(cell.values),
@@ -52,8 +52,9 @@ def _line(figures: Figures, metric: Metric, place: Place) -> dict[str, object]:
         "best": str(cell.is_best).lower(),
         "near_best": str(cell.is_near_best).lower(),
         **_compared(cell),
-        "load_state": load_state(record.summary for record in figures.selection.cells[place].values()),
-        **{name: summary.get(name) for name in _PROVENANCE},
+        "load_state": load_state(summaries),
+        "window_is_short": str(has_short_window(summaries)).lower(),
+        **{name: summaries[0].get(name) for name in _PROVENANCE},
     }
 
 

@@ -15,7 +15,7 @@ from experiments.table.sheet import Sheet, Text
 from framework.cli.terminal import results_console
 
 _WARNING = "bold black on yellow"
-_TWIN = "twin, not the real trace"
+_FITTED = "fitted trace, not a recording"
 _BEST = "▸"
 _BETWEEN = 2  # blanks, one of them the box's
 _NARROWEST = 24  # that a column of labels is folded to
@@ -35,6 +35,7 @@ _LATEX = {
     "–": "--",
     "†": r"$^{\dagger}$",
     "‡": r"$^{\ddagger}$",
+    "§": r"$^{\S}$",
     "*": r"$^{*}$",
 }
 
@@ -66,7 +67,7 @@ def _as_rich(sheet: Sheet, width: int) -> RenderableType:
     """Columns that do not fit stand in tables of their own below."""
     title = Styled(sheet.title, "bold")
     if sheet.is_twin:
-        title.append("  ").append(f" {_TWIN.replace('twin', 'TWIN')} ", _WARNING)
+        title.append("  ").append(f" {_FITTED} ", _WARNING)
     widths = _label_widths(sheet, width)
     panels = [part for panel in _panels(sheet, width) for part in (_panel(sheet, panel, widths), Styled())]
     return Group(title, *panels)
@@ -87,7 +88,7 @@ def _label_widths(sheet: Sheet, width: int) -> list[int]:
 
 
 def _panels(sheet: Sheet, width: int) -> list[list[int]]:
-    """Which columns stand beside each other."""
+    """Which columns stand side by side."""
     rows = [row for section in sheet.sections for row in section.rows]
     labels = sum(own + _BETWEEN for own in _label_widths(sheet, width))
     panels: list[list[int]] = [[]]
@@ -143,37 +144,40 @@ def _all_notes(sheet: Sheet, best: str) -> Iterator[str]:
 
 def as_markdown(sheet: Sheet) -> str:
     """A pipe table below its title, notes as a list."""
-    twin = f" ({_TWIN})" if sheet.is_twin else ""
+    twin = f" ({_FITTED})" if sheet.is_twin else ""
     labels, cells = len(sheet.row_headings), len(sheet.columns)
     lines = [
-        f"**{_escaped(sheet.title, _MARKDOWN)}**{twin}",
+        f"**{in_markdown(sheet.title)}**{twin}",
         "",
-        _pipes(_escaped(text, _MARKDOWN) for text in (*sheet.row_headings, *sheet.columns)),
+        pipes(map(in_markdown, (*sheet.row_headings, *sheet.columns))),
         "|" + "---|" * labels + "---:|" * cells,
     ]
     for section in sheet.sections:
         if section.heading:
-            lines.append(_pipes([f"*{_escaped(section.heading, _MARKDOWN)}*", *[""] * (labels + cells - 1)]))
-        lines += [
-            _pipes([*(_escaped(label, _MARKDOWN) for label in own), *map(_markdown_cell, texts)])
-            for own, texts in section.rows
-        ]
-    return "\n".join([*lines, "", *(f"- {_escaped(note, _MARKDOWN)}" for note in _all_notes(sheet, "Bold"))]) + "\n"
+            lines.append(pipes([f"*{in_markdown(section.heading)}*", *[""] * (labels + cells - 1)]))
+        lines += [pipes([*map(in_markdown, own), *map(_markdown_cell, texts)]) for own, texts in section.rows]
+    return "\n".join([*lines, "", *(f"- {in_markdown(note)}" for note in _all_notes(sheet, "Bold"))]) + "\n"
 
 
-def _pipes(cells: Iterable[str]) -> str:
+def in_markdown(text: str) -> str:
+    """`text` with Markdown's signs escaped."""
+    return _escaped(text, _MARKDOWN)
+
+
+def pipes(cells: Iterable[str]) -> str:
+    """One row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def _markdown_cell(cell: Text) -> str:
-    text = _escaped(cell.text, _MARKDOWN)
-    return (f"**{text}**" if cell.is_bold else text) + _escaped(cell.marks, _MARKDOWN)
+    text = in_markdown(cell.text)
+    return (f"**{text}**" if cell.is_bold else text) + in_markdown(cell.marks)
 
 
 def as_latex(sheet: Sheet) -> str:
     r"""A table environment for booktabs, with the notes below the rules."""
     labels, cells = len(sheet.row_headings), len(sheet.columns)
-    twin = f" ({_TWIN})" if sheet.is_twin else ""
+    twin = f" ({_FITTED})" if sheet.is_twin else ""
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}",

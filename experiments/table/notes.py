@@ -11,7 +11,7 @@ from experiments.table.select import Place, Selection, label, shown, timing_of, 
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import LEVEL, least_p
 from framework.report.arms import Arm, unlike
-from framework.report.load_words import MARKS, MEANS, is_overloaded
+from framework.report.load_words import MARKS, MEANS, SHORT, SHORT_MEANS, has_short_window, is_overloaded
 from framework.run.store import Record
 
 MISSING, UNDEFINED = "–", "n/a"
@@ -26,7 +26,7 @@ def notes(figures: Figures, filters: Mapping[str, str]) -> Iterator[str]:
     yield from _differences(figures)
     yield from _gaps(figures)
     yield from _arms(figures.selection)
-    yield from _overloads(figures.selection)
+    yield from _doubtful_runs(figures.selection)
     yield from _sources(figures.selection)
     if filters:
         yield f"Runs with {' '.join(f'{key}={text}' for key, text in filters.items())}."
@@ -133,7 +133,7 @@ def _gaps(figures: Figures) -> Iterator[str]:
 
 
 def _arms(selection: Selection) -> Iterator[str]:
-    """In what else than the policy, and the keys of the table, the runs that stand beside each other differ."""
+    """In what else than the policy, and the keys of the table, the runs that stand side by side differ."""
     given = tuple(key for key in (*selection.rows.keys, *selection.columns.keys) if key != "policy")
     runs = [next(iter(replicates.values())) for replicates in selection.cells.values()]
     arms = [Arm(shown(value_of(run, "policy")), run.config, label(run, given), given) for run in runs]
@@ -141,9 +141,12 @@ def _arms(selection: Selection) -> Iterator[str]:
         yield line
 
 
-def _overloads(selection: Selection) -> Iterator[str]:
-    if is_overloaded(record.summary for record in selection.records):
+def _doubtful_runs(selection: Selection) -> Iterator[str]:
+    summaries = [record.summary for record in selection.records]
+    if is_overloaded(summaries):
         yield f"{OVERLOAD}: {MEANS[OVERLOADED]}."
+    if has_short_window(summaries):
+        yield f"{SHORT}: {SHORT_MEANS}."
 
 
 def _sources(selection: Selection) -> Iterator[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from experiments.table.select import ABSENT, shown, value_of
+from framework.cli.conf import CONF
 from framework.run.store import Record
 
 Runs = Mapping[Any, Record]  # by replicate
-_TRANSFORMS = Path(__file__).resolve().parents[2] / "conf" / "trace" / "_transforms.yaml"
+_TRANSFORMS = CONF / "trace" / "_transforms.yaml"
 _KINDS = {"twin": "fresh samples of the twin", "synthetic": "fresh samples of the synthetic load"}
 
 

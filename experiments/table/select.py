@@ -215,7 +215,7 @@ def _require_replicates(cells: Sequence[tuple[Place, list[Record]]], keys: Seque
 
 
 def _varying(runs: Sequence[Record], replicates: Collection[str]) -> list[str]:
-    """Keys that vary among runs beside those of `replicates`: groups first, and then not what an option implies.
+    """Keys that vary among runs, without those of `replicates`: groups first, and then not what an option implies.
 
     Of runs that several versions made, the version alone.
     """

@@ -20,7 +20,7 @@ from experiments.table.notes import (
 )
 from experiments.table.select import Axis, Label, Place, Selection, shown
 from framework.metrics.figures import Metric
-from framework.report.load_words import is_overloaded
+from framework.report.load_words import SHORT, has_short_window, is_overloaded
 
 TWIN = "(twin)"
 
@@ -129,8 +129,8 @@ def _level(figures: Figures, metric: Metric, place: Place, twins: _Twins) -> Tex
     differs = cell.difference is not None and cell.difference.is_significant
     text = with_interval(cell.level.mean * metric.scale, cell.level.half_width * metric.scale)
     marks = (NEAR if cell.is_near_best else "") + (DIFFERS if differs else "")
-    runs = figures.selection.cells[place].values()
-    marks += OVERLOAD if is_overloaded(record.summary for record in runs) else ""
+    summaries = [record.summary for record in figures.selection.cells[place].values()]
+    marks += (OVERLOAD if is_overloaded(summaries) else "") + (SHORT if has_short_window(summaries) else "")
     return Text(f"{text} {TWIN}" if place in twins.places else text, cell.is_best, marks)
 
 
@@ -219,6 +219,6 @@ def _named(axis: Axis) -> str:
 
 
 def _short(keys: Sequence[str]) -> list[str]:
-    """The last part of each key, as far as that tells them apart."""
+    """The last part of each key, as far as that distinguishes them."""
     last = [key.split(".")[-1] for key in keys]
     return [short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)]

@@ -1,6 +1,6 @@
 """Effects that textbooks state, measured: seconds of work, three tables.
 
-    python -m experiments.textbook [--requests N]
+    python -m experiments.textbook requests=500
 
 Step times of decoding are affine in the batch; continuous batching gains on static batching with the spread of output
 lengths; the size of prefill chunks trades time to first token against stalls. One H100 serves Llama-3.1-8B.
@@ -8,10 +8,8 @@ lengths; the size of prefill chunks trades time to first token against stalls. O
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +19,10 @@ from omegaconf import OmegaConf
 from rich import box
 from rich.table import Table
 
-from framework.cli.launch import guard
+from framework.cli.command import Words, command
+from framework.cli.conf import CONF
 from framework.cli.terminal import results_console
-from framework.engine.config import EngineConfig
-from framework.errors import require_count
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
@@ -39,9 +37,8 @@ from policies.chunked import Chunked
 from policies.continuous import Continuous
 from policies.orca import Orca
 from policies.static import Static
-from traces.laws import Law
+from traces.drawn.laws import Law
 
-_CONF = Path(__file__).resolve().parents[2] / "conf"
 _MODEL, _GPU = "llama3_8b", "h100"
 _SERVED = "Llama-3.1-8B on one H100"
 _SLO = Slo()
@@ -154,7 +151,7 @@ def _tokens(law: Law, count: int, seed: int) -> NDArray[np.int64]:
 
 
 def _part(group: str, name: str) -> Any:
-    return instantiate(OmegaConf.load(_CONF / group / f"{name}.yaml"))
+    return instantiate(OmegaConf.load(CONF / group / f"{name}.yaml"))
 
 
 def _serve(workload: Workload, engine: EngineConfig, policy: Policy) -> Result:
@@ -215,20 +212,14 @@ def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
     return table
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; the exit code."""
-    parser = argparse.ArgumentParser("python -m experiments.textbook", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--requests", type=int, default=2000, help="of each run (default 2000)")
-    options = parser.parse_args(arguments)
-
-    def measure() -> None:
-        require_count("--requests", options.requests)
-        console = results_console()
-        console.print("Seconds a token are affine in the batch: three points predict the fourth (a served 7B model)")
-        console.print(fit_table(held_out()))
-        console.print(f"Output tok/s at saturation by the spread of output lengths ({_BATCH} at once, {_SERVED})")
-        console.print(spread_table([spread(cv, options.requests) for cv in SPREADS]))
-        console.print(f"Chunk size trades TTFT against stalls ({_RATE:g} req/s, {_SERVED}); where they balance: ▸")
-        console.print(chunk_table([chunk_size(tokens, options.requests) for tokens in CHUNKS]))
-
-    return guard(measure)
+@command(__doc__, keys={"requests": "of each run, 2000 if nothing is said"})
+def main(words: Words) -> None:
+    """Measure and print."""
+    requests = words.whole("requests", 2000)
+    console = results_console()
+    console.print("Seconds a token are affine in the batch: three points predict the fourth (a served 7B model)")
+    console.print(fit_table(held_out()))
+    console.print(f"Output tok/s at saturation by the spread of output lengths ({_BATCH} at once, {_SERVED})")
+    console.print(spread_table([spread(cv, requests) for cv in SPREADS]))
+    console.print(f"Chunk size trades TTFT against stalls ({_RATE:g} req/s, {_SERVED}); where they balance: ▸")
+    console.print(chunk_table([chunk_size(tokens, requests) for tokens in CHUNKS]))

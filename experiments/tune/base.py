@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.arguments import name_files
+from framework.cli.conf import CONF
 from framework.run.job import chosen, flattened
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 @dataclass(frozen=True)

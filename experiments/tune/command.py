@@ -32,11 +32,11 @@ from experiments.tune.space import Space
 from experiments.tune.space_file import read_space, space_names
 from experiments.tune.storage import Presence, only_study, open_storage, open_study
 from experiments.tune.study import Search
-from framework.cli.arguments import all_words, program, whole, word_parser
+from framework.cli.arguments import ANY, program, whole
+from framework.cli.command import Words, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.launch import guard
 from framework.cli.safe_text import one_line, secrets_of, without
-from framework.cli.terminal import progress_bar, results_console
+from framework.cli.terminal import progress_bar, results_console, tell
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
 from framework.run.sweep import Sweep
@@ -59,23 +59,20 @@ _OWN = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Search as the command line says and print what was found; the exit code."""
-    options = word_parser("python -m experiments.tune", __doc__, _OWN).parse_args(arguments)
+@command(__doc__, keys=_OWN, settings=ANY, interrupted="interrupted; the same command goes on from here")
+def main(words: Words) -> None:
+    """Search as the command line says and print what was found."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
-    return guard(
-        lambda: _with_storage(all_words(options.words, options.config_dirs)),
-        "interrupted; the same command goes on from here",
-    )
+    _with_storage(words)
 
 
-def _with_storage(words: Sequence[str]) -> None:
+def _with_storage(words: Words) -> None:
     try:
         tune(words)
     except optuna.exceptions.StorageInternalError as error:
-        reason = without(_said(error), secrets_of(" ".join(words)))
+        reason = without(_said(error), secrets_of(" ".join(words.every)))
         raise InputError(
             f"the storage cannot be reached any more ({reason}); once it can, the same command goes on from here"
         ) from error
@@ -90,9 +87,9 @@ def _said(error: BaseException) -> str:
     return next((text.splitlines()[0] for text in [*said, str(causes[-1]).strip()] if text), "it gives no reason")
 
 
-def tune(words: Sequence[str]) -> None:
+def tune(words: Words) -> None:
     """Search, print what was found, write it. Raises InputError, and Hydra's errors, for what cannot be done."""
-    own, constants, overrides = _sorted(words)
+    own, (constants, overrides) = words.own, _constants(words.settings)
     base = Configuration(tuple(overrides))
     space = _space(own, constants, base)
     goals = read_goals(own.get("objectives"), base.config)
@@ -113,7 +110,7 @@ def tune(words: Sequence[str]) -> None:
     sweep = Sweep(overrides, out)
     with Presence(study) as presence, progress_bar(study.study_name) as progress:
         Search(study, space, feasible, sampler, goals, parts, sweep, presence).run(trials, workers, progress)
-    _conclude(findings(study, space, feasible, goals), base, out, words)
+    _conclude(findings(study, space, feasible, goals), base, out, words.every)
 
 
 def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[str]) -> None:
@@ -135,29 +132,28 @@ def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[s
         draw(found, out)
     else:
         print("no pictures: matplotlib is not installed", file=sys.stderr)
-    print(f"results in {out}", file=sys.stderr)
+    tell(f"results in {out}")
 
 
 # --- reading the command line -----------------------------------------------------------------------------------------
 
 
-def _sorted(words: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """The command's own keys, constants of the space, and overrides of the configuration."""
-    own: dict[str, str] = {}
+def _constants(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Constants of the space, and overrides of the configuration."""
     constants: dict[str, str] = {}
     overrides = []
     for word in words:
-        key, equals, value = word.partition("=")
-        kind, name = (constants, key.removeprefix("space.")) if key.startswith("space.") else (own, key)
-        if kind is own and key not in _OWN:
+        key, _, value = word.partition("=")
+        name = key.removeprefix("space.")
+        if name == key:
             overrides.append(word)
-            continue
-        if name in kind:
+        elif name in constants:
             raise InputError(f"{word}: {key} is given twice")
-        if not equals or not value:
+        elif not value:
             raise InputError(f"{word}: written {key}=VALUE")
-        kind[name] = value
-    return own, constants, overrides
+        else:
+            constants[name] = value
+    return constants, overrides
 
 
 def _space(own: Mapping[str, str], constants: Mapping[str, str], base: Configuration) -> Space:

@@ -11,10 +11,11 @@ import polars as pl
 import yaml
 from omegaconf import OmegaConf
 
-from experiments.tune.base import CONF, Configuration
+from experiments.tune.base import Configuration
 from experiments.tune.result import Findings
 from experiments.tune.study import SHOWN
 from framework.cli.arguments import is_config_dir
+from framework.cli.conf import CONF
 from framework.cli.files import write_whole
 from framework.errors import InputError
 

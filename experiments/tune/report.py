@@ -56,21 +56,21 @@ def _extent(found: Findings) -> Text:
 
 def _best(found: Findings, replay: Sequence[str]) -> Iterator[RenderableType]:
     best, several = found.ranked[0], len(found.goals) > 1
-    values = ", ".join(f"{goal.key} {number(value)}" for goal, value in zip(found.goals, best.values, strict=True))
+    values = ", ".join(_named(goal.key, value) for goal, value in zip(found.goals, best.values, strict=True))
     attained = best.figures.get("slo_attainment")
     attainment = f", SLO met {100 * attained:.1f} %" if attained is not None else ""
     yield Text.assemble(("best  ", "bold"), f"{values}{attainment} (trial {best.number})")
     yield from (Text(line) for line in replay)
     if several:
-        yield Text(
-            f"      {len(found.front)} trials are on the Pareto front; the best by {found.goals[0].key} is shown"
-        )
+        front = "1 trial is" if len(found.front) == 1 else f"{len(found.front)} trials are"
+        yield Text(f"      {front} on the Pareto front; the best by {metric(found.goals[0].key).name} is shown")
         return
     share = found.near / len(found.ranked)
-    yield Text(f"      {found.near} of {len(found.ranked)} configurations ({100 * share:.0f} %) are within 1 % of it")
+    near = f"{found.near} of {len(found.ranked)} configurations ({100 * share:.0f} %)"
+    yield Text(f"      {near} {'is' if found.near == 1 else 'are'} within 1 % of it, itself included")
     if found.goals[0].key == HEADLINE and attained is not None and attained > _FLAT_ATTAINMENT:
         yield Text(
-            "flat: the best serves nearly all that is offered, which many can; raise trace.rate, or set"
+            "flat: the best serves nearly all that is offered, so none can be much better; raise trace.rate, or set"
             " objective=capacity",
             style="yellow",
         )
@@ -177,6 +177,12 @@ def _folded(name: str) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)
+
+
+def _named(key: str, value: float) -> str:
+    """A figure in words: `goodput 44.5 req/s`."""
+    known = metric(key)
+    return f"{known.name} {_cell(key, value)} {known.unit}".rstrip()
 
 
 def _cell(key: str, value: float | None) -> str:

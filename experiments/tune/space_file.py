@@ -11,10 +11,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from experiments.tune.expression import Expression, Number, is_number
 from experiments.tune.space import Dimension, Distribution, Space
 from framework.cli.arguments import program
+from framework.cli.conf import CONF
 from framework.cli.reading import parsed_yaml, read_text
 from framework.errors import InputError
 
-_FOLDER = Path(__file__).resolve().parents[2] / "conf" / "space"
+_FOLDER = CONF / "space"
 _SECTIONS = ("search", "set", "require", "start")
 _FORMS = "{low: A, high: B}, {low: A, high: B, log: true}, {powers_of_two: [A, B]} or {choices: [A, B, ...]}"
 
@@ -52,6 +53,7 @@ def read_space(
         starts=tuple({key: Expression(text) for key, text in start.items()} for start in content["start"]),
         settings=settings,
     )
+    _require_use(space, [key for key in given if key in content["set"]])
     _check_names(space, [*content["search"], *content["set"]])
     return space
 
@@ -140,6 +142,16 @@ def _exponent(where: str, bound: Number) -> int:
     if not isinstance(bound, int) or bound < 1 or bound.bit_count() != 1:
         raise InputError(f"{where}: powers_of_two has two of 1, 2, 4, ...; got {bound}")
     return bound.bit_length() - 1
+
+
+def _require_use(space: Space, given: Sequence[str]) -> None:
+    """Raise InputError where a setting that the user fixed is all that something in the space is there for."""
+    named = (*space.derived.values(), *space.required)
+    used = {name for expression in named for name in expression.names}
+    idle = [name for name in space.derived if name not in space.settings and name not in used]
+    if given and idle:
+        words = " and ".join(f"{key}={space.settings[key]}" for key in given)
+        raise InputError(f"{words}: space {space.name} works that out from what it draws; leave it out")
 
 
 def _check_names(space: Space, named: Sequence[str]) -> None:

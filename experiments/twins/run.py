@@ -18,8 +18,8 @@ from framework.objective.capacity import Capacity
 from framework.objective.experiment import Experiment
 from framework.run.compose import compose_on
 from framework.workload import Workload, at_rate, period_s, rate_rps
+from traces.fitted.twin import FOLDER, SUFFIX
 from traces.load import load
-from traces.twin import FOLDER, SUFFIX
 
 SPANS = ("whole", "first third", "second third", "last third")
 BLOCK_S = 300.0  # of the recording's resamples

@@ -9,9 +9,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from framework.cli.conf import CONF
 from framework.errors import InputError
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 from framework.bound.demand import demand_of, least_chain_s, most_started, use_names
 from framework.bound.fluid import Fluid, least_duration, most_good
 from framework.bound.requests import Needs, Pool, Setting, least_needs, make_pools
-from framework.engine.config import EngineConfig
-from framework.load import Load, Window
+from framework.engine.setup.config import EngineConfig
+from framework.load import Window
 from framework.metrics.clock import allowed_latency_s
-from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec
-from framework.system.model import Model
-from framework.timing.table import Timing
-from framework.workload import Workload, within_context
+from framework.workload import within_context
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -96,61 +93,37 @@ def any_role(cluster: ClusterSpec) -> ClusterSpec:
     return any_plan(replace(cluster, pools=tuple(replace(pool, role="mixed") for pool in pools)))
 
 
-def bound(
-    workload: Workload,
-    cluster: ClusterSpec,
-    model: Model,
-    timing: Timing,
-    engine: EngineConfig,
-    slo: Slo,
-    load: Load,
-) -> Bound:
+def bound(setting: Setting) -> Bound:
     """The bound for a cluster as the policy lays it out. Raises InputError where the model does not fit it.
 
     It holds for every policy that leaves token budgets and batching as they are configured; for one that plans steps
-    itself (`Policy.batching`, `SetTokenBudget`) or cuts prompts (`Policy.split_at`) give `any_plan(cluster)`, for one
-    that changes roles `any_role(cluster)`, for one that shares GPUs `any_stream` of that.
+    itself (`Policy.batching`, `SetTokenBudget`) or cuts prompts (`Policy.split_at`) the cluster is to be
+    `any_plan(cluster)`, for one that changes roles `any_role(cluster)`, for one that shares GPUs `any_stream` of that.
     """
-    find = _search(workload, cluster, model, timing, engine, slo, load)
-    workload = within_context(workload, model.max_context)
-    window, allowed_s = load.window(workload), allowed_latency_s(workload, slo)
+    find, load = _search(setting), setting.load
+    workload = within_context(setting.workload, setting.model.max_context)
+    window, allowed_s = load.window(workload), allowed_latency_s(workload, setting.slo)
     if window is not None and window.offer_is_fixed:
         if window.length_s > allowed_s:
             return find.of_window(window.length_s, load.counted(workload, workload.arrival_s))
         if not np.isfinite(allowed_s):
             return find.of_run()
-    shortest_s = shortest_time_s(workload, any_role(cluster), model, timing, engine, slo, load)
+    shortest_s = shortest_time_s(replace(setting, cluster=any_role(setting.cluster)))
     if load.clients is None:
         return find.of_window(max(allowed_s, shortest_s), np.ones(len(workload), np.bool_))
     return find.of_load(window, shortest_s)
 
 
-def shortest_time_s(
-    workload: Workload,
-    cluster: ClusterSpec,
-    model: Model,
-    timing: Timing,
-    engine: EngineConfig,
-    slo: Slo,
-    load: Load,
-) -> float:
+def shortest_time_s(setting: Setting) -> float:
     """The least time from the first request to the last answer in which all of them that the engine does not reject can
-    be served; errors and `cluster` as of `bound`.
+    be served; errors and the cluster as of `bound`.
     """
-    return _search(workload, cluster, model, timing, engine, slo, load).least()[0]
+    return _search(setting).least()[0]
 
 
-def _search(
-    workload: Workload,
-    cluster: ClusterSpec,
-    model: Model,
-    timing: Timing,
-    engine: EngineConfig,
-    slo: Slo,
-    load: Load,
-) -> _Search:
-    workload = within_context(workload, model.max_context)
-    setting = Setting(workload, streams_apart(cluster, engine), model, timing, engine, slo, load)
+def _search(setting: Setting) -> _Search:
+    workload = within_context(setting.workload, setting.model.max_context)
+    setting = replace(setting, workload=workload, cluster=streams_apart(setting.cluster, setting.engine))
     pools = make_pools(setting)
     return _Search(setting, pools, least_needs(setting, pools))
 

@@ -88,7 +88,7 @@ class _Use(NamedTuple):
 
 
 def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
-    """What requests take beside steps."""
+    """What requests take in addition to steps."""
     workload, cluster = setting.workload, setting.cluster
     entrance = next(pool.row for pool in pools if pool.spec.role != "decode")
     uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.bound.tables import curve_at
+from framework.compiler.decorators import compiled
 from framework.timing.table import StepRow
-from framework.workload import Workload, block_names
+from framework.workload import Workload, block_names, dense
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Names = NDArray[np.integer[Any]]
+Small = NDArray[np.int32]
+Held = tuple[Integers, Integers, Names]  # `blocks`, `begins` and `names` of Prefixes
+Found = tuple[Small, Small, Small, Flags]  # of each name: how many hold it, the first two of them, whether it is free
 
 
 @dataclass(frozen=True)
@@ -74,36 +80,36 @@ def _least_ahead(values: Floats, width: int) -> Floats:
 @dataclass(frozen=True)
 class Prefixes:
     """What an unbounded cache could save: `cached` (N,) prompt tokens that others may have computed for a request in
-    time. Each of the first `blocks` (N,) blocks of a prompt is charged to all that hold it, in equal parts: block
-    number `block` (B,) of request `request` (B,) by `part` (B,).
+    time. Each of the first `blocks` (N,) blocks of a prompt is charged to all that hold it, in equal parts: block j of
+    request r, whose name is `names[begins[r] + j]`, by `part[name]`; `begins` (N,).
     """
 
     cached: Integers
     blocks: Integers
     block_tokens: int
-    request: Integers
-    block: Integers
+    begins: Integers
+    names: Names
     part: Floats
 
     @property
     def held_by_others(self) -> Integers:
         """Tokens of the leading blocks of each prompt that others hold too, at whatever time, (N,)."""
-        run, alone = self.blocks.copy(), self.part == 1.0
-        np.minimum.at(run, self.request[alone], self.block[alone])
+        run = self.blocks.copy()
+        _cut_alone(self.blocks, self.begins, self.names, self.part, run)
         return run * self.block_tokens
 
     def charged(self, upto: Callable[[Integers], Floats], tokens: Integers) -> Floats:
         """For each request its part of a cost of which the first x tokens of any prompt make `upto(x)`, (N,)."""
-        each = upto((self.block + 1) * self.block_tokens) - upto(self.block * self.block_tokens)
-        parts = np.bincount(self.request, each * self.part, minlength=len(tokens))
+        edges = upto(np.arange(int(self.blocks.max(initial=0)) + 1) * self.block_tokens)
+        parts = np.zeros(len(tokens))
+        _add_parts((self.blocks, self.begins, self.names), self.part, np.diff(edges), parts)
         return upto(tokens) - upto(self.blocks * self.block_tokens) + parts
 
 
 def no_prefixes(workload: Workload) -> Prefixes:
     """Nothing is saved."""
     none = np.zeros(len(workload), np.int64)
-    empty = np.zeros(0, np.int64)
-    return Prefixes(none, none, 1, empty, empty, np.zeros(0))
+    return Prefixes(none, none, 1, none, np.zeros(0, np.int64), np.zeros(0))
 
 
 def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
@@ -115,44 +121,91 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
     assert workload.hash_offsets is not None
     size = workload.hash_block_tokens
     blocks = np.minimum(np.diff(workload.hash_offsets), workload.input_tokens // size)
-    request, block = _numbered(blocks)
-    names = workload.hash_ids[workload.hash_offsets[request] + block]
-    return _saved(workload, due_s, size, blocks, names, np.zeros(len(names), bool))
+    names = dense(workload.hash_ids)
+    free = np.zeros(int(names.max(initial=-1)) + 1, bool)
+    return _saved(workload, due_s, size, (blocks, workload.hash_offsets[:-1], names), free)
 
 
 def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:
     """The same of KV blocks that are shared from their allocation on; those that a turn before generates are free."""
-    names, offsets = block_names(workload, block_tokens)
+    own, offsets = block_names(workload, block_tokens)
+    names = dense(own)
     blocks = np.minimum(np.diff(offsets), workload.input_tokens // block_tokens)
-    request, block = _numbered(blocks)
-    of_prompts = offsets[request] + block
-    generated = np.ones(len(names), bool)
-    generated[of_prompts] = False
-    free = np.isin(names[of_prompts], names[generated])
-    return _saved(workload, due_s, block_tokens, blocks, names[of_prompts], free)
+    free = np.zeros(int(names.max(initial=-1)) + 1, bool)
+    _mark_generated(blocks, offsets, names, free)
+    return _saved(workload, due_s, block_tokens, (blocks, offsets[:-1], names), free)
 
 
-def _numbered(blocks: Integers) -> tuple[Integers, Integers]:
-    """Request and number of each of so many blocks, (B,)."""
-    request = np.repeat(np.arange(len(blocks)), blocks)
-    return request, np.arange(len(request)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-
-
-def _saved(
-    workload: Workload, due_s: Floats | None, size: int, blocks: Integers, names: Integers, free: Flags
-) -> Prefixes:
-    """What blocks of `size` tokens save, the first `blocks` (N,) of each prompt. Of each block its name, and whether it
-    is there without having been prefilled, (B,).
-    """
-    request, block = _numbered(blocks)
-    _, first, which, holders = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
-    found = holders[which] > 1
-    if due_s is not None:
-        later = np.argsort(which, kind="stable")
-        second = later[np.minimum(np.cumsum(holders) - holders + 1, len(later) - 1)]
-        leads = first[which] == np.arange(len(which))
-        found &= ~leads | (workload.arrival_s[request[second[which]]] <= due_s[request])
-    found |= free
+def _saved(workload: Workload, due_s: Floats | None, size: int, held: Held, free: Flags) -> Prefixes:
+    """What blocks of `size` tokens save. `free`: whether one is there without having been prefilled, by its name."""
+    blocks, begins, names = held
+    holders, first, second = (np.zeros(len(free), np.int32) for _ in range(3))
+    _count_holders(blocks, begins, names, holders, first, second)
     run = np.minimum(blocks, (workload.input_tokens - 1) // size)  # one token at least is left to compute
-    np.minimum.at(run, request[~found], block[~found])
-    return Prefixes(run * size, blocks, size, request, block, np.where(free, 0.0, 1.0 / holders[which]))
+    due_s = np.full(len(blocks), np.inf) if due_s is None else due_s
+    _cut_missing(held, (holders, first, second, free), workload.arrival_s, due_s, run)
+    del first, second  # there may be as many names as blocks
+    part = holders.astype(np.float64)
+    np.maximum(part, 1.0, out=part)
+    np.divide(1.0, part, out=part)
+    part[free] = 0.0
+    return Prefixes(run * size, blocks, size, begins, names, part)
+
+
+# --- over the blocks of all prompts, of which there may be a thousand times as many as prompts ------------------------
+
+
+@compiled
+def _count_holders(
+    blocks: Integers, begins: Integers, names: Names, holders: Small, first: Small, second: Small
+) -> None:
+    """How many hold each name, and the first two of them."""
+    for r in range(len(blocks)):
+        for at in range(begins[r], begins[r] + blocks[r]):
+            name = names[at]
+            holders[name] += 1
+            if holders[name] == 1:
+                first[name] = r
+            elif holders[name] == 2:
+                second[name] = r
+
+
+@compiled
+def _cut_missing(held: Held, found: Found, arrival_s: Floats, due_s: Floats, run: Integers) -> None:
+    """Let the run of each prompt end before the first block that nobody has computed for it in time."""
+    blocks, begins, names = held
+    holders, first, second, free = found
+    for r in range(len(blocks)):
+        for j in range(min(blocks[r], run[r])):
+            name = names[begins[r] + j]
+            in_time = first[name] != r or arrival_s[second[name]] <= due_s[r]
+            if not free[name] and not (holders[name] > 1 and in_time):
+                run[r] = j
+                break
+
+
+@compiled
+def _cut_alone(blocks: Integers, begins: Integers, names: Names, part: Floats, run: Integers) -> None:
+    """Let the run of each prompt end before the first block that it holds alone."""
+    for r in range(len(blocks)):
+        for j in range(blocks[r]):
+            if part[names[begins[r] + j]] == 1.0:
+                run[r] = j
+                break
+
+
+@compiled
+def _add_parts(held: Held, part: Floats, each: Floats, parts: Floats) -> None:
+    """Add to `parts` what each prompt has of `each` block."""
+    blocks, begins, names = held
+    for r in range(len(blocks)):
+        for j in range(blocks[r]):
+            parts[r] += each[j] * part[names[begins[r] + j]]
+
+
+@compiled
+def _mark_generated(blocks: Integers, offsets: Integers, names: Names, free: Flags) -> None:
+    """Mark the names of blocks that lie behind prompts."""
+    for r in range(len(blocks)):
+        for at in range(offsets[r] + blocks[r], offsets[r + 1]):
+            free[names[at]] = True

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from framework.bound.prefills import Attention, Prefixes, attention, no_prefixes, shared_blocks, shared_prefixes
 from framework.bound.steps import PoolSteps
 from framework.bound.tables import Extent, least_steps, rising
-from framework.engine.config import EngineConfig, step_row
+from framework.engine.setup.config import EngineConfig, step_row
 from framework.load import Load
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, PoolSpec

@@ -38,8 +38,8 @@ class Calibrated:
 def calibrations_of(timing: Timing, server: Server | None = None) -> Callable[[Calibration], Timing]:
     """A function that makes `timing` under any calibration, instead of the one that it would find.
 
-    A source that is not made of measured parts does not tell communication from kernels: there `communication` does
-    nothing, `kernel` multiplies every time of a step, and steps run on `server`, None: a synchronous one.
+    A source that is not made of measured parts does not distinguish communication from kernels: there `communication`
+    does nothing, `kernel` multiplies every time of a step, and steps run on `server`, None: a synchronous one.
     """
     if isinstance(timing, Measured):
         rows = _of_parts(timing)

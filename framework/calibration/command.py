@@ -4,14 +4,10 @@
 
 FILE: the JSON of `vllm bench serve --save-result --save-detailed`, a CSV or JSONL, which also names the blocks of
     prompts where a prefix cache was on (framework/calibration/benchmark_files.py); all files are of one deployment, and
-    several loads tell the terms apart better than one. What a file does not say of its run follows its name:
+    several loads distinguish the terms better than one. What a file does not say of its run follows its name:
     low.csv,concurrency=4 high.csv,concurrency=64 even.csv,rate=8 cached.jsonl,hash_block_tokens=512
-Of the deployment: model=, gpu=, tp= pp= dp= ep=, dtype= kv_dtype=, backend=, instances=1, policy=vllm_v1, server=, and
-    any further setting of run.py: engine.max_batch=128, timing.profiles=DIR, predictor=oracle
-Of the replay: load=recorded, closed or drawn (by default what the file tells), concurrency= and rate= of all files that
-    do not say, seed=
-out=DIR: where to write, by default the user's cache, where runs find it; dry=true: nothing is written. The file holds a
-    calibration for each model and data type that was fitted; only this one's is replaced.
+Settings of run.py describe the deployment: model= and gpu=, policy=, server=, engine.max_batch=128, ...
+The file that is written holds a calibration for each model and data type that was fitted; only this one's is replaced.
 
 How: framework/calibration/fit.py. Of several runs each is predicted by a fit to the others; of a single one the last
 third is, by a fit to the rest. The last lines say for which loads nothing was held out, and nothing is known.
@@ -26,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from framework.calibration.apply import calibrations_of
 from framework.calibration.benchmark_files import read_benchmark
@@ -36,13 +31,15 @@ from framework.calibration.optimise import Fitted
 from framework.calibration.prior import calibration_of
 from framework.calibration.replay import Deployment, replay
 from framework.calibration.tables import Replayed, report
-from framework.cli.arguments import configured, split_arguments, truth, whole
+from framework.cli.arguments import configured, split_arguments, whole
+from framework.cli.command import Words, command
+from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.policy.base import Decision, Policy, lay_out
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, replace_calibration
 from framework.timing.fit_domain import Domain
 from framework.timing.measured import Measured
-from framework.timing.profile_files import cache_directory
+from framework.timing.shipped.profile_files import cache_directory
 
 _DEFAULTS = {"policy": "vllm_v1", "cluster": "mixed", "cluster.instances": "1"}
 _SERVERS = {"trtllm": "trtllm", "sglang": "sglang"}  # of a backend, where it is not the default
@@ -52,7 +49,16 @@ _SET = {
     "backend": "timing.backend",
 }
 _OF_A_RUN = ("concurrency", "rate", "hash_block_tokens")
-_OWN = (*_SET, *_OF_A_RUN, "load", "seed", "out", "dry")
+_KEYS = {
+    **dict.fromkeys(_SET, "of the deployment"),
+    "load": "recorded, closed or drawn; what the file tells if nothing is said",
+    "concurrency": "requests in flight, of all files that do not say",
+    "rate": "requests/s, of all files that do not say",
+    "hash_block_tokens": "tokens of a block of a prompt, of all files that do not say",
+    "seed": "of drawn arrivals, 0 if nothing is said",
+    "out": "a directory, the user's cache, where runs find it, if nothing is said",
+    "dry": "true: nothing is written",
+}
 _GROUPS = ("model", "gpu", "timing", "engine", "server", "cluster", "policy", "predictor")
 _FARTHEST = 20.0  # times that a measured TPOT may be off the kernels'
 
@@ -69,11 +75,9 @@ class _Command:
     out: Path | None  # None: nothing is written
 
 
-def main(words: Sequence[str]) -> None:
+@command(__doc__, operands="FILE ...", keys=_KEYS, settings=_GROUPS)
+def main(words: Words) -> None:
     """Run the command line. Raises InputError, or an error of Hydra's, for what cannot be."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
     command = _understood(words)
     deployment = _deployment(command.parts)
     observed = [
@@ -86,7 +90,7 @@ def main(words: Sequence[str]) -> None:
     calibration = calibration_of(fitted.values, deployment.server)
     replays = [_replayed(check, deployment, calibration) for check in held_out(observed, deployment)]
     places = [place_of(each, deployment) for each in observed]
-    Console(highlight=False).print(report(replays, fitted, untested(places)))
+    results_console().print(report(replays, fitted, untested(places)), highlight=False)
     if command.out is not None and command.backend is not None:
         gpu_name = command.parts["gpu"].name
         path = calibration_path(command.out, gpu_name, command.backend)
@@ -168,27 +172,21 @@ def _note(observed: Sequence[Observed], deployment: Deployment, fitted: Fitted) 
     )
 
 
-def _understood(words: Sequence[str]) -> _Command:
-    named = [word for word in words if "=" not in word.partition(",")[0] or Path(word).expanduser().is_file()]
-    if not named:
-        raise InputError("no file of measured requests; python -m framework.calibration FILE model=... gpu=...")
-    values, overrides = split_arguments([word for word in words if word not in named], _OWN, _GROUPS)
-    chosen = dict(override.split("=", 1) for override in overrides)
+def _understood(words: Words) -> _Command:
+    values = words.own
+    chosen = dict(override.split("=", 1) for override in words.settings)
     chosen |= {key: values[name] for name, key in _SET.items() if name in values}
     server = _SERVERS.get(chosen.get("timing.backend", ""))
     defaults = _DEFAULTS | ({"server": server} if server is not None else {})
     parts = configured([f"{key}={value}" for key, value in (defaults | chosen).items()], _GROUPS)
     backend = parts["timing"].backend if isinstance(parts["timing"], Measured) else None
-    dry = truth("dry", values.get("dry", "false"))
+    dry = words.truth("dry")
     if backend is None and not dry:
         raise InputError("only timing=measured keeps a calibration; add dry=true to see how far other step times are")
-    out = Path(values["out"]).expanduser() if "out" in values else cache_directory()
-    seed = values.get("seed", "0")
-    if not seed.isascii() or not seed.isdigit():
-        raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
+    out = words.path("out") or cache_directory()
     known = _known({name: values[name] for name in _OF_A_RUN if name in values})
-    files = dict(_file(word, known) for word in named)
-    return _Command(files, parts, backend, values.get("load"), int(seed), None if dry else out)
+    files = dict(_file(word, known) for word in words.operands)
+    return _Command(files, parts, backend, values.get("load"), words.whole("seed", 0, least=0), None if dry else out)
 
 
 def _file(word: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -49,7 +49,7 @@ def observe(benchmark: Benchmark, load: str | None = None, seed: int = 0) -> Obs
     """The benchmark prepared for replays; `load` is one of LOADS, by default what `load_of` says.
 
     `seed` is that of drawn sending times. Raises InputError for too few requests, and for a load that the benchmark
-    does not tell.
+    does not state.
     """
     if len(benchmark) < LEAST_REQUESTS:
         raise InputError(f"{benchmark.name}: {len(benchmark)} served requests; at least {LEAST_REQUESTS} are needed")

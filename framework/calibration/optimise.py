@@ -33,7 +33,7 @@ _FIRST_NOISE = 0.02  # of a log time, while the box is large: little, lest the p
 _MARGIN = 0.25  # of a box's width, within which earlier simulations count for it
 _FAR = 0.9  # of the radius: a best point farther from the centre is on the edge, and the box has to move on
 _NOISE_SETTLED = 0.2
-_KNOWN = 0.5  # of the prior's width: a term with a standard error above it was told by the prior, not by the data
+_KNOWN = 0.5  # of the prior's width: a term with a standard error above it was determined by the prior, not by the data
 _ALIKE = 0.95  # correlation of two terms that the data hardly tell apart
 
 
@@ -96,7 +96,7 @@ class Fitted:
     evaluations: int
 
     def warnings(self) -> tuple[str, ...]:
-        """One line on each term that the data do not tell, and on each pair of terms that they hardly tell apart."""
+        """One line on each term that the data do not determine, and on each pair that they hardly distinguish."""
         names = list(self.values)
         lines = [f"{name}: has no effect here and stays what it was" for name in self.idle]
         unknown = [name for name, known in self.known.items() if not known and name not in self.idle]

@@ -2,8 +2,8 @@
 
 Kernels run nearly as they were measured alone, communication is half as sure. What each of the server's terms is,
 framework.timing.server says: the server that was named gives their centres, and widths leave room for one that is three
-times as slow, for the data to overrule. Where the host works between steps its time cannot be told from any other time
-of a step, so that `step_s` stays what it is.
+times as slow, for the data to overrule. Where the host works between steps its time cannot be distinguished from any
+other time of a step, so that `step_s` stays what it is.
 """
 
 from __future__ import annotations

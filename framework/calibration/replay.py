@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.calibration.benchmark_files import Benchmark
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, require_choice
 from framework.load import Closed, Load, Open
 from framework.policy.base import Policy
@@ -89,10 +89,10 @@ def load_of(benchmark: Benchmark) -> str:
     """How the requests should be sent again, one of LOADS, by what the benchmark says.
 
     That is "recorded" where it says when each was sent, "closed" where a client kept a fixed number in flight, else
-    "drawn", from the law that the client drew its gaps from. Recorded times come first for a closed loop too: they tie
-    the replay to what was measured, so that a fit scatters less. They make a server that is simulated too slow look
-    worse than it is, for it falls behind a client that in truth would have waited. Raises InputError where nothing is
-    known.
+    "drawn", from the distribution that the client drew its gaps from. Recorded times come first for a closed loop too:
+    they tie the replay to what was measured, so that a fit scatters less. They make a server that is simulated too slow
+    look worse than it is, for it falls behind a client that in truth would have waited. Raises InputError where nothing
+    is known.
     """
     if benchmark.start_s is not None:
         return "recorded"

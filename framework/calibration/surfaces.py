@@ -101,7 +101,7 @@ class Surfaces:
         """What the data say at z: information (K, K), gradient (K,), and weighted slopes (M, K).
 
         A surface itself has scatter: its expected square is too large by the scatter squared times the leverage of z.
-        Slopes that are only scatter would tell terms apart that nothing tells apart, and the centre of the box, where
+        Slopes that are only scatter would separate terms that nothing separates, and the centre of the box, where
         the leverage is least, would attract. So both are taken off (errors in variables: Fuller, "Measurement Error
         Models", 1987, chapter 2).
         """
@@ -141,7 +141,7 @@ def _design(away: Floats) -> Floats:
 
 
 def noise_beside(residuals: Floats, scatter: Floats, weights: Floats, terms: int) -> float:
-    """The noise beside the scatter that gives residuals the variance of a unit normal, less what `terms` terms took.
+    """The noise that, with the scatter, gives residuals the variance of a unit normal, less what `terms` terms took.
 
     Arrays have shape (M,). Residuals beyond two standard deviations count as two (Huber's proposal 2, "Robust
     estimation of a location parameter", Ann. Math. Stat. 35(1), 1964).

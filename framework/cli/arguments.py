@@ -8,45 +8,92 @@ with a name as its value, chooses the file of that name, so that settings of the
 
 from __future__ import annotations
 
-import argparse
+import functools
+import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from framework.cli.conf import CONF
+from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_CONF = Path(__file__).resolve().parents[2] / "conf"
-_NO_NAME = "{$"  # settings written out, a reference to another setting
+_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # to Hydra
+_NO_NAME = "{$['\""  # settings written out, a reference to another setting, a list, a quoted name
+_QUOTES = ("'", '"')
+_OF_HYDRA = "hydra/"
+_TOO_LONG = re.compile(r"\d{1000}")
 
 
 def program() -> str:
     """How a run is started where this process is: by the script of a checkout, or by the command of the package."""
     script = Path(sys.argv[0])
     is_command = script.name.startswith("servelab") or script.parent.name == "servelab"
-    return "servelab" if is_command or not (_CONF.parent / "run.py").is_file() else "python run.py"
+    return "servelab" if is_command or not (CONF.parent / "run.py").is_file() else "python run.py"
 
 
-def name_files(overrides: Sequence[str], conf: Path = _CONF) -> list[str]:
-    """The same overrides, as Hydra wants them; several names for a sweep may stand where one may."""
+def name_files(overrides: Sequence[str], conf: Path = CONF) -> list[str]:
+    """The same overrides, as Hydra wants them; several names for a sweep may stand where one may.
+
+    Raises InputError for one that cannot be meant.
+    """
+    _refuse_unread(overrides, conf)
     return [_name_file(word, conf) for word in overrides]
 
 
+def _refuse_unread(overrides: Sequence[str], conf: Path) -> None:
+    """Raise InputError for an added setting that nothing reads. YAMLs of the user's own may read any."""
+    if any(is_config_dir(word) for word in overrides):
+        return
+    for word in overrides:
+        key, equals, _ = word.partition("=")
+        name = re.split(r"[./@]", key.lstrip("+"))[0]
+        if not key.startswith("+") or not equals or (conf / name).is_dir() or name in _settings(conf):
+            continue
+        if not any("${" + name in other for other in overrides):
+            near = nearest(name, [*_settings(conf), *(path.name for path in conf.iterdir() if path.is_dir())])
+            raise InputError(f"{word}: no part of a run reads {name}{near}")
+
+
+@functools.cache
+def _settings(conf: Path) -> tuple[str, ...]:
+    """The settings of conf/config.yaml that are not of a group."""
+    return tuple(re.findall(r"^(\w+):", (conf / "config.yaml").read_text(), re.MULTILINE))
+
+
 def _name_file(word: str, conf: Path) -> str:
+    if _TOO_LONG.search(word):
+        raise InputError(f"{word[:40]}…: a number of too many digits")
     key, equals, value = word.partition("=")
+    if not key.lstrip("+~"):
+        raise InputError(f"{word or 'an empty word'}: a setting is written key=value")
     group = key.replace(".", "/")
-    if not equals or group == key or value.startswith(tuple(_NO_NAME)):
+    if not equals or not key[:1].isalpha() or not (key.startswith(_OF_HYDRA) or (conf / group).is_dir()):
         return word
-    return f"{group}={value}" if key[0].isalpha() and (conf / group).is_dir() else word
+    if not value.startswith(tuple(_NO_NAME)):
+        return f"{group}={','.join(map(_as_name, value.split(',')))}"
+    if group == key and "/" not in group and not value.startswith((*_QUOTES, "{")):
+        raise InputError(f"{word}: a run takes one {group}, by its name; several are a sweep: -m {group}=NAME,NAME")
+    return word
+
+
+def _as_name(choice: str) -> str:
+    """A name that reads as a number or a truth value too, in quotes."""
+    return f"'{choice}'" if _OTHER_THAN_TEXT.fullmatch(choice) else choice
 
 
 # --- directories of a user's own YAMLs --------------------------------------------------------------------------------
 
 
 _SEARCH_PATH = "hydra.searchpath"
+ANY = ("*",)  # groups: settings of every run, whatever their key
+FILTERS = ("*=",)  # groups: settings by which finished runs are chosen
+DIRECTORIES = (_SEARCH_PATH,)  # groups: none, but directories of YAMLs may be added
 _CONFIG_DIR = ("--config-dir", "-cd")
 
 
@@ -67,46 +114,16 @@ def with_config_dirs(words: Sequence[str]) -> list[str]:
         if not path.is_dir():
             raise InputError(f"{key} {path}: there is no such directory; it holds gpu/NAME.yaml, model/NAME.yaml ...")
         found.append(path.resolve())
-    if found:  # beside the other settings, which argparse wants together
+    if found:  # next to the other settings, which argparse wants together
         first = next((at for at, word in enumerate(kept) if "=" in word and not word.startswith("-")), 0)
         kept.insert(first, f"{_SEARCH_PATH}=[{','.join(f'file://{path}' for path in found)}]")
     return kept
 
 
-def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    """Let the parser of a command take `--config-dir DIR`, once or several times, into `config_dirs`."""
-    text = "a directory of YAMLs of your own, as gpu/NAME.yaml, beside those of conf/"
-    parser.add_argument(*_CONFIG_DIR, dest="config_dirs", action="append", default=[], metavar="DIR", help=text)
-
-
-def word_parser(program: str, described: str | None, keys: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The parser of a command of KEY=VALUE words: `words` and `config_dirs`.
-
-    `described`: the docstring of its module, of which what stands before the examples is shown; `keys`: what its own
-    keys mean.
-    """
-    width = max(map(len, keys)) + 2
-    told = "\n".join(f"  {key + '=':{width}}{text}" for key, text in keys.items())
-    parser = argparse.ArgumentParser(
-        program,
-        description=(described or "").partition("\n\n    python")[0],
-        epilog=f"keys:\n{told}\nall other words are settings of every run, as for run.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    add_config_dir(parser)
-    return parser
-
-
-def all_words(words: Sequence[str], directories: Sequence[str]) -> list[str]:
-    """The words of a command, and those that add its `config_dirs`. Raises InputError for what is no directory."""
-    return with_config_dirs([*words, *(f"{_CONFIG_DIR[0]}={directory}" for directory in directories)])
-
-
 def config_dirs(overrides: Sequence[str]) -> tuple[Path, ...]:
     """The directories of YAMLs: conf/ and, after it, those that the words of `with_config_dirs` add."""
     added = [word.partition("=")[2].strip("[]") for word in overrides if word.startswith(f"{_SEARCH_PATH}=")]
-    return (_CONF, *(Path(one.removeprefix("file://")) for value in added for one in value.split(",") if one))
+    return (CONF, *(Path(one.removeprefix("file://")) for value in added for one in value.split(",") if one))
 
 
 def is_config_dir(word: str) -> bool:
@@ -122,39 +139,65 @@ _MOST_DIGITS = 18
 
 
 def split_arguments(
-    words: Sequence[str], own: Sequence[str], groups: Sequence[str]
+    words: Sequence[str], own: Collection[str], groups: Sequence[str], repeated: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
     """The values of the keys `own`, and the words that choose from, or override, the config groups.
 
-    InputError for a word that is neither, and for one that is given twice.
+    A key of `repeated` may be given several times: the last value counts here. InputError for a word that is neither,
+    for one that is given twice, and for a key of `own` without a value.
     """
     values: dict[str, str] = {}
-    overrides: dict[str, str] = {}
+    overrides: list[str] = []
+    seen: set[str] = set()
     for word in words:
-        key, equals, value = word.partition("=")
-        kept = values if key in own else overrides
-        if not equals or (key not in own and key != _SEARCH_PATH and key.split(".")[0] not in groups):
-            known = ", ".join(f"{name}=" for name in dict.fromkeys((*groups, *own)))
-            raise InputError(f"{word}: not understood; give any of {known}")
-        if key in kept:
+        key, _, value = word.partition("=")
+        if key in own and not value:
+            raise InputError(f"{word}: written {key}=VALUE")
+        if key not in own and not _is_setting(word, groups):
+            known = ", ".join(f"{name}=" for name in dict.fromkeys((*groups, *own)) if name != _SEARCH_PATH)
+            raise InputError(f"{word}: not understood; give " + (f"any of {known}" if known else "nothing"))
+        if key in seen and key not in repeated and (key in own or groups not in (ANY, FILTERS)):
             raise InputError(f"{word}: {key} is given twice")
-        kept[key] = value
-    return values, [f"{key}={value}" for key, value in overrides.items()]
+        seen.add(key)
+        if key in own:
+            values[key] = value
+        else:
+            overrides.append(word)
+    return values, overrides
+
+
+def _is_setting(word: str, groups: Sequence[str]) -> bool:
+    key, equals, _ = word.partition("=")
+    if groups in (ANY, FILTERS):
+        return bool(key) and (bool(equals) or word.startswith("~"))
+    return bool(equals) and bool(groups) and (key == _SEARCH_PATH or key.split(".")[0] in groups)
 
 
 def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, Any]:
     """What `overrides` of conf/config.yaml choose from `groups`, built. Hydra's errors where they cannot be."""
-    with initialize_config_dir(str(_CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=name_files(overrides))
     return {group: instantiate(config[group], _convert_="all") for group in groups}
 
 
-def whole(name: str, text: str, largest: int = _LARGEST) -> int:
-    """A whole number from 1 to `largest`, underscores and commas allowed; InputError for anything else."""
+def whole(name: str, text: str, largest: int = _LARGEST, least: int = 1) -> int:
+    """A whole number from `least` to `largest`, underscores and commas allowed; InputError for anything else."""
     digits = text.replace("_", "").replace(",", "")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS or not 1 <= int(digits) <= largest:
-        raise InputError(f"{name} must be a whole number from 1 to {largest:,}, got {text!r}")
+    is_whole = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
+    if not is_whole or not least <= int(digits) <= largest:
+        raise InputError(f"{name} must be a whole number from {least} to {largest:,}, got {text!r}")
     return int(digits)
+
+
+def number(name: str, text: str) -> float:
+    """A finite number; InputError for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{name} must be a number, got {text!r}")
+    return value
 
 
 def truth(name: str, text: str) -> bool:

@@ -9,6 +9,7 @@ import copy
 import functools
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,12 +30,16 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.conf import CONF
 from framework.cli.kept_compositions import Composition, Lookup, found_in, kept_or_composed, stamp
+from framework.cli.reading import parsed_yaml, read_text
 from framework.cli.suggest import instead_of
-from framework.errors import InputError
+from framework.errors import InputError, shown
 
 # Of Hydra's own settings, those that decide neither which files are read nor what the others become.
 _HYDRA_SETTINGS = ("hydra.launcher.", "hydra.mode", "hydra.run.", "hydra.sweep.")
+
+_TURN = threading.RLock()
 
 
 class Loader(ConfigLoaderImpl):
@@ -99,6 +104,8 @@ class _Repository(ConfigRepository):
         if source is None or source.scheme() != "file":
             return super().load_config(config_path)
         file = Path(source.path, source._normalize_file_name(config_path))
+        if not file.is_relative_to(CONF):
+            _require_settings(file, stamp(file))
         result: ConfigResult | None = pickle.loads(_read(source.provider, source.path, config_path, stamp(file)))
         return result
 
@@ -136,8 +143,8 @@ def hasten(context: HydraContext) -> None:
 
 @contextmanager
 def composing(directory: Path) -> Iterator[None]:
-    """Let `hydra.compose` read configurations from `directory`."""
-    with composing_once(), initialize_config_dir(str(directory), version_base="1.3"):
+    """Let `hydra.compose` read from `directory`; threads take turns, for Hydra keeps one state for a process."""
+    with _TURN, composing_once(), initialize_config_dir(str(directory), version_base="1.3"):
         yield
 
 
@@ -184,6 +191,19 @@ def _mapping_choices_where_asked() -> Iterator[None]:
 def _is_interpolated(default: InputDefault) -> bool:
     is_list = isinstance(default, GroupDefault) and default.is_options()
     return not default.is_self() and not is_list and default.is_interpolation()
+
+
+@functools.lru_cache(None)
+def _require_settings(file: Path, state: tuple[int, int] | None) -> None:
+    """Raise InputError for a YAML of the user's that holds no settings, or more than anybody would write."""
+    if state is None:
+        return
+    try:
+        found = parsed_yaml(read_text(file))
+    except ValueError as error:
+        raise InputError(f"{file}: cannot be read ({error})") from error
+    if not isinstance(found, dict | None):
+        raise InputError(f"{file}: must hold settings, as name: value, got {shown(found)}")
 
 
 @functools.lru_cache(None)

@@ -67,8 +67,7 @@ def _remove(path: Path) -> None:
 
 def user_cache() -> Path:
     """The project's folder in the user's cache: $XDG_CACHE_HOME, else ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "servelab"
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "servelab"
 
 
 # --- files that are read once -----------------------------------------------------------------------------------------

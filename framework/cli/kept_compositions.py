@@ -17,7 +17,7 @@ from omegaconf import __version__ as omegaconf_version
 
 from framework.compiler.user_cache import kept_file, read_back, write_back
 
-_IN_MEMORY, _ON_DISK = 64, 256  # each some 30 KB
+_IN_MEMORY, _ON_DISK = 64, 1024  # each some 30 KB
 
 
 class Lookup(NamedTuple):
@@ -53,8 +53,7 @@ def kept_or_composed(
     if slot and slot[0].holds(folders):
         return slot[0].config
     file = kept_file("compositions", repr((depends_on, hydra_version, omegaconf_version)), _ON_DISK)
-    kept = read_back(file)
-    composition = None if kept is None else pickle.loads(kept)
+    composition = _read(file)
     if composition is None or not composition.holds(folders):
         composition = compose()
         if file is not None and not any(_asks_the_environment(folders, one) for one in composition.lookups):
@@ -63,6 +62,19 @@ def kept_or_composed(
             write_back(file, pickle.dumps(composition))
     slot[:] = [composition]
     return bytes(composition.config)
+
+
+def _read(file: Path | None) -> Composition | None:
+    """What was kept there; None where it was kept by other code, whose classes are not these, or is damaged."""
+    kept = read_back(file)
+    if kept is None:
+        return None
+    try:
+        composition = pickle.loads(kept)
+        pickle.loads(composition.config)
+    except Exception:  # pickle raises what the bytes make it raise
+        return None
+    return composition if isinstance(composition, Composition) else None
 
 
 @functools.lru_cache(_IN_MEMORY)

@@ -1,7 +1,7 @@
 """The edge of the command line: a user's mistake becomes one line and exit code 2, a bug keeps its traceback.
 
 Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FULL_ERROR=1 it lets them through instead;
-`launch` sets that, and turns what the user can mend into one line. A user who sets it sees full tracebacks.
+`launch` sets that, and turns what the user can fix into one line. A user who sets it sees full tracebacks.
 """
 
 from __future__ import annotations
@@ -9,32 +9,43 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from framework.cli.arguments import name_files, program, with_config_dirs
 from framework.cli.composition import composing_once
+from framework.cli.flags import flags_first
 from framework.cli.safe_text import masked, one_line
+from framework.cli.streams import (
+    CLOSED,
+    drop_output,
+    drop_unwritable_output,
+    has_streams,
+    reader_has_gone,
+    report_error,
+)
 from framework.cli.suggest import nearest
-from framework.errors import InputError, hook_noted
+from framework.errors import InputError, chain, hook_noted, text_of
+from framework.version import VERSION
 
-BROKEN_PIPE = 1
 USER_ERROR = 2
-INTERRUPTED = 130
+INTERRUPTED = 130  # as shells say that SIGINT ended a command, and SIGPIPE
+BROKEN_PIPE = 141
 _INTERRUPTED_AGAIN_S = 0.05
+_NO_CLASS = re.compile(r"Expected a callable target, got '(.*)' of type ")
+_NO_HOME = "Could not determine home directory."  # as Path.expanduser says it
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # The groups of conf/ of which every run has a choice.
 _GROUPS = [
@@ -51,16 +62,19 @@ _GROUPS = [
     "timing",
     "trace",
 ]
-_SWEEP = ("-m", "--multirun")
+_VALUE = "quote a text with other than letters, digits and _-./:+@%, as in \"key='a text'\", and close each bracket"
 _RARELY = (100_000, 20, 100)  # most of what a command allocates stays: looking through it often is a tenth of its time
 
 # Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
 OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
 
 
+_LONGEST_NAME = 60  # characters: the name of a directory has more parts
+
+
 def _played(choice: str, path: Any) -> str:
     """What run directories call the trace: a file of the user's, which wins over what was chosen, by its name."""
-    return choice if path is None else Path(str(path)).name
+    return choice if path is None else Path(str(path)).name[:_LONGEST_NAME]
 
 
 OmegaConf.register_new_resolver("played", _played, replace=True)
@@ -88,21 +102,13 @@ def _with_words(main: Callable[[], int | None]) -> int | None:
         from framework.cli.outside import with_files
 
         words = with_files(words)
-    _refuse_unknown_flags(words)
+    words = flags_first(with_config_dirs(words))
+    if "--version" in words:
+        print(VERSION)
+        return 0
     _refuse_left_out_groups(words)
-    words = name_files(with_config_dirs(words))
-    sys.argv[1:] = sorted(words, key=lambda word: word not in _SWEEP)  # argparse wants it first or last
+    sys.argv[1:] = name_files(words)
     return main()
-
-
-def _refuse_unknown_flags(words: Sequence[str]) -> None:
-    """Raise InputError for a flag that Hydra does not know: its own answer is its whole usage."""
-    known = list(get_args_parser()._option_string_actions)
-    for word in words:
-        flag = word.partition("=")[0]
-        if flag.startswith("-") and not any(one.startswith(flag) for one in known):
-            key = flag.lstrip("-").replace("-", "_")
-            raise InputError(f"{word}: there is no such flag; a setting is written without dashes: {key}=VALUE")
 
 
 def _refuse_left_out_groups(words: Sequence[str]) -> None:
@@ -114,10 +120,10 @@ def _refuse_left_out_groups(words: Sequence[str]) -> None:
 
 
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
-    """Call `main`; the exit code. Mistakes are told in one line, bugs raised; `interrupted` answers an interrupt."""
+    """Call `main`; the exit code. Mistakes become one line, bugs are raised; `interrupted` answers an interrupt."""
     gc.set_threshold(*_RARELY)
     sys.excepthook = _report_bug
-    if not _has_streams():
+    if not has_streams():
         return USER_ERROR
     try:
         with composing_once():
@@ -125,11 +131,15 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _interrupted(interrupted)
-    except BrokenPipeError:  # the reader of the output has gone: `run.py | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich has met it
+            return BROKEN_PIPE
+        raise
     except Exception as error:
-        if any(isinstance(link, KeyboardInterrupt) for link in _chain(error)):  # in a callback, or while importing
+        if reader_has_gone(error):
+            drop_output()
+            return BROKEN_PIPE
+        if any(isinstance(link, KeyboardInterrupt) for link in chain(error)):  # in a callback, or while importing
             return _interrupted(interrupted)
         line = explain(error)
         if line is None:
@@ -137,32 +147,8 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
         report_error(line)
         return USER_ERROR
     finally:
-        _drop_unwritable_output()
+        drop_unwritable_output()
     return code or 0
-
-
-def _has_streams() -> bool:
-    """Whether there is an output to write results to. A closed one would be the next file that is opened."""
-    closed = [number for number, stream in enumerate((sys.stdout, sys.stderr), 1) if stream is None]
-    for number in closed:
-        empty = os.open(os.devnull, os.O_WRONLY)
-        if empty != number:
-            os.dup2(empty, number)
-            os.close(empty)
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        report_error("stdout is closed; send it to a file, or to /dev/null")
-    return 1 not in closed
-
-
-def _drop_unwritable_output() -> None:
-    """Let nothing be written any more to an output that takes nothing: Python would try again at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -189,26 +175,22 @@ def _repeat_lost_interrupts() -> None:
     sys.unraisablehook = repeat
 
 
-def report_error(line: str) -> None:
-    """Print `line` to stderr as the one line about a mistake."""
-    with suppress(OSError):
-        sys.stdout.flush()
-    with suppress(OSError):  # there is nowhere left to say it
-        print(f"error: {one_line(line)}", file=sys.stderr, flush=True)
-
-
 def explain(error: BaseException) -> str | None:
-    """One line that says what the user can mend, fit to be printed, or None where `error` is a bug."""
+    """One line that says what the user can fix, fit to be printed, or None where `error` is a bug."""
     line = _explained(error)
+    if line is None and getattr(sys.stdout, "closed", False):
+        return CLOSED
     return None if line is None else one_line(line)
 
 
 def _explained(error: BaseException) -> str | None:
-    for link in _chain(error):
+    for link in chain(error):
         if isinstance(link, InputError):
             return _one_line(link)
         if line := hook_noted(link):
             return line.splitlines()[0]
+        if isinstance(link, RuntimeError) and str(link) == _NO_HOME:
+            return "a path begins with ~, and there is no such home directory; write the path out, or set HOME"
         if isinstance(link, OSError) and link.errno in _FULL:
             return f"{link.filename or 'the output'}: cannot be written ({link.strerror}); make room, or choose another"
     if isinstance(error, MissingConfigException):
@@ -229,9 +211,16 @@ def _explained(error: BaseException) -> str | None:
 def _unknown_choice(error: MissingConfigException) -> str:
     if not error.missing_cfg_file or error.options is None:
         return _one_line(error).split(" Config search path:")[0]
+    if error.missing_cfg_file.startswith("trace/") and is_file_name(name := error.missing_cfg_file[len("trace/") :]):
+        return f"trace={name}: trace takes a name of {_names(error.options)}; a file is trace.path={name}"
     group, _, name = error.missing_cfg_file.rpartition("/")
     near = nearest(name, error.options)
     return f"{group}={name}: there is no {group} of that name{near or ';'} choose one of {_names(error.options)}"
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text names a file rather than an option: it has a / or an ending."""
+    return "/" in text or Path(text).suffix != ""
 
 
 def _names(options: Sequence[str]) -> str:
@@ -254,7 +243,10 @@ def _not_instantiated(error: InstantiationException) -> str | None:
     if isinstance(cause, MissingMandatoryValue) or isinstance(error, MissingMandatoryValue):
         return _without_value(where)
     if cause is None or isinstance(cause, OmegaConfBaseException):
-        return f"{where}: {_one_line(cause or error)}"
+        said = _one_line(cause or error)
+        if wrong := _NO_CLASS.match(said):
+            return f"{where}._target_ must be the name of a class, got {wrong[1]}"
+        return f"{where}: {said}"
     return None
 
 
@@ -267,7 +259,7 @@ def _not_composed(error: HydraException) -> str:
         key, equals, value = str(error.override).partition("=")
         if not equals or key != key.rstrip() or value != value.lstrip():
             return f"{error.override}: a setting is written key=value, without spaces"
-        return f"{error.override}: {text.split(' See http')[0]}; a setting is written key=value"
+        return f"{error.override}: {value or 'nothing'} cannot be read as a value; {_VALUE}"
     if text.startswith("Could not override"):
         return f"{text.split('. ')[0]}: no such key; {program()} --cfg job shows them all"
     return text
@@ -278,6 +270,8 @@ def _bad_value(error: OmegaConfBaseException) -> str:
     key = getattr(error, "full_key", None)
     if isinstance(error, MissingMandatoryValue):
         return _without_value(key or message.rpartition(" ")[2])
+    if isinstance(error, InterpolationKeyError):
+        message = f"there is no setting {message.split(chr(39))[1]} to refer to"
     return f"{key}: {message}" if key else message
 
 
@@ -287,17 +281,11 @@ def _without_value(key: str) -> str:
 
 def _refused_by_hydra(error: BaseException) -> str | None:
     """Hydra makes the run directory and its first files, and refuses flags and groups that make no sense to it."""
-    for link in _chain(error):
+    for link in chain(error):
         if isinstance(link, OSError):
             path = link.filename or "the run directory"
             return f"{path}: cannot be written ({link.strerror}); choose another directory with hydra.run.dir=DIR"
     return _one_line(error) if isinstance(error, ValueError) else None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _innermost_package(trace: TracebackType | None) -> str:
@@ -315,4 +303,4 @@ def _full_key(error: InstantiationException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return " ".join(text_of(error).split())

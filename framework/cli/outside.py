@@ -19,7 +19,7 @@ from framework.cli.suggest import nearest
 from framework.cli.typed_settings import require_types
 from framework.compiler.sources import import_closure, source_hash
 from framework.compiler.user_cache import user_directory, write_whole
-from framework.errors import InputError
+from framework.errors import InputError, instead_of, text_of
 
 _GROUPS = ("policy", "predictor")
 _FILE = ".py"
@@ -97,11 +97,16 @@ def make(file: str, name: str, source: str, **settings: Any) -> Any:
     """
     kind = class_of(Path(file), name)
     require_types(name, kind, settings)
-    return kind(**settings)
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # no code of the class ran
+            raise InputError(f"{file}: {name} cannot be made: {text_of(error)}") from error
+        raise
 
 
 def class_of(file: Path, name: str) -> type:
-    """The class; modules beside the file can be imported by it. Raises InputError as `make` does."""
+    """The class; modules next to the file can be imported by it. Raises InputError as `make` does."""
     module = _module_of(file)
     found = getattr(module, name, None)
     if not isinstance(found, type):
@@ -126,7 +131,11 @@ def settings_of(kind: type) -> dict[str, Any]:
     Raises InputError for a default that no YAML can hold.
     """
     found: dict[str, Any] = {}
-    for parameter in inspect.signature(kind).parameters.values():
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        raise InputError(f"{kind.__name__}: its arguments cannot be told; write a class with an __init__") from None
+    for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         default = "???" if parameter.default is parameter.empty else parameter.default
@@ -151,24 +160,29 @@ def _module(file: Path, changed_ns: int | None) -> ModuleType:
         raise InputError(f"{file}: there is no such file; a policy of your own is policy=FILE.py:CLASS")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    known = importlib.util.find_spec(file.stem)
+    name = file.stem if known is None or known.origin == str(file) else f"{file.stem}_"  # another module has its name
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(file.stem)
-    sys.modules[file.stem] = module  # where dataclasses, and numba, look for it
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # where dataclasses, and numba, look for it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if before is None:
-            del sys.modules[file.stem]
+            del sys.modules[name]
         else:
-            sys.modules[file.stem] = before
-        raise InputError(f"{file}{_line_of(error, file)}: {type(error).__name__}: {error}") from error
+            sys.modules[name] = before
+        line, said = _line_of(error, file), text_of(instead_of(error) if isinstance(error, SystemExit) else error)
+        raise InputError(f"{file}{line}: {type(error).__name__}: {said}") from None
     return module
 
 
-def _line_of(error: Exception, file: Path) -> str:
+def _line_of(error: BaseException, file: Path) -> str:
     """Where in the file it went wrong, as `:12`."""
     if isinstance(error, SyntaxError):
         return "" if error.lineno is None else f":{error.lineno}"

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
+import tempfile
 import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_BYTES = 1 << 32
+_STDERR = 2  # its file descriptor
 _UNPACKED = 100  # a text shrinks to a hundredth at most where it is one
 _LEAST_LIMIT = 1 << 26  # bytes that any file may unpack to
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -28,6 +33,7 @@ _CHUNK = 1 << 20
 _ZSTD_BLOCK = 1 << 17  # a block of zstd holds at most so many bytes (RFC 8878, 3.1.1.2.4)
 _NOT_A_SEPARATOR = "\x1e"  # stands in no text
 _LONGEST_YAML, _DEEPEST_YAML, _MOST_ALIASES = 1_000_000, 50, 30
+_MOST_REPEATED = 10_000  # values that aliases stand for, together
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -66,6 +72,15 @@ def read_text(path: Path, what: str = "file") -> str:
         raise InputError(f"{path}: is not text in UTF-8 (byte {error.start + 1:,})") from None
 
 
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as gzip or zstd does. Raises InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith((_GZIP, _ZSTD))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
 def unpacked(data: bytes, path: Path) -> bytes:
     """`data`, unpacked if it was packed by gzip or zstd. Raises InputError where that cannot be, and twice packed."""
     if not data.startswith((_GZIP, _ZSTD)):
@@ -96,12 +111,38 @@ def parquet_of(data: bytes, most_rows: int) -> pl.DataFrame:
     import polars as pl
 
     try:
-        rows = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
-        if rows > most_rows:
-            raise ValueError(f"{rows:,} rows, at most {most_rows:,} are read")
-        return pl.read_parquet(data)
+        with panics_withheld():
+            rows = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
+            if rows > most_rows:
+                raise ValueError(f"{rows:,} rows, at most {most_rows:,} are read")
+            return pl.read_parquet(data)
     except pl.exceptions.PanicException:  # no Exception to Python: polars trusts lengths in the file
         raise ValueError("damaged") from None
+
+
+@contextmanager
+def panics_withheld() -> Iterator[None]:
+    """Keep from the terminal what polars' threads write there of themselves when a damaged file makes them panic.
+
+    What is written to stderr meanwhile comes out afterwards, unless this ends by an exception.
+    """
+    try:
+        terminal = os.dup(_STDERR)
+    except OSError:  # there is none
+        yield
+        return
+    with tempfile.TemporaryFile() as written, os.fdopen(terminal, "wb", buffering=0) as kept:
+        os.dup2(written.fileno(), _STDERR)
+        try:
+            yield
+        except BaseException:
+            written.truncate(0)
+            raise
+        finally:
+            os.dup2(kept.fileno(), _STDERR)
+            written.seek(0)
+            with suppress(OSError):
+                kept.write(written.read())
 
 
 def parsed_yaml(text: str) -> Any:
@@ -109,17 +150,39 @@ def parsed_yaml(text: str) -> Any:
     if len(text) > _LONGEST_YAML:
         raise ValueError(f"{len(text):,} characters, at most {_LONGEST_YAML:,} are read")
     try:
-        depth = aliases = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            aliases += isinstance(event, yaml.AliasEvent)
-            if depth > _DEEPEST_YAML or aliases > _MOST_ALIASES:
-                raise ValueError("nested too deep" if depth > _DEEPEST_YAML else "too many aliases")
+        _require_small(yaml.parse(text, Loader=yaml.SafeLoader))
         return yaml.safe_load(text)
     except RecursionError:
-        raise ValueError("nested too deep, or an alias of itself") from None
+        raise ValueError("nested too deep") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        reason = "a number of too many digits" if "digits" in str(error) else str(error)
+        raise ValueError(" ".join(reason.split())) from None
+
+
+def _require_small(events: Iterable[yaml.Event]) -> None:
+    """Raise ValueError for what nests too deep, and for aliases that stand for themselves, or for too much."""
+    sizes: dict[str, int] = {}  # values below each anchor, all aliases followed
+    within: list[tuple[str | None, int]] = []  # of what is open: its anchor, and the values seen before it
+    seen = aliases = repeated = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in within):
+                raise ValueError("an alias of itself")
+            size = sizes.get(event.anchor, 1)
+            seen, repeated, aliases = seen + size, repeated + size, aliases + 1
+            if aliases > _MOST_ALIASES or repeated > _MOST_REPEATED:
+                raise ValueError("too many aliases")
+        elif isinstance(event, yaml.CollectionStartEvent):
+            within.append((event.anchor, seen))
+            seen += 1
+            if len(within) > _DEEPEST_YAML:
+                raise ValueError("nested too deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = within.pop()
+            if anchor is not None:
+                sizes[anchor] = seen - before
+        elif isinstance(event, yaml.ScalarEvent):
+            seen += 1
 
 
 def _kind(mode: int) -> str:

@@ -6,20 +6,25 @@ are shown instead of sent, and a value of a megabyte does not fill the screen.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
 MASK = "***"
 _URL = re.compile(r"(?P<scheme>(?:[A-Za-z][A-Za-z0-9+.-]*)?)://(?P<rest>\S*?)(?=['\"`)\],;:.]*(?:\s|$))")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}(?=>)")  # of an object that has no text of its own
 _LONGEST = 1_500  # characters of a line
 _LONGEST_WORD = 400  # of these that are not parted by blanks
 _LEAST_SECRET = 3  # characters: shorter ones are parts of other words
 
 
 def one_line(text: str) -> str:
-    """`text` as one line that can be printed: blanks collapsed, secrets masked, control characters shown, shortened."""
-    words = masked(" ".join(text.split())).split(" ")
+    """`text` as one line that can be printed: blanks collapsed, secrets masked, control characters shown, shortened.
+
+    Addresses in memory, which differ from run to run, are left out.
+    """
+    words = masked(_ADDRESS.sub("", " ".join(text.split()))).split(" ")
     line = " ".join(map(_shortened_word, words))
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST - 200]} … {line[-200:]}"
@@ -31,6 +36,20 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def to_be_seen(text: str) -> str:
+    """`text` with every character but line ends and tabs that is none to be seen written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" else printable(one) for one in text)
+
+
+class LineFormatter(logging.Formatter):
+    """What a library logs, to be seen: it repeats words of the command line and names of files."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return to_be_seen(super().format(record))
 
 
 def masked(text: str) -> str:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from framework.cli.safe_text import one_line
+from framework.cli.console import SafeConsole
+from framework.cli.safe_text import one_line, printable
 
+_LEAST_COLUMNS = 40  # below that a terminal breaks lines itself
 _FILE_COLUMNS = 160  # of a table that goes into a file or a pipe; $COLUMNS says otherwise
 
 
 def results_console() -> Console:
     """The console for results, on stdout: as wide as the terminal."""
-    console = Console()
+    console = SafeConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _FILE_COLUMNS
+    console.width = max(console.width, _LEAST_COLUMNS)
     return console
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr: where results are, and what else is no result."""
+    print(printable(line), file=sys.stderr)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def require_types(where: str, make: Callable[..., Any], settings: Mapping[str, A
 
 @functools.cache
 def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of the arguments; none where they cannot be told."""
+    """The annotations of the arguments; none where they cannot be determined."""
     try:
         return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
     except (NameError, TypeError, AttributeError):

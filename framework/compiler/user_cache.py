@@ -25,8 +25,9 @@ def user_directory(name: str) -> Path | None:
 
 @functools.cache
 def _writable(numba_directory: str | None, user_directory: str | None, name: str) -> Path | None:
-    own = Path(numba_directory or user_directory or "~/.cache").expanduser() / _NAME / name
-    if _is_writable(own) and _is_own(own.parent) and _is_own(own):
+    base = os.path.expanduser(numba_directory or user_directory or "~/.cache")  # as it is where no home is known
+    own = Path(base) / _NAME / name
+    if not base.startswith("~") and _is_writable(own) and _is_own(own.parent) and _is_own(own):
         return own.absolute()
     shared = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
     return shared / name if _is_private(shared) and _is_writable(shared / name) else None
@@ -77,18 +78,24 @@ def kept_file(kind: str, key: str, most: int) -> Path | None:
 
 
 def read_back(file: Path | None) -> bytes | None:
-    """What was written there, if anything was."""
+    """What was written there; None where nothing was, and for a file that is damaged."""
     try:
-        return None if file is None else file.read_bytes()
+        digest, content = (b"", b"") if file is None else _split(file.read_bytes())
     except OSError:
         return None
+    return content if digest == hashlib.sha256(content).digest() else None
+
+
+def _split(kept: bytes) -> tuple[bytes, bytes]:
+    size = hashlib.sha256().digest_size
+    return kept[:size], kept[size:]
 
 
 def write_back(file: Path, content: bytes) -> None:
     """Keep `content` there if it is not; a cache is a convenience, and a disk may be full."""
     if not file.exists():
         with suppress(OSError):
-            write_whole(file, content)
+            write_whole(file, hashlib.sha256(content).digest() + content)
 
 
 @functools.cache

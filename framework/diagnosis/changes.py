@@ -24,8 +24,8 @@ from framework.diagnosis.phase_times import (
     unchanged,
     without_host,
 )
-from framework.engine.mechanisms.sm_sharing import Sharing
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.parallel.sm_sharing import Sharing
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, decode_least_kv, lay_out, overrides, prefill_least_queued
 from framework.policy.predictor import Predictor
@@ -76,7 +76,7 @@ def contexts_are_fast(experiment: Experiment, seen: Seen) -> Experiment:
 
 
 def host_is_free(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """No work of the server beside the kernels of steps."""
+    """No work of the server in addition to the kernels of steps."""
     rows = [experiment.timing.row(experiment.model, pool.gpu, pool.parallelism) for pool in laid_out(experiment).pools]
     if all(without_host(row) == row for row in rows):
         return None

@@ -24,9 +24,9 @@ class DecodeSteps:
 
     Of the run: `step_s`, the mean decode step without prefills, `context_s`, what of it is the reading of contexts,
     `batch`, requests in it, `context_tokens`, tokens that each of them reads; `growth`, the last quarter of the steps
-    of long outputs beside the first one, as a ratio; `stall_s` and `stall_every_s`, the median of what a prefill adds
-    to a gap of those who decode beside it, and the mean time from one prefill beside decodes to the next. NaN where
-    there are none.
+    of long outputs relative to the first one, as a ratio; `stall_s` and `stall_every_s`, the median of what a prefill
+    adds to a gap of concurrent decodes, and the mean time from one prefill concurrent with decodes to the
+    next. NaN where there are none.
     """
 
     interference_s: Floats
@@ -76,7 +76,7 @@ def _context_s(pure: NDArray[Any], pool: NDArray[np.int64], pools: int) -> Float
     """Seconds of each leap that are the reading of contexts: what a further token costs, times the tokens read.
 
     A step of a leap takes longer than the one before by what one more token of each request costs. Single steps, which
-    do not tell, cost as much a token as the leaps of their pool.
+    do not state, cost as much a token as the leaps of their pool.
     """
     steps, batch = pure["steps"].astype(np.float64), pure["batch"].astype(np.float64)
     own = pool[pure["instance"]]
@@ -143,7 +143,7 @@ def _alone(steps_s: Floats, mixed_s: Floats) -> Floats:
 
 
 def _stalls(leaps: NDArray[Any], log: NDArray[Any], step_s: Floats) -> tuple[float, float]:
-    """What a prefill adds to a gap of those who decode beside it, median, and the seconds from one to the next."""
+    """What a prefill adds to a gap of concurrent decodes, median, and the seconds from one prefill to the next."""
     mixed = leaps[leaps["prefill_tokens"] > 0]
     decoding = np.isin(log["instance"], np.unique(leaps["instance"]))
     alone = log[(log["batch"] == 0) & (log["stream"] == 0) & decoding]

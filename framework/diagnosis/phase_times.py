@@ -33,7 +33,7 @@ _HOST_OF_STEPS = ("host_s", "host_sequence_s", "eager_s")
 class ChangedTiming:
     """The step times of `timing`, changed by pool: `pools` has, by the name of a pool's GPU, the GPU and the change.
 
-    Pools of like GPUs are told apart because `framework.diagnosis.changes` gives each a GPU of its own name.
+    Pools of like GPUs are distinguished because `framework.diagnosis.changes` gives each a GPU of its own name.
     """
 
     timing: Timing

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.objective.experiment import Experiment
 from framework.policy.base import overrides
 from framework.policy.rules import DECODE_RULES, ORDERS, PREFILL_RULES

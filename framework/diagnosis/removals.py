@@ -14,7 +14,7 @@ from framework.diagnosis.changes import Change
 class Cause:
     """`title` says what limits goodput, `without` what the run without it has; the best of `changes` counts.
 
-    `breadth`: 0 for what a setting or a decision can mend, more for what takes hardware that is faster as a whole, and
+    `breadth`: 0 for what a setting or a decision can fix, more for what takes hardware that is faster as a whole, and
     so takes much else away as well.
     """
 

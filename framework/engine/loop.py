@@ -20,23 +20,23 @@ from framework.codes import (
 )
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
-from framework.engine.actions import tick
-from framework.engine.arrivals import arrive, finish_copy
-from framework.engine.ask import keep_seen
-from framework.engine.attach import FLOATS, VIEW, attach
-from framework.engine.events import drop_turn, next_event, take_turn
-from framework.engine.mechanisms.asynchronous import has_just_prefilled, let_go, look_around
-from framework.engine.mechanisms.circles import break_circle, fail_rest
-from framework.engine.mechanisms.drafted_steps import count_plain
-from framework.engine.mechanisms.link_sharing import share_links
-from framework.engine.mechanisms.lockstep import end_together, rank_in_step
-from framework.engine.mechanisms.roles import take_role
-from framework.engine.mechanisms.single_steps import finish_steps
-from framework.engine.mechanisms.sm_sharing import may_prefill
-from framework.engine.scheduler import schedule, schedule_prefills, send_prompts_ahead
-from framework.engine.state import Memory, State, sample_memory
-from framework.engine.step import stamp_first_tokens
-from framework.engine.step_end import finish_prefill_step
+from framework.engine.copies.link_sharing import share_links
+from framework.engine.durations.lockstep import end_together, rank_in_step
+from framework.engine.events.ask import keep_seen
+from framework.engine.events.order import drop_turn, next_event, take_turn
+from framework.engine.memory.attach import FLOATS, VIEW, attach
+from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.parallel.sm_sharing import may_prefill
+from framework.engine.requests.arrivals import arrive, finish_copy
+from framework.engine.requests.asynchronous import has_just_prefilled, let_go, look_around
+from framework.engine.roles.actions import tick
+from framework.engine.roles.changes import take_role
+from framework.engine.roles.circles import break_circle, fail_rest
+from framework.engine.steps.drafted_steps import count_plain
+from framework.engine.steps.scheduler import schedule, schedule_prefills, send_prompts_ahead
+from framework.engine.steps.single_steps import finish_steps
+from framework.engine.steps.step import stamp_first_tokens
+from framework.engine.steps.step_end import finish_prefill_step
 from framework.policy.inspection import View
 
 
@@ -86,7 +86,7 @@ def _process(s: State, event: int, stop: int) -> None:
 
 @inner
 def _due(s: State) -> int:
-    """The event that comes next, or that has waited until the totals as of the mark before it have been told.
+    """The event that comes next, or that has waited until the totals as of the mark before it have been recorded.
 
     Where it is past the mark, all that instances have done up to then is counted, and it waits.
     """

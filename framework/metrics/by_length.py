@@ -1,4 +1,4 @@
-"""Requests told apart by the length of their prompts: a run's figures, bucket by bucket."""
+"""Requests distinguished by the length of their prompts: a run's figures, bucket by bucket."""
 
 from __future__ import annotations
 

@@ -250,6 +250,7 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("energy_j", "J: energy of the GPUs", "energy", "J", _DOWN),
     _row("energy_per_token_j", "J for each output token of completed requests", "energy per token", "J", _DOWN),
     _row("cost_usd", "USD: price of the GPUs for gpu_hours", "cost", "USD", _DOWN, heading="cost\n$"),
+    _row("usd_per_hour", "USD/hour: price of gpus_on", "price of the GPUs", "USD/hour", _DOWN, heading="price\n$/h"),
     _row("usd_per_million_good_tokens", "USD for gpus_on over the window, for each million output "
          "tokens of requests that kept their SLOs",
          "cost per million good tokens", "USD", _DOWN),

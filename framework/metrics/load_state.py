@@ -4,6 +4,11 @@ Under an overload by a share x the time that requests spend in the system grows 
 every latency is a function of the run's length. That trend is read from the means over twentieths of the window. The
 wait for the first step is read as well: once requests no longer arrive, those that came last are served faster, which
 hides a part of the growth of their whole time but not of their wait.
+
+A system may also keep up for most of the window and then no more, as where KV memory fills. No line fits that, so the
+end of the window is read by itself: there the wait is longer than ever before and rises from part to part, which of
+random order one series in 6,840 does. A burst of arrivals does it, too. Where the wait grows by g seconds a second, the
+system serves the rate of these arrivals / (1 + g); the burst is worked off if that is more than the rate over all.
 """
 
 from __future__ import annotations
@@ -23,12 +28,13 @@ _PARTS = 20  # of the window
 _LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # with arrivals, and of these; with fewer nothing is said
 _STUDENT = 2.1  # 97.5 % quantile of Student's distribution with _PARTS - 2 degrees of freedom
 _GROWTH = 0.01  # seconds a second, from which on time in the system grows
+_LAST = 3  # parts, at the end
 
 
 class LoadState(NamedTuple):
-    """`name`: one of the three, None where it cannot be told. `growth`: of the time that requests spend in the system
-    or, where an overload shows in it alone, wait for their first step; seconds a second, over the window; NaN where it
-    cannot be told.
+    """`name`: one of the three, None where it cannot be determined. `growth`: of the time that requests spend in the
+    system or, where an overload shows in it alone, wait for their first step; seconds a second, over the window or,
+    where it shows at its end alone, over that; NaN where it cannot be determined.
     """
 
     name: str | None
@@ -38,9 +44,10 @@ class LoadState(NamedTuple):
 def load_state(result: Result, clock: Clock) -> LoadState:
     """Overloaded: the time that requests spend in the system, or wait for their first step, grows by more than 1 % of
     the window, beyond noise, has at least doubled by its end, and still grows by as much in its later half, for a
-    system that only fills up comes to rest, and a burst is worked off. Backlogged: it does not, but in one of twenty
-    parts of the window requests waited longer for their first step than they were served then. Stable: neither. In a
-    window that is short (`Clock.is_short`) only growth of the wait for the first step counts.
+    system that only fills up comes to rest, and a burst is worked off (`_keeps_growing`). Or the wait has grown by as
+    much in the last parts alone, by more than a burst of arrivals explains (`_grows_at_last`). Backlogged: neither, but
+    in one of twenty parts of the window requests waited longer for their first step than they were served then. Stable:
+    none of these. In a window that is short (`Clock.is_short`) only growth of the wait for the first step counts.
 
     Requests that were turned away count for nothing, nor do turns of sessions sent after the window. Nothing is told of
     runs whose window the end of the run decides, and of fewer than 100 requests.
@@ -66,6 +73,8 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     for times_s in (queued_s,) if clock.is_short else (in_system_s, queued_s):  # a short one is a system that fills up
         if _keeps_growing(at_s, times_s, window.length_s):
             return LoadState(OVERLOADED, _slope(at_s, times_s)[0])
+    if _grows_at_last(at_s, queued_s, counts[there], window.length_s):
+        return LoadState(OVERLOADED, _rise(at_s, queued_s))
     growth, _ = _slope(at_s, in_system_s)
     return LoadState(BACKLOGGED if np.any(queued_s > in_system_s - queued_s) else STABLE, growth)
 
@@ -76,6 +85,21 @@ def _keeps_growing(at_s: Floats, times_s: Floats, length_s: float) -> bool:
     has_grown = growth - error > _GROWTH and growth * length_s > times_s.min()
     half = len(at_s) // 2
     return has_grown and _slope(at_s[half:], times_s[half:])[0] > _GROWTH
+
+
+def _grows_at_last(at_s: Floats, waited_s: Floats, arrivals: NDArray[np.int64], length_s: float) -> bool:
+    """In each of the last parts, from beyond all that was before, and by more than their arrivals explain."""
+    earlier_s, last_s = waited_s[:-_LAST], waited_s[-_LAST:]
+    if last_s[0] <= earlier_s.max() or np.any(np.diff(last_s) <= 0):
+        return False
+    usual_s = float(np.average(earlier_s, weights=arrivals[:-_LAST]))
+    has_grown = last_s[-1] - usual_s > max(_GROWTH * length_s, usual_s)
+    return bool(has_grown and arrivals[-_LAST:].mean() < (1 + _rise(at_s, waited_s)) * arrivals.mean())
+
+
+def _rise(at_s: Floats, waited_s: Floats) -> float:
+    """Of the wait over the last parts, seconds a second."""
+    return float((waited_s[-1] - waited_s[-_LAST]) / (at_s[-1] - at_s[-_LAST]))
 
 
 def _slope(x: Floats, y: Floats) -> tuple[float, float]:

@@ -220,7 +220,7 @@ def _lasting_s(leaps: NDArray[Any], steps: NDArray[Any]) -> Floats:
 
 
 def _first_covered(instance: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
-    """Of each leap the part in which no earlier one of its instance runs beside: time in two streams counts once."""
+    """Of each leap the part in which no earlier leap of its instance runs: time in two streams counts once."""
     order = _in_turn(instance, begin_s, end_s)
     if order is not None:
         same = np.append(False, instance[order][1:] == instance[order][:-1])

@@ -70,7 +70,7 @@ def compare(differences: Floats) -> Comparison:
 
     With D the mean and s the standard deviation, t = D / (s / sqrt(pairs)) is held against |t| of every resample of the
     differences about D; of more than 9 pairs, against 9,999 resamples from a seed of their own. A resample of one value
-    over and over has an infinite t, so p is never below pairs ** (1 - pairs): 3 pairs never tell a difference at 5 %,
+    over and over has an infinite t, so p is never below pairs ** (1 - pairs): 3 pairs never show a difference at 5 %,
     nor do 5 of which 3 are equal.
 
     The interval of the test would be far wider than Student's with few pairs (of 5 normal differences, 1.3 times in the

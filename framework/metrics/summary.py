@@ -27,7 +27,7 @@ from framework.metrics.usage import (
     loaded,
     pool_table,
     prefill_batch_tokens,
-    price_usd,
+    price_usd_per_hour,
     usage,
 )
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
@@ -92,7 +92,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
     these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
     idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
-    are good requests per dollar, both at the price of the GPUs that were on (`gpus_on`) for the window. `load_state`
+    are good requests per dollar, both at `usd_per_hour`, the price of the GPUs that were on (`gpus_on`). `load_state`
     and `latency_growth` say whether the run kept up (`framework.metrics.load_state`). `classes` has the figures of each
     class of requests, where the trace has classes (`framework.metrics.parts.figures`). None where undefined.
     """
@@ -151,7 +151,7 @@ def _of_the_trace(workload: Workload) -> dict[str, Any]:
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -> dict[str, Any]:
-    requests = requests.filter(pl.Series(clock.counted))
+    requests = counted(requests)
     finished = requests.filter(pl.col("state") == "finished")
     offered, good, completed = len(requests), int(requests["good"].sum()), len(finished)
     seconds = Seconds(_duration_s(result, clock), clock.window_s)
@@ -159,7 +159,8 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
     input_tokens, output_tokens = int(finished["input_tokens"].sum()), int(finished["output_tokens"].sum())
     used, on, state = usage(result, clock), gpus_on(result, clock), load_state(result, clock)
     served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
-    paid_usd = price_usd(result, clock)
+    usd_per_hour = price_usd_per_hour(result, clock)
+    paid_usd = usd_per_hour * clock.window_s / 3600.0
     good_tokens = int(requests.filter(pl.col("good"))["output_tokens"].sum())
     return {
         "duration": duration_s,
@@ -205,6 +206,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **idle_seats(result),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
+        "usd_per_hour": usd_per_hour,
         "energy_per_token_j": _per(used["energy_j"], served_tokens),
         "usd_per_million_good_tokens": _per(paid_usd, good_tokens / 1e6),
         "good_per_usd": _per(good, paid_usd),

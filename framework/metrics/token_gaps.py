@@ -210,7 +210,9 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, 
     found[size], weights[size] = 0.0, zeros
     size += 1
     order = np.argsort(found[:size], kind="stable")
-    found, running = found[order], np.cumsum(weights[order])
+    found, running = found[order], weights[order]  # of all gaps in a few bins: those unsorted are needed no more
+    del order, weights
+    np.cumsum(running, out=running)
     unmarked = np.cumsum(np.where(marked, 0, counts))
 
     def order_statistics(ranks: Ints) -> Floats:

@@ -25,12 +25,12 @@ STRETCH = np.dtype(  # a leap with decodes: step j of it, from 0, ends a gap aft
         ("first_s", "f8"),
         ("increment_s", "f8"),
         ("opening_s", "f8"),  # gap 0; gap j > 0 is first_s + j * increment_s
-        ("largest_s", "f8"),  # of all its gaps
         ("step0", "i8"),  # of the instance's decode steps
-        ("steps", "i8"),
-        ("batch", "i8"),
-        ("joined", "i8"),  # of the batch, those that began with step 0: gap 0 is none of theirs
-    ]
+        ("steps", "i4"),
+        ("batch", "i4"),
+        ("joined", "i4"),  # of the batch, those that began with step 0: gap 0 is none of theirs
+    ],
+    align=True,
 )
 
 
@@ -99,9 +99,6 @@ def extend(known: Stretches, leaps: Records, grown: Stretches, place: Ints) -> i
         row["batch"] = leap["batch"]
         row["joined"] = 0
         row["opening_s"] = _end_s(row, 0) - grown.end_s[i]
-        row["largest_s"] = row["opening_s"]
-        if steps > 1:  # gaps 1, 2, ... rise or fall
-            row["largest_s"] = max(row["opening_s"], _gap_s(row, 1), _gap_s(row, steps - 1))
         place[i] += 1
         grown.steps[i] += steps
         grown.end_s[i] = _end_s(row, steps - 1)
@@ -173,6 +170,14 @@ def _gap_s(row: np.void, j: int) -> float:
 
 
 @inner
+def _largest_s(row: np.void) -> float:
+    """Of all its gaps, of which 1, 2, ... rise or fall."""
+    if row["steps"] == 1:
+        return row["opening_s"]
+    return max(row["opening_s"], _gap_s(row, 1), _gap_s(row, row["steps"] - 1))
+
+
+@inner
 def _row_of(known: Stretches, i: int, step: int) -> int:
     """The row that has this step of instance i."""
     low, high = known.at[i], known.at[i + 1]
@@ -190,7 +195,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
     """Push the gaps [low, high) of a row from the end: they grow with the context, so the largest tend to be late."""
     j = high
     while j > low:
-        if size == len(heap) and row["largest_s"] <= heap[0]:
+        if size == len(heap) and _largest_s(row) <= heap[0]:
             break
         j -= 1
         value = row["opening_s"] if j == 0 else _gap_s(row, j)
@@ -256,7 +261,7 @@ def count_steps(known: Stretches, until: Ints, counts: Ints, sums: Floats) -> No
                 counts[_bin(value)] += weight
                 total += weight * value
                 squares += weight * value * value
-            weight, chosen, alike = row["batch"], 0, 0
+            weight, chosen, alike = int(row["batch"]), 0, 0
             for j in range(max(low, 1), high):
                 value = _gap_s(row, j)
                 if _bin(value) != chosen:

@@ -102,10 +102,10 @@ def gpus_on(result: Result, clock: Clock) -> float:
     return _on_average(result, clock, _of_instances(result, lambda pool: pool.own_parallelism.gpus))
 
 
-def price_usd(result: Result, clock: Clock) -> float:
-    """The price of these GPUs for `Clock.window_s`."""
-    usd_per_hour = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.usd_per_hour)
-    return _on_average(result, clock, usd_per_hour) * clock.window_s / _HOUR_S
+def price_usd_per_hour(result: Result, clock: Clock) -> float:
+    """The price of these GPUs for an hour."""
+    each = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.usd_per_hour)
+    return _on_average(result, clock, each)
 
 
 def _on_average(result: Result, clock: Clock, each: Floats) -> float:

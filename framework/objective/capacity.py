@@ -22,7 +22,7 @@ from framework.workload import rate_rps, repeated
 
 _NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
 _FAR = 2.0  # the same of bisection as far as progress is told
-_CHECKED = (0.5, 1.1)  # rates tried beside the bracket, as ratios to the capacity
+_CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to the capacity
 _LEAST = 1e-9  # of the first rate; below, the search gives up
 _CONFIDENCE = 0.95
 
@@ -33,11 +33,11 @@ class Capacity(Objective):
 
     Every rate has the same requests and seed; arrivals are stretched, think times within sessions are not, and all
     requests count for the rate. Each run is as long as it takes to tell whether the system keeps up
-    (`framework.objective.probe`), within `most_requests`; a rate of which that cannot be told counts as not sustained.
-    The search ends with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further searches
-    on other samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives an
-    interval: how far the capacity found on one trace of this length may be from that of all such traces. `run_limits`:
-    figures of the requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
+    (`framework.objective.probe`), within `most_requests`; an undecided rate counts as not
+    sustained. The search ends with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further
+    searches on other samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives
+    an interval: how far the capacity found on one trace of this length may be from that of all such traces.
+    `run_limits`: figures of the requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
     (`framework.objective.run_limits`).
 
     A search begins at the rate of the trace and doubles or halves it, or multiplies it by another `first_step`; from a
@@ -215,7 +215,7 @@ def _own_rate_rps(experiment: Experiment) -> float:
 
 
 def _found(aim: Capacity, experiment: Experiment, search: Search, others: Sequence[Search]) -> dict[str, Any]:
-    """The keys of the summary beside those of the run."""
+    """The keys of the summary in addition to those of the run."""
     shown = search.ends[0]
     return {
         "capacity": search.low_rps,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from framework.bound.requests import Setting
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.load import Load
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
@@ -28,8 +28,8 @@ class Experiment:
     """What `simulate` needs, and the SLO by which its result is judged.
 
     `renew` makes another policy and predictor of the same configuration, for each of these serves one run.
-    `sample(k, block_s)`, k >= 1, makes other requests of the same kind, each k its own: a law or a twin is drawn from
-    again, a recording's blocks of `block_s` seconds are.
+    `sample(k, block_s)`, k >= 1, makes other requests of the same kind, each k its own: a distribution or a twin is
+    drawn from again, a recording's blocks of `block_s` seconds are.
     """
 
     workload: Workload
@@ -59,7 +59,7 @@ class Experiment:
         return replace(self, cluster=sized(self.cluster, self.setting)) if self.cluster.auto else self
 
     def placed(self) -> Experiment:
-        """The same with step times that know where its load lies beside those that they were fitted to."""
+        """The same with step times that know where its load lies relative to those that they were fitted to."""
         cluster = self.setting.cluster
         pool = cluster.pools[cluster.entrance]
         instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks

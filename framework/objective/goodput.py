@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -56,7 +56,7 @@ class Objective(ABC):
 class Goodput(Objective):
     """Good requests per second of one run at the rate of its trace.
 
-    The summary's `buckets` tell requests apart by the length of their prompts, at `prompt_edges_tokens`
+    The summary's `buckets` distinguish requests by the length of their prompts, at `prompt_edges_tokens`
     (`framework.metrics.by_length.by_length`).
     """
 
@@ -82,7 +82,7 @@ def judged(experiment: Experiment, result: Result) -> Evaluation:
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
-    """The evaluation of a run, its goodput beside what no schedule could beat (`framework.bound.bound`).
+    """The evaluation of a run, its goodput next to what no schedule could beat (`framework.bound.bound`).
 
     The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`; and `split`
     where that of the cluster is automatic.
@@ -101,22 +101,16 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
 def bound_of(experiment: Experiment) -> Bound:
     """What no schedule could beat, on the cluster as the policy may use it."""
-    return bound(**_bounded(experiment))
+    return bound(replace(experiment.setting, cluster=_as_planned(experiment.policy, experiment.cluster)))
 
 
 def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
     """The least time in which `some` (N,) of the requests of a run can be served on GPUs that may all do anything,
     whatever the policy may have them do.
     """
-    cluster = any_role(lay_out(experiment.policy, experiment.cluster))
-    return shortest_time_s(**_bounded(experiment) | {"cluster": cluster, "workload": chosen(result.workload, some)})
-
-
-def _bounded(experiment: Experiment) -> dict[str, Any]:
-    """What a bound is asked about."""
-    names = ("workload", "model", "timing", "engine", "slo", "load")
-    parts = {name: getattr(experiment, name) for name in names}
-    return parts | {"cluster": _as_planned(experiment.policy, experiment.cluster)}
+    setting = experiment.setting
+    own = replace(setting, workload=chosen(result.workload, some), cluster=any_role(setting.cluster))
+    return shortest_time_s(own)
 
 
 def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:

@@ -42,7 +42,7 @@ def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: flo
 
     `SLO missed`: the second half does not attain; neither would that of a longer run. `queue grows`: by more than half
     of `resolution`, beyond noise. `sustained`: by less, and attainment does not fade either. `undecided`: the run is
-    too short to tell these apart, or to have filled the system.
+    too short to distinguish these, or to have filled the system.
     """
     half = requests // 2
     good = judge(result, slo).good[:requests].astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a policy may do beside answering: actions of a tick, and plans of how an instance forms its steps."""
+"""What a policy may do in addition to answering: actions of a tick, and plans of how an instance forms its steps."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class SetTokenBudget:
 class Plan:
     """How an instance forms its coming steps: tokens of one step, and what goes first.
 
-    `prefill_percent` of the SMs, from 1 to 99, are those of prefills where these run beside decodes ("concurrent": the
-    policy must say `shares_gpus`), each stream taking up its part at its own next step; None: as before.
+    `prefill_percent` of the SMs, from 1 to 99, are those of prefills where these run concurrently with decodes
+    ("concurrent": the policy must say `shares_gpus`), each stream taking up its part at its own next step; None: as
+    before.
     """
 
     token_budget: int

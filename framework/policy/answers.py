@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, ROLES, SET_ROLE, SET_TOKEN_BUDGET
-from framework.errors import PolicyError
+from framework.errors import PolicyError, shown
 from framework.policy.actions import Action, Migrate, Plan, SetRole, SetTokenBudget
 from framework.policy.base import Policy
-from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, REFUSED, Hook, encode_plan
-from framework.policy.view import Cluster, Request
+from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
 
-_ANY_PLAN = Plan(1, "mixed")
 _WHOLE = 100  # percent
 _MOST_PLANS = 256  # that are remembered
 _PLANS = f"one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99"
@@ -45,15 +45,18 @@ class Answers:
         self._plans: dict[int, tuple[Any, int]] = {}  # those that have been looked at, with their numbers
         self._policy = policy
         self._cluster = cluster
+        self._instances = len(cluster.instances)
 
-    def asker(self, hook: Hook) -> Callable[[int], Any]:
-        """A function of a request, an instance or a tick that asks the hook; its answer is an int, or a float key."""
-        kinds: dict[str, Callable[[str, Any, int], Any]] = {
+    def asker(self, hook: Hook) -> Callable[[Any], Any]:
+        """A function of a request, an instance or a tick that asks the hook and answers with an int; of the ids of a
+        queue, with their keys.
+        """
+        kinds: dict[str, Callable[[str, Any, Any], Any]] = {
             "verdict": self._verdict,
             "instance": self._instance,
             "instance or refusal": self._instance_or_refusal,
-            "instance or none": self._instance,
-            "key": self._key,
+            "instance or none": self._instance_or_none,
+            "keys": self._keys,
             "plan": self._plan,
             "actions": self._actions,
             "tokens": self._tokens,
@@ -62,10 +65,8 @@ class Answers:
         own = getattr(self._policy, name)
         if hook.argument == "tick":
             return lambda tick: check(name, own(cluster), tick)
-        if hook.argument == "instance":
-            return lambda i: check(name, own(i, cluster), i)
-        if hook.answer == "key":  # asked for several requests at once, as its signature has it
-            return lambda r: check(name, own(np.asarray([r]), cluster), r)
+        if hook.argument in ("instance", "queue"):
+            return lambda asked: check(name, own(asked, cluster), asked)
         return lambda r: check(name, own(Request(r, cluster.requests), cluster), r)
 
     def error(self, hook: str, text: str) -> PolicyError:
@@ -76,7 +77,7 @@ class Answers:
         if isinstance(answer, str) and answer:
             return self._reason(answer)
         if not isinstance(answer, (bool, np.bool_)):
-            raise self.error(hook, f"{answer!r}; return True, False or a reason")
+            raise self.error(hook, f"{shown(answer)}; return True, False or a reason")
         return 0 if answer else REASON_POLICY
 
     def _reason(self, reason: str) -> int:
@@ -87,18 +88,28 @@ class Answers:
     def _instance(self, hook: str, answer: Any, r: int) -> int:
         if isinstance(answer, tuple):
             return self._rank(hook, answer)
-        return self._whole(hook, answer, "the number of an instance")
+        i = self._whole(hook, answer, "the number of an instance")
+        if not 0 <= i < self._instances:
+            raise self.error(hook, f"instance {shown(i)} for request {r}; {self._there_are}")
+        return i
+
+    @property
+    def _there_are(self) -> str:
+        return f"the cluster has instances 0 to {self._instances - 1}"
+
+    def _instance_or_none(self, hook: str, answer: Any, r: int) -> int:
+        return NO_INSTANCE if _index(answer) == NO_INSTANCE else self._instance(hook, answer, r)
 
     def _rank(self, hook: str, answer: tuple[Any, ...]) -> int:
         """The instance that is (group, rank)."""
         groups = self._cluster.groups
         if len(answer) != 2:
-            raise self.error(hook, f"{answer!r}; return the number of an instance, or (group, rank)")
+            raise self.error(hook, f"{shown(answer)}; return the number of an instance, or (group, rank)")
         group, rank = (self._whole(hook, number, "(group, rank), two numbers") for number in answer)
         if not (0 <= group < len(groups) and 0 <= rank < len(groups[group])):
             raise self.error(
                 hook,
-                f"{answer!r}, (group, rank); there are groups 0 to {len(groups) - 1} of the ranks"
+                f"{shown(answer)}, (group, rank); there are groups 0 to {len(groups) - 1} of the ranks"
                 " that `cluster.groups` tells",
             )
         return groups[group][rank]
@@ -111,20 +122,26 @@ class Answers:
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
         tokens = self._whole(hook, answer, "a number of tokens")
         if not 0 <= tokens < MOST_TOKENS:
-            raise self.error(hook, f"{tokens} for request {r}; return 0 or more")
+            raise self.error(hook, f"{shown(tokens)} for request {r}; return 0 or more, less than {MOST_TOKENS:,}")
         return tokens
 
     def _whole(self, hook: str, answer: Any, wanted: str) -> int:
-        try:
-            return answer.__index__()
-        except AttributeError:
-            raise self.error(hook, f"{answer!r}; return {wanted}") from None
+        number = _index(answer)
+        if number is None:
+            raise self.error(hook, f"{shown(answer)}; return {wanted}")
+        return number
 
-    def _key(self, hook: str, keys: Any, r: int) -> float:
-        try:
-            return float(np.asarray(keys, np.float64).reshape(1)[0])
-        except (TypeError, ValueError):
-            raise self.error(hook, f"{keys!r} for request {r}; return a number for each") from None
+    def _keys(self, hook: str, keys: Any, queue: Integers) -> Floats:
+        """One for each of the queue, or one for all."""
+        about = f"request {queue[0]}" if len(queue) == 1 else f"a queue of {len(queue)}"
+        numbers = _as_floats(keys)
+        if numbers is None or numbers.shape not in ((), queue.shape):
+            raise self.error(hook, f"{' '.join(shown(keys).split())} for {about}; return a number for each")
+        if np.isnan(numbers).any():
+            raise self.error(hook, f"NaN for {about}; keys must be numbers")
+        if np.isneginf(numbers).any():
+            raise self.error(hook, f"-inf for {about}; that is the key of preempted requests, which come first")
+        return numbers
 
     def _plan(self, hook: str, plan: Any, i: int) -> int:
         known, number = self._plans.get(id(plan), (None, 0))
@@ -138,18 +155,18 @@ class Answers:
     def _new_plan(self, hook: str, plan: Any, i: int) -> int:
         if not _is_plan(plan):
             wanted = f"Plan(token_budget >= 1, {_PLANS})"
-            raise self.error(hook, f"{plan!r} for instance {i}; return {wanted}")
+            raise self.error(hook, f"{shown(plan)} for instance {i}; return {wanted}")
         self._require_sharing(hook, plan)
         return encode_plan(int(plan.prefill_percent or 0), int(plan.token_budget), MODES[plan.batching])
 
     def _require_sharing(self, hook: str, plan: Plan) -> None:
         if plan.batching == "concurrent" and not self._policy.shares_gpus:
-            raise self.error(hook, f"{plan!r}; such a policy says shares_gpus = True")
+            raise self.error(hook, f"{shown(plan)}; such a policy says shares_gpus = True")
 
     def _actions(self, hook: str, actions: Any, tick: int) -> int:
         """Their number; the actions themselves are in `actions`."""
         if not isinstance(actions, Iterable):
-            raise self.error(hook, f"{actions!r}; return a list of actions, () for none")
+            raise self.error(hook, f"{shown(actions)}; return a list of actions, () for none")
         self.actions = []
         for action in actions:
             if len(self.actions) == MOST_ACTIONS:
@@ -158,42 +175,78 @@ class Answers:
         return len(self.actions)
 
     def _action(self, hook: str, action: Action) -> ActionRow:
-        if isinstance(action, Migrate) and 0 <= action.request < len(self._cluster.requests.input_tokens):
+        wrong = self._unusable(action)
+        if wrong:
+            raise self.error(hook, f"{shown(action)}, no usable action: {wrong}")
+        if isinstance(action, Migrate):
             return ActionRow(MIGRATE, action.request, action.instance)
-        if isinstance(action, SetTokenBudget) and action.tokens >= 1:
-            return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, action.tokens)
-        if isinstance(action, SetRole) and action.role in ROLES and _is_plan(action.plan or _ANY_PLAN):
-            return self._role(hook, action)
-        raise self.error(hook, f"{action!r}, no usable action: {self._unusable(action)}")
+        if isinstance(action, SetTokenBudget):
+            return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, int(action.tokens))
+        return self._role(hook, action)
 
     def _unusable(self, action: Any) -> str:
-        """Why an action cannot be carried out."""
+        """Why an action cannot be carried out; "": it can."""
+        if not isinstance(action, Action):
+            return f"it is a {type(action).__name__}; actions are Migrate, SetTokenBudget and SetRole"
+        instance, requests = _index(action.instance), len(self._cluster.requests.input_tokens)
+        if instance is None or not 0 <= instance < self._instances:
+            return f"there is no instance {shown(action.instance)}; {self._there_are}"
         if isinstance(action, Migrate):
-            return f"there is no request {action.request}, they are 0 to {len(self._cluster.requests.input_tokens) - 1}"
+            request = _index(action.request)
+            is_there = request is not None and 0 <= request < requests
+            return "" if is_there else f"there is no request {shown(action.request)}, they are 0 to {requests - 1}"
         if isinstance(action, SetTokenBudget):
-            return f"a token budget is at least 1, got {action.tokens!r}"
-        if isinstance(action, SetRole):
-            wrong = f"there is no role {action.role!r}" if action.role not in ROLES else f"{action.plan!r} is no plan"
-            return f"{wrong}; roles are {', '.join(ROLES)}, plans are Plan(token_budget >= 1, {_PLANS})"
-        return f"it is a {type(action).__name__}; actions are Migrate, SetTokenBudget and SetRole"
+            is_budget = _is_whole(action.tokens, MOST_TOKENS)
+            return "" if is_budget else f"a token budget is a whole number from 1, got {shown(action.tokens)}"
+        if not isinstance(action.role, str) or action.role not in ROLES:
+            return f"there is no role {shown(action.role)}; roles are {', '.join(ROLES)}"
+        is_plan = action.plan is None or _is_plan(action.plan)
+        return "" if is_plan else f"{shown(action.plan)} is no plan; plans are Plan(token_budget >= 1, {_PLANS})"
 
     def _role(self, hook: str, action: SetRole) -> ActionRow:
         if not self._policy.changes_roles:
-            raise self.error(hook, f"{action!r}; such a policy says changes_roles = True")
+            raise self.error(hook, f"{shown(action)}; such a policy says changes_roles = True")
         if any(action.instance in group for group in self._cluster.groups if len(group) > 1):
             raise self.error(
                 hook,
-                f"{action!r}; instance {action.instance} is a rank that steps together with others and keeps its role",
+                f"{shown(action)}; instance {action.instance} is a rank that steps together with others"
+                " and keeps its role",
             )
         row = ActionRow(SET_ROLE, -1, action.instance, role=ROLES[action.role])
         if action.plan is None:
             return row
         self._require_sharing(hook, action.plan)
-        percent, mode = action.plan.prefill_percent or 0, MODES[action.plan.batching]
-        return row._replace(value=action.plan.token_budget, mode=mode, percent=percent)
+        percent, mode = int(action.plan.prefill_percent or 0), MODES[action.plan.batching]
+        return row._replace(value=int(action.plan.token_budget), mode=mode, percent=percent)
 
 
 def _is_plan(plan: Any) -> bool:
-    if not isinstance(plan, Plan) or plan.batching not in PLANS or not 1 <= plan.token_budget < MOST_TOKENS:
+    if not isinstance(plan, Plan) or not isinstance(plan.batching, str) or plan.batching not in PLANS:
         return False
-    return plan.prefill_percent is None or 1 <= plan.prefill_percent < _WHOLE
+    has_percent = plan.prefill_percent is None or _is_whole(plan.prefill_percent, _WHOLE)
+    return has_percent and _is_whole(plan.token_budget, MOST_TOKENS)
+
+
+def _is_whole(value: Any, below: int) -> bool:
+    """Whether it is a number, of any type, that is whole and from 1 to `below` - 1."""
+    try:
+        return bool(1 <= value < below and value == int(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _index(value: Any) -> int | None:
+    """A whole number of any type as an int; None for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _as_floats(keys: Any) -> Floats | None:
+    """Numbers of any type; None where there is another thing among them, a text that reads as a number too."""
+    try:
+        numbers = np.asarray(keys)
+        return numbers.astype(np.float64) if numbers.dtype.kind in "biufO" else None
+    except (TypeError, ValueError, OverflowError):
+        return None

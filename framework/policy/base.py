@@ -24,12 +24,11 @@ from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
 _NEARLY = 0.8  # as difflib measures it: a letter or two
-# What each method is called with. What is asked for several requests at once is `queue`.
+# What each method is called with.
 _PASSED = {
     "layout": ("spec",),
     "prepare": ("cluster",),
     **{hook.name: ("cluster",) if hook.argument == "tick" else (hook.argument, "cluster") for hook in HOOKS},
-    "prioritize": ("queue", "cluster"),
 }
 
 
@@ -127,7 +126,7 @@ class Policy:
     tick_s: float | None = None  # period of on_tick, None: never
     changes_roles: bool = False  # on_tick may return SetRole
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
-    dynamic_keys: ClassVar[bool] = False  # prioritize is asked again whenever a queue is read after a change
+    dynamic_keys: ClassVar[bool] = False  # prioritize is asked for a whole queue whenever that is read after a change
     compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
 
     @property
@@ -176,7 +175,12 @@ class Policy:
         return 0
 
     def prioritize(self, queue: NDArray[np.int64], cluster: Cluster) -> NDArray[np.float64] | float:
-        """Sort keys of queued requests (ids), smallest first; equal keys in the order of queueing."""
+        """Sort keys of the requests `queue` (ids), smallest first; equal keys in the order of queueing.
+
+        With `dynamic_keys` these are all that wait on one instance, in the present order of its queue, but for those
+        that were preempted and come first anyway; so a key may be a rank among them. Without, it is asked once for each
+        request, alone, when that is queued, and the key stays.
+        """
         return 0.0
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:

@@ -1,7 +1,7 @@
 """The decision points of a run, one row each, and how a batching plan travels as one whole number.
 
 A new hook is a method of `Policy` (`base`), a row here, the place in an engine that asks it, and the same place in the
-plain engine. What it answers is one of the kinds that `answers` checks.
+reference engine. What it answers is one of the kinds that `answers` checks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 class Hook(NamedTuple):
     """One decision point.
 
-    `name`: the method of `Policy`. `argument`: what it is asked about ("request", "instance" or "tick"). `answer`: the
+    `name`: the method of `Policy`. `argument`: what it is asked about ("request", "instance", "tick" or,
+    for several requests, "queue"). `answer`: the
     kind of its answer, as `framework.policy.answers` names them. `when`: the event at which it is asked. `looks`: it
     may look at what changes within a leap of decode steps (KV tokens, blocks), so that all instances are brought up to
     date before it is asked; a compiled rule says for itself whether it does.
@@ -31,7 +32,7 @@ HOOKS = (
     Hook(
         "route_decode", "request", "instance or refusal", "a prefill ends away from where it decodes, or a split", True
     ),
-    Hook("prioritize", "request", "key", "a request is queued, or a queue with dynamic keys is read", True),
+    Hook("prioritize", "queue", "keys", "a request is queued, or a queue with dynamic keys is read", True),
     Hook("batching", "instance", "plan", "an instance forms a step after something changed there", True),
     Hook("on_tick", "tick", "actions", "every tick_s seconds", True),
     Hook("split_at", "request", "tokens", "a request has been routed to its prefill", True),
@@ -44,6 +45,8 @@ ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FET
 
 # What a hook answers when the policy raised: the engine stops and the exception is raised again outside.
 RAISED = -(2**62)
+# What `fetch_prefix` answers to fetch nothing.
+NO_INSTANCE = -1
 # What `route_decode` answers to turn a request away: this less the number of its reason.
 REFUSED = -(2**40)
 

@@ -13,6 +13,12 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+def require_decoding(ids: Integers, decodes: NDArray[np.bool_]) -> None:
+    """Raise ValueError unless all decode: no rule tells the KV tokens of other requests between two events."""
+    if not decodes.all():
+        raise ValueError(f"request {int(ids[~decodes][0])} does not decode now: its KV tokens cannot be told")
+
+
 class View(NamedTuple):
     """What a compiled rule receives. Rules read it; the engine alone writes."""
 
@@ -71,6 +77,14 @@ class Inspection(Protocol):
 
     def decoding(self, i: int) -> Integers:
         """Requests that decode on an instance, in running order."""
+        ...
+
+    def prefilling(self, i: int) -> Integers:
+        """Requests that prefill on an instance, in prefilling order."""
+        ...
+
+    def queued(self, i: int) -> Integers:
+        """Requests that wait on an instance, in the order of its queue, then those of its inbox."""
         ...
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:

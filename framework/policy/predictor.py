@@ -80,6 +80,7 @@ class Predictions:
 
     def _answers(self, ids: Integers, generated: Integers, kept: Floats) -> Floats:
         """Those kept of these requests, after the predictor has been asked about all that are out of date."""
+        ids, generated = np.asarray(ids, np.int64), np.asarray(generated, np.int64)
         answers = np.empty(len(ids))
         if self._predictor is None:
             answers.fill(np.nan)
@@ -115,8 +116,12 @@ def stale(ids: Integers, generated: Integers, stride: int, strides: Integers, fo
     """Write those requests that have come to another stride than that of their estimate, and the tokens at its start:
     not those generated, for the answer must not depend on who asked first. Their number; the new strides are noted.
     """
+    if len(generated) != len(ids):
+        raise ValueError("generated must have one number for each of the requests")
     count = 0
     for k in range(len(ids)):
+        if ids[k] < 0 or ids[k] >= len(strides):
+            raise IndexError("no request has that number")
         number = generated[k] // stride
         if number != strides[ids[k]]:
             strides[ids[k]] = number

@@ -31,9 +31,8 @@ _REQUEST_COLUMNS = (
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    """The same memory, contiguous, through which nothing can be written: `setflags(write=True)` is refused, too."""
+    return np.frombuffer(array.view(np.uint8).data.toreadonly(), array.dtype)
 
 
 class Instances:
@@ -69,7 +68,8 @@ class Instances:
     bandwidth_bytes_s: Floats
 
     def __init__(self, engine: Inspection, ids: Integers) -> None:
-        self.ids = ids
+        self.ids = _read_only(ids)
+        self._ids = ids
         self._engine = engine
         tables = _read_only(engine.tables.rows), _read_only(engine.tables.data)
         pools, stages = (_read_only(engine.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
@@ -77,13 +77,13 @@ class Instances:
         self._first = int(ids[0])
         self._consecutive = bool(np.all(np.diff(ids) == 1))
         if self._consecutive:
-            rows = engine.instances[self._first : self._first + len(ids)]
+            rows = _read_only(engine.instances[self._first : self._first + len(ids)])
             for name in _INSTANCE_COLUMNS:
-                setattr(self, name, _read_only(rows[name]))
+                setattr(self, name, rows[name])
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
-            return self._engine.instances[name][self.ids]
+            return self._engine.instances[name][self._ids]
         raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
 
     def __len__(self) -> int:
@@ -92,11 +92,11 @@ class Instances:
     def argmin(self, values: NDArray[Any]) -> int:
         """The instance with the smallest value (the first of equal ones), as its number in the cluster."""
         position = int(values.argmin())
-        return self._first + position if self._consecutive else int(self.ids[position])
+        return self._first + position if self._consecutive else int(self._ids[position])
 
     def cached_tokens(self, request: Request) -> Integers:
         """Tokens of the request's prompt that each instance has in its prefix cache and its stores."""
-        return self._engine.cached_tokens(self.ids, request.id)
+        return self._engine.cached_tokens(self._ids, request.id)
 
     def prefill_s(
         self, request: Request, cached_tokens: Integers | None = None, chunk_tokens: int | None = None
@@ -107,8 +107,12 @@ class Instances:
         or else in chunks of `chunk_tokens`.
         """
         cached = self.cached_tokens(request) if cached_tokens is None else np.asarray(cached_tokens, np.int64)
+        if cached.shape != self._ids.shape:
+            raise ValueError(f"prefill_s: cached_tokens has shape {cached.shape}, of {len(self)} instances")
         most = np.iinfo(np.int64).max if chunk_tokens is None else chunk_tokens
-        return self._engine.prefill_times_s(self.ids, request.id, cached, most)
+        if most < 1:
+            raise ValueError(f"prefill_s: chunk_tokens is {most}; a chunk has 1 token or more")
+        return self._engine.prefill_times_s(self._ids, request.id, cached, most)
 
     def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
         """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""
@@ -125,7 +129,7 @@ class Instances:
 
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
-        return self._engine.step_times_s(self.ids)
+        return self._engine.step_times_s(self._ids)
 
 
 class Requests:
@@ -147,16 +151,17 @@ class Requests:
 
     def __init__(self, engine: Inspection) -> None:
         self._engine = engine
+        rows = _read_only(engine.requests)
         for name in _REQUEST_COLUMNS:
-            setattr(self, name, _read_only(engine.requests[name]))
+            setattr(self, name, rows[name])
 
     def generated(self, ids: Integers) -> Integers:
         """Tokens emitted so far."""
         return self._engine.generated(np.asarray(ids, np.int64))
 
     def kv_tokens(self, ids: Integers) -> Integers:
-        """KV tokens of decoding requests."""
-        return self._engine.kv_tokens(ids)
+        """KV tokens of decoding requests; ValueError for one that does not decode, whose KV grows by no rule."""
+        return self._engine.kv_tokens(np.asarray(ids, np.int64))
 
 
 @dataclass(frozen=True)
@@ -260,28 +265,48 @@ class Cluster:
 
     def group(self, instance: int) -> range:
         """The instances whose steps begin and end with those of this one, itself included: the ranks of one model."""
+        self._require_instance(instance)
         return next(group for group in self.groups if instance in group)
+
+    def _require_instance(self, instance: int) -> None:
+        if not 0 <= instance < len(self.instances):
+            raise IndexError(f"there is no instance {instance}; they are 0 to {len(self.instances) - 1}")
 
     def streams_s(self, instance: int) -> tuple[Floats, Floats]:
         """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs
         that it has, shape (101,); 0 where there is nothing to do, else inf for no SMs.
         """
+        self._require_instance(instance)
         return self._engine.stream_times_s(instance)
 
     def decoding(self, instance: int) -> Integers:
         """Ids of the requests that decode on an instance, in running order; shape (running,)."""
+        self._require_instance(instance)
         return self._engine.decoding(instance)
+
+    def prefilling(self, instance: int) -> Integers:
+        """Ids of the requests whose prompts are under way on an instance, in order; shape (prefilling,)."""
+        self._require_instance(instance)
+        return self._engine.prefilling(instance)
+
+    def queued(self, instance: int) -> Integers:
+        """Ids of the requests that wait for their prefill on an instance, in the order of its queue; shape (queued,).
+
+        Behind these come those that no step can hold yet, where steps are formed ahead (`engine.asynchronous`).
+        """
+        self._require_instance(instance)
+        return self._engine.queued(instance)
 
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
-        return self._engine.decoding_on(pool.ids)
+        return self._engine.decoding_on(pool._ids)
 
     def residents(self, pool: Instances) -> tuple[Integers, Integers, NDArray[np.bool_]]:
         """Requests that decode on a pool's instances or whose KV is on its way there: ids, each one's position in the
         pool, and which stay where they are. One that is on its way, from its prefill or in a migration, belongs where
         it is going: it has that position, or is not among them.
         """
-        return self._engine.residents(pool.ids)
+        return self._engine.residents(pool._ids)
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
         """Which of these decoding requests are being migrated already."""
@@ -294,4 +319,6 @@ class Cluster:
     def pool(self, name: str) -> Instances:
         """The instances of a named pool of the cluster's layout."""
         names = [pool.name for pool in self.spec.pools]
+        if name not in names:
+            raise KeyError(f"there is no pool {name}; there are {', '.join(names)}")
         return Instances(self._engine, np.flatnonzero(self._engine.instances["pool"] == names.index(name)))

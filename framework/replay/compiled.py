@@ -23,13 +23,13 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.dispatchers import numba_config
-from framework.engine.allocate import allocate
-from framework.engine.binding import Binding
-from framework.engine.config import Setting
-from framework.engine.inspect import MemoryInspection
 from framework.engine.loop import run
-from framework.engine.records import REQUEST, STEP_LOG, TOKEN_LOG
-from framework.engine.state import Memory
+from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
+from framework.engine.memory.state import Memory
+from framework.engine.setup.allocate import allocate
+from framework.engine.setup.binding import Binding
+from framework.engine.setup.config import Setting
+from framework.engine.setup.inspect import MemoryInspection
 from framework.metrics.token_gaps import GapReducer
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
@@ -45,7 +45,7 @@ _ENDS[[FINISHED, REJECTED, FAILED, UNSENT]] = 1, 2, 3, 4
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
 _WINDOWS, _GROWTH = 32, 4  # room for the log: windows of it at first, then times as many rows as it has
-_LARGE_BYTES = 1 << 28  # of all requests, from which on their memory is given back as their outcomes are taken
+_LARGE_BYTES = 1 << 27  # of all requests, from which on their memory is given back as their outcomes are taken
 
 
 class CompiledEngine:

@@ -42,6 +42,7 @@ class Engine(Protocol):
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Let the policy decide until every request has ended; `cluster` is its view of `inspection`.
 
-        `marks_s`, in order: times as of which the totals of instances are told, once all events up to then are past.
+        `marks_s`, in order: times as of which the totals of instances are recorded, once all events up to then are
+        past.
         """
         ...

@@ -1,4 +1,4 @@
-"""What compiled rules ask of an engine beside the columns of their view: cached prefixes, step times, streams.
+"""What compiled rules ask of an engine in addition to the columns of their view: cached prefixes, step times, streams.
 
 Each function takes `view.engine` first. For the compiled engine that is where its memory begins, for the plain one, and
 without a compiler, a `PlainEngine`; a rule need not know which.
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import either
-from framework.engine.attach import attach_at
-from framework.engine.inspect import next_streams_s
-from framework.engine.mechanisms import sm_sharing
-from framework.engine.mechanisms.prefix_cache import matched_blocks
-from framework.engine.mechanisms.sm_sharing import WHOLE
+from framework.engine.kv.prefix_cache import matched_blocks
+from framework.engine.memory.attach import attach_at
+from framework.engine.parallel import sm_sharing
+from framework.engine.parallel.sm_sharing import WHOLE
+from framework.engine.setup.inspect import next_streams_s
 from framework.policy.hooks import encode_plan
 from framework.policy.inspection import Inspection
 from framework.timing.estimate import prefill_alone_s, step_alone_s
@@ -124,7 +124,7 @@ def _plain_streams_s(engine: PlainEngine, i: int) -> tuple[float, float]:
 
 @either(_plain_streams_s)
 def streams_s(engine: Any, i: int) -> tuple[float, float]:
-    """Seconds of i's next prefill step and decode step, each on all SMs, beside each other; 0 where there is none."""
+    """Seconds of i's next prefill step and decode step, each on all SMs, side by side; 0 where there is none."""
     return next_streams_s(attach_at(engine), i)
 
 

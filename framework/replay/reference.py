@@ -1,4 +1,4 @@
-"""The plain engine as `framework.replay.contract.Engine`: its simulation, its loop, and its result as arrays."""
+"""The reference engine as `framework.replay.contract.Engine`: its simulation, its loop, and its result as arrays."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import Setting
-from framework.engine.records import STEP_LOG, TOKEN_LOG, record
-from framework.engine.reference.inspection import PlainInspection
-from framework.engine.reference.loop import run
-from framework.engine.reference.policy_hooks import PolicyHooks
-from framework.engine.reference.setup import options, shown_tables, specs, step_time
-from framework.engine.reference.simulation import Hooks, Simulation
+from framework.engine.memory.records import STEP_LOG, TOKEN_LOG, record
+from framework.engine.setup.config import Setting
 from framework.errors import InputError
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
+from framework.reference.inspection import PlainInspection
+from framework.reference.loop import run
+from framework.reference.policy_hooks import PolicyHooks
+from framework.reference.setup import options, shown_tables, specs, step_time
+from framework.reference.simulation import Hooks, Simulation
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import PlainEngine
 from framework.result import MARK, OUTCOME
@@ -28,7 +28,7 @@ _BESIDE_OBJECTS = ("reason", "arrival_s", "predicted_tokens")  # columns that ar
 
 
 class ReferenceEngine:
-    """One run in plain objects. Raises InputError where the parts of the setting do not fit, and for too long a run."""
+    """One run in ordinary objects. Raises InputError if parts of the setting do not fit, and for too long a run."""
 
     def __init__(self, setting: Setting) -> None:
         if len(setting.workload) > MOST_REQUESTS:

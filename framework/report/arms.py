@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.cli.safe_text import printable
+from framework.system.split import INSTANCES
 
 _NAMES = {
     "server.name": "server",
@@ -29,7 +30,7 @@ _SHAPE = (
 )
 _ROUTERS = ("policy.routing", "policy.placement")
 _OWN_ROUTER = "its own"  # of a policy whose source says how it routes
-_UNSEEN = "\0"  # what follows tells values apart, and has no words
+_UNSEEN = "\0"  # what follows distinguishes values, and has no words
 _MOST_ITEMS, _MOST_LABELS, _MOST_VALUES = 12, 3, 4
 
 
@@ -37,7 +38,7 @@ _MOST_ITEMS, _MOST_LABELS, _MOST_VALUES = 12, 3, 4
 class Arm:
     """A run of a comparison: `label` as it is called there, `settings` flat, with what its requests decided.
 
-    Only arms of one `group` are compared. `given`: settings by which the user told the arms apart, and whose parts.
+    Only arms of one `group` are compared. `given`: settings by which the user distinguished the arms, and whose parts.
     """
 
     label: str
@@ -47,7 +48,7 @@ class Arm:
 
 
 def unlike(arms: Sequence[Arm]) -> str | None:
-    """In what the arms differ beside policy, seed and what they were given; None where in nothing.
+    """In what the arms differ beyond policy, seed and what they were given; None where in nothing.
 
     The value of most arms comes first, the others with the labels of their arms.
     """
@@ -112,12 +113,12 @@ def _shape(settings: Mapping[str, Any]) -> str:
         beyond = [f"{key}={one}" for key, one in degrees.items() if one != 1]
         told.append(" ".join([str(settings.get(f"cluster.{pool}")), name, *beyond]))
     if settings.get("cluster.prefill") == "auto":
-        return f"{settings.get('cluster.instances')} prefill and decode, split by load"
+        return f"{settings.get('cluster.instances') or INSTANCES} prefill and decode, split by load"
     return " + ".join(told) or kind
 
 
 def _of_part(part: str, own: Sequence[tuple[str, Any]]) -> str:
-    """A setting's value; of several settings the name that they have, if any, and what tells them from others."""
+    """A setting's value; of several settings their name, if they have one, and what distinguishes them from others."""
     if len(own) == 1 and own[0][0] == part:
         return _text(own[0][1])
     names = [str(value) for name, value in own if name == f"{part}.name"]

@@ -1,4 +1,6 @@
-"""Whether the systems of runs kept up with their load, in the words and marks of tables, pages and pictures."""
+"""Whether the systems of runs kept up with their load, and had time to fill up, in the words and marks of tables, pages
+and pictures.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from framework.report.numbers import number
 
 Summary = Mapping[str, Any]
 MARKS = {OVERLOADED: "‡", BACKLOGGED: "†"}
+IN_LEGEND = "overloaded, grows with the run"  # of a latency
+SHORT, SHORT_MEANS = "§", "window too short: the start from empty flatters all figures"
 STYLES = {STABLE: "green", BACKLOGGED: "yellow", OVERLOADED: "bold red"}
 _ORDER = (STABLE, BACKLOGGED, OVERLOADED)
 _LENGTH = "latencies are a function of the run's length"
@@ -30,13 +34,18 @@ def is_overloaded(summaries: Iterable[Summary]) -> bool:
     return load_state(summaries) == OVERLOADED
 
 
+def has_short_window(summaries: Iterable[Summary]) -> bool:
+    """Whether one of these runs spends much of its window filling up."""
+    return any(one.get("window_is_short") for one in summaries)
+
+
 def mark(*summaries: Summary) -> str:
-    """What stands beside the figures of these runs, empty if nothing needs to."""
-    return MARKS.get(load_state(summaries) or "", "")
+    """What stands next to the figures of these runs, empty if nothing needs to."""
+    return MARKS.get(load_state(summaries) or "", "") + (SHORT if has_short_window(summaries) else "")
 
 
 def overload(summary: Summary) -> str:
-    """What must stand beside latencies, empty where the run is not overloaded."""
+    """What must stand next to latencies, empty where the run is not overloaded."""
     if not is_overloaded([summary]):
         return ""
     growth = summary.get("latency_growth")
@@ -44,7 +53,7 @@ def overload(summary: Summary) -> str:
 
 
 def short_window(summary: Summary) -> str:
-    """What must stand beside all figures, empty where the window is long enough."""
+    """What must stand next to all figures, empty where the window is long enough."""
     if not summary.get("window_is_short"):
         return ""
     return f"window of {number(summary['window_s'])} s: too short, the start from empty flatters all figures"
@@ -52,5 +61,7 @@ def short_window(summary: Summary) -> str:
 
 def footnotes(summaries: Iterable[Summary]) -> list[str]:
     """What the marks mean that stand beside these runs."""
-    states = {one.get("load_state") for one in summaries}
-    return [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]
+    runs = list(summaries)
+    states = {one.get("load_state") for one in runs}
+    found = [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]
+    return [*found, *([f"{SHORT}: {SHORT_MEANS}"] if has_short_window(runs) else [])]

@@ -8,7 +8,7 @@ NONE = "–"  # where a figure is not defined
 
 
 def side_by_side(headings: Sequence[str]) -> list[str]:
-    """Headings of lines for columns beside each other: a first line that repeats the one before it is left empty."""
+    """Headings of lines for columns side by side: a first line that repeats the one before it is left empty."""
     firsts = [heading.partition("\n")[0] for heading in headings]
     repeats = [first == before for first, before in zip(firsts, ["", *firsts], strict=False)]
     return [

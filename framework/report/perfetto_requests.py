@@ -28,7 +28,7 @@ def process_of(result: Result) -> int:
 
 
 def steps_thread(result: Result) -> int:
-    """The thread of the steps in the process of each instance; the next one has prefills beside its decodes.
+    """The thread of the steps in the process of each instance; the next one has prefills concurrent with its decodes.
 
     No process has such a number: a thread with that of its process is a main thread to Perfetto.
     """

@@ -27,7 +27,7 @@ from framework.report.split_line import split_line
 Summary = Mapping[str, Any]
 _LATENCIES = ("queue", "ttft", "tpot", "itl", "e2el")
 _WARNING = "bold black on yellow"
-# What a source says of a fit: to which loads, and where the run lies beside them; or why it does not count.
+# What a source says of a fit: to which loads, and where the run lies relative to them; or why it does not count.
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
 _LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
@@ -59,8 +59,8 @@ def comparison_table(
     """Runs below each other, for `rich.console.Console.print`; the best of each group is bold and marked.
 
     Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is called
-    by what tells it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs at
-    capacity by that. A narrow terminal gets fewer columns.
+    by what distinguishes it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs
+    at capacity by that. A narrow terminal gets fewer columns.
     """
     named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
     return _Comparison(summaries, named, groups or [0] * len(summaries))
@@ -172,7 +172,7 @@ def _extrapolated(*summaries: Summary) -> list[Text]:
 def _source(summary: Summary) -> Text:
     """Where the requests come from; one that only resembles a real trace must be seen at once."""
     if summary["trace_source"] == "twin":
-        return Text(" TWIN, not the real trace ", style=_WARNING)
+        return Text(" fitted trace, not a recording ", style=_WARNING)
     return Text(f"({summary['trace_source']})", style="dim")
 
 
@@ -289,7 +289,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
 
 
 def _alike(summary: Summary, key: str) -> Any:
-    """The value by which runs are told apart: of step times not where the load of each run lies beside a fit's."""
+    """The value by which runs are distinguished: of step times without the load of each run relative to a fit's."""
     return _FIT.sub(r"\1 to \2", str(summary[key])) if key == "timing_source" else summary[key]
 
 

@@ -1,31 +1,21 @@
 """How long one step takes, what of, and how well it uses the hardware, without a simulation.
 
     python -m framework.report.show_step model=llama3_8b gpu=h100 prefill=2048
-    python -m framework.report.show_step model=llama3_70b gpu=h100 tp=4 decode=64x4096 --json
-
-What the step has to do, at least one of:
-    prefill=TOKENS, TOKENS@PREFIX (a chunk after cached tokens), COUNTxTOKENS (several prompts)
-    decode=BATCHxCONTEXT (of each sequence, the token that is computed included)
-Where: model=, gpu= (names of conf/), tp= pp= dp= ep=, dtype= expert_dtype= kv_dtype= (of the weights, of those of the
-    experts, of the KV cache), backend= (vllm, trtllm, sglang), timing= (measured, roofline); further keys as for
-    run.py: model.layers=16, gpu.bandwidth_bytes_s=4e12, timing.profiles=DIR
-calibrated=true: with the terms fitted to measured deployments; otherwise kernels alone.
+    python -m framework.report.show_step model=llama3_70b gpu=h100 tp=4 decode=64x4096 json=true
 
 FLOPs count two for each token and weight that it passes, embedding and output projection apart, and attention; bytes
 are weights once (experts as far as they are chosen) and KV read and written (framework.timing.flops). MFU = FLOPs /
 (time x peak of the weights' type x GPUs), MBU = bytes / (time x bandwidth x GPUs), intensity = FLOPs / bytes.
---json prints one object: step_ms, parts_ms, mfu, mbu, intensity, extrapolated and more.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from framework.cli.arguments import configured, split_arguments, truth, whole
-from framework.cli.launch import launch
+from framework.cli.arguments import configured, whole
+from framework.cli.command import Words, command
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.report.step_figures import StepFigures, step_figures
@@ -34,7 +24,17 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.flops import Chunk, Step
 
-_OWN = ("prefill", "decode", "tp", "pp", "dp", "ep", "dtype", "expert_dtype", "kv_dtype", "backend", "calibrated")
+_KEYS = {
+    "prefill": "TOKENS, TOKENS@PREFIX (a chunk after cached tokens), COUNTxTOKENS (several prompts)",
+    "decode": "BATCHxCONTEXT; of each sequence, the token that is computed included",
+    **dict.fromkeys(("tp", "pp", "dp", "ep"), "of the instance, 1 if nothing is said"),
+    "dtype": "of the weights",
+    "expert_dtype": "of the experts' weights",
+    "kv_dtype": "of the KV cache",
+    "backend": "vllm, trtllm or sglang",
+    "calibrated": "true: with the terms fitted to measured deployments; otherwise kernels alone",
+    "json": "true: one object, with step_ms, parts_ms, mfu, mbu, intensity, extrapolated and more",
+}
 _GROUPS = ("model", "gpu", "timing")
 _MOST_CHUNKS = 100_000
 
@@ -57,17 +57,16 @@ def parse_step(prefill: str | None, decode: str | None) -> Step:
     return Step(chunks, whole("decode: batch", batch), whole("decode: context", context))
 
 
-def run(words: Sequence[str]) -> StepFigures:
+def run(words: Words) -> StepFigures:
     """The figures that the command line asks for. Raises InputError, or an error of Hydra's, for what cannot be."""
-    own, overrides = split_arguments(words, _OWN, _GROUPS)
+    own, overrides = words.own, list(words.settings)
     step = parse_step(own.get("prefill"), own.get("decode"))
     if "backend" in own:
         overrides.append(f"timing.backend={own['backend']}")
-    sizes = {name: whole(name, own.get(name, "1")) for name in ("tp", "pp", "ep", "dp")}
+    sizes = {name: words.whole(name, 1) for name in ("tp", "pp", "ep", "dp")}
     built = configured(overrides, _GROUPS)
     model = _typed(built["model"], own)
-    calibrated = truth("calibrated", own.get("calibrated", "false"))
-    return step_figures(model, built["gpu"], Parallelism(**sizes), built["timing"], step, calibrated)
+    return step_figures(model, built["gpu"], Parallelism(**sizes), built["timing"], step, words.truth("calibrated"))
 
 
 def _typed(model: Model, own: Mapping[str, str]) -> Model:
@@ -79,18 +78,15 @@ def _typed(model: Model, own: Mapping[str, str]) -> Model:
     return replace(model, dtype=own.get("dtype", model.dtype), kv_dtype=own.get("kv_dtype", model.kv_dtype))
 
 
-def main(words: Sequence[str]) -> None:
+@command(__doc__, keys=_KEYS, settings=_GROUPS)
+def main(words: Words) -> None:
     """Print one step, as a table or as JSON. Raises InputError for what the command line cannot mean."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
-    as_json = "--json" in words
-    figures = run([word for word in words if word != "--json"])
-    if as_json:
+    figures = run(words)
+    if words.truth("json"):
         print(json.dumps(figures.as_json(), indent=2, allow_nan=False))
     else:
         results_console().print(step_table(figures))
 
 
 if __name__ == "__main__":
-    launch(lambda: main(sys.argv[1:]))
+    main.start()

@@ -90,7 +90,7 @@ class StepFigures:
         return self.extrapolation > 1
 
     def as_json(self) -> dict[str, Any]:
-        """All fields and properties by name, and the step as its prefills and decodes: what --json prints."""
+        """All fields and properties by name, and the step as its prefills and decodes: what json=true prints."""
         derived = ("mfu", "mbu", "intensity", "ridge", "attainable_flops", "bound", "extrapolated")
         stated = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step"}
         work = {
@@ -162,7 +162,7 @@ def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, cal
 
 
 def _parts_ms(parts: Mapping[str, StepRow], row: StepRow, step: Step) -> Mapping[str, float]:
-    """The milliseconds of each part; where attention is one kernel, decodes beside chunks have their tiles in it."""
+    """The milliseconds of each part; where attention is one kernel, decodes with chunks have their tiles in it."""
     tables = stack(list(parts.values()))
     found = {part: _MS * _step_s(tables, k, step) for k, part in enumerate(parts)}
     if _is_joint(row, step):

@@ -25,7 +25,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One row: what tells it from the others, its figures, and `group`: rows of one can be compared with each other.
+    """One row: what distinguishes it from the others, its figures, and `group`: rows of one group can be compared.
 
     `seeds` is the number of runs whose mean its figures are.
     """

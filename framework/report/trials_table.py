@@ -1,4 +1,4 @@
-"""What limits the goodput of a run and what would mend it, for a terminal, and as rows for a page."""
+"""What limits the goodput of a run and what would improve it, for a terminal, and as rows for a page."""
 
 from __future__ import annotations
 
@@ -59,17 +59,19 @@ def verdict(trials: Trials) -> Iterator[str]:
         yield f"That leaves {left:,} requests lost; the next in line: {_lower(trials.removed[1].cause.title)}."
     if helps := helping(trials):
         best, count = helps[0], len(trials.tried)
-        told = f"Of {count} remedies tried, {best.remedy.words} gives most"
-        yield f"{told}: {_kept(best.trial)}, {_gain(best.trial, base)}."
+        is_most = all(best.trial.worth(base) >= one.trial.worth(base) for one in helps)
+        gives = "gives most" if is_most else "gives nearly the most, on fewer GPUs"
+        yield f"Of {count} remedies tried, {best.remedy.words} {gives}: {_kept(best.trial)}, {_gain(best.trial, base)}."
     elif trials.tried:
         yield f"None of {len(trials.tried)} remedies tried is better than the run."
 
 
 def units(trials: Trials) -> str:
-    """Why what a run is worth is not the difference of two goodputs; nothing where it is, or there are no runs."""
-    if trials.base.closed or not (trials.removed or helping(trials)):
+    """Why what a run is worth is not the difference of two goodputs; nothing where it is."""
+    shown = [*(one.trial for one in trials.removed), *(one.trial for one in helping(trials))]
+    if trials.base.closed or all(trial.window_s == trials.base.window_s for trial in shown):
         return ""
-    return "Goodput is over the time that each run took; worth and gain are over the time that the run as it is took."
+    return "Goodput is over each run's own window; worth and gain are over the window of the run as it is."
 
 
 def removed_rows(trials: Trials) -> Iterator[tuple[str, str, Removed]]:
@@ -134,8 +136,8 @@ def _kept(trial: Trial) -> str:
 
 
 def _gain(trial: Trial, base: Trial) -> str:
-    over = "of goodput" if base.closed else "over the time that the run as it is took"
-    return f"which is worth {number(trial.worth(base))} req/s {over}"
+    over = "" if base.closed or trial.window_s == base.window_s else " over the window of the run as it is"
+    return f"a gain of {number(trial.worth(base))} req/s{over}"
 
 
 def _lower(title: str) -> str:

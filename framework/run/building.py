@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from framework.cli.typed_settings import require_types
@@ -43,7 +44,7 @@ def _require_types_outside(config: DictConfig, name: str) -> None:
         settings = OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True)
         if not isinstance(settings, dict) or any(key in settings for key in _LEFT_TO_HYDRA):
             return
-        kind = get_object(str(settings[_TARGET]))
+        kind = resolve_name(str(settings[_TARGET]))  # Hydra's own logs a failure
     except Exception:
         return
     plain = {str(key): one for key, one in settings.items() if not (isinstance(one, dict) and _TARGET in one)}

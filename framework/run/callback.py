@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import math
 import os
@@ -26,8 +27,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.files import remove_abandoned, write_whole
-from framework.cli.launch import USER_ERROR, explain, report_error
+from framework.cli.launch import BROKEN_PIPE, USER_ERROR, explain
 from framework.cli.safe_text import masked
+from framework.cli.streams import drop_output, reader_has_gone, report_error
 from framework.errors import InputError, hook_noted
 from framework.report.sweep_groups import Ended, in_groups, rows_of
 
@@ -53,8 +55,8 @@ class Runs(Callback):
 
     A run refused for a mistake of its user leaves one line on stderr, no directory, and exit code 2. In a sweep the
     others go on, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
-    and leaves a traceback beside it; once the others have ended, the bug ends the command. What a hook of a policy
-    raised is its user's to mend: one line, which names the file with the traceback.
+    and leaves a traceback next to it; once the others have ended, the bug ends the command. What a hook of a policy
+    raised is its user's to fix: one line, which names the file with the traceback.
     """
 
     def __init__(self) -> None:
@@ -62,10 +64,14 @@ class Runs(Callback):
         self._started_ns = 0
         self._refusals: Refusals | None = None
         self._told: set[str] = set()
+        self._held: int | None = None  # the directory of a run, locked
         self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and how many runs it has
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self._start(config, "hydra.run.dir")
+        directory = self._start(config, "hydra.run.dir")
+        if directory is not None and not self._hold(directory):
+            report_error(f"{directory}: another run writes there now; choose another with hydra.run.dir=DIR")
+            sys.exit(USER_ERROR)  # Hydra makes a warning of an error here
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         directory = self._start(config, "hydra.sweep.dir")
@@ -81,6 +87,9 @@ class Runs(Callback):
         if job_return.status != JobStatus.FAILED:
             return
         error = job_return._return_value  # the public property would print and raise
+        if reader_has_gone(error):  # Hydra would tell of it
+            drop_output()
+            sys.exit(BROKEN_PIPE)
         output = OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False)
         line = explain(error)
         if output is not None and (line is None or hook_noted(error)):
@@ -96,7 +105,7 @@ class Runs(Callback):
         else:
             try:
                 self._refusals.add(config.hydra.job.num, line, " ".join(job_return.overrides or ()))
-            except InputError:  # the disk is full: the failure itself ends the sweep, and is told then
+            except InputError:  # the disk is full: the failure itself ends the sweep, and is reported then
                 return
             if output is not None:
                 FreshDirectory(Path(output), frozenset(), (Path(output),)).discard()
@@ -106,6 +115,9 @@ class Runs(Callback):
         job_return.status = JobStatus.COMPLETED
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
         self._exit_if_refused()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -125,6 +137,18 @@ class Runs(Callback):
         fresh = FreshDirectory.watch(directory)
         atexit.register(fresh.discard)  # also after an interrupt, or when Hydra itself refuses the sweep
         return fresh.path
+
+    def _hold(self, directory: Path) -> bool:
+        """Whether no other process writes a run there; none will until this one has."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._held = os.open(directory, os.O_RDONLY)
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # Hydra says what is wrong with it; not every file system has locks
+            return True
+        return True
 
     def _tell(self) -> None:
         """Print the lines that have not been printed; those of other processes are found in files."""

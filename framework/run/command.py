@@ -14,7 +14,7 @@ from rich.console import RenderableType
 
 from framework.cli.arguments import config_dirs, program
 from framework.cli.outside import is_of_files
-from framework.cli.terminal import progress_bar, results_console
+from framework.cli.terminal import progress_bar, results_console, tell
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
 from framework.report.capacity_table import capacity_table
@@ -25,6 +25,7 @@ from framework.run.job import done, sweep_job
 
 _LEAST_LOST = 0.01  # share of the requests
 _LONG_S = 1.0  # of hooks: what is worth a note
+_OWN = ("policy.", "cluster=", "cluster.prefill", "cluster.decode")  # settings that others need not have
 _RIVALS = ("chunked", "distserve")  # one that mixes both phases on its instances, one that keeps them apart
 
 
@@ -50,6 +51,7 @@ def execute(config: DictConfig) -> float:
     if measurement.probes is None:
         given, added = HydraConfig.get().overrides.task, config_dirs(HydraConfig.get().overrides.hydra)[1:]
         words = [word for word in given if not word.startswith(("policy=", "predictor=", "report=", "diagnose="))]
+        words += _total(config, words)
         words += (
             [f"predictor={_as_typed(config, 'predictor')}"]
             if any(word.startswith("predictor=") for word in given)
@@ -61,7 +63,7 @@ def execute(config: DictConfig) -> float:
         console.print(command, markup=False, highlight=False, style="dim", soft_wrap=True)
     _tell_of_hooks(measurement.result)
     _tell_of_cuts(measurement.result)
-    print(f"results in {directory}", file=sys.stderr)
+    tell(f"results in {directory}")
     return measurement.value
 
 
@@ -100,14 +102,21 @@ def _tell_of_cuts(result: Result) -> None:
         print(f"warning: {cut:,} outputs were cut where the context ends, {ends}", file=sys.stderr)
 
 
+def _total(config: DictConfig, words: Sequence[str]) -> list[str]:
+    """The setting that gives any cluster as many instances, where these words gave those of each pool."""
+    pools = [config.cluster.get(name) for name in ("prefill", "decode")]
+    is_told = any(word.startswith("cluster.instances=") for word in words)
+    return [] if is_told or not all(isinstance(count, int) for count in pools) else [f"cluster.instances={sum(pools)}"]
+
+
 def comparison_command(policy: str, words: Sequence[str], directories: Sequence[Path] = ()) -> str:
-    """The command that puts a run beside others: the same words, but for those that only its policy or cluster has, and
-    the directories of YAMLs that were added.
+    """The command that compares a run with others: the same words, except those that only its policy or a
+    cluster with two pools has, and the directories of YAMLs that were added.
     """
     here = Path.cwd()
     added = [path.relative_to(here) if path.is_relative_to(here) else path for path in directories]
     beside = [word for path in added for word in ("--config-dir", str(path))]
-    shared = [word for word in words if not word.startswith(("policy.", "cluster"))]
+    shared = [word for word in words if not word.startswith(_OWN)]
     policies = dict.fromkeys((policy, *_RIVALS))
     chosen = f"policy={','.join(policies)}"
     return f"beside others: {program()} -m {shlex.join([*beside, chosen, *shared])}"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import (
     InputError,
+    instead_of,
     is_number,
+    is_of_a_library,
     note_method,
     require_at_least,
     require_name,
@@ -33,9 +34,11 @@ from framework.system.model import Model, kv_capacity_tokens
 from framework.timing.step_row import StepRow
 from framework.workload import Workload
 
-_FRAMEWORK = Path(__file__).parents[1]
+_MAKING = {"<module>": "import", "__init__": "__init__"}  # frames of a user's module and class, and what they do
 _LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
 _LEAST_LINK_BYTES_S = 1e6
+Given = Mapping[str, Callable[[], Any]]  # makers of parts that stand in for those of a configuration, by name
+NOTHING: Given = MappingProxyType({})
 _KINDS: tuple[tuple[str, type | None], ...] = (
     ("model", Model),
     ("timing", None),
@@ -48,8 +51,8 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
 )
 
 
-def compose(config: DictConfig) -> Experiment:
-    """Build each part that `config` names by `_target_`.
+def compose(config: DictConfig, given: Given = NOTHING) -> Experiment:
+    """Build each part that `config` names by `_target_`, but for those that are `given`.
 
     Raises InputError for a seed or an output that cannot be, and Hydra's InstantiationException around whatever a part
     refuses.
@@ -58,26 +61,23 @@ def compose(config: DictConfig) -> Experiment:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
     _require_outputs(config)
     # The trace comes last: it takes the longest, and a mistake elsewhere should show at once.
-    parts = fitting_parts(config)
-    return _experiment(config, parts, _build(config, "trace", Workload))
-
-
-def compose_on(config: DictConfig, workload: Workload) -> Experiment:
-    """The experiment that `config` describes, on other requests than its trace; errors as of `compose`."""
-    return _experiment(config, fitting_parts(config), workload)
-
-
-def _experiment(config: DictConfig, parts: dict[str, Any], workload: Workload) -> Experiment:
+    parts = fitting_parts(config, given)
+    workload = _part(config, given, "trace", Workload)
     _require_classes(parts["slo"], workload)
     parts["engine"] = parts["engine"].on(workload)
     experiment = Experiment(
         workload=workload,
         seed=config.seed,
-        renew=partial(_deciders, config),
-        sample=partial(_sample, config, workload.source),
+        renew=partial(_deciders, config, given),
+        sample=_no_sample if "trace" in given else partial(_sample, config, workload.source),
         **parts,
     ).placed()
     return experiment.sized().placed() if experiment.cluster.auto else experiment
+
+
+def compose_on(config: DictConfig, workload: Workload) -> Experiment:
+    """The experiment that `config` describes, on other requests than its trace; errors as of `compose`."""
+    return compose(config, {"trace": lambda: workload})
 
 
 def _require_classes(slo: Slo, workload: Workload) -> None:
@@ -89,16 +89,17 @@ def _require_classes(slo: Slo, workload: Workload) -> None:
         raise InputError(f"slo.classes.{unknown[0]}: no request of trace {workload.name} has this class; {there}")
 
 
-def fitting_parts(config: DictConfig) -> dict[str, Any]:
-    """All parts of an experiment but its requests, by name: each is built, and the model fits every instance.
+def fitting_parts(config: DictConfig, given: Given = NOTHING) -> dict[str, Any]:
+    """All parts of an experiment but its requests, by name: each is built or given, and the model fits every instance.
 
     Raises what `compose` raises for them.
     """
-    parts = {name: _build(config, name, kind) for name, kind in _KINDS}
+    parts = {name: _part(config, given, name, kind) for name, kind in _KINDS}
     model, engine = parts["model"], parts["engine"]
     cluster = lay_out(parts["policy"], parts["cluster"])  # refuses a cluster that it cannot use
     _require_batching(parts["policy"], engine, cluster.pools)
     for pool in cluster.pools:
+        model.require_split(pool.parallelism)
         fitting = engine.kv_fraction, engine.kv_compression.memory_share
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         _require_speed(pool, model)
@@ -154,8 +155,12 @@ def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[Pool
         )
 
 
-def _deciders(config: DictConfig) -> tuple[Policy, Predictor | None]:
-    return _build(config, "policy", Policy), _build(config, "predictor", None)
+def _deciders(config: DictConfig, given: Given) -> tuple[Policy, Predictor | None]:
+    return _part(config, given, "policy", Policy), _part(config, given, "predictor", None)
+
+
+def _no_sample(number: int, block_s: float) -> Workload:
+    raise InputError("other samples of the trace are to be drawn, and a Workload has none; give a trace by its name")
 
 
 def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Workload:
@@ -168,16 +173,32 @@ def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Wor
     return _build(OmegaConf.create({"trace": trace}), "trace", Workload)
 
 
+def _part(config: DictConfig, given: Given, name: str, kind: type | None) -> Any:
+    """What is given under that name, else what `config` makes."""
+    return given[name]() if name in given else _build(config, name, kind)
+
+
 def _build(config: DictConfig, name: str, kind: type | None) -> Any:
+    if not OmegaConf.is_dict(config[name]) and (kind is not None or config[name] is not None):
+        raise InputError(
+            f"{name} must be settings with a _target_, got {shown(config[name])}; choose one, as {name}=NAME"
+        )
     try:
         part = build(config, name)
-    except InstantiationException as error:
-        if name in ("policy", "predictor"):
-            _note_constructor(f"{name} {config[name].get('name', name)}", error.__cause__)
+    except (InputError, KeyboardInterrupt):
         raise
+    except BaseException as raised:
+        error = instead_of(raised)
+        if name in ("policy", "predictor"):
+            _note_making(f"{name} {config[name].get('name', name)}", error)
+        if error is raised:
+            raise
+        raise error from None
     if kind is not None and not isinstance(part, kind):
         advice = "; inherit servelab.Policy, Aggregated or Disaggregated" if kind is Policy else ""
         raise InputError(f"{name}: _target_ must make a {kind.__name__}, it made a {type(part).__name__}{advice}")
+    if name == "timing" and not callable(getattr(part, "row", None)):
+        raise InputError(f"timing: _target_ must make a timing, which has a row of step times, not {shown(part)}")
     if name == "predictor" and not isinstance(part, Predictor | None):
         made = type(part).__name__
         raise InputError(f"predictor: _target_ must make a Predictor, it made a {made}; inherit servelab.Predictor")
@@ -186,17 +207,23 @@ def _build(config: DictConfig, name: str, kind: type | None) -> Any:
     return part
 
 
-def _note_constructor(whose: str, raised: BaseException | None) -> None:
-    """Note that a user's own class raised this as an object of it was made, if it did."""
-    frames = traceback.extract_tb(raised.__traceback__) if raised is not None else []
+def _note_making(whose: str, raised: BaseException) -> None:
+    """Note that a user's own module or class raised this as it was imported or an object of it was made, if it did."""
+    inner = raised.__cause__ or raised.__context__
+    if inner is not None:
+        _note_making(whose, inner)
     own = [
-        frame for frame in frames if frame.name == "__init__" and not Path(frame.filename).is_relative_to(_FRAMEWORK)
+        frame.name
+        for frame in traceback.extract_tb(raised.__traceback__)
+        if frame.name in _MAKING and not is_of_a_library(frame.filename)
     ]
-    if raised is not None and own:
-        note_method(raised, whose, "__init__")
+    if own and not isinstance(raised, InputError):
+        note_method(raised, whose, _MAKING[own[0]])
 
 
 def _require_outputs(config: DictConfig) -> None:
+    if not OmegaConf.is_dict(config.output):
+        raise InputError(f"output must be settings, as output.steps=true; got {shown(config.output)}")
     for name, value in config.output.items():
         if name == "series_s":
             if value is not None:

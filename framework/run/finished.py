@@ -23,7 +23,7 @@ _OF_A_SUMMARY = ("policy", "trace", "gpus", "duration", *CURVES)  # keys that pa
 
 
 def finished_runs(directories: Sequence[Path]) -> list[Run]:
-    """The runs that left their files in these directories, each labelled by a letter and by what tells it apart.
+    """The runs that left their files in these directories, each labelled by a letter and by what distinguishes it.
 
     Raises InputError for a directory that has none, and for fewer than two or more than a page can show.
     """

@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.cli.terminal import warn_once
-from framework.errors import InputError
+from framework.errors import InputError, require_name
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Measurement, Objective, Progress
 from framework.report.perfetto import ALWAYS_S
@@ -85,14 +85,18 @@ def _is_repeated(config: DictConfig) -> bool:
 def sweep_job(config: DictConfig) -> Record:
     """`stored`, as the task of a Hydra launcher: the store and the run's directory are those of the Hydra config."""
     hydra = HydraConfig.get()
-    store = Store(Path(hydra.runtime.cwd) / config.store)
-    return stored(config, chosen(hydra.runtime.choices), store, Path(hydra.runtime.output_dir))
+    return stored(config, chosen(hydra.runtime.choices), _store(config), Path(hydra.runtime.output_dir))
 
 
 def study_job(config: DictConfig) -> Record:
     """`stored` without files of its own, as the task of a Hydra launcher."""
     hydra = HydraConfig.get()
-    return stored(config, chosen(hydra.runtime.choices), Store(Path(hydra.runtime.cwd) / config.store))
+    return stored(config, chosen(hydra.runtime.choices), _store(config))
+
+
+def _store(config: DictConfig) -> Store:
+    require_name("store", config.store)
+    return Store(Path(HydraConfig.get().runtime.cwd) / config.store)
 
 
 def flattened(config: DictConfig) -> dict[str, Any]:

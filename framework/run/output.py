@@ -103,7 +103,7 @@ def step_table(result: Result) -> pl.DataFrame:
 
     Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV. With
     speculation `depth` tokens were drafted for each of its decodes. Where GPUs were shared, `stream` is 1 for a prefill
-    step beside the decodes.
+    step concurrent with the decodes.
     """
     leaps = result.step_log
     order = ("instance", "steps", "batch", "prefill_tokens", "start_s", "first_s", "increment_s", "step0", "context")

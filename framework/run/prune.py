@@ -1,6 +1,6 @@
 """Removes from a store what no run of today would reuse: records that other code made.
 
-    python -m framework.run.prune [store=DIR] [remove=true]
+    python -m framework.run.prune store=results remove=true
 
 It says how many these are, by version, and with remove=true removes them. Tables can be made of them as long as they
 are there. Records of classes that cannot be imported here stay.
@@ -8,27 +8,27 @@ are there. Records of classes that cannot be imported here stay.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from framework.cli.arguments import split_arguments, truth
-from framework.cli.launch import launch
+from framework.cli.command import Words, command
 from framework.errors import InputError
 from framework.run.run_key import is_of_this_code
 from framework.run.store import Record, Store
 from framework.version import VERSION
 
+_KEYS = {
+    "store": "the directory of the store, results if nothing is said",
+    "remove": "true: remove them",
+}
 
-def main(words: Sequence[str]) -> None:
+
+@command(__doc__, keys=_KEYS)
+def main(words: Words) -> None:
     """Count, and perhaps remove, the records of other code."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
-    own, _ = split_arguments(words, ("store", "remove"), ())
-    store = Store(Path(own.get("store", "results")).expanduser())
-    is_asked = truth("remove", own.get("remove", "false"))
+    store = Store(words.path("store") or Path("results"))
+    is_asked = words.truth("remove")
     records = store.read() if store.directory.is_dir() else []
     if not records:
         raise InputError(f"store={store.directory}: holds no runs")
@@ -58,4 +58,4 @@ def told(useless: Sequence[Record], total: int, is_removed: bool) -> str:
 
 
 if __name__ == "__main__":
-    launch(lambda: main(sys.argv[1:]))
+    main.start()

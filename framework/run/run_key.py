@@ -53,7 +53,7 @@ def is_of_this_code(key: str, settings: Mapping[str, Any]) -> bool:
 def code_hash(targets: frozenset[str]) -> str:
     """Hash of the sources of objects given by dotted name, of this project as far as they import it, and of libraries.
 
-    Files are told apart by their place within the project, so that every checkout has the same hash.
+    Files are distinguished by their place within the project, so that every checkout has the same hash.
     """
     files = {Path(__file__).with_name("job.py")}
     for target in targets:
@@ -67,7 +67,7 @@ def code_hash(targets: frozenset[str]) -> str:
 
 
 def workload_hash(workload: Workload) -> str:
-    """Hash of the requests, whatever file or law they came from."""
+    """Hash of the requests, whatever file or distribution they came from."""
     parts = []
     for field in fields(workload):
         if field.name in ("name", "source", "sha256", "notes", "caveat"):

@@ -14,12 +14,11 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 
 from framework.cli.arguments import name_files
+from framework.cli.conf import CONF
 from framework.cli.launch import explain
 from framework.errors import hook_noted
 from framework.run.job import study_job
 from framework.run.store import Record
-
-_CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Sweep:
             "hydra/job_logging=none",
             "hydra/hydra_logging=none",
         )
-        with initialize_config_dir(str(_CONF), job_name="study", version_base="1.3"):
+        with initialize_config_dir(str(CONF), job_name="study", version_base="1.3"):
             loader = GlobalHydra.instance().config_loader()
             config = loader.load_configuration("config", [*name_files(overrides), *own], RunMode.MULTIRUN)
         context = HydraContext(config_loader=loader, callbacks=Callbacks())

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.conf import CONF
 from framework.cli.files import write_whole
 from framework.cli.reading import parsed_yaml, read_text
 from framework.diagnosis.trials import Trial, Trials, trials
@@ -20,7 +21,6 @@ from framework.objective.goodput import Measurement, Progress
 from framework.run.compose import compose_on
 from framework.workload import Workload
 
-_CONF = Path(__file__).resolve().parents[2] / "conf"
 _KEPT = Path(".hydra") / "config.yaml"  # in the directory of a run
 
 
@@ -58,7 +58,7 @@ def with_settings(config: DictConfig, workload: Workload, settings: Mapping[str,
     """
     changed = config.copy()
     for name, value in settings.items():
-        file = _CONF / name.replace(".", "/") / f"{value}.yaml"
+        file = CONF / name.replace(".", "/") / f"{value}.yaml"
         given = OmegaConf.load(file) if isinstance(value, str) and file.is_file() else value
         OmegaConf.update(changed, name, given, merge=False)
     return compose_on(changed, workload)

@@ -25,7 +25,7 @@ import numpy as np
 
 from framework.bound.requests import Setting
 from framework.compiler.decorators import compiled
-from framework.engine.config import step_row
+from framework.engine.setup.config import step_row
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.split import Split
 from framework.timing.table import StepTables, base_s, chunk_s, stack, step_s

@@ -62,9 +62,9 @@ class PoolSpec:
     An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
     reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
     `rank_choice`: on which of the dp ranks of an instance a request is put: those with the least `kv` or the fewest
-    `requests`, or each in turn; `even`: ranks are not told apart, all have an equal share; `routed`: where the policy
-    says, as each rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp ranks
-    which step together, a *group* of instances that follow each other, and all options are those of one rank.
+    `requests`, or each in turn; `even`: ranks are not distinguished, all have an equal share; `routed`: where the
+    policy says, as each rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp
+    ranks which step together, a *group* of instances that follow each other, and all options are those of one rank.
     """
 
     name: str
@@ -135,7 +135,7 @@ class PoolSpec:
         return self.gpu.pcie_bytes_s * self.own_parallelism.gpus
 
     def kv_tokens(self, model: Model, kv_fraction: float, memory_share: float = 1.0) -> int:
-        """KV tokens that an instance holds beside the weights; arguments and errors as of `kv_capacity_tokens`."""
+        """KV tokens that an instance holds next to the weights; arguments and errors as of `kv_capacity_tokens`."""
         return kv_capacity_tokens(model, self.gpu, self.parallelism, kv_fraction, memory_share) // self.group
 
 

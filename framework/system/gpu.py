@@ -87,6 +87,10 @@ class Gpu:
             require_positive(f"gpu.{name}", getattr(self, name))
         for name in ("idle_w", "usd_per_hour"):
             require_at_least(f"gpu.{name}", getattr(self, name), 0)
+        if self.idle_w > self.tdp_w:
+            raise InputError(
+                f"gpu.idle_w = {self.idle_w:g} is above gpu.tdp_w = {self.tdp_w:g}, the most that it draws"
+            )
         if self.compute_capability is not None:
             require_positive("gpu.compute_capability", self.compute_capability)
         if self.multiprocessors is not None:

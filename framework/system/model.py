@@ -224,6 +224,12 @@ class Model:
             raise InputError(f"tp = {tp} does not divide the {self.heads} heads of {self.name}")
         return self.heads // tp, -(-self.kv_heads // tp)
 
+    def require_split(self, parallelism: Parallelism) -> None:
+        """Raise InputError for pipeline stages without a layer, and for tp that does not divide the heads."""
+        if parallelism.pp > self.layers:
+            raise InputError(f"pp = {parallelism.pp} stages cannot share the {self.layers} layers of {self.name}")
+        self.heads_on(parallelism.tp)
+
     def kv_share(self, tp: int) -> float:
         """Share of a token's KV that each of `tp` GPUs holds: whole heads; latent KV is copied to all."""
         return 1.0 if self.latent is not None else -(-self.kv_heads // tp) / self.kv_heads
@@ -246,7 +252,7 @@ class TooLargeError(InputError):
 def kv_capacity_tokens(
     model: Model, gpu: Gpu, parallelism: Parallelism, kv_fraction: float, memory_share: float = 1.0
 ) -> int:
-    """KV tokens that an instance holds beside the weights, using `kv_fraction` of the memory for both.
+    """KV tokens that an instance holds next to the weights, using `kv_fraction` of the memory for both.
 
     A token takes `memory_share` of the model's KV bytes.
 

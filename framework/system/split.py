@@ -9,7 +9,7 @@ from framework.errors import InputError, require_count
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-_INSTANCES = 5  # where nothing is said
+INSTANCES = 5  # where nothing is said
 
 
 class Counts(NamedTuple):
@@ -38,7 +38,7 @@ def counted(prefill: int | Auto, decode: int | None, instances: int | None, most
                 f" cluster.instances={instances}; leave one out"
             )
         return Counts(prefill, decode, is_auto=False)
-    total = _INSTANCES if instances is None else instances
+    total = INSTANCES if instances is None else instances
     if prefill == AUTO and decode is None:
         if total < 2:
             raise InputError(f"cluster.instances={total}: one instance cannot prefill for another; set 2 or more")

@@ -1,6 +1,6 @@
 """The few terms that kernel times lack and that are fitted to measured deployments, and the file that holds them.
 
-`<directory>/<gpu>/<backend>/calibration.json`, beside the profiles of that GPU and backend, holds a list of fits; each
+`<directory>/<gpu>/<backend>/calibration.json`, next to the profiles of that GPU and backend, holds a list of fits; each
 says which models and data types it is for.
 """
 

@@ -48,7 +48,7 @@ def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: 
 def chunked_s(
     times: StepTimes, i: int, prompts: NDArray[np.int64], tokens: int, decodes: int, context: int, longest: int
 ) -> float:
-    """Seconds of a step on instance i that computes `tokens` >= 1 tokens of prompts, in order, beside decodes.
+    """Seconds of a step on instance i that computes `tokens` >= 1 tokens of prompts, in order, with decodes.
 
     `prompts`, shape (2, P): of each prompt the tokens that are there, which the chunk attends to, and those that it
     lacks. The decodes read `context` tokens together, the one with the longest context `longest`. As the engine has it

@@ -1,4 +1,4 @@
-"""The loads that a calibration was fitted to, and where another load lies beside them.
+"""The loads that a calibration was fitted to, and where another load lies relative to them.
 
 A fit holds where its measurements were, and some way beyond: fitted to the less, or the more, loaded half of the closed
 loops of `make fidelity`, or to the shorter or the longer prompts, it met the other half better than with nothing fitted
@@ -15,10 +15,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from framework.compiler.decorators import compiled
 from framework.errors import InputError, require_at_least
 from framework.load import Closed, Load
-from framework.workload import Workload, rate_rps
+from framework.workload import Workload, dense, rate_rps
 
 Range = tuple[float, float]
 _SHARE_BEYOND = 0.5  # of prompt tokens in the cache, beyond what a fit saw, from which on it does not count
@@ -149,13 +151,22 @@ def cached_share(workload: Workload) -> float:
     """The share of prompt tokens whose blocks an earlier request of the trace has had."""
     if not workload.has_prefixes or workload.hash_offsets is None:
         return 0.0
-    _, where = np.unique(workload.hash_ids, return_index=True)
-    seen = np.ones(len(workload.hash_ids), bool)
-    seen[where] = False
-    before = np.concatenate([[0], np.cumsum(seen)])
-    hits = before[workload.hash_offsets[1:]] - before[workload.hash_offsets[:-1]]
+    names = dense(workload.hash_ids)
+    hits = np.zeros(len(workload), np.int64)
+    _count_hits(names, workload.hash_offsets, np.zeros(int(names.max()) + 1, bool), hits)
     tokens = np.minimum(hits * workload.hash_block_tokens, workload.input_tokens - 1)
     return float(tokens.sum() / workload.input_tokens.sum())
+
+
+@compiled
+def _count_hits(
+    names: NDArray[np.integer[Any]], offsets: NDArray[np.int64], seen: NDArray[np.bool_], hits: NDArray[np.int64]
+) -> None:
+    """How many blocks of each request came before."""
+    for r in range(len(hits)):
+        for at in range(offsets[r], offsets[r + 1]):
+            hits[r] += seen[names[at]]
+            seen[names[at]] = True
 
 
 def _range(values: Iterable[float | None]) -> Range | None:

@@ -10,7 +10,8 @@ and 20.7 ms. TensorRT-LLM and SGLang have kernels of their own for decodes, and 
 The kernel has a tile for each query head and decode, and splits keys over no tiles. It starts them head by head
 (flash_fwd_launch_template.h: the grid has tiles of a sequence first, then sequences, then heads), so that query heads
 which share a KV head come one after the other: the first of them reads keys and values from memory, the others find
-them in the cache. Where the decodes of one head take up the whole GPU, nothing runs beside that first reading.
+them in the cache. Where the decodes of one head take up the whole GPU, nothing runs concurrently with that first
+reading.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def is_joint(gpu: Gpu, model: Model, backend: str) -> bool:
 
 
 def decode_rows(gpu: Gpu, model: Model, backend: str, joint: bool | None) -> float:
-    """The rows of a tile that a decode takes up beside chunks, 0 where it has a kernel of its own.
+    """The rows of a tile that a decode takes up with chunks, 0 where it has a kernel of its own.
 
     `joint` decides; where it is None, GPU, model and backend do.
     """

@@ -11,17 +11,17 @@ from framework.errors import InputError, require_choice, require_positive
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing import profile_files
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
 from framework.timing.fit_domain import Place
 from framework.timing.joint_attention import Joint, joint_kernel, require_joint
 from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
-from framework.timing.profile_files import Origin
 from framework.timing.roofline import Roofline
-from framework.timing.scale import Gains, same_speed, scaled
 from framework.timing.server import Server
+from framework.timing.shipped import profile_files
+from framework.timing.shipped.profile_files import Origin
+from framework.timing.shipped.scale import Gains, same_speed, scaled
 from framework.timing.step_row import StepRow, Timing
 from framework.timing.two_batch_overlap import in_two_batches
 
@@ -82,7 +82,7 @@ class Measured:
 
     With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
     directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
-    or of the one that it names itself, scaled (framework.timing.scale); so does one whose datasheet was changed.
+    or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was changed.
     `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
     runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's link
     does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most

@@ -35,7 +35,7 @@ _COLLECTIVES = 2  # of a layer: after attention, and after the feed-forward part
 class Server:
     """What the server of one version does, and what its work costs where nothing was fitted; see the module.
 
-    `name` is shown beside results. `graph_tokens` None: graphs hold every step. Raises InputError for values that
+    `name` is shown next to results. `graph_tokens` None: graphs hold every step. Raises InputError for values that
     cannot be.
     """
 

@@ -28,7 +28,7 @@ _LINEAR, _PREFILL, _DECODE = _times_of("linear"), _times_of("prefill_attention")
 _LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
 _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
-_HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, beside its kernels
+_HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, in addition to its kernels
 _LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
 _KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # how a kernel is built
 
@@ -63,7 +63,7 @@ class StepRow:
     between_sequence_s: float = field(default=0.0, metadata=_DECODE)
     skew_s: float = field(default=0.0, metadata=_DECODE)
     # Where one kernel runs the attention of chunks and of decodes: the rows of queries in its tiles, of which a decode
-    # beside chunks takes up a whole one; 0: decodes have a kernel of their own. A row takes `tile_row_s`, and
+    # with chunks takes up a whole one; 0: decodes have a kernel of their own. A row takes `tile_row_s`, and
     # `tile_pair_s` for each key, where tiles fill the GPU; both 0: as in a chunk. `head_group` query heads read the
     # same keys, and tiles of `decodes_at_once` decodes, one head each, fill the GPU.
     decode_rows: float = field(default=0.0, metadata=_KERNEL)
@@ -81,7 +81,7 @@ class StepRow:
     request_s: float = field(default=0.0, metadata=_REQUEST)
     intake_s: float = field(default=0.0, metadata=_REQUEST)
     intake_token_s: float = field(default=0.0, metadata=_REQUEST)
-    # What the host needs to form and launch a step, which runs beside the kernels: no step is shorter. `eager_s` comes
+    # What the host needs to form and launch a step, concurrently with the kernels: no step is shorter. `eager_s` comes
     # on top for a step of more tokens than `graph_tokens`, whose kernels no CUDA graph launches together.
     host_s: float = field(default=0.0, metadata=_HOST)
     host_sequence_s: float = field(default=0.0, metadata=_HOST)

@@ -12,7 +12,7 @@ A step costs, in seconds,
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
       in one kernel with chunks: what tiles of decode_rows rows take, of decodes that fill the GPU     `beside_chunks_s`
 
-but no less than what the host needs, which runs beside the kernels:
+but no less than what the host needs, which runs concurrently with the kernels:
 
     host_s + host_sequence_s * decodes + eager_s where prefill tokens + decodes > graph_tokens            `host_s`
 
@@ -254,7 +254,8 @@ def beside_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alon
 
     `decodes` >= 1 sequences have the summed context `context`, in tokens. In one kernel with chunks each takes up a
     whole tile for each query head. Of the heads that share keys, the first reads them from memory; the tiles of the
-    others run beside that unless those of one head fill the GPU. Half that many leave room for a second head.
+    others run concurrently with that unless those of one head fill the GPU. Half that many leave room for a second
+    head.
     """
     row = tables.rows[k]
     rows = int(row["decode_rows"])

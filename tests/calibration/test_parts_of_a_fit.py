@@ -18,7 +18,7 @@ from framework.calibration.optimise import Fitted, Floats, Term
 from framework.calibration.prior import prior
 from framework.calibration.replay import Deployment, Served, measured, replay, sent_again
 from framework.calibration.surfaces import Box, Surfaces, coefficients_of, noise_beside
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.policy import Policy
 from framework.system.cluster import mixed
 from framework.system.parallelism import Parallelism

@@ -11,6 +11,7 @@ import pytest
 
 from framework.cli.arguments import config_dirs, configured, split_arguments, with_config_dirs
 from framework.errors import InputError
+from framework.timing.microbench.command import main
 from framework.timing.microbench.options import Options, dry_run_gpu
 from tests.conftest import ROOT
 
@@ -49,7 +50,7 @@ def test_words_choose_what_lies_there(own: Path) -> None:
 
 
 def test_the_micro_benchmark_knows_them(own: Path) -> None:
-    options = Options.parse(with_config_dirs(["model=tiny", "gpu=box", f"--config-dir={own}"]))
+    options = Options.parse(main.read(["model=tiny", "gpu=box", f"--config-dir={own}"]))
     assert options.models[0].layers == 2
     assert dry_run_gpu("box", options.config_dirs).name == "box"
     with pytest.raises(InputError, match=r"gpu=bx: there is no gpu of that name; choose one of a100, .*, box, "):

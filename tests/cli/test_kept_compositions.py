@@ -90,6 +90,19 @@ def test_what_may_depend_on_the_environment_is_not_kept(conf: Path, made: list[t
     assert len(made) == 2
 
 
+@pytest.mark.parametrize("damage", [b"", b"not a composition", None], ids=["empty", "other bytes", "cut"])
+def test_a_damaged_file_is_as_good_as_none(
+    conf: Path, made: list[tuple[str, ...]], tmp_path: Path, damage: bytes | None
+) -> None:
+    assert tokens(conf) == 1
+    files = list((tmp_path / "cache" / "servelab" / "compositions").iterdir())
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-1] if damage is None else damage)
+    assert [tokens(conf), tokens(conf)] == [1, 1]
+    assert len(made) == 2, "it is made anew once, and read back after that"
+
+
 def test_the_oldest_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

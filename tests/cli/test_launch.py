@@ -21,7 +21,6 @@ from framework.cli.launch import (
     INTERRUPTED,
     USER_ERROR,
     _refuse_left_out_groups,
-    _refuse_unknown_flags,
     explain,
     guard,
 )
@@ -103,20 +102,6 @@ def test_a_missing_value_is_named() -> None:
     line = explain(caught.value)
     assert line is not None
     assert line == "part.path has no default; give it a value, as in part.path=VALUE"
-
-
-@pytest.mark.parametrize(
-    ("word", "line"),
-    [
-        ("--polcy=chunked", "--polcy=chunked: there is no such flag; a setting is written without dashes: polcy=VALUE"),
-        ("-x", "-x: there is no such flag"),
-    ],
-)
-def test_a_flag_that_there_is_not_is_told_in_a_line(word: str, line: str) -> None:
-    with pytest.raises(InputError) as refused:
-        _refuse_unknown_flags(["policy=ares", "-m", "--multi", "--config-dir=x", "-cd", "~trace", word])
-    assert str(refused.value).startswith(line)
-    _refuse_unknown_flags(["--help", "--cfg", "job", "-c", "job", "--hydra-help"])
 
 
 @pytest.mark.parametrize("group", sorted(_GROUPS))

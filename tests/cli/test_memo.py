@@ -11,10 +11,12 @@ import polars as pl
 import pytest
 
 from framework.cli.files import read_once
-from framework.timing import profile_files
-from traces import formats, rows
+from framework.timing.shipped import profile_files
+from traces import formats
+from traces.fitted.twin import Twin, load_twin
+from traces.formats import reading
 from traces.load import load
-from traces.twin import Twin, load_twin
+from traces.parsing import rows
 
 LINE = '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}\n'
 
@@ -28,7 +30,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         read.append(path)
         return rows.read_bytes(path)
 
-    monkeypatch.setattr(formats, "read_bytes", spy)  # asked once for each file whose format is not named
+    monkeypatch.setattr(reading, "read_bytes", spy)  # asked once for each file whose format is not named
     return read
 
 
@@ -125,7 +127,7 @@ def test_a_frame_that_is_altered_in_place_is_the_caller_s_alone(tmp_path: Path, 
     load_twin("azure_code").save(twin)
 
     def frame() -> pl.DataFrame:
-        from traces.twin import sample_twin
+        from traces.fitted.twin import sample_twin
 
         return (formats.read(path) if draw == "file" else sample_twin(twin, 3, 1)).frame
 

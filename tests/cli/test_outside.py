@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -50,11 +51,19 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *words: str, unread: bool = False) -> subprocess.CompletedProcess[str]:
+    """A run; `unread`: nobody reads its output, as behind a `| head -1` that has ended."""
     told = environment(directory)
     told["PATH"] = f"{warm.path()}:{told['PATH']}"
     words = ("python", str(ROOT / "run.py"), "trace=synthetic", "trace.limit=60", *words)
-    return subprocess.run(words, cwd=directory, env=told, capture_output=True, text=True, timeout=300)
+    if not unread:
+        return subprocess.run(words, cwd=directory, env=told, capture_output=True, text=True, timeout=300)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes) as gone:
+        return subprocess.run(
+            words, cwd=directory, env=told, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=300
+        )
 
 
 def test_it_runs_and_takes_settings(own: Path) -> None:
@@ -84,13 +93,151 @@ def test_it_is_swept_beside_others(own: Path) -> None:
         ("soonest.py:Another", "there is no class Another; it has Soonest"),
         ("./soonest.py", r"name the class, too: policy=./soonest.py:CLASS; it has Soonest"),
         ("./nowhere.py", "there is no such file"),
-        ("broken.py:A", "broken.py:1"),
+        ("broken.py:A", "broken.py:1: ZeroDivisionError: division by zero$"),
+        ("ends.py:A", r"ends.py:1: SystemExit: sys.exit\(\) would end the process; raise an exception to end the run$"),
+        ("deadly.py:A", "deadly.py:1: GeneratorExit: gone$"),
+        ("untold.py:A", r"untold.py:4: Untold: \(its text fails with ValueError\)$"),
+        ("number.py:A", "int: its arguments cannot be told"),
     ],
 )
 def test_a_mistake_is_one_line(own: Path, choice: str, line: str) -> None:
-    (own / "broken.py").write_text("1 / 0\n")
+    for name, text in MODULES.items():
+        (own / name).write_text(text)
     with pytest.raises(InputError, match=line):
         with_files([f"policy={choice}"])
+
+
+MODULES = {
+    "broken.py": "1 / 0\n",
+    "ends.py": "exit()\n",
+    "deadly.py": "raise GeneratorExit('gone')\n",
+    "untold.py": "class Untold(Exception):\n    def __str__(self):\n        raise ValueError\nraise Untold\n",
+    "number.py": "A = int\n",
+}
+
+
+@pytest.mark.parametrize(("module", "code"), [("raise SystemExit(0)", 2), ("raise KeyboardInterrupt", 130)])
+def test_a_module_that_ends_the_process(own: Path, module: str, code: int) -> None:
+    (own / "ends.py").write_text(f"{module}\n")
+    finished = run(own, "policy=ends.py:A")
+    assert finished.returncode == code
+    assert finished.stderr.count("\n") == (code == 2)
+
+
+FAULTY = """
+import abc
+import sys
+
+import servelab
+
+
+class UntoldError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class Unfinished(servelab.Aggregated, abc.ABC):
+    @abc.abstractmethod
+    def more(self): ...
+
+
+class UntoldInit(servelab.Aggregated):
+    def __init__(self):
+        raise UntoldError
+
+
+class UntoldHook(servelab.Aggregated):
+    def admit(self, request, cluster):
+        raise UntoldError
+
+
+class ExitInit(servelab.Aggregated):
+    def __init__(self):
+        sys.exit(0)
+
+
+class ExitHook(servelab.Aggregated):
+    def admit(self, request, cluster):
+        sys.exit(0)
+
+
+class DeadlyLayout(servelab.Aggregated):
+    def layout(self, spec):
+        raise GeneratorExit("gone")
+
+
+class DeadlyHook(servelab.Aggregated):
+    def route_prefill(self, request, cluster):
+        raise GeneratorExit("gone")
+
+
+class Huge(servelab.Aggregated):
+    def route_prefill(self, request, cluster):
+        return 2**80
+
+
+class Writes(servelab.Aggregated):
+    def admit(self, request, cluster):
+        cluster.instances.queued.setflags(write=True)
+        return True
+
+
+class Asks(servelab.Aggregated):
+    def admit(self, request, cluster):
+        return cluster.requests.kv_tokens([request.id])[0] > 0
+
+
+class Interrupted(servelab.Aggregated):
+    def admit(self, request, cluster):
+        raise KeyboardInterrupt
+
+
+class Closes(servelab.Aggregated):
+    def admit(self, request, cluster):
+        sys.stdout.close()
+        return True
+
+
+class Prints(servelab.Aggregated):
+    def admit(self, request, cluster):
+        print("x" * 1000)
+        return True
+"""
+SAID = {
+    "Unfinished": "faulty.py: Unfinished cannot be made: Can't instantiate abstract class Unfinished",
+    "UntoldInit": "policy UntoldInit: __init__, faulty.py:22: UntoldError: (its text fails with ValueError)",
+    "UntoldHook": "policy UntoldHook: admit for request 0 at 0.00634009 s, faulty.py:27: UntoldError: (its text fails",
+    "ExitInit": "policy ExitInit: __init__, faulty.py:32: RuntimeError: sys.exit(0) would end the process",
+    "ExitHook": "faulty.py:37: RuntimeError: sys.exit(0) would end the process; raise an exception to end the run",
+    "DeadlyLayout": "policy DeadlyLayout: layout, faulty.py:42: RuntimeError: GeneratorExit is no Exception: gone",
+    "DeadlyHook": "faulty.py:47: RuntimeError: GeneratorExit is no Exception: gone; raise an exception to end the run",
+    "Huge": "route_prefill returned instance 1208925819614629174706176 for request 0; the cluster has instances 0 to 4",
+    "Writes": "faulty.py:57: ValueError: cannot set WRITEABLE flag to True of this array",
+    "Asks": "faulty.py:63: ValueError: request 0 does not decode now: its KV tokens cannot be told",
+}
+
+
+def test_what_policies_do_is_told_in_a_line_each(own: Path) -> None:
+    (own / "faulty.py").write_text(FAULTY)
+    finished = run(own, "-m", "policy=" + ",".join(["chunked", *(f"faulty.py:{name}" for name in SAID)]))
+    assert finished.returncode == 2
+    assert "Traceback" not in finished.stderr
+    lines = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == len(SAID)
+    for said in SAID.values():
+        assert sum(said in line for line in lines) == 1, said
+
+
+def test_the_output_of_a_policy(own: Path) -> None:
+    (own / "faulty.py").write_text(FAULTY)
+    closed = run(own, "policy=faulty.py:Closes")
+    assert (closed.returncode, closed.stderr) == (2, "error: stdout is closed; send it to a file, or to /dev/null\n")
+    assert run(own, "policy=faulty.py:Interrupted").returncode == 130
+    for word in ("policy=faulty.py:Prints", "policy=chunked"):
+        unread = run(own, word, unread=True)
+        assert (unread.returncode, unread.stderr) == (141, "")
 
 
 MISTAKEN = """

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.losses import CAUSES
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.policy import Aggregated

@@ -134,21 +134,22 @@ def test_worth_counts_requests_over_the_time_of_the_run_itself() -> None:
 
 
 def test_what_a_run_is_worth_says_over_which_time() -> None:
-    """A run that ends sooner has a goodput that is higher by more than what it is worth."""
+    """A run with a shorter window has a goodput that is higher by more than what it is worth."""
     base = Trial(kept=50, offered=100, goodput=5.0, window_s=10.0, gpus=1, closed=False)
-    better = Trial(kept=80, offered=100, goodput=10.0, window_s=8.0, gpus=1, closed=False)
-    for closed, over in (
-        (False, "3.00 req/s over the time that the run as it is took"),
-        (True, "5.00 req/s of goodput"),
+    for closed, window_s, said in (
+        (False, 8.0, "a gain of 3.00 req/s over the window of the run as it is."),
+        (False, 10.0, "a gain of 3.00 req/s."),
+        (True, 8.0, "a gain of 5.00 req/s."),
     ):
-        first, second = replace(base, closed=closed), replace(better, closed=closed)
+        first = replace(base, closed=closed)
+        second = replace(first, kept=80, goodput=80 / window_s, window_s=window_s)
         removed = Removed("network", REMOVABLE["network"], second, "It waits.")
         trials = Trials(first, found("too few prefill instances").seen, (removed,), (), ())
-        assert over in " ".join(verdict(trials))
+        assert said in " ".join(verdict(trials))
         told = io.StringIO()
         Console(file=told, width=120).print(TrialsTable(trials))
         for shown in (told.getvalue(), limits(trials)):
-            assert ("Goodput is over the time that each run took; worth and gain" in shown) != closed
+            assert ("own window; worth and gain are over" in shown) == (said.endswith("as it is."))
 
 
 # --- the changes ------------------------------------------------------------------------------------------------------
@@ -326,8 +327,8 @@ def test_what_is_no_run_is_refused_in_a_line(tmp_path: Path, content: str | None
 
 
 def test_the_command_wants_one_directory() -> None:
-    for words in ([], ["a", "b"]):
-        with pytest.raises(InputError, match="directory of one run"):
+    for words, said in (([], "DIR is missing"), (["a", "b"], "there is one DIR")):
+        with pytest.raises(InputError, match=said):
             main(words)
     assert main(["--help"]) == 0
 

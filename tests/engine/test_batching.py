@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open
 from framework.policy import Aggregated, Plan
@@ -20,7 +20,7 @@ from framework.workload import Workload
 from policies.chunked import Chunked, Stages
 from policies.orca import Orca
 from policies.static import Static
-from tests.conformance import GPU, MODEL, TIMING
+from servelab.testing.worlds import GPU, MODEL, TIMING
 from tests.helpers.agreement import disagreement
 from tests.helpers.differences import run_engine
 from tests.helpers.recovery import token_times

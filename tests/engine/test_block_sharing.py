@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig, PrefixUnit
-from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.engine.setup.config import EngineConfig, PrefixUnit
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate

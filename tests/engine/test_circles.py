@@ -6,26 +6,23 @@ prefilled on instance r modulo their number, and goes on on the next one.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.reference import loop
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InvariantError
 from framework.metrics.invariants import check_result
 from framework.policy import Plan, Policy
 from framework.policy.view import Cluster, Request
+from framework.reference import loop
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.workload import Workload
-from tests.conftest import ROOT
 from tests.engine.test_first_token import ENGINES, GPU, TIMING
+from tests.helpers.interpreted import interpreted
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
 
@@ -201,13 +198,4 @@ def test_what_the_engine_leaves_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         "import framework.engine.loop as loop; loop.break_circle = lambda s: False; "
         "from tests.engine.test_circles import Round, play; play('compiled', [4, 4], 6, Round())"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", unbroken],
-        cwd=ROOT,
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.stderr.strip().endswith(f"InvariantError: {STUCK}")
+    assert interpreted(unbroken).stderr.strip().endswith(f"InvariantError: {STUCK}")

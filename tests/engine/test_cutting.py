@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
 from framework.metrics.invariants import check_result
 from framework.policy import Action, Policy

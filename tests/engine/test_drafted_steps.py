@@ -11,9 +11,9 @@ import pytest
 
 from framework.compiler.decorators import compiled
 from framework.compiler.lanes import MANY, bits_of, leading_ones
-from framework.engine.config import EngineConfig
+from framework.engine.durations.speculation import Speculation
 from framework.engine.loop import run
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.policy import Policy
 from framework.result import Result
@@ -63,7 +63,7 @@ def play(rows: Rows, row: StepRow = ROW, instances: int = 1, policy: Policy | No
 
 
 def both(rows: Rows, **settings: Any) -> Result:
-    """The compiled run, which is that of the plain engine."""
+    """The compiled run, which is that of the reference engine."""
     result = play(rows, **settings)
     assert outcome(result) == outcome(play(rows, implementation="reference", **settings))
     return result
@@ -136,7 +136,7 @@ def test_doors_are_those_that_they_are_named_for() -> None:
 
 def test_a_log_that_is_full_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = play([(0.0, 40, 900)], max_batch=1)
-    monkeypatch.setattr("framework.engine.allocate._LOG_ROWS", 80)
+    monkeypatch.setattr("framework.engine.setup.allocate._LOG_ROWS", 80)
     assert play([(0.0, 40, 900)], max_batch=1).step_log.tobytes() == whole.step_log.tobytes()
     assert len(whole.step_log) > 2 * 80
 

@@ -13,9 +13,9 @@ from hydra.errors import HydraException
 
 from framework.cli.arguments import name_files
 from framework.cli.launch import explain
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.attention_overlap import Attention
-from framework.engine.mechanisms.kv_compression import KvFormat
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.metrics.usage import memory_bytes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from framework.cli.launch import explain
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.policy import Disaggregated, Plan, Policy

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.speculation import Speculation
-from framework.engine.reference import links, loop
-from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import Channel, Copy
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.policy import Migrate, Policy
 from framework.policy.view import Cluster, Request
+from framework.reference import links, loop
+from framework.reference.simulation import Simulation
+from framework.reference.state import Channel, Copy
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated
@@ -234,7 +234,7 @@ def test_a_fabric_needs_copies_that_share_it() -> None:
 
 @dataclass
 class Ledger:
-    """What the plain engine's copies were promised and sent, and what was wrong with their rates."""
+    """What the reference engine's copies were promised and sent, and what was wrong with their rates."""
 
     promised: dict[Copy, float] = field(default_factory=dict)
     sent: dict[Copy, float] = field(default_factory=lambda: defaultdict(float))

@@ -20,7 +20,7 @@ from framework.timing.curves import Curve, Surface
 from framework.timing.rank_row import EACH, LIMITS, OVER_SIZES, THE_SAME, rank_row
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
-from tests.conformance import GPU, MODEL
+from servelab.testing.worlds import GPU, MODEL
 from tests.helpers.agreement import disagreement
 from tests.helpers.differences import run_engine
 from tests.helpers.recovery import token_times

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from framework.engine import allocate
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup import allocate
+from framework.engine.setup.config import EngineConfig
 from framework.replay import compiled
 from framework.replay.pages import give_back
 from framework.result import Result

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.output_reserve import OutputReserve
-from framework.engine.reference import reserve, scheduling
-from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import Instance
+from framework.engine.kv.output_reserve import OutputReserve
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
+from framework.reference import reserve
+from framework.reference.simulation import Simulation
+from framework.reference.state import Instance
+from framework.reference.steps import scheduling
 from tests.engine.test_batching import Rows, scenario, times
 from tests.helpers.differences import run_engine, run_reference
 from tests.helpers.scenarios import Scenario

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.mechanisms.attention_overlap import Attention
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.durations.speculation import Speculation
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
@@ -21,7 +21,7 @@ from framework.system.model import Experts
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow
 from framework.workload import Workload
-from tests.conformance import GPU, MODEL
+from servelab.testing.worlds import GPU, MODEL
 from tests.helpers.agreement import disagreement
 from tests.helpers.differences import run_engine
 from tests.helpers.recovery import token_times

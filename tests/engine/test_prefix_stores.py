@@ -12,9 +12,9 @@ from hydra import compose as compose_config
 from hydra import initialize_config_dir
 
 from framework.cli.arguments import name_files
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.prefix_layout import named
-from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.engine.setup.config import EngineConfig
+from framework.engine.setup.prefix_layout import named
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo

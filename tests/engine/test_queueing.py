@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.simulate import simulate
 from framework.system.cluster import mixed

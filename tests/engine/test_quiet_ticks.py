@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.reference.loop import first_tick
 from framework.errors import InputError
 from framework.policy import Action, SetTokenBudget
 from framework.policy.base import Policy
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.policy.view import Cluster, Request
+from framework.reference.loop import first_tick
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSharing
 from framework.workload import Workload
-from tests.conformance import CLUSTERS, MODEL, ROOMY, TIMING
+from servelab.testing.worlds import CLUSTERS, MODEL, ROOMY, TIMING
 
 ENGINES = ("compiled", "reference")
 

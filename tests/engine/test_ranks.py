@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
 from framework.errors import InputError
 from framework.system.cluster import PoolSpec
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow, Surface
-from tests.conformance import GPU, MODEL
+from servelab.testing.worlds import GPU, MODEL
 from tests.helpers.agreement import disagreement
 from tests.helpers.differences import run_engine
 from tests.helpers.recovery import token_times

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.reference import loop
-from framework.engine.reference.options import JointKernel, Options, Spec
-from framework.engine.reference.simulation import Hooks, Simulation
-from framework.engine.reference.state import Instance, Request
+from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
+from framework.reference import loop
+from framework.reference.options import JointKernel, Options, Spec
+from framework.reference.simulation import Hooks, Simulation
+from framework.reference.state import Instance, Request
 from framework.workload import Workload
 
 
@@ -138,7 +138,7 @@ def test_decodes_are_not_dropped_for_the_budget() -> None:
 
 
 def test_the_queue_is_read_by_priority_then_order() -> None:
-    hooks = Script(prioritize=lambda s, r: float(r.input_tokens))
+    hooks = Script(prioritize=lambda s, queue: [float(r.input_tokens) for r in queue])
     s = run(trace((0, 9, 1), (0, 5, 1), (0, 2, 1), (0, 5, 1)), instance(batch=1), hooks=hooks)
     assert [r.end_s for r in s.requests] == [4, 2, 1, 3]
 

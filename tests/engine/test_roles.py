@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import any_role, bound
+from framework.bound.requests import Setting
 from framework.codes import DECODE, MIXED, OFF, PREFILL
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.load import Open
 from framework.metrics.clock import clock_of
@@ -27,7 +28,7 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggrega
 from framework.timing.affine import Affine
 from framework.timing.estimate import estimate_s
 from framework.workload import Workload
-from tests.conformance import digest
+from servelab.testing.recording import digest
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL
 
@@ -330,6 +331,6 @@ def test_the_bound_lets_every_instance_do_anything() -> None:
     timing = Affine(base_s=1.0, per_prefill_token_s=2.0**-6)
     result = play(workload, spec, policy, timing)
     engine, slo = result.engine, Slo(None, None)  # else goodput were over the window of arrivals
-    found, fixed = (bound(workload, those, MODEL, timing, engine, slo, Open()) for those in (planned, spec))
+    found, fixed = (bound(Setting(workload, those, MODEL, timing, engine, slo, Open())) for those in (planned, spec))
     reached = 40 / result.requests["end_s"].max()
     assert fixed.goodput < reached <= found.goodput

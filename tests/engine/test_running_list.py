@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.system.cluster import ChunkSchedule
 from tests.engine.test_batching import Rows, scenario, times

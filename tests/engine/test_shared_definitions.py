@@ -1,4 +1,4 @@
-"""What the compiled engine, the plain engine and the drawn scenarios have in common, against its definition.
+"""What the compiled engine, the reference engine and the drawn scenarios have in common, against its definition.
 
 tests/helpers/definitions.py has the definitions; all is drawn from seeds. By hand: tests/engine/test_shared_parts.py.
 """
@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framework.engine.allocate import allocate
-from framework.engine.config import EngineConfig, Implementation
-from framework.engine.mechanisms.speculation import Speculation
-from framework.engine.reference.options import Drafts, Options
-from framework.engine.reference.simulation import Hooks
-from framework.engine.reference.state import Instance
-from framework.engine.state import Memory
+from framework.engine.durations.speculation import Speculation
+from framework.engine.memory.state import Memory
+from framework.engine.setup.allocate import allocate
+from framework.engine.setup.config import EngineConfig, Implementation
+from framework.reference.options import Drafts, Options
+from framework.reference.simulation import Hooks
+from framework.reference.state import Instance
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.model import kv_capacity_tokens

@@ -1,4 +1,4 @@
-"""What the compiled engine, the plain engine and the drawn scenarios have in common, apart from all of them.
+"""What the compiled engine, the reference engine and the drawn scenarios have in common, apart from all of them.
 
 Step times, memory, slowdowns, formats of KV and draws: by hand, and against tests/helpers/definitions.py.
 """
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.kv_compression import KvFormat
-from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
-from framework.engine.mechanisms.sm_sharing import Sharing
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig
 from framework.policy import Disaggregated
 from framework.result import Result
 from framework.simulate import simulate

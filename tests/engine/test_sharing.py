@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import any_stream, bound, streams_apart
+from framework.bound.requests import Setting
 from framework.compiler.decorators import compiled
-from framework.engine.attach import DECISION
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.sm_sharing import Sharing
+from framework.engine.memory.attach import DECISION
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.load import Open
 from framework.metrics.invariants import check_result
@@ -33,8 +34,8 @@ from framework.system.cluster import ClusterSpec
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from policies.nexus import Nexus, divided
-from tests.conformance import CLUSTERS, MODEL, SCENARIOS
-from tests.conformance import TIMING as AFFINE
+from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS
+from servelab.testing.worlds import TIMING as AFFINE
 from tests.helpers.recovery import step_times, token_times
 
 ONE = CLUSTERS["one mixed"]
@@ -194,8 +195,7 @@ def test_a_run_that_shares_stays_below_the_bound() -> None:
     free = Sharing(50, {1: 1.0, 100: 1.0}, {1: 1.0, 100: 1.0}, contention=False)
     result = play(rows, free)
     slo = Slo(None, None)
-    arguments = result.workload, result.cluster, MODEL, TIMING, result.engine, slo, Open()
-    found = bound(*arguments)
+    found = bound(Setting(result.workload, result.cluster, MODEL, TIMING, result.engine, slo, Open()))
     assert 40 / result.requests["end_s"].max() <= found.goodput
     apart = streams_apart(result.cluster, result.engine)
     assert [pool.instances for pool in apart.pools] == [2]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.sm_sharing import Sharing
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate

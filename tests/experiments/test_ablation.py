@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.ablation.command import main
 from experiments.ablation.file import Ablation, Published, read_ablation
 from experiments.ablation.report import as_csv, as_json, as_markdown, as_table, remarks, write
 from experiments.ablation.run import Outcome, run
 from framework.cli.launch import explain
 from framework.errors import InputError
 from tests.conftest import ROOT
+from tests.helpers.launcher import typed
 
 SMALL = ["trace=synthetic", "trace.limit=60", "policy=ares", "cluster.prefill=1", "cluster.decode=2"]
 VARIANTS = {
@@ -112,7 +112,7 @@ def test_what_cannot_be_run_is_refused(changes: dict[str, Any], words: list[str]
 
 def test_replicates_that_are_all_the_same_have_no_interval() -> None:
     same = small(base=[*SMALL, "trace.seed=3"])
-    with pytest.raises(InputError, match=r"does not vary with seed.*--replicates 1"):
+    with pytest.raises(InputError, match=r"does not vary with seed.*replicates=1"):
         run(same, 2)
     assert run(same, 1).replicates == 1
 
@@ -144,13 +144,13 @@ def printed(made: Outcome) -> str:
 def test_the_table_shows_levels_differences_and_what_is_significant() -> None:
     text = printed(outcome(MADE))
     rows = {line.split("  ")[1] if line.startswith("  ") else line.strip(): line for line in text.splitlines()}
-    assert "TWIN, not the real trace" in text
+    assert "fitted trace, not a recording" in text
     assert "minus turns" in text
     assert "12.0 ± 5.0" in rows["turns"]
     assert "−1.00 ± 0.25 (−8.5 %) *" in rows["least"]
     assert "+0.0 ± 2.5" in rows["least"]
     assert rows["least"].count("*") == 1
-    assert "TWIN" not in printed(outcome(MADE, source="synthetic"))
+    assert "fitted trace" not in printed(outcome(MADE, source="synthetic"))
 
 
 def test_published_figures_stand_beside_the_measured_ones() -> None:
@@ -185,7 +185,7 @@ def test_every_shipped_ablation_reads_and_runs(name: str, capsys: pytest.Capture
     base = read_ablation(name).base
     size = "trace.limit=30" if "trace=mooncake" in base else "trace.requests=30"
     overrides = ["engine.log=full", *(_BRIEF_SEARCH if "objective=capacity" in base else [size])]
-    assert main([name, *overrides, "--replicates", "1", "--out", str(tmp_path)]) == 0
+    assert typed("ablation")([name, *overrides, "replicates=1", f"out={tmp_path}"]) == 0
     shown = capsys.readouterr()
     for variant in read_ablation(name).variants:
         assert variant in shown.out
@@ -198,17 +198,17 @@ def test_every_shipped_ablation_reads_and_runs(name: str, capsys: pytest.Capture
     ("arguments", "words"),
     [
         (["nonesuch"], ["nonesuch", "ares"]),
-        (["ares", "--replicates", "0"], ["--replicates", "0"]),
+        (["ares", "replicates=0"], ["replicates", "0"]),
         (["ares", "policy=nonesuch"], ["nonesuch", "distserve"]),
         (["ares", "engine.tokens=5"], ["engine.tokens"]),
-        (["ares", "--out", f"{ROOT}/run.py/there"], ["run.py", "written"]),
+        (["ares", f"out={ROOT}/run.py/there"], ["run.py", "written"]),
     ],
     ids=["name", "replicates", "policy", "key", "directory"],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert typed("ablation")(arguments) == 2
     shown = capsys.readouterr()
     assert not shown.out
     (line,) = shown.err.splitlines()

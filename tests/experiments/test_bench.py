@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.bench import command
 from experiments.bench import peer as bench_peer
 from experiments.bench import report as bench
 from experiments.bench.bare import CannotStepError, step_every_iteration
 from experiments.bench.measure import Measured
 from experiments.bench.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.policy import Policy
 from framework.simulate import simulate
 from framework.system.cluster import disaggregated, mixed
 from framework.workload import Workload
 from policies.chunked import Chunked
 from policies.distserve import DistServe
-from tests.conftest import ROOT
+from tests.helpers.interpreted import printed_interpreted
+from tests.helpers.launcher import typed
 
 GPU = ROWS["azure-1"].cluster().pools[0].gpu
 MIXED = mixed(3, GPU, link_latency_s=LINK_LATENCY_S)
@@ -75,10 +72,7 @@ def bare(request: pytest.FixtureRequest) -> dict[str, Any]:
     """In plain Python, for to compile the two loops takes three times as long as to run them so."""
     if request.param == "compiled":
         return bare_runs()
-    words, told = [sys.executable, "-c", PRINTED], os.environ | {"NUMBA_DISABLE_JIT": "1"}
-    run = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr
-    made: dict[str, Any] = json.loads(run.stdout)
+    made: dict[str, Any] = json.loads(printed_interpreted(PRINTED))
     return made
 
 
@@ -181,10 +175,15 @@ def test_markdown_without_peer_and_with_a_failed_row() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["--rows", "nope"], "azure-1"), (["--repeats", "0"], "--repeats"), (["--json", "/no/such/x.json"], "folder")],
+    [
+        (["rows=nope"], "azure-1"),
+        (["repeats=0"], "repeats"),
+        (["json=/no/such/x.json"], "folder"),
+        (["--rows=x"], "rows=VALUE"),
+    ],
 )
 def test_user_mistakes_end_with_code_2(arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(arguments) == 2
+    assert typed("bench")(arguments) == 2
     message = capsys.readouterr().err.strip()
     assert word in message
     assert "\n" not in message
@@ -195,7 +194,7 @@ def test_a_row_from_start_to_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # in a narrow place the table breaks its figures over lines
-    code = command.main(["--rows", "azure-1", "--repeats", "1", "--peer", str(tmp_path / "python")])
+    code = typed("bench")(["rows=azure-1", "repeats=1", f"peer={tmp_path / 'python'}"])
     assert code == 0
     assert "19,366" in capsys.readouterr().out
 

@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 from scipy.stats import binom
 
-from experiments.bench import against, command
+from experiments.bench import against
 from experiments.bench.against import Comparison
 from experiments.bench.one_run import SHORT, OneRun
 from experiments.bench.paired import LEVEL, order_interval, ratio
 from experiments.bench.rows import ROWS
 from framework.errors import InputError
+from tests.helpers.launcher import typed
 
 BAR = 1.03
 
@@ -131,7 +132,7 @@ def test_a_commit_becomes_a_folder_of_its_files(tmp_path: Path, monkeypatch: pyt
     assert folder == against.checkout("HEAD~1", root)
     assert (against.checkout("HEAD", root) / "file").read_text() == "two"
     assert [path.name for path in folder.parent.glob(".*")] == []
-    with pytest.raises(InputError, match="--against nonsense: neither a folder nor a commit"):
+    with pytest.raises(InputError, match="against=nonsense: neither a folder nor a commit"):
         against.checkout("nonsense", root)
 
 
@@ -162,20 +163,29 @@ FAKE = {
 }
 
 
-@pytest.mark.parametrize("rows", ["experiments/bench/rows.py", "experiments/benchmarks/rows.py"])
-def test_the_script_runs_rows_of_either_layout(tmp_path: Path, rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_checkout(directory: Path, rows: str) -> None:
     for name, content in FAKE.items():
-        path = tmp_path / (rows if name == "rows.py" else name)
+        path = directory / (rows if name == "rows.py" else name)
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = content.strip("\n").splitlines()
         margin = len(lines[0]) - len(lines[0].lstrip())
         path.write_text("\n".join(line[margin:] for line in lines) + "\n")
+
+
+@pytest.mark.parametrize("rows", ["experiments/bench/rows.py", "experiments/benchmarks/rows.py"])
+def test_the_script_runs_rows_of_either_layout(tmp_path: Path, rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkout(tmp_path, rows)
     monkeypatch.setattr(against, "ROOT", tmp_path)
     found = against.compare(ROWS["azure-1"], tmp_path, 1, str)
     assert found.failure == ""
     assert [(run.requests, run.steps) for run in (*found.ours, *found.theirs)] == [(150, 7)] * 2
     assert min(found.ours_s) > 0
     assert found.is_same_work
+
+
+def test_a_short_row_is_made_and_one_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkout(tmp_path, "experiments/bench/rows.py")
+    monkeypatch.setattr(against, "ROOT", tmp_path)
     with against._measuring(tmp_path, "round-robin-4096") as measure:
         made = vars(measure())
     assert (made["requests"], made["steps"]) == (SHORT["round-robin-4096"].requests, 7 * 4096)
@@ -210,15 +220,15 @@ def test_the_two_of_a_pair_change_places(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--pairs", "0"], "--pairs is 0, must be at least 1"),
-        (["--bar", "0.5"], "--bar is 0.5, must be at least 1"),
-        (["--bar", "nan"], "--bar is nan"),
-        (["--against", "no-such-commit"], "neither a folder nor a commit"),
-        (["--against", ".", "--markdown", "table.md"], "--json alone"),
+        (["pairs=0"], "pairs must be a whole number from 1"),
+        (["bar=0.5"], "bar must be a finite number of at least 1"),
+        (["bar=nan"], "bar must be a number"),
+        (["against=no-such-commit"], "neither a folder nor a commit"),
+        (["against=.", "markdown=table.md"], "json= alone"),
     ],
 )
 def test_user_mistakes_end_with_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(arguments) == 2
+    assert typed("bench")(arguments) == 2
     message = capsys.readouterr().err.strip()
     assert words in message
     assert "\n" not in message

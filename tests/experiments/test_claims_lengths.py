@@ -13,7 +13,7 @@ from experiments.claims.file import FOLDER, claim_names, read_claims
 from experiments.tune import base
 from experiments.tune.base import Configuration
 from tests.helpers.composing import composing
-from traces.laws import Law
+from traces.drawn.laws import Law
 
 # Told by their text: to read all rows takes a second, and each worker would do so before its first test.
 NAMES = [name for name in claim_names() if "\nlengths:" in (FOLDER / f"{name}.yaml").read_text()]

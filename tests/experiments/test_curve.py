@@ -16,7 +16,6 @@ from rich.console import Console
 
 from experiments.curve import command as command
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, values
-from experiments.curve.command import main
 from experiments.curve.figures import ALL, Curve, Line, saturation, tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
@@ -30,6 +29,7 @@ from framework.run import job
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 from tests.conftest import ROOT
+from tests.helpers.launcher import typed
 
 SMALL = ("policy=chunked", "trace=synthetic", "trace.limit=120", "cluster.instances=1")
 BOTH = ("series=policy=chunked cluster.instances=2", "series=policy=distserve cluster.prefill=1 cluster.decode=1")
@@ -165,7 +165,7 @@ def test_rates_are_around_that_of_the_trace_if_nothing_is_said() -> None:
 )
 def test_a_mistake_is_one_line(words: Sequence[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = [] if any("policy=" in word for word in words) else ["policy=chunked"]
-    assert main([*words, *own, "trace=synthetic", "trace.limit=10", "out=results_of_this"]) == 2
+    assert typed("curve")([*words, *own, "trace=synthetic", "trace.limit=10", "out=results_of_this"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ")
     assert told in printed.err
@@ -179,7 +179,7 @@ def test_a_mistake_is_one_line(words: Sequence[str], told: str, capsys: pytest.C
 
 def test_every_figure_is_that_of_the_requests_of_the_run(tmp_path: Path) -> None:
     words = [*SMALL, "trace.input.mean=2500"]
-    assert main([*words, "rates=2,20", "out=found"]) == 0
+    assert typed("curve")([*words, "rates=2,20", "out=found"]) == 0
     runs = pl.read_csv("found/curve.csv")
     assert runs["bucket"].to_list() == 2 * ["all", "< 512", "512 to < 4,096", ">= 4,096"]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
@@ -206,7 +206,7 @@ def test_every_figure_is_that_of_the_requests_of_the_run(tmp_path: Path) -> None
 
 def test_what_was_run_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*SMALL, "rates=2,4"]
-    assert main([*words, "out=first"]) == 0
+    assert typed("curve")([*words, "out=first"]) == 0
     first = Path("first/curve.csv").read_bytes()
     measured: list[Any] = []
     real = job._measured
@@ -216,10 +216,10 @@ def test_what_was_run_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*parts)
 
     monkeypatch.setattr(job, "_measured", counted)
-    assert main([*words, "out=again"]) == 0
+    assert typed("curve")([*words, "out=again"]) == 0
     assert not measured
     assert Path("again/curve.csv").read_bytes() == first
-    assert main([*SMALL, "rates=2,4,8", "out=more"]) == 0
+    assert typed("curve")([*SMALL, "rates=2,4,8", "out=more"]) == 0
     assert len(measured) == 1
 
 
@@ -227,8 +227,9 @@ def test_the_command_prints_a_table_and_leaves_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawn: list[Path] = []
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(command, "draw", lambda found, directory: drawn.append(directory))
-    assert main([*SMALL, "rates=2,4"]) == 0
+    assert typed("curve")([*SMALL, "rates=2,4"]) == 0
     told = capsys.readouterr()
     directory = Path(told.err.splitlines()[-1].removeprefix("results in "))
     assert directory.parts[0] == "outputs"
@@ -241,7 +242,7 @@ def test_the_command_prints_a_table_and_leaves_files(
 def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: pytest.CaptureFixture[str]) -> None:
     other = [word for word in SMALL if not word.startswith("policy=")]
     words = ["series=policy=chunked engine.token_budget=512", "series=policy=sglang", "rates=2", "out=found"]
-    assert main([*other, *words]) == 0
+    assert typed("curve")([*other, *words]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Besides the policy"))
     assert line.startswith("Besides the policy, runs differ in server (")
     assert "token_budget" not in line
@@ -249,7 +250,7 @@ def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: py
 
 def test_prompts_too_long_for_memory_are_told() -> None:
     words = ["gpu=a10g", "engine.kv_fraction=0.7", "trace.input.mean=8000", "trace.input.cv=2"]
-    assert main([*SMALL, *words, "rates=1", "out=found"]) == 0
+    assert typed("curve")([*SMALL, *words, "rates=1", "out=found"]) == 0
     whole, *parts = pl.read_csv("found/curve.csv").iter_rows(named=True)
     assert whole["out_of_memory"] == sum(part["out_of_memory"] for part in parts) > 0
     assert whole["out_of_memory_rate"] == pytest.approx(whole["out_of_memory"] / 120)
@@ -258,7 +259,7 @@ def test_prompts_too_long_for_memory_are_told() -> None:
 
 
 def test_more_clients_are_served_until_there_is_no_more_to_give() -> None:
-    assert main([*BOTH, *SMALL[1:3], "concurrency=1:64:x4", "out=found"]) == 0
+    assert typed("curve")([*BOTH, *SMALL[1:3], "concurrency=1:64:x4", "out=found"]) == 0
     runs = pl.read_csv("found/curve.csv").filter(pl.col("bucket") == ALL)
     assert runs["concurrency"].to_list() == 2 * [1, 4, 16, 64]
     assert runs["rate_rps"].null_count() == len(runs)
@@ -284,7 +285,7 @@ def test_an_interrupt_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "run", interrupted)
-    assert main([*SMALL, "rates=4", "out=found"]) == 130
+    assert typed("curve")([*SMALL, "rates=4", "out=found"]) == 130
     assert not Path("found").exists()
 
 
@@ -313,7 +314,7 @@ def test_a_point_that_is_missing_makes_an_exit_code(
         return [first, *(Outcome(one.overrides, None, "too much") for one in others)]
 
     monkeypatch.setattr(command, "run", some)
-    assert main([*SMALL, "rates=4,8", "out=found"]) == 2
+    assert typed("curve")([*SMALL, "rates=4,8", "out=found"]) == 2
     assert capsys.readouterr().err.endswith("error: too much [chunked, rates 8]\n")
     assert len(pl.read_csv("found/curve.csv")) == 4
 
@@ -362,9 +363,9 @@ def test_the_table_fits_100_columns(axis: Axis, seeds: Sequence[int]) -> None:
     lines = printed(found).splitlines()
     rows = [text for text in lines if text.lstrip(" ▸").split(" ")[0] in ("1", "4", "8", "16", "32")]
     rows = [text for text in rows if "GPUs" not in text]
-    assert len(rows) == 2 * 2 * 5  # two series of five points, in two tables, none of them folded
+    assert len(rows) >= 2 * 2 * 5  # two series of five points; a wide table goes on below
     assert all(len(text.rstrip()) <= 100 for text in lines)
-    assert "TWIN" in lines[0]
+    assert "fitted trace" in lines[0]
 
 
 def test_the_table_says_what_a_reader_must_know() -> None:

@@ -285,12 +285,12 @@ def test_across_instances_a_request_may_take_longer_on_its_way() -> None:
 
 
 def test_options() -> None:
-    options = fidelity.parse(["kinds=moe", "out=x", "calibrations=y"])
+    options = fidelity.parse(fidelity.main.read(["kinds=moe", "out=x", "calibrations=y"]))
     assert (options.kinds, options.out, options.calibrations) == (("moe",), Path("x"), Path("y"))
     with pytest.raises(InputError, match="kinds must be dense, moe"):
-        fidelity.parse(["kinds=small"])
+        fidelity.parse(fidelity.main.read(["kinds=small"]))
     with pytest.raises(InputError, match="rows=3: not understood"):
-        fidelity.parse(["rows=3"])
+        fidelity.parse(fidelity.main.read(["rows=3"]))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.fidelity.recipes import RECIPES, AtRandom, InTurn, as_they_were, recipe_of, router_of
 from experiments.fidelity.rows import Pool, Row
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.policy import Disaggregated
 from framework.simulate import simulate
 from framework.system.cluster import disaggregated

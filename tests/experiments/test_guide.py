@@ -14,7 +14,6 @@ from hydra.utils import instantiate
 
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
-from experiments.guide.command import main
 from experiments.guide.data import text_of
 from experiments.guide.families import BY_NAME, FAMILIES, Family, short, told
 from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
@@ -33,6 +32,7 @@ from framework.metrics.statistics import Estimate
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 from tests.conftest import ROOT
+from tests.helpers.launcher import typed
 
 CHUNKED = {"cluster.instances": 8, "cluster.tp": 1, "engine.token_budget": 512}
 SPLIT = {"cluster.prefill": 3, "cluster.prefill_tp": 2, "cluster.decode": 2, "cluster.decode_tp": 1}
@@ -302,7 +302,7 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:3])
-    assert main(SMALL) == 0
+    assert typed("guide")(SMALL) == 0
     printed = capsys.readouterr()
     assert "is best" in printed.out
     assert printed.err == "results in out\n"
@@ -312,7 +312,7 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     assert [len(one["trials"]) for one in found["tuned"]] == [1, 1]
     assert {len(one["rates"]) for one in found["ranking"]["entrants"]} == {4}
     assert len(list((here / "results" / "records").iterdir())) == 2 * (1 + 1)
-    assert main(SMALL) == 0
+    assert typed("guide")(SMALL) == 0
     assert (here / "out" / "guide.json").read_bytes() == first
 
 
@@ -320,7 +320,7 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
 def test_a_map_is_made_of_searches_and_of_runs_at_a_rate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:3])
     parts = ("parts=map,batch,limits", "axes=load,link", "cell_trials=2")
-    assert main([word for word in SMALL if word != "parts=none"] + list(parts)) == 0
+    assert typed("guide")([word for word in SMALL if word != "parts=none"] + list(parts)) == 0
     found = json.loads((here / "out" / "guide.json").read_text())
     assert [len(line["cells"]) for line in found["map"]] == [5, 5]
     assert [one["family"] for one in found["batch"]] == ["chunked", "disaggregated"]
@@ -400,7 +400,7 @@ def setting(value: float) -> Setting:
 def test_what_cannot_be_meant_is_one_line(
     here: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
+    assert typed("guide")(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert said in line
@@ -411,7 +411,7 @@ def test_a_load_that_nothing_serves_is_one_line(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:2])
-    assert main([*SMALL, "slo.ttft_s=1e-6"]) == 2
+    assert typed("guide")([*SMALL, "slo.ttft_s=1e-6"]) == 2
     assert "no architecture sustains any rate within the SLO" in capsys.readouterr().err
     assert not (here / "out").exists()
 

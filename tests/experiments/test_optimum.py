@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from experiments.optimum import command
 from experiments.optimum import solve as solving
 from experiments.optimum.file import Scenario, read_scenarios
 from experiments.optimum.report import draw, layout, rows, table, write
 from experiments.optimum.solve import Optimum, Searches, solve
 from framework.errors import InputError
 from framework.run.sweep import Sweep
+from tests.helpers.launcher import typed
 
 NEAR, TRIALS, SEEDS = 0.02, 4, 2
 SEARCHES = Searches("tpe", TRIALS, SEEDS)
@@ -75,7 +75,7 @@ def test_words_choose_scenarios(folder: Path) -> None:
     assert (study["trials"], study["seeds"], study["near"]) == (TRIALS, SEEDS, NEAR)
     assert [one.policy for one in chosen] == ["chunked"]
     assert chosen[0].overrides[-1] == "seed=3"
-    with pytest.raises(InputError, match="--only chunked distserve"):
+    with pytest.raises(InputError, match="only=chunked,distserve"):
         read_scenarios(["chunked", "distserve"], (), folder / "small.yaml")
 
 
@@ -154,8 +154,8 @@ def test_files_say_what_the_table_says(solved: list[Optimum], folder: Path) -> N
 
 
 def test_words_that_name_nothing_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--only", "nonesuch"]) == 2
+    assert typed("optimum")(["only=nonesuch"]) == 2
     out, err = capsys.readouterr()
     assert not out
     (line,) = err.splitlines()
-    assert line.startswith("error: --only nonesuch")
+    assert line.startswith("error: only=nonesuch")

@@ -6,7 +6,6 @@ import csv
 import math
 import random
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from experiments.table.command import main, read_words, tabulate
 from experiments.table.csv_file import as_csv
 from experiments.table.formats import as_latex, as_markdown, as_text
 from experiments.table.sheet import Sheet, lay_out, with_interval
-from framework.cli.launch import launch
 from framework.errors import InputError
 from framework.metrics.statistics import compare, estimate
 from framework.run.store import Record, Store
 from framework.run.sweep import Sweep
+from tests.helpers.launcher import typed
 
 SEEDS = range(5)
 ROUTING = {"chunked": "least_queued", "distserve": "least_queued", "ares": "round_robin"}
@@ -92,11 +91,11 @@ THREE = [*series("chunked", CHUNKED), *series("ares", ARES), *series("distserve"
 
 
 def table(records: Sequence[Record], *words: str) -> Figures:
-    return tabulate(read_words(words), records)
+    return tabulate(read_words(main.read(words)), records)
 
 
 def sheet(records: Sequence[Record], *words: str) -> Sheet:
-    request = read_words(words)
+    request = read_words(main.read(words))
     return lay_out(tabulate(request, records), request.filters)
 
 
@@ -531,7 +530,7 @@ def test_words_that_the_store_does_not_know_are_refused(words: list[str], told: 
 @pytest.mark.parametrize("words", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
 def test_words_that_cannot_be_read_are_refused(words: list[str]) -> None:
     with pytest.raises(InputError, match=re.escape(words[-1])):
-        read_words(words)
+        read_words(main.read(words))
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
@@ -583,11 +582,11 @@ def test_the_table_says_in_what_else_than_the_policy_runs_differ() -> None:
 def test_twins_are_named_where_they_are() -> None:
     twins = [record(trace="reasoning"), record("ares", trace="reasoning")]
     mixed = [*twins, record(), record("ares")]
-    assert "TWIN, not the real trace" in text(twins)
-    assert "(twin, not the real trace)" in as_markdown(sheet(twins))
-    assert "(twin, not the real trace)" in as_latex(sheet(twins))
+    assert "fitted trace, not a recording" in text(twins)
+    assert "(fitted trace, not a recording)" in as_markdown(sheet(twins))
+    assert "(fitted trace, not a recording)" in as_latex(sheet(twins))
     assert sheet(mixed).columns == ("reasoning (twin)", "synthetic")
-    assert "TWIN" not in text(mixed)
+    assert "fitted trace" not in text(mixed)
     assert sheet(mixed, "rows=trace", "columns=policy").columns == ("ares", "chunked")
     assert "reasoning (twin) " in text(mixed, "rows=trace", "columns=policy")
     some = [record(trace="mooncake", source="real"), record("ares", trace="mooncake", source="twin"), *mixed[2:]]
@@ -701,11 +700,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(store.parent)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(sys, "argv", ["table", *words])
-    with pytest.raises(SystemExit) as caught:
-        launch(lambda: main(sys.argv[1:]))
-    assert caught.value.code == 2
+    assert typed("table")(words) == 2
     shown = capsys.readouterr()
     assert not shown.out
     (line,) = shown.err.splitlines()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from experiments.placement.command import Found, _best, main
+from experiments.placement.command import Found, _best
 from tests.conftest import ROOT
+from tests.helpers.launcher import typed
 
 WORDS = (
     *("timing=affine", "trace=synthetic", "trace.requests=100", "trace.input={law:fixed,mean:1000}"),
@@ -25,7 +26,7 @@ def test_what_is_found_serves_the_rate_and_can_be_replayed(capsys: pytest.Captur
     """Step times are the same for any TP: one GPU an instance, two that prefill at up to 52 requests/s each."""
     path = ROOT / "conf" / "tuned" / "test_of_placement.yaml"
     try:
-        assert main([*WORDS, "name=test_of_placement"]) == 0
+        assert typed("placement")([*WORDS, "name=test_of_placement"]) == 0
         cluster = yaml.safe_load(path.read_text())["cluster"]
     finally:
         path.unlink(missing_ok=True)
@@ -37,5 +38,5 @@ def test_what_is_found_serves_the_rate_and_can_be_replayed(capsys: pytest.Captur
 
 
 def test_a_phase_that_nothing_serves_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WORDS, "slo.ttft_s=0.001"]) == 2
+    assert typed("placement")([*WORDS, "slo.ttft_s=0.001"]) == 2
     assert "no prefill instance can serve" in capsys.readouterr().err

@@ -78,7 +78,8 @@ def run_of(directory: Path, policy: str = "chunked", seed: int = 0, **changes: A
     summary = {
         **made.summary, "policy": policy, "goodput_rps": 8.0 + speed + seed / 3,
         "slo_attainment": float(good.mean()),
-        "duration": 400.0, "offered": count, "p99_tpot_ms": 40.0, "gpus_on": 5.0, "cost_usd": 2.0, **figures,
+        "duration": 400.0, "offered": count, "p99_tpot_ms": 40.0, "gpus_on": 5.0, "gpu_hours": 0.5,
+        "usd_per_hour": 18.0, **figures,
     }  # fmt: skip
     (directory / "summary.json").write_text(json.dumps(summary))
     config = OmegaConf.create({"policy": {"_target_": "x.Y"}})
@@ -109,14 +110,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("store")
     for policy, seed, rate in itertools.product(("chunked", "ares", "distserve"), range(3), (4.0, 8.0, 12.0)):
         share = {"chunked": 0.9, "ares": 0.95, "distserve": 0.8}[policy] - rate / 40 + seed / 100
-        one = record(policy, seed=seed, config={"trace.rate": rate}, slo_attainment=share, duration=100.0, cost_usd=3.0)
+        one = record(
+            policy, seed=seed, config={"trace.rate": rate}, slo_attainment=share, duration=100.0, usd_per_hour=108.0
+        )
         Store(place).put(Record(f"{policy}{seed}{rate:g}", one.config, one.choices, one.summary, one.value))
     return place
 
 
 def made(*words: str) -> Figure:
     """The picture of a command line, laid out."""
-    request = read_words(words)
+    request = read_words(command.main.read(words))
     source = read_source(request.places)
     with styled():
         records = kept(source.records, request.filters)
@@ -344,6 +347,37 @@ def test_the_front_joins_what_nothing_beats(tmp_path: Path) -> None:
     assert {text.get_text() for text in axes.texts} == {"instances 1", "instances 2", "instances 4"}
 
 
+def test_pictures_mark_latencies_of_overloaded_runs(tmp_path: Path) -> None:
+    """Hollow, with their meaning in the legend; a goodput is none the worse for it."""
+    run_of(tmp_path / "calm", "chunked", load_state="stable", p99_ttft_ms=400.0)
+    run_of(tmp_path / "over", "ares", load_state="overloaded", p99_ttft_ms=900.0)
+    run_of(tmp_path / "calmer", "distserve", load_state="backlogged", p99_ttft_ms=300.0)
+    for metric, fills in (("p99_ttft_ms", 1), ("goodput_rps", 0)):
+        figure = made("pareto", *every(tmp_path), f"metric={metric}", "x=gpus")
+        marks = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", None, "")]
+        assert [line.get_markerfacecolor() for line in marks].count("white") == fills
+        assert ("hollow: overloaded, grows with the run" in told_by(figure)) == bool(fills)
+    (bars,) = made("bars", *every(tmp_path), "metric=p99_ttft_ms").axes
+    assert sum(cast(Rectangle, bar).get_facecolor()[:3] == (1, 1, 1) for bar in bars.patches) == 1
+    assert "ares (overloaded)" in told_by(made("cdf", *every(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", ["bars", "cdf", "pareto", "series", "slo"])
+def test_pictures_tell_of_windows_that_are_too_short(kind: str, tmp_path: Path) -> None:
+    more = ["x=gpus"] if kind == "pareto" else []
+    run_of(tmp_path / "short", "chunked", window_is_short=True)
+    run_of(tmp_path / "long", "ares", window_is_short=False)
+    said = " ".join(told_by(made(kind, *every(tmp_path), *more)).split())
+    assert "window too short: the start from empty flatters all figures (1 of 2 runs: chunked)" in said
+    assert "too short" not in told_by(made(kind, str(tmp_path / "long"), *more))
+    assert "flatters all figures (" not in told_by(made(kind, str(tmp_path / "short"), *more))
+
+
+def told_by(figure: Figure) -> str:
+    """All that is written in a picture."""
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
 def test_attainment_at_scale_one_is_that_of_the_run(tmp_path: Path) -> None:
     """Of a run of the engine, with a limit on gaps too."""
     config = configured(
@@ -385,7 +419,7 @@ def test_groups_are_told_apart_by_as_few_settings_as_do(tmp_path: Path) -> None:
 
 def test_a_twin_is_named(tmp_path: Path) -> None:
     figure = made("bars", str(run_of(tmp_path, trace_source="twin")))
-    assert "TWIN, not the real trace" in figure.get_suptitle()
+    assert "fitted trace, not a recording" in figure.get_suptitle()
     assert made("bars", str(tmp_path), "note=false").get_suptitle() == ""
 
 
@@ -406,7 +440,7 @@ def refusal(words: Sequence[str], out: Path | None = None) -> str:
         (["cdf", "formats=gif"], "formats=gif: choose from png, pdf, svg"),
         (["cdf", "dpi=high"], "dpi=high: must be a whole number"),
         (["cdf", "out=a.pdf"], "give the name without an ending, as out=a"),
-        (["cdf", "x=cost"], "plot cdf has no such option"),
+        (["cdf", "x=gpus"], "plot cdf has no such option"),
         (["cdf", "=3"], "not understood"),
         (["bars", "note=false", "note=true"], "note is given twice"),
         (["cdf", "nowhere"], "nowhere: is no directory"),

@@ -20,15 +20,18 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments.tune import command as command
-from experiments.tune.base import CONF, Configuration
+from experiments.tune.base import Configuration
 from experiments.tune.plots import draw
 from experiments.tune.storage import OWNER, open_storage
 from experiments.tune.study import OVERRIDES
+from framework.cli.conf import CONF
+from framework.metrics.figures import metric
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number as shown
 from framework.run import job
 from tests.conftest import ROOT
 from tests.helpers import warm
+from tests.helpers.launcher import typed
 from tests.helpers.postgres import postgres, server
 from tests.helpers.processes import Finished, eventually, finish
 from tests.helpers.processes import run as run_once
@@ -69,7 +72,7 @@ def tune(capsys: pytest.CaptureFixture[str]) -> Tune:
 
     def run(*words: str) -> Finished:
         capsys.readouterr()
-        code = command.main(words)
+        code = typed("tune")(words)
         out, err = capsys.readouterr()
         return Finished(words, code, out, err)
 
@@ -144,7 +147,7 @@ def test_a_study_leaves_its_best_and_is_not_run_again(
     best = max(value for (value,) in values.values())
     assert len(values) == len(runs) == 8
     assert f"{name}  8 trials" in first.stdout
-    assert f"best  goodput_rps {best:.3g}" in first.stdout
+    assert f"best  goodput {best:.3g} req/s" in first.stdout
     assert f"python run.py +tuned={name}" in first.stdout
     out = tmp_path / "outputs" / "tune" / name
     table = pl.read_csv(out / "trials.csv")
@@ -213,7 +216,8 @@ def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str
         found = succeeded(tune(*CROWDED, "space=few.yaml", "trials=3", f"objectives={goal}", f"name={name}-{number}"))
         values = [value for (value,) in complete(trials_of(f"{name}-{number}")).values()]
         assert len(set(values)) > 1
-        assert f"best  {goal.lstrip('+-')} {shown(choose(values))}" in found.stdout
+        figure = metric(goal.lstrip("+-"))
+        assert f"best  {figure.name} {shown(figure.scale * choose(values))} {figure.unit}" in found.stdout
 
 
 def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from experiments.table.formats import as_latex, as_markdown
 from experiments.table.notes import slo_of
 from experiments.table.sheet import _short
-from tests.experiments.test_paper_table import CHUNKED, record, series, sheet
+from tests.experiments.test_paper_table import CHUNKED, record, rows, series, sheet, table, text
 
 
 def notes(*words: str, records: Any) -> str:
@@ -77,3 +78,33 @@ def test_cells_without_runs_and_without_figures_are_named() -> None:
 def test_headings_are_as_short_as_tells_keys_apart() -> None:
     assert _short(["policy", "slo.ttft_s", "engine.token_budget"]) == ["policy", "ttft_s", "token_budget"]
     assert _short(["trace.seed", "seed", "policy.order"]) == ["trace.seed", "seed", "order"]
+
+
+def test_figures_of_overloaded_runs_and_of_short_windows_have_marks() -> None:
+    """In a terminal, Markdown and LaTeX, each with its meaning below; the worst of the replicates counts."""
+    over: dict[str, Any] = {"load_state": "overloaded"}
+    short: dict[str, Any] = {"window_is_short": True}
+    records = [
+        *(record(load_state="stable", window_is_short=False), record(seed=1, load_state="stable")),
+        *(record("ares", **over), record("ares", seed=1, load_state="backlogged", **short)),
+        *(record("distserve", load_state="backlogged", **short), record("distserve", seed=1)),
+    ]
+    found, words = sheet(records), " ".join(text(records).split())
+    for cells in (words, as_markdown(found)):
+        assert "‡§" in cells
+        assert "‡: overloaded, latencies are a function of the run's length." in cells
+        assert "§: window too short: the start from empty flatters all figures." in cells
+    latex = as_latex(found)
+    assert latex.isascii()
+    assert latex.count(r"$^{\ddagger}$$^{\S}$ \\") == 1
+    assert latex.count(r"$^{\S}$ \\") == 2
+    assert r"$^{\S}$: window too short" in latex
+    marked = {one["policy"]: (one["load_state"], one["window_is_short"]) for one in rows(table(records))}
+    assert marked == {
+        "chunked": ("stable", "false"),
+        "ares": ("overloaded", "true"),
+        "distserve": ("backlogged", "true"),
+    }
+    calm = text(records[:2])
+    assert "‡" not in calm
+    assert "§" not in calm

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.textbook.command import balance, chunk_size, held_out, main, spread
+from experiments.textbook.command import balance, chunk_size, held_out, spread
+from tests.helpers.launcher import typed
 
 _REQUESTS = 416  # whole batches
 
@@ -33,7 +34,7 @@ def test_chunk_size_trades_first_tokens_against_stalls() -> None:
 
 
 def test_command_prints_three_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--requests", "60"]) == 0
+    assert typed("textbook")(["requests=60"]) == 0
     printed = capsys.readouterr().out
     assert "predicted" in printed
     assert "gain" in printed
@@ -41,5 +42,5 @@ def test_command_prints_three_tables(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_no_requests_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--requests", "0"]) == 2
-    assert capsys.readouterr().err == "error: --requests must be a whole number of at least 1, got 0\n"
+    assert typed("textbook")(["requests=0"]) == 2
+    assert capsys.readouterr().err == "error: requests must be a whole number from 1 to 1,000,000,000, got '0'\n"

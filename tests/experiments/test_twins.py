@@ -10,12 +10,13 @@ import polars as pl
 import pytest
 
 from experiments.twins import run
-from experiments.twins.command import main
 from experiments.twins.judge import RULES
 from experiments.twins.report import cells, summary
 from experiments.twins.run import SPANS, Cell, Extent, Found, Pair, measure
-from experiments.twins.study import CONF, Compared, Memory, Study, read_study
+from experiments.twins.study import Compared, Memory, Study, read_study
 from framework.cli.composition import composing
+from framework.cli.conf import CONF
+from tests.helpers.launcher import typed
 from traces.fit import fit_twin
 from traces.formats import write_parquet
 from traces.frame import Trace
@@ -109,8 +110,8 @@ def test_mistakes_are_one_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for words, told in (
         (["mooncak"], "there is no such trace in the study"),
-        (["mooncake", "--samples", "0"], "--samples must be at least 1"),
+        (["mooncake", "samples=0"], "samples must be a whole number from 1"),
         (["mooncake"], "the recording is not at hand"),
     ):
-        assert main(words) == 2
+        assert typed("twins")(words) == 2
         assert told in capsys.readouterr().err.splitlines()[-1]

@@ -49,7 +49,7 @@ def agree_in_floats(family: str, seeds: Iterable[int]) -> None:
 def disagreement(scenario: Scenario, tolerance: float, reference: dict[str, Any] | None = None) -> str:
     """What the engines disagree about, or what went wrong in one of them; empty where they agree.
 
-    `reference`: what the plain engine leaves behind, if that is known.
+    `reference`: what the reference engine leaves behind, if that is known.
     """
     try:
         found = unlike(scenario, expected(scenario) if reference is None else reference, tolerance)

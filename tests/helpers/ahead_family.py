@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.config import FirstToken, Preemption, Transfers
-from framework.engine.mechanisms.output_reserve import OutputReserve
+from framework.engine.kv.output_reserve import OutputReserve
+from framework.engine.setup.config import FirstToken, Preemption, Transfers
 from tests.helpers.broad_families import fetching, shared, sharing
 from tests.helpers.drawing import Draw
 from tests.helpers.pulled_family import pulled

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.mechanisms.prefix_tiers import PrefixStores
+from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.workload import Workload
 from tests.helpers.broad_families import bursts, with_pools
 from tests.helpers.drawing import Draw

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.config import EngineConfig, FirstToken
-from framework.engine.mechanisms.attention_overlap import Attention
-from framework.engine.mechanisms.kv_compression import KvFormat
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.setup.config import EngineConfig, FirstToken
 from framework.load import Closed, Load, Open
 from framework.system.cluster import RANK_CHOICES, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu

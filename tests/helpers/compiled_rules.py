@@ -1,4 +1,4 @@
-"""Compiled rules for random policies, and the same rules for the plain engine, written a second time."""
+"""Compiled rules for random policies, and the same rules for the reference engine, written a second time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from framework.codes import DECODE, PREFILL
-from framework.engine.reference.simulation import Simulation
 from framework.policy.base import Decision, decision, decode_round_robin, prefill_round_robin
+from framework.reference.simulation import Simulation
 
 _REFUSED_EACH = 6
 _CROWDED_TOKENS = 48
@@ -66,7 +66,7 @@ COMPILED_PARAMS = (float(_CROWDED_TOKENS), float(_REFUSED_EACH))
 
 
 class PlainRules:
-    """The same for the plain engine. Keeps what the rules keep in `state`."""
+    """The same for the reference engine. Keeps what the rules keep in `state`."""
 
     def __init__(self) -> None:
         self._turns = {"prefill": 0, "decode": 0}

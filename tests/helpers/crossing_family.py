@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.mechanisms.prefix_tiers import PrefixStores
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.load import Open
 from framework.timing.table import StepRow
 from framework.workload import Workload

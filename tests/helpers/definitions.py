@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from framework.engine.mechanisms.kv_compression import KvFormat
+from framework.engine.kv.kv_compression import KvFormat
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.codes import ARRIVAL, TICK
-from framework.engine.reference.loop import run
-from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import INSTANCE_TOTALS, UNSENT
 from framework.metrics.invariants import check_result
+from framework.reference.loop import run
+from framework.reference.simulation import Simulation
+from framework.reference.state import INSTANCE_TOTALS, UNSENT
 from framework.result import MARK, Result
 from framework.simulate import simulate
 from tests.helpers.recovery import step_times, token_times
@@ -29,7 +29,7 @@ NEAR = 1e-9
 
 
 def run_reference(scenario: Scenario) -> tuple[Simulation, list[Note]]:
-    """The run in the plain engine, and all that the policy was asked."""
+    """The run in the reference engine, and all that the policy was asked."""
     ruler = Ruler(scenario.rules)
     hooks = RuledHooks(ruler)
     return run(scenario.simulation(hooks)), ruler.notes
@@ -123,7 +123,7 @@ _SUMS = ("kv_block_s", "kv_token_s", "expert_reads")  # of the same terms in ano
 
 
 def expected(scenario: Scenario) -> dict[str, Any]:
-    """All that is compared, of the plain engine."""
+    """All that is compared, of the reference engine."""
     return outline(*run_reference(scenario))
 
 

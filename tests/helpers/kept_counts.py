@@ -1,4 +1,4 @@
-"""What happened in random runs, kept between tests: the plain engine runs each of them once, whoever looks at it."""
+"""What happened in random runs, kept between tests: the reference engine runs each of them only once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from framework.engine.reference.simulation import Simulation
+from framework.reference.simulation import Simulation
 from tests.helpers.differences import run_reference
 from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 from tests.reach import counted, counts_of, seeds_of
 
-RUNS = 500
+RUNS = 250
 _WANTED = frozenset(seeds_of(RUNS))
+COUNTED = Counter(family for family, _ in _WANTED)  # runs of each family
 
 
 class KeptCounts:
@@ -24,7 +25,7 @@ class KeptCounts:
         self._folder = folder
 
     def reference(self, family: str, seed: int) -> Callable[[Scenario], tuple[Simulation, list[Note]]]:
-        """What runs the plain engine, and keeps what happens if this is one of those runs."""
+        """What runs the reference engine, and keeps what happens if this is one of those runs."""
         if (family, seed) not in _WANTED:
             return run_reference
 

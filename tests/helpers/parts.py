@@ -16,7 +16,7 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, FloatArray, Surface
 from framework.timing.profile import Setup, StepParts, limits_of_decodes
-from framework.timing.profile_files import Origin, Profile, shape_of, write_profile
+from framework.timing.shipped.profile_files import Origin, Profile, shape_of, write_profile
 from framework.timing.step_row import StepRow
 from tests.conftest import ROOT
 

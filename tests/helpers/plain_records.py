@@ -1,4 +1,4 @@
-"""What the plain engine does in a run, noted as it happens: ends of requests, work of steps, blocks held over time."""
+"""What the reference engine does in a run, recorded as it happens: ends of requests, work of steps, blocks held."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from framework.engine.reference import loop, step_end
-from framework.engine.reference.simulation import Simulation
-from framework.engine.reference.state import UNSENT, Instance, Step
+from framework.reference import loop
+from framework.reference.simulation import Simulation
+from framework.reference.state import UNSENT, Instance, Step
+from framework.reference.steps import step_end
 from tests.helpers.rulers import RuledHooks, Ruler
 from tests.helpers.scenarios import Scenario
 from tests.helpers.told import StepNote
@@ -30,7 +31,7 @@ class Records:
 
 
 def records(scenario: Scenario) -> Records:
-    """Run a scenario in the plain engine."""
+    """Run a scenario in the reference engine."""
     s = scenario.simulation(RuledHooks(Ruler(scenario.rules)))
     s.marks_s = ()  # what is made of the window is to be told from the notes
     steps: list[list[StepNote]] = [[] for _ in s.instances]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.config import FirstToken, PrefixUnit, StepOrder
+from framework.engine.setup.config import FirstToken, PrefixUnit, StepOrder
 from tests.helpers.drawing import Draw
 from tests.helpers.returning_family import returning
 from tests.helpers.scenarios import Scenario

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.mechanisms.kv_compression import KvFormat
-from framework.engine.mechanisms.prefix_tiers import PrefixStores
-from framework.engine.mechanisms.sm_sharing import Sharing
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.kv.prefix_tiers import PrefixStores
+from framework.engine.parallel.sm_sharing import Sharing
 from framework.load import Open
 from framework.system.cluster import ClusterSpec, Role
 from framework.timing.table import StepRow

@@ -1,9 +1,8 @@
 """The README and the pages of docs/ for users as data: example files, commands, and the output that they show.
 
 `python -m tests.helpers.readme` puts what the commands of SHOWN print into the pages that show it, and a picture of the
-default run into docs/; `python -m tests.helpers.readme show` that one alone. With the words `claims DIR ...` it puts
-what `experiments.claims` wrote to each DIR into docs/claims.md, one table after the other, and ten rows of the first
-into the README.
+default run into docs/; `python -m tests.helpers.readme show` that one alone. With `claims DIR` it puts the table that
+`experiments.claims` wrote to DIR into docs/claims.md, its pages into docs/claims, and ten rows into the README.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -39,6 +37,7 @@ _NAMES = (
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in _NAMES))
 PICTURE = ROOT / "docs" / "run.svg"
 CLAIMS = ROOT / "docs" / "claims.md"
+SYSTEMS = ROOT / "docs" / "claims"
 SHOWN = {
     "run": "make run",
     "capacity": "python run.py policy=chunked objective=capacity | tail -17",
@@ -78,6 +77,13 @@ def shown_output(name: str = "run") -> str:
     return next(block for block in blocks("text") if block.startswith(first)).partition("\n")[2].rstrip()
 
 
+def default_run() -> str:
+    """The command that `make run` stands for."""
+    words = re.search(r"^SHOWN := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert words is not None
+    return f"python run.py {words[1]}"
+
+
 def environment(home: Path) -> dict[str, str]:
     """Of a user who has no recorded trace and no network, but the compiled engine of whoever runs the tests."""
     inherited = {key: value for key, value in os.environ.items() if key not in ("TRACES_DIR", "COLUMNS")}
@@ -89,7 +95,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def printed(name: str = "run", **more: str) -> str:
     """What a command of SHOWN prints on stdout, `more` in its environment."""
-    line = "python run.py" if name == "run" else SHOWN[name]
+    line = default_run() if name == "run" else SHOWN[name]
     line = line.replace(" run.py", f" {ROOT / 'run.py'}")
     with tempfile.TemporaryDirectory() as home:
         told = environment(Path(home)) | more
@@ -101,25 +107,29 @@ def refresh(*names: str) -> None:
     """Put what these commands of SHOWN print where it is shown, and a picture of the default run into docs/."""
     unknown = [name for name in names if name not in SHOWN]
     if unknown:
-        sys.exit(f"error: nothing shown is called {unknown[0]}; there are {', '.join(SHOWN)}, and claims DIR ...")
+        sys.exit(f"error: nothing shown is called {unknown[0]}; there are {', '.join(SHOWN)}, and claims DIR")
     for name in names:
         page = next(page for page in PAGES if f"<!-- {name} -->\n" in page.read_text())
-        _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name)}\n```\n")
+        _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name, COLUMNS=str(_WIDTH))}\n```\n")
     if "run" in names:
         _draw()
 
 
-def put_claims(directories: Sequence[Path]) -> None:
-    """Put claims tables with all that was chosen and found into docs/, and ten rows of the first into the README."""
-    tables = [(directory / "claims.md").read_text() for directory in directories]
-    _write(CLAIMS, "\n".join(tables))
-    _put(README, "claims", ten_claims(tables[0]))
+def put_claims(directory: Path) -> None:
+    """Put the claims table and the page of each system into docs/, and ten rows into the README."""
+    table = (directory / "claims.md").read_text()
+    pages = {path.stem: path.read_text() for path in sorted((directory / "claims").glob("*.md"))}
+    for name, page in pages.items():
+        _write(SYSTEMS / f"{name}.md", page)
+    links = [f"- [{page.splitlines()[0].removeprefix('# ')}](claims/{name}.md)\n" for name, page in pages.items()]
+    _put(CLAIMS, "claims", table)
+    _put(CLAIMS, "systems", "".join(links))
+    _put(README, "claims", ten_claims(table))
 
 
 def ten_claims(whole: str) -> str:
-    """Ten rows of the first claims table, of as many systems as there are, without what is compared elsewhere."""
-    first = re.split(r"^- ", whole, maxsplit=1, flags=re.MULTILINE)[0]
-    lines = [line for line in first.splitlines() if line.startswith("|")]
+    """Ten rows of the claims table, of as many systems as there are, without what is compared elsewhere."""
+    lines = [line for line in whole.splitlines() if line.startswith("|")]
     rows = [line for line in lines[2:] if not line.startswith("| *")]
     firsts = {row.split(" | ")[0]: row for row in reversed(rows)}.values()
     chosen = sorted(rows, key=lambda row: row not in firsts)[:10]  # a system's further rows after all first ones
@@ -148,6 +158,6 @@ def _write(path: Path, text: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["claims"]:
-        put_claims([Path(word) for word in sys.argv[2:]])
+        put_claims(Path(sys.argv[2]))
     else:
         refresh(*(sys.argv[1:] or SHOWN))

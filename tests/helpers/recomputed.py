@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from framework.metrics.slo import Slo
 from tests.helpers.recomputed_clock import Clock, clock
+from tests.helpers.recomputed_load import load
 from tests.helpers.recomputed_work import hardware, mechanisms, work_of
 from tests.helpers.scenarios import Scenario
 from tests.helpers.told import Row, Run, Summary, share
@@ -212,7 +213,9 @@ def summary(run: Run) -> Summary:
     finished = [row for row in over.rows if row["state"] == "finished"]
     works = [work_of(run, instance) for instance in range(len(run.pools))]
     served, used = _served(over.rows, good, over), hardware(run, works, over)
-    paid_usd = used.pop("paid_usd")
+    ends_s = [run.untold.end_s[k] for k in over.numbers]
+    kept_up = load(over.rows, ends_s, (over.from_s, over.to_s), over.is_short)
+    paid_usd = used["usd_per_hour"] * over.window_s / 3600
     outputs, good_outputs = (sum(row["output_tokens"] for row in rows) for rows in (finished, good))
     workload, scenario = run.scenario.workload, run.scenario
     return {
@@ -231,6 +234,8 @@ def summary(run: Run) -> Summary:
         "window_s": over.window_s,
         "window": over.name,
         "window_is_short": over.is_short,
+        "load_state": kept_up.name,
+        "latency_growth": kept_up.growth,
         "total_input_tokens": sum(row["input_tokens"] for row in finished),
         "total_output_tokens": outputs,
         "rejected": sum(row["state"] == "rejected" for row in over.rows),

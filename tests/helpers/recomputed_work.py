@@ -78,7 +78,7 @@ def _gpus(pool: PoolSpec) -> int:
 
 
 def _noted(run: Run, instance: int, from_s: float, to_s: float) -> list[StepNote]:
-    """What the plain engine has noted of the steps of an instance that end in this time."""
+    """What the reference engine has noted of the steps of an instance that end in this time."""
     return [note for note in run.untold.steps[instance] if from_s < note.end_s <= to_s]
 
 
@@ -104,7 +104,7 @@ def _reads(run: Run, instance: int, work: Work, over: Clock) -> tuple[float, flo
 
 
 def _off_s(run: Run, instance: int) -> float:
-    """Of the run: all or nothing where roles do not change, else what the plain engine counted to its end."""
+    """Of the run: all or nothing where roles do not change, else what the reference engine counted to its end."""
     if run.scenario.rules.roles == 0:
         return run.run_s if run.pools[instance].role == "off" else 0.0
     return min(run.untold.off_s[instance], run.run_s)
@@ -205,7 +205,7 @@ def hardware(run: Run, works: list[Work], over: Clock) -> Summary:
         **{name: shares[name] for name in ("mfu", "mbu", "kv_utilization")},
         "energy_j": energy_j,
         "cost_usd": cost_usd,
-        "paid_usd": paid_usd_per_hour * over.window_s / 3600,
+        "usd_per_hour": paid_usd_per_hour,
     }
 
 

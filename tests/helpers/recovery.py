@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.reference.options import Drafts
+from framework.reference.options import Drafts
 from framework.result import Result
 
 Step = tuple[float, float, int, int, int]  # start, end, decodes, prefill tokens, summed context

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.mechanisms.output_reserve import OutputReserve
+from framework.engine.kv.output_reserve import OutputReserve
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import bursts, crowded, pressed, with_pools
 from tests.helpers.drawing import Draw

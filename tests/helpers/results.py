@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.config import EngineConfig
-from framework.engine.records import STEP_LOG, TOKEN_LOG
+from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
+from framework.engine.setup.config import EngineConfig
 from framework.load import Window
 from framework.result import OUTCOME, Gaps, Result
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from framework.engine.mechanisms.kv_compression import KvFormat
+from framework.engine.kv.kv_compression import KvFormat
 from framework.system.cluster import ClusterSpec, Role
 from tests.helpers.broad_families import bursts
 from tests.helpers.drawing import Draw

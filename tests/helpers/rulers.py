@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.engine.reference.inspection import PlainInspection
-from framework.engine.reference.simulation import ROLE_NAMES, Hooks, Simulation
-from framework.engine.reference.state import FINISHED, Instance, Request
 from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
+from framework.reference.inspection import INSTANCE_COLUMNS, PlainInspection
+from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
+from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
+from framework.reference.state import FINISHED, Instance, Request
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, PlainRules
 
 Integers = NDArray[np.int64]
@@ -32,6 +33,12 @@ COLUMNS = (
     *("queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming", "incoming_kv_tokens", "swapped"),
     *("free_blocks", "evictable_blocks", "token_budget", "changing"),
 )
+# The other columns of a view, as the reference engine's own view tells them.
+MORE_COLUMNS = (
+    *("pool", "role", "next_role", "draining_role", "total_blocks", "max_batch", "bandwidth_bytes_s"),
+    "prefill_percent",
+)
+REQUEST_COLUMNS = ("instance", "destination", "prefill_instance", "decode_instance", "preemptions", "migrations")
 OPTIONAL_HOOKS = (
     *("admit", "route_prefill", "fetch_prefix", "split_at", "route_decode", "prioritize", "batching", "on_tick"),
 )
@@ -82,19 +89,34 @@ def mix(*values: int) -> int:
     return state
 
 
+def is_deep(asked: int) -> bool:
+    """Whether a policy that has been asked so often looks at all there is: it takes as long as the rest of a run."""
+    return mix(15, asked) % 3 == 0
+
+
 def percent(draw: int) -> int:
     """A prefill's part of the SMs, where slowdowns of exact scenarios are exact, or 0: as before."""
     return 4 + draw % 93 if draw % 5 else 0
 
 
+# Seconds of each instance's next decode step, and of the next step of each stream of one of them, by some shares of its
+# SMs; which of those that decode are being migrated.
+Times = tuple[list[float], list[list[float]], list[bool]]
+Residents = list[tuple[int, int, bool]]  # request, position of where it is or is going, whether it stays
+
+
 @dataclass
 class Look:
-    """What a policy sees at one moment; lists by instance. `decoding`: (request, generated, KV) in running order."""
+    """What a policy sees at one moment; lists by instance. `decoding`: (request, generated, KV) in running order.
+
+    `rest` is all else that it may ask for, at one question in three (`is_deep`).
+    """
 
     now_s: float
     roles: Sequence[str]
     columns: dict[str, list[int]]
     decoding: list[list[tuple[int, int, int]]]
+    rest: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -105,20 +127,6 @@ class Note:
     subject: int
     now_s: float
     seen: tuple[Any, ...]
-
-
-Residents = list[tuple[int, int, bool]]  # request, position of where it is or is going, whether it stays
-
-
-@dataclass(frozen=True)
-class Times:
-    """What a policy may ask for at a tick: seconds of each instance's next decode step, of the next step of each stream
-    of one of them, by some shares of its SMs, and which of those that decode are being migrated.
-    """
-
-    step_s: list[float]
-    streams_s: list[list[float]]
-    migrating: list[bool]
 
 
 _SHARES = (4, 36, 75, 100)  # percent of the SMs
@@ -133,7 +141,8 @@ class Ruler:
     routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
 
     def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
-        self.notes.append(Note(hook, subject, look.now_s, (look.columns, look.decoding, more)))
+        seen = look.columns, look.decoding, look.rest, more
+        self.notes.append(Note(hook, subject, look.now_s, seen))
 
     def admit(self, look: Look, request: int) -> bool:
         self.note("admit", request, look)
@@ -171,13 +180,15 @@ class Ruler:
             return max(able, key=lambda i: (cached[i], -i))
         return min(able, key=lambda i: (look.columns[rule][i], i))
 
-    def prioritize(self, look: Look, request: int, known: float) -> float:
-        """`known`: what the rule goes by that is known of the request: its prompt, its priority, tokens predicted."""
-        self.note("prioritize", request, look, known)
+    def prioritize(self, look: Look, queue: list[int], known: list[float]) -> list[float]:
+        """`known`: what the rule goes by that is known of each: its prompt, its priority, tokens predicted."""
+        self.note("prioritize", queue[0], look, queue, known)
         if self.rules.prioritize == "dynamic":
-            return float(mix(self.rules.seed, 4, request, *look.columns["kv_tokens"]) % 3)
+            keys = [float(mix(self.rules.seed, 4, r, *look.columns["kv_tokens"]) % 3) for r in queue]
+            by_rank = sorted(queue, key=lambda r: mix(self.rules.seed, 14, r))
+            return [float(by_rank.index(r)) for r in queue] if self.rules.seed % 2 else keys
         if self.rules.prioritize == "hash":
-            return float(mix(self.rules.seed, 4, request) % 3)
+            return [float(mix(self.rules.seed, 4, r) % 3) for r in queue]
         return known
 
     def batching(self, look: Look, instance: int) -> tuple[int, str, int]:
@@ -196,9 +207,9 @@ class Ruler:
             return prompt + draw % 16
         return draw % (2 * prompt + 8)
 
-    def on_tick(self, look: Look, residents: Residents, times: Times) -> list[tuple[Any, ...]]:
+    def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
-        self.note("on_tick", 0, look, residents, times.step_s, times.streams_s, times.migrating)
+        self.note("on_tick", 0, look)
         actions: list[tuple[Any, ...]] = []
         decoding = sorted(id for there in look.decoding for id, _, _ in there)
         for k in range(self.rules.moves):
@@ -252,14 +263,37 @@ class RuledPredictor(Predictor):
 # the reference
 
 
-def look_at_simulation(s: Simulation) -> Look:
+def look_at_simulation(s: Simulation, asked: int) -> Look:
+    """After so many questions."""
     columns = zip(*(instance_columns(i) for i in s.instances), strict=True)
     return Look(
         now_s=s.now_s,
         roles=[ROLE_NAMES[i.role] for i in s.instances],
         columns=dict(zip(COLUMNS, map(list, columns), strict=True)),
         decoding=[[(r.id, r.emitted, r.kv) for r in i.running] for i in s.instances],
+        rest=rest_in_simulation(s, asked) if is_deep(asked) else (),
     )
+
+
+def rest_in_simulation(s: Simulation, asked: int) -> tuple[Any, ...]:
+    """Who prefills and waits, residents, times, and the columns by which nothing is decided: of instances, then of
+    requests that are listed.
+    """
+    prefilling = [[r.id for r in i.prefilling] for i in s.instances]
+    queued = [[r.id for _, _, r in [*sorted(i.waiting), *i.inbox]] for i in s.instances]
+    more = [[float(_OF_INSTANCE[name](i)) for i in s.instances] for name in MORE_COLUMNS]
+    about = [[float(_OF_REQUEST[name](r)) for name in REQUEST_COLUMNS] for r in _listed(s)]
+    return prefilling, queued, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
+
+
+_OF_INSTANCE = {name: value for name, _, value in INSTANCE_COLUMNS}
+_OF_REQUEST = {name: value for name, _, value in COLUMNS_OF_REQUESTS}
+
+
+def _listed(s: Simulation) -> list[Request]:
+    """Those that wait, prefill or decode."""
+    waiting = [r for i in s.instances for _, _, r in [*sorted(i.waiting), *i.inbox]]
+    return waiting + [r for i in s.instances for r in i.prefilling] + [r for i in s.instances for r in i.running]
 
 
 def instance_columns(i: Instance) -> tuple[int, ...]:
@@ -307,7 +341,7 @@ def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
 def times_in_simulation(s: Simulation, asked: int) -> Times:
     """After so many questions."""
     seen, count = _inspected(s), len(s.instances)
-    return Times(
+    return (
         seen.step_times_s(np.arange(count)).tolist(),
         [stream[list(_SHARES)].tolist() for stream in seen.stream_times_s(asked % count)],
         [r.migration is not None for i in s.instances for r in i.running],
@@ -337,8 +371,11 @@ class RuledHooks(Hooks):
         self.tick_s = ruler.rules.tick_s or None
         self.dynamic_keys = ruler.rules.prioritize == "dynamic"
 
+    def _look(self, s: Simulation) -> Look:
+        return look_at_simulation(s, len(self.ruler.notes))
+
     def admit(self, s: Simulation, r: Request) -> str | None:
-        look = look_at_simulation(s)
+        look = self._look(s)
         if self.ruler.rules.admit == "compiled":
             return None if self.compiled.admits(s, look.columns["queued_tokens"]) else "policy"
         return None if self.ruler.admit(look, r.id) else "policy"
@@ -346,7 +383,7 @@ class RuledHooks(Hooks):
     def route_prefill(self, s: Simulation, r: Request) -> int:
         if self.ruler.rules.route_prefill in COMPILED_ROUTES:
             return self.compiled.route(s, self.ruler.rules.route_prefill, "prefill")
-        look = look_at_simulation(s)
+        look = self._look(s)
         if "route_prefill" in self.overrides:
             cached = cached_in_simulation(s, r)
             return self.ruler.route_prefill(look, r.id, r.emitted, cached, prefills_in_simulation(s, r, cached))
@@ -356,12 +393,12 @@ class RuledHooks(Hooks):
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
     def fetch_prefix(self, s: Simulation, r: Request) -> int:
-        return self.ruler.fetch_prefix(look_at_simulation(s), r.id, cached_in_simulation(s, r))
+        return self.ruler.fetch_prefix(self._look(s), r.id, cached_in_simulation(s, r))
 
     def route_decode(self, s: Simulation, r: Request) -> int | str:
         if self.ruler.rules.route_decode in COMPILED_ROUTES:
             return self.compiled.route(s, self.ruler.rules.route_decode, "decode")
-        look = look_at_simulation(s)
+        look = self._look(s)
         if "route_decode" in self.overrides:
             return self.ruler.route_decode(look, r.id, r.emitted, cached_in_simulation(s, r))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "decode")]
@@ -369,14 +406,14 @@ class RuledHooks(Hooks):
             return least_waiting(look, able)
         return min(able, key=lambda i: (look.columns["kv_tokens"][i] + look.columns["incoming_kv_tokens"][i], i))
 
-    def prioritize(self, s: Simulation, r: Request) -> float:
-        rule, known = self.ruler.rules.prioritize, float(r.input_tokens)
+    def prioritize(self, s: Simulation, queue: Sequence[Request]) -> list[float]:
+        rule, known = self.ruler.rules.prioritize, [float(r.input_tokens) for r in queue]
         if rule == "priority":
             assert s.workload.priority is not None
-            known = -float(s.workload.priority[r.id])
+            known = [-float(s.workload.priority[r.id]) for r in queue]
         elif rule == "predicted":
-            known = self._remaining(s, r)
-        return self.ruler.prioritize(look_at_simulation(s), r.id, known)
+            known = [self._remaining(s, r) for r in queue]
+        return self.ruler.prioritize(self._look(s), [r.id for r in queue], known)
 
     def _remaining(self, s: Simulation, r: Request) -> float:
         """Tokens that are predicted, asked anew when the request has got to its next stride."""
@@ -387,14 +424,13 @@ class RuledHooks(Hooks):
         return self.predicted[r.id][1]
 
     def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
-        return self.ruler.batching(look_at_simulation(s), i.id)
+        return self.ruler.batching(self._look(s), i.id)
 
     def split_at(self, s: Simulation, r: Request) -> int:
-        return self.ruler.split_at(look_at_simulation(s), r.id, r.input_tokens)
+        return self.ruler.split_at(self._look(s), r.id, r.input_tokens)
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        times = times_in_simulation(s, len(self.ruler.notes))
-        return self.ruler.on_tick(look_at_simulation(s), residents_in_simulation(s), times)
+        return self.ruler.on_tick(self._look(s))
 
 
 def least_waiting(look: Look, able: list[int]) -> int:
@@ -407,7 +443,8 @@ def least_waiting(look: Look, able: list[int]) -> int:
 # the compiled engine
 
 
-def look_at_cluster(cluster: Cluster) -> Look:
+def look_at_cluster(cluster: Cluster, asked: int) -> Look:
+    """After so many questions."""
     instances, count = cluster.instances, len(cluster.instances)
     columns = {name: getattr(instances, name).tolist() for name in COLUMNS[:-1]}
     columns["changing"] = instances.changing().astype(np.int64).tolist()
@@ -421,7 +458,19 @@ def look_at_cluster(cluster: Cluster) -> Look:
     decoding = [list(itertools.islice(cells, len(there))) for there in running]
     prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
     roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(count)]
-    return Look(cluster.now_s, roles, columns, decoding)
+    rest = rest_in_cluster(cluster, asked, ids.tolist()) if is_deep(asked) else ()
+    return Look(cluster.now_s, roles, columns, decoding, rest)
+
+
+def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[Any, ...]:
+    """As `rest_in_simulation`."""
+    count = len(cluster.instances)
+    prefilling, queued = ([of(i).tolist() for i in range(count)] for of in (cluster.prefilling, cluster.queued))
+    listed = [*itertools.chain(*queued, *prefilling), *running]
+    more = [getattr(cluster.instances, name).astype(float).tolist() for name in MORE_COLUMNS]
+    about = [[float(getattr(cluster.requests, name)[r]) for name in REQUEST_COLUMNS] for r in listed]
+    residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
+    return prefilling, queued, residents, *_times(cluster, asked), more, about
 
 
 def _cached(request: RequestView, cluster: Cluster) -> list[int]:
@@ -431,37 +480,39 @@ def _cached(request: RequestView, cluster: Cluster) -> list[int]:
 class _Ruled(Policy):
     ruler: Ruler
 
+    def look(self, cluster: Cluster) -> Look:
+        return look_at_cluster(cluster, len(self.ruler.notes))
+
 
 def _admit(self: _Ruled, request: RequestView, cluster: Cluster) -> bool | str:
-    return True if self.ruler.admit(look_at_cluster(cluster), request.id) else "policy"
+    return True if self.ruler.admit(self.look(cluster), request.id) else "policy"
 
 
 def _route_prefill(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
     prefill_s = cluster.instances.prefill_s(request, chunk_tokens=piece(request.id)).tolist()
     cached = _cached(request, cluster)
-    return self.ruler.route_prefill(look_at_cluster(cluster), request.id, request.generated, cached, prefill_s)
+    return self.ruler.route_prefill(self.look(cluster), request.id, request.generated, cached, prefill_s)
 
 
 def _fetch_prefix(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
-    return self.ruler.fetch_prefix(look_at_cluster(cluster), request.id, _cached(request, cluster))
+    return self.ruler.fetch_prefix(self.look(cluster), request.id, _cached(request, cluster))
 
 
 def _route_decode(self: _Ruled, request: RequestView, cluster: Cluster) -> int | str:
-    return self.ruler.route_decode(look_at_cluster(cluster), request.id, request.generated, _cached(request, cluster))
+    return self.ruler.route_decode(self.look(cluster), request.id, request.generated, _cached(request, cluster))
 
 
 def _prioritize(self: _Ruled, queue: np.ndarray[Any, Any], cluster: Cluster) -> np.ndarray[Any, Any]:
-    look = look_at_cluster(cluster)
     rule, known = self.ruler.rules.prioritize, cluster.requests.input_tokens[queue]
     if rule == "priority":
         known = -cluster.requests.priority[queue]
     elif rule == "predicted":
         known = cluster.remaining_tokens(queue)
-    return np.array([self.ruler.prioritize(look, int(r), float(one)) for r, one in zip(queue, known, strict=True)])
+    return np.array(self.ruler.prioritize(self.look(cluster), queue.tolist(), known.astype(float).tolist()))
 
 
 def _batching(self: _Ruled, instance: int, cluster: Cluster) -> Plan:
-    return _plan(*self.ruler.batching(look_at_cluster(cluster), int(instance)))
+    return _plan(*self.ruler.batching(self.look(cluster), int(instance)))
 
 
 def _plan(budget: int, mode: str, percent: int) -> Plan:
@@ -469,13 +520,11 @@ def _plan(budget: int, mode: str, percent: int) -> Plan:
 
 
 def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
-    return self.ruler.split_at(look_at_cluster(cluster), request.id, request.input_tokens)
+    return self.ruler.split_at(self.look(cluster), request.id, request.input_tokens)
 
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
-    residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
-    times = _times(cluster, len(self.ruler.notes))
-    for kind, a, b, *plan in self.ruler.on_tick(look_at_cluster(cluster), residents, times):
+    for kind, a, b, *plan in self.ruler.on_tick(self.look(cluster)):
         if kind == "role":
             yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
         else:
@@ -485,7 +534,7 @@ def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
 def _times(cluster: Cluster, asked: int) -> Times:
     count = len(cluster.instances)
     decoding = np.concatenate([cluster.decoding(i) for i in range(count)])
-    return Times(
+    return (
         cluster.instances.step_s().tolist(),
         [stream[list(_SHARES)].tolist() for stream in cluster.streams_s(asked % count)],
         cluster.migrating(decoding).tolist(),

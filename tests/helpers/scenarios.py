@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.config import EngineConfig, FirstToken, Setting
-from framework.engine.mechanisms.attention_overlap import Attention
-from framework.engine.mechanisms.kv_compression import KvFormat
-from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
-from framework.engine.mechanisms.sm_sharing import Sharing
-from framework.engine.mechanisms.speculation import Speculation
-from framework.engine.reference.setup import options, specs, step_time
-from framework.engine.reference.simulation import Hooks, Simulation
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig, FirstToken, Setting
 from framework.errors import InputError
 from framework.load import Closed, Load, Open
+from framework.reference.setup import options, specs, step_time
+from framework.reference.simulation import Hooks, Simulation
 from framework.system.cluster import RANK_CHOICES, ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
 from framework.system.model import Experts, Model, kv_capacity_tokens
@@ -83,7 +83,7 @@ class Scenario:
         return Setting(self.workload, self.cluster, self.model, self.timing, self.engine, self.load, self.seed)
 
     def simulation(self, hooks: Hooks) -> Simulation:
-        """The run in the plain engine."""
+        """The run in the reference engine."""
         setting, window = self.setting(), self.load.window(self.workload)
         simulation = Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
         simulation.marks_s = () if window is None else (window.start_s, window.end_s)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open
 from framework.workload import Workload

@@ -17,7 +17,7 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class StepNote:
-    """Of a step that has ended in the plain engine, what steps.parquet does not tell of it among it."""
+    """Of a step that has ended in the reference engine, what steps.parquet does not tell of it among it."""
 
     lasted_s: float
     end_s: float

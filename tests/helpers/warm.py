@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STARTS = [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=pytest.mark.slow)]
 _IMPORTED = (
     *("framework.run.job", "framework.report.capacity_table", "framework.report.run_table", "framework.run.sweep"),
-    *("scipy.optimize", "scipy.special", "traces.synthetic", "traces.load", "policies.chunked"),
+    *("scipy.optimize", "scipy.special", "traces.drawn.synthetic", "traces.load", "policies.chunked"),
     *(
         "optuna",
         "experiments.tune.command",
@@ -90,6 +90,7 @@ def serve(address: str) -> None:
         one = compose(configured(f"policy={policy}", "trace=synthetic", "trace.limit=5"))
         gaps_of(one.run())
         bound_of(one)
+    assert not _has_pool(), "polars has started its threads: a copy of this process would wait for them for ever"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
@@ -106,6 +107,11 @@ def serve(address: str) -> None:
             listener.close()
             _become_command(connection)
         connection.close()
+
+
+def _has_pool() -> bool:
+    """Whether polars' threads, which no fork takes along, run in this process; False where the system does not tell."""
+    return any(path.read_text().startswith("polars-0") for path in Path("/proc/self/task").glob("*/comm"))
 
 
 def _forget(*_: object) -> None:

@@ -20,13 +20,13 @@ from framework.system.gpu import Gpu
 from framework.timing.calibration_terms import read_calibrations
 from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
-from framework.timing.profile_files import read_profile, shipped_directory
+from framework.timing.shipped.profile_files import read_profile, shipped_directory
 from framework.workload import Workload
 from tests.hostile.damage import Damaged, damaged_bytes, damaged_csv, damaged_json, given
 from tests.hostile.outcomes import NonsenseError
+from traces.fitted.twin import Twin
 from traces.frame import to_workload
 from traces.load import from_file, load
-from traces.twin import Twin
 
 _LONGEST_S = 1e10  # three centuries
 _GPU = Gpu(

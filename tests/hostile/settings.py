@@ -139,6 +139,12 @@ def is_nonsense(key: str, was: Any, value: str) -> bool:
     return value in ("nan", "control", "minus inf") if was is None else False
 
 
+@functools.cache
+def keys_of(configuration: tuple[str, ...]) -> tuple[str, ...]:
+    """The key of each leaf."""
+    return tuple(dict.fromkeys(key for key, _ in _leaves(base(configuration))))
+
+
 def _leaves(config: DictConfig) -> Iterator[tuple[str, str]]:
     """Each leaf's key and the class that it is an argument of."""
     container = OmegaConf.to_container(config, resolve=False)

@@ -15,6 +15,7 @@ from rich.console import Console
 from experiments.table.select import shown, value_of
 from framework.calibration.benchmark_files import read_benchmark
 from framework.cli.arguments import whole
+from framework.cli.safe_text import one_line
 from framework.compiler import user_cache
 from framework.errors import InputError
 from framework.policy import Aggregated
@@ -144,3 +145,7 @@ def test_a_name_of_a_gpu_or_a_model_is_one() -> None:
     for name in ("", "a\nb", None):
         with pytest.raises(InputError, match="must be a name"):
             replace(experiment.model, name=name)  # type: ignore[arg-type]
+
+
+def test_an_address_in_memory_is_not_told() -> None:
+    assert one_line(f"got {[object()]!r}, and 0x10 at 0x7fff0000") == "got [<object object>], and 0x10 at 0x7fff0000"

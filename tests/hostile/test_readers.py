@@ -21,7 +21,7 @@ from framework.errors import InputError
 from tests.hostile.damage import gzip_bomb
 from tests.hostile.outcomes import REFUSED, SUCCESS, Outcome, outcome_of
 from tests.hostile.readers import READERS, Case, cases, some
-from traces import formats
+from traces.formats import own
 from traces.frame import to_workload
 from traces.load import from_file
 
@@ -115,7 +115,7 @@ def test_a_bad_row_of_a_packed_trace_is_named_by_its_line(pack: object, tmp_path
     content = (BURSTGPT + rows + "7,m,10,none,15,Conversation log\n").encode()
     file = tmp_path / "trace.csv"
     file.write_bytes(pack(content))  # type: ignore[operator]
-    assert "line 1002: Response tokens" in refusal(file)
+    assert "line 1002: Response tokens" in from_file(str(file)).notes[-1]
 
 
 def test_bombs_are_refused(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_seconds_in_a_format_of_milliseconds_are_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text("".join(MOONCAKE % k for k in range(200)))
-    assert "if they are seconds" in told(capsys, file)
+    assert "set trace.unit=s" in told(capsys, file)
     file.write_text("".join(MOONCAKE.replace("%d", f"{0.31 * k}") for k in range(20)))
-    assert "if they are seconds" in told(capsys, file)
+    assert "set trace.unit=s" in told(capsys, file)
     file.write_text("".join(MOONCAKE % (1000 * k) for k in range(200)))
     assert told(capsys, file) == ""
 
@@ -220,9 +220,9 @@ def test_parquet_is_checked(tmp_path: Path) -> None:
         {"source": None},
     )
     for about in abouts:
-        rows.write_parquet(file, metadata={formats.METADATA_KEY: json.dumps(about)})
+        rows.write_parquet(file, metadata={own.METADATA_KEY: json.dumps(about)})
         assert "metadata" in refusal(file)
-    rows.write_parquet(file, metadata={formats.METADATA_KEY: "[" * 100_000})
+    rows.write_parquet(file, metadata={own.METADATA_KEY: "[" * 100_000})
     assert "nested too deep" in refusal(file)
     rows.with_columns(arrival_s=pl.Series([0.0, 1e300])).write_parquet(file)
     assert "row 2: arrival_s" in refusal(file)

@@ -10,10 +10,12 @@ from uuid import uuid4
 import pytest
 
 from experiments.tune import command
-from experiments.tune.base import CONF
-from framework.cli.launch import _report_bug, explain, report_error
+from framework.cli.conf import CONF
+from framework.cli.launch import _report_bug, explain
 from framework.cli.safe_text import masked, one_line, printable, secrets_of, without
+from framework.cli.streams import report_error
 from framework.errors import InputError
+from tests.helpers.launcher import typed
 
 SECRET = "S3cret"
 SEARCH = ("policy=chunked", "trace=synthetic", "trace.limit=20", "space=chunked", "space.gpus=2", "trials=2")
@@ -88,7 +90,7 @@ def test_a_study_leaves_no_secret(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "draw", lambda found, out: None)
     url = f"sqlite:///t.db?cached_statements=77&secret={SECRET}"
-    code = command.main([*SEARCH, f"name={name}", f"storage={url}"])
+    code = typed("tune")([*SEARCH, f"name={name}", f"storage={url}"])
     out, err = capfd.readouterr()
     assert code == 0, err
     left = {path: path.read_bytes() for path in (*tmp_path.rglob("*"), *(CONF / "tuned").glob(f"{name}*"))
@@ -119,7 +121,7 @@ def test_a_storage_that_cannot_be_opened_tells_no_secret(
     url: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = command.main([*SEARCH, f"name={name}", f"storage={url}"])
+    code = typed("tune")([*SEARCH, f"name={name}", f"storage={url}"])
     out, err = capfd.readouterr()
     assert code == 2
     assert len(err.splitlines()) == 1

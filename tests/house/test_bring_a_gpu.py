@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.arguments import with_config_dirs
 from framework.system.gpu import Gpu
 from framework.timing.microbench.cases import Case
-from framework.timing.microbench.command import measure
+from framework.timing.microbench.command import main, measure
 from framework.timing.microbench.journal import Origin, Table
 from framework.timing.microbench.options import Options, gpu_named
 from tests.conftest import ROOT
@@ -53,7 +52,7 @@ def shell(line: str, directory: Path) -> Finished:
 def measured(line: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the fifth command writes where there is a GPU."""
     monkeypatch.chdir(directory)
-    options = Options.parse(with_config_dirs(line.split()[3:]))
+    options = Options.parse(main.read(line.split()[3:]))
     card = gpu_named("box", "", 0.0, options.config_dirs)
     table = Table(Path(options.out), Origin("box", "2.9.0", "CC0-1.0"))
     try:

@@ -15,6 +15,7 @@ from framework.cli.outside import class_of
 from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
+NOTEBOOK = "frame_to_figure.ipynb"  # tests/servelab/test_notebook.py runs it
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    assert files == {"least_work.py", "running_mean.py", "compare.py", "first_look.ipynb"}
+    assert files == {"least_work.py", "running_mean.py", "compare.py", "first_look.ipynb", NOTEBOOK}
 
 
 def test_the_policy_turns_away_what_would_wait() -> None:

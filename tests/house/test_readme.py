@@ -40,6 +40,7 @@ MEASURED = [line for line in RUNS if "backend=torch" in line]
 SEARCH = [
     line for line in RUNS if any(word in line for word in ("experiments.tune", "+tuned=", "seed=range", ".table"))
 ]
+_COARSE = "objective.tolerance=0.5 objective.most_requests=500"  # rates of a search for one, and its runs
 APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH)
 QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
@@ -99,12 +100,15 @@ def benchmark(count: int = 60) -> dict[str, list[object]]:
 @pytest.fixture(params=warm.STARTS)
 def shell(checkout: Path, request: pytest.FixtureRequest) -> Callable[[str], Finished]:
     def run(line: str) -> Finished:
-        told = environment(checkout)
-        if request.param:
-            told["PATH"] = f"{warm.path()}{os.pathsep}{told['PATH']}"
+        told = environment(checkout) | (warmed() if request.param else {})
         return subprocess.run(line, shell=True, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
 
     return run
+
+
+def warmed() -> dict[str, str]:
+    """In an environment: what makes `python` one that has imported everything."""
+    return {"PATH": f"{warm.path()}{os.pathsep}{environment(ROOT)['PATH']}"}
 
 
 def shortened(line: str) -> str:
@@ -115,9 +119,9 @@ def shortened(line: str) -> str:
         return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=200"
     if "experiments.guide" in line:
         asked = re.sub(r" (axes|parts|gpus|trials)=[^ ]*", "", line)
-        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=60"
+        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=60 {_COARSE}"
     if "experiments.ablation" in line:
-        return f"{line} --replicates 2 trace.requests=200"
+        return f"{line} replicates=2 trace.requests=200"
     if "seed=range" in line:
         return f"{line.replace('range(5)', 'range(2)')} trace.limit=100"
     makes_runs = "run.py" in line and not any(word in line for word in ("--cfg", "trace.limit", "+tuned="))
@@ -128,7 +132,7 @@ def test_there_are_commands_and_files() -> None:
     """The pages are read as they are meant to be; everything below would pass on an empty list."""
     assert len(QUICK) >= 10
     assert commands()[:2] == ["make run", "make test"]
-    assert sorted(example_files()) == ["conf/policy/soonest.yaml", "policies/soonest.py"]
+    assert sorted(example_files()) == ["conf/policy/soonest.yaml", "mine/on_demand.py", "mine/soonest.py"]
 
 
 @pytest.mark.parametrize("line", QUICK)
@@ -184,7 +188,7 @@ def test_the_example_admits_and_rejects(shell: Callable[[str], Finished]) -> Non
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_output_shown_is_that_of_today(name: str) -> None:
     """Words are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
-    shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(name), printed(name)))
+    shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(name), printed(name, **warmed())))
     assert [re.sub(r"\d.*", "0", word) for word in shown] == [re.sub(r"\d.*", "0", word) for word in found], (
         "run python -m tests.helpers.readme"
     )
@@ -237,8 +241,9 @@ def test_the_claims_shown_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=range(len(SCRIPTS)))
 def test_a_script_runs(script: str, checkout: Path) -> None:
     shorter = script.replace("limit=2000", "limit=100")
+    (checkout / "script.py").write_text(shorter)
+    words = [str(warm.path() / "python"), "script.py"]
     told = environment(checkout)
-    words = [str(warm.path() / "python"), "-c", shorter]
     finished = subprocess.run(words, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
     assert "metric" in finished.stdout
@@ -253,6 +258,7 @@ def test_paths_exist() -> None:
         "results/",
         "studies/",
         "policy/NAME.yaml",
+        *("random.py", "numpy.py", "test_soonest.py"),  # of a user
     }
     made = {"summary.json", "requests.parquet", "steps.parquet", "timeline.json.gz", "my_twin.json"}
     made |= {"series.parquet", "phases.parquet", "gaps.parquet", "diagnosis.json", "guide.json"}
@@ -269,6 +275,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_lines_are_of_readable_length() -> None:
-    written = TEXT.split("<!-- bench -->")[0] + TEXT.split("<!-- /bench -->")[1]  # what is between is made by a command
+    written = re.sub(r"<!-- (run|bench) -->.*?<!-- /\1 -->", "", TEXT, flags=re.DOTALL)  # what commands print
+    assert len(written) < len(TEXT)
     long = [line for line in written.splitlines() if len(line) > 120 and not line.startswith("|")]
     assert not long

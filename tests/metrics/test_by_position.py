@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup.config import EngineConfig
 from framework.metrics import by_position as module
 from framework.metrics.by_position import by_position
 from framework.metrics.static_batches import idle_seats

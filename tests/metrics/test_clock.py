@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.load import Closed, Load, Open
 from framework.metrics.clock import Clock, clock_of
 from framework.metrics.slo import Slo
-from framework.metrics.usage import gpus_on, pool_table, price_usd, usage
+from framework.metrics.usage import gpus_on, pool_table, price_usd_per_hour, usage
 from framework.policy import Plan, Policy
 from framework.result import Result
 from framework.simulate import simulate
@@ -151,7 +151,7 @@ def test_turning_away_the_last_request_saves_no_money() -> None:
         clock = cut(result)
         assert clock.run_s == (9.0 if refused else 11.0)
         assert gpus_on(result, clock) == 1.0
-        assert price_usd(result, clock) == pytest.approx(3.0 * 9 / 3600)
+        assert price_usd_per_hour(result, clock) * clock.window_s == pytest.approx(3.0 * 9)
         assert usage(result, clock)["cost_usd"] == pytest.approx(3.0 * clock.run_s / 3600)
 
 
@@ -161,4 +161,4 @@ def test_a_run_that_is_over_before_the_window_has_as_many_gpus_on_in_the_rest_of
     clock = cut(result)
     assert (clock.run_s, clock.window_s) == (1.0, 4.0)
     assert gpus_on(result, clock) == 1.0
-    assert price_usd(result, clock) == pytest.approx(3.0 * 4 / 3600)
+    assert price_usd_per_hour(result, clock) * clock.window_s == pytest.approx(3.0 * 4)

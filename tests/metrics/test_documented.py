@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup.config import EngineConfig
 from framework.load import Window
 from framework.metrics.figures import METRICS
 from framework.metrics.phases import phase_table

@@ -46,7 +46,7 @@ HIGHER = [
 ]
 LOWER = [
     *("rejected", "failed", "preemptions", "out_of_memory_rate", "preempted_rate", "bubble_share", "idle_seat_share"),
-    *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_million_good_tokens"),
+    *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 
 

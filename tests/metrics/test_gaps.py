@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from framework.engine.records import STEP_LOG, TOKEN_LOG
+from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.errors import InvariantError
 from framework.metrics import token_gaps
 from framework.metrics.token_gaps import GapReducer, recover, slowest_mean

@@ -13,6 +13,7 @@ import pytest
 from framework.load import Window
 from framework.metrics.clock import Clock
 from framework.metrics.load_state import BACKLOGGED, OVERLOADED, STABLE, LoadState, load_state
+from tests.helpers import warm
 from tests.helpers.processes import start
 from tests.helpers.results import FAILED, FINISHED, REJECTED, REQUEST_FIELDS, records, small_result
 
@@ -96,6 +97,68 @@ def test_a_system_that_fills_up_and_comes_to_rest_is_stable() -> None:
     assert state.name == STABLE
 
 
+def waits(means_s: Any) -> np.ndarray:
+    """A wait of each request, noisy, whose means over the twenty parts are near these."""
+    return np.repeat(means_s, len(ARRIVAL_S) // 20) * (0.9 + 0.1 * NOISE)
+
+
+CALM = np.full(17, 0.2)
+
+
+def test_a_wait_that_begins_to_grow_late_is_an_overload_by_as_much() -> None:
+    """As where KV memory is full at last: 4 s in the last part, of a window of 100 s. No line fits that."""
+    state = told(requests(waits([*CALM, 1.0, 2.5, 4.0]), 6.0 + NOISE))
+    assert state.name == OVERLOADED
+    assert state.growth == pytest.approx(3.0 / 10.0, abs=0.05)
+    ramp_s = np.where(ARRIVAL_S < 70.0, 0.2, 0.2 + 0.3 * (ARRIVAL_S - 70.0))
+    assert told(requests(ramp_s + 0.1 * NOISE, 6.0 + NOISE)).name == OVERLOADED
+
+
+@pytest.mark.parametrize(
+    "last",
+    [(1.0, 4.0, 2.5), (2.5, 1.0, 4.0), (0.15, 2.5, 4.0), (0.3, 0.5, 0.9)],
+    ids=["it falls", "it fell between", "it was as long before", "it is short"],
+)
+def test_what_is_no_growth_at_the_end(last: tuple[float, float, float]) -> None:
+    assert told(requests(waits([*CALM, *last]), 6.0 + NOISE)).name == STABLE
+
+
+def test_a_wait_that_was_long_before_has_not_doubled_at_the_end() -> None:
+    before = np.tile([3.0, 2.6], 9)[:17]
+    assert told(requests(waits([*before, 3.4, 4.0, 4.8]), 9.0 + NOISE)).name == STABLE
+
+
+@pytest.mark.parametrize(("times", "name"), [(1, OVERLOADED), (2, BACKLOGGED)])
+def test_a_burst_at_the_end_is_no_overload(times: int, name: str) -> None:
+    """From 85 s on the wait grows by 0.6 s a second. With twice the arrivals there the system serves 1.25 times what
+    usually arrives; with no more than usual it serves 0.63 of that.
+    """
+    sent_s = np.sort(np.concatenate([ARRIVAL_S, *[ARRIVAL_S[ARRIVAL_S >= 85.0]] * (times - 1)]))
+    waited_s = np.where(sent_s < 85.0, 0.1, 0.1 + 0.6 * (sent_s - 85.0))
+    assert told(requests(waited_s, 2.0, sent_s)).name == name
+
+
+@pytest.mark.parametrize(("follows", "most"), [(0.0, 8), (0.5, 32)])
+def test_of_drawn_series_that_are_at_rest_few_are_overloaded(follows: float, most: int) -> None:
+    """Of 400, with waits of parts that are independent, or that go together with those of the part before."""
+    rng, overloaded = np.random.default_rng(1), 0
+    for _ in range(400):
+        means_s = rng.exponential(3.0, 20)
+        for k in range(1, 20):
+            means_s[k] = follows * means_s[k - 1] + (1 - follows) * means_s[k]
+        overloaded += told(requests(np.repeat(means_s, 50), 2.0)).name == OVERLOADED
+    assert overloaded <= most
+
+
+def test_of_drawn_series_those_that_grow_late_are_overloaded() -> None:
+    rng, overloaded = np.random.default_rng(2), 0
+    for _ in range(400):
+        begin, growth = rng.uniform(0.0, 80.0), rng.uniform(0.3, 1.0)
+        waited_s = 0.2 * rng.exponential(size=len(ARRIVAL_S)) + growth * np.maximum(ARRIVAL_S - begin, 0.0)
+        overloaded += told(requests(waited_s, 5.0)).name == OVERLOADED
+    assert overloaded == 400
+
+
 def test_requests_that_were_turned_away_count_for_nothing() -> None:
     away = ARRIVAL_S % 1.0 > 0.45
     mixed = requests(np.where(away, 0.0, 0.2 * ARRIVAL_S), np.where(away, 0.0, 2.0), state=np.where(away, REJECTED, 1))
@@ -136,7 +199,8 @@ def test_turns_after_the_window_count_for_nothing() -> None:
 @pytest.mark.parametrize(("rate", "name"), [(2, STABLE), (200, OVERLOADED)])
 def test_a_run_says_whether_it_kept_up(rate: int, name: str, tmp_path: Path) -> None:
     words = ("policy=chunked", "cluster.instances=1", "trace=synthetic", "trace.requests=600")
-    process = start(tmp_path, *words, f"trace.arrivals.rate={rate}", "slo.ttft_s=0.2", "slo.tpot_s=0.005")
+    limits = (f"trace.arrivals.rate={rate}", "slo.ttft_s=0.2", "slo.tpot_s=0.005")
+    process = start(tmp_path, *words, *limits, python=str(warm.path() / "python"))
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     summary = json.loads(next(tmp_path.rglob("summary.json")).read_text())

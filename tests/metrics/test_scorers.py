@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.records import STEP_LOG, TOKEN_LOG
+from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of, job_completion_time_s, mooncake_tbt_s, normalized_latency_s
 from tests.helpers.results import reduced_result, small_result

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.clock import clock_of
 from framework.metrics.slo import Slo
 from framework.metrics.usage import flops, memory_bytes, pool_table, usage

@@ -1,7 +1,7 @@
 """Do the differential tests see bugs of the engine? `python -m tests.mutants [--examples N] [--drawn N] [--only WORD]`.
 
 Each mutant of `seeds.py`, and so many `--drawn` of those that the operators of `operators.py` make, is seeded into a
-copy of the engine, which runs as plain Python against the plain engine over N scenarios of each family until they
+copy of the engine, which runs as plain Python against the reference over N scenarios of each family until they
 differ, or over a tenth of them where it is argued to change nothing. Prints a line for each; the exit code is 1 if one
 lives that should not.
 """

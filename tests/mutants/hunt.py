@@ -1,6 +1,6 @@
 """Random runs of both engines until they differ: `python -m tests.mutants.hunt FILE MOST [RUN]`, in a copy with a bug.
 
-FILE holds runs and what the plain engine makes of each, as `save_runs` writes them, of which the first MOST are tried;
+FILE holds runs and what the reference engine makes of each, as `save_runs` writes them; the first MOST are tried;
 RUN names the one to begin with, as "clocked 7". Prints one line: how many agreed before one did not, or `survived`.
 """
 

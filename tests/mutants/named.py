@@ -138,15 +138,15 @@ NAMED = (
         "streams that share a GPU are one",
         "framework.bound.bound",
         "_search",
-        "streams_apart(cluster, engine)",
-        "cluster",
+        "streams_apart(setting.cluster, setting.engine)",
+        "setting.cluster",
     ),
     Named(
         "outputs go on beyond the context",
         "framework.bound.bound",
         "bound",
-        "workload = within_context(workload, model.max_context)",
-        "",
+        "within_context(setting.workload, setting.model.max_context)",
+        "setting.workload",
     ),
     # --- workload, traces ---
     Named(

@@ -38,14 +38,14 @@ def test_runs_that_hunts_begin_with_are_of_mutants_and_families_that_there_are()
 
 
 def test_one_that_cannot_be_seeded_is_told() -> None:
-    with pytest.raises(ValueError, match=r"gone: leap\.py has 0 times 'not there'"):
-        Mutant("gone", "leap.py", "not there", "").text()
+    with pytest.raises(ValueError, match=r"gone: durations/leap\.py has 0 times 'not there'"):
+        Mutant("gone", "durations/leap.py", "not there", "").text()
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("mutants") / "runs"
-    save_runs(file, 2)
+    save_runs(file, 1)
     return file
 
 
@@ -57,9 +57,8 @@ def test_a_nasty_one_is_seen(name: str, runs: Path) -> None:
     assert not found.startswith(("breaks", "hangs")), found
 
 
-def test_the_engine_as_it_is_survives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [10, pytest.param(len(FAMILIES), marks=pytest.mark.slow)])
+def test_the_engine_as_it_is_survives(most: int, runs: Path) -> None:
     """So that being seen means something."""
-    runs = tmp_path / "runs"
-    save_runs(runs, 1)
-    same = Mutant("none", "leap.py", '"""Leaps:', '"""Leaps :')
-    assert fate(same, runs) == SURVIVED
+    same = Mutant("none", "durations/leap.py", '"""Leaps:', '"""Leaps :')
+    assert fate(same, runs, most=most) == SURVIVED

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from framework.engine.config import EngineConfig, Implementation
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.setup.config import EngineConfig, Implementation
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.engine.config import EngineConfig, Implementation
+from framework.engine.setup.config import EngineConfig, Implementation
 from framework.metrics.invariants import check_result
 from framework.policy import Cluster
 from framework.policy import Request as RequestView

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.engine.reference.options import Drafts
+from framework.reference.options import Drafts
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from tests.helpers.drawing import Draw

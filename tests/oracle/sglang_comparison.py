@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.engine.config import EngineConfig, Implementation
-from framework.engine.mechanisms.output_reserve import OutputReserve
+from framework.engine.kv.output_reserve import OutputReserve
+from framework.engine.setup.config import EngineConfig, Implementation
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.policy import lay_out
@@ -17,7 +17,7 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.system.parallelism import Parallelism
 from framework.workload import Workload
 from policies.deepseek import DeepSeek
-from tests.conformance import GPU, MODEL, TIMING
+from servelab.testing.worlds import GPU, MODEL, TIMING
 
 UNITS = ClusterSpec((PoolSpec("p", "prefill", 2, GPU), PoolSpec("d", "decode", 2, GPU)), LinkSpec(2.0**24))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engine.mechanisms.prefix_tiers import Tier
+from framework.engine.kv.prefix_tiers import Tier
 from framework.errors import InputError
 from framework.result import Result
 from policies.mooncake import DecodeLoad, Mooncake

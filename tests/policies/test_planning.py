@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framework.codes import DECODE, MIXED, OFF, PREFILL
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo, judge
@@ -25,7 +25,8 @@ from policies.distserve import DistServe
 from policies.dopd import Dopd
 from policies.dynamo import Dynamo
 from policies.taichi import TaiChi
-from tests.conformance import CLUSTERS, GPU, MODEL, SCENARIOS, TIMING, PolicyConformance
+from servelab.testing import PolicyConformance
+from servelab.testing.worlds import CLUSTERS, GPU, MODEL, SCENARIOS, TIMING
 
 
 def fleet(prefill: int, decode: int, spare: int = 0) -> ClusterSpec:

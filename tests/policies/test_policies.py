@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-import policies
+from framework.cli.conf import CONF
 from framework.errors import InputError, PolicyError
 from framework.policy import Aggregated, Disaggregated, Policy
-from tests.conformance import CLUSTERS, CONF, SCENARIOS, PolicyConformance
+from servelab.testing import PolicyConformance
+from servelab.testing.worlds import CLUSTERS, SCENARIOS
 from tests.helpers.readme import example_files
 
 NAMES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml") if not path.stem.startswith("_"))
@@ -49,10 +50,10 @@ def written_example(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         path.write_text(text)
     request.cls.config_dir = str(directory / "conf")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policies, "__path__", [str(directory / "policies"), *policies.__path__])
-        patch.delitem(sys.modules, "policies.soonest", raising=False)
+        patch.syspath_prepend(directory)
         yield
-        sys.modules.pop("policies.soonest", None)
+        for name in ("mine", "mine.soonest"):
+            sys.modules.pop(name, None)
 
 
 @pytest.mark.usefixtures("written_example")

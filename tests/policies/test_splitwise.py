@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.result import Result
 from framework.simulate import simulate

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from framework.compiler.decorators import compiled
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.sm_sharing import Sharing
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig
 from framework.policy import Aggregated, Plan, decision
 from framework.policy.hooks import decode_plan
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.replay import lookups
 from framework.replay.lookups import PlainEngine, as_plan, callable_with
 from framework.simulate import simulate
-from tests.conformance import CLUSTERS, MODEL, SCENARIOS, TIMING, digest
+from servelab.testing.recording import digest
+from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS, TIMING
 
 SHARING = Sharing(40, {20: 4.0, 50: 1.6, 100: 1.0}, {20: 2.0, 60: 1.1, 100: 1.0})
 LOOKED = 12

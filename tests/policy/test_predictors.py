@@ -22,8 +22,8 @@ from predictors.empirical import Empirical
 from predictors.lognormal import LogNormal, relative_mae
 from predictors.oracle import Oracle
 from tests.conftest import ROOT
+from traces.fitted.twin import load_twin
 from traces.frame import to_workload
-from traces.twin import load_twin
 
 Ints = NDArray[np.int64]
 MAKERS: dict[str, Callable[[], Predictor]] = {

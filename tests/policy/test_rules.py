@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.policy import decision, decode_least_kv

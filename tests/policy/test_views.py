@@ -10,19 +10,20 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from framework.engine.records import INSTANCE, REQUEST
-from framework.engine.state import ACTION
+from framework.engine.memory.records import INSTANCE, REQUEST
+from framework.engine.memory.state import ACTION
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetRole, SetTokenBudget, decision
 from framework.policy.answers import ActionRow
 from framework.policy.view import Cluster, Instances, Request, Requests
-from framework.result import Result
+from framework.result import STATES, Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from framework.system.parallelism import Parallelism
 from policies.ares import Ares
-from tests.conformance import CLUSTERS, MODEL, REJECTED, SCENARIOS, TIMING, LearnedMean, digest
+from servelab.testing.recording import LearnedMean, digest
+from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS, TIMING
 
 INSTANCE_COLUMNS = sorted(Instances.__annotations__)
 REQUEST_COLUMNS = sorted(Requests.__annotations__)
@@ -243,6 +244,51 @@ def test_request_columns_cannot_be_written(column: str) -> None:
         play(watching(look))
 
 
+def test_no_column_can_be_made_writable() -> None:
+    def look(view: Cluster) -> None:
+        columns = [view.instances.ids, view.instances.step_times.data, view.requests.priority]
+        columns += [getattr(pool, name) for pool in (view.instances, view.prefill) for name in ("queued", "kv_tokens")]
+        for column in columns:
+            with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+                column.setflags(write=True)
+            with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+                column[1:].flags.writeable = True
+
+    play(watching(look))
+
+
+@pytest.mark.parametrize(
+    ("ask", "line"),
+    [
+        (lambda view: view.decoding(3), "there is no instance 3; they are 0 to 2"),
+        (lambda view: view.queued(-1), "there is no instance -1; they are 0 to 2"),
+        (lambda view: view.prefilling(2**80), "there is no instance 1208"),
+        (lambda view: view.streams_s(3), "there is no instance 3"),
+        (lambda view: view.group(3), "there is no instance 3"),
+        (lambda view: view.pool("none"), "there is no pool none; there are all"),
+        (lambda view: view.remaining_tokens([60]), "no request has that number"),
+        (lambda view: view.predictions.remaining([-1], [0]), "no request has that number"),
+        (lambda view: view.predictions.remaining([0, 1], [0]), "one number for each"),
+        (lambda view: view.requests.kv_tokens([59]), "request 59 does not decode now: its KV tokens cannot be told"),
+        (lambda view: view.instances.prefill_s(Request(0, view.requests), [0]), r"cached_tokens has shape \(1,\)"),
+        (lambda view: view.instances.prefill_s(Request(0, view.requests), chunk_tokens=0), "1 token or more"),
+    ],
+)
+@pytest.mark.parametrize("implementation", ["compiled", "reference"])
+def test_what_cannot_be_told_is_said(ask: Callable[[Cluster], Any], line: str, implementation: Any) -> None:
+    asked = []
+
+    def look(view: Cluster) -> None:
+        with pytest.raises((LookupError, ValueError), match=line):
+            ask(view)
+        asked.append(view.now_s)
+
+    scenario = SCENARIOS["roomy"]
+    engine = replace(scenario.engine, implementation=implementation)
+    simulate(scenario.workload, CLUSTERS["mixed"], MODEL, TIMING, engine, watching(look, 0.125), LearnedMean())
+    assert asked
+
+
 def test_a_request_cannot_be_written() -> None:
     class Shortening(Aggregated):
         def admit(self, request: Request, cluster: Cluster) -> bool:
@@ -268,12 +314,26 @@ def test_copies_may_be_changed_and_change_nothing() -> None:
 
 # --- hooks that answer nonsense or raise ------------------------------------------------------------------------------
 
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
 NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "instance that does not exist": (Aggregated, "mixed", "route_prefill", 99, "99 for request 0"),
     "instance below zero": (Aggregated, "mixed", "route_prefill", -1, "-1 for request 0"),
     "decode instance for a prefill": (Disaggregated, "disaggregated", "route_prefill", 4, "a decode instance"),
     "prefill instance for a decode": (Disaggregated, "disaggregated", "route_decode", 0, "a prefill instance"),
     "decode instance that does not exist": (Disaggregated, "disaggregated", "route_decode", 5, "instances 0 to 4"),
+    "an instance of more digits than a record has": (Aggregated, "mixed", "route_prefill", 2**80, "0 to 2"),
+    "the same below zero": (Aggregated, "mixed", "route_prefill", -(2**80), "0 to 2"),
+    "the largest number of numpy": (Aggregated, "mixed", "route_prefill", np.uint64(2**64 - 1), "0 to 2"),
+    "an array of instances": (Aggregated, "mixed", "route_prefill", np.array([0]), "array([0])"),
+    "NaN for an instance": (Aggregated, "mixed", "route_prefill", float("nan"), "nan"),
+    "an instance that cannot be shown": (Aggregated, "mixed", "route_prefill", Unshown(), "a Unshown"),
+    "a cut beyond all tokens": (Aggregated, "mixed", "split_at", 2**80, "return 0 or more"),
+    "a cut before the first token": (Aggregated, "mixed", "split_at", -1, "return 0 or more"),
     "no instance at all": (Aggregated, "mixed", "route_prefill", None, "None"),
     "a fraction of an instance": (Aggregated, "mixed", "route_prefill", 1.5, "1.5"),
     "a word for an instance": (Disaggregated, "disaggregated", "route_prefill", "first", "'first'"),
@@ -281,6 +341,9 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "a number for an admission": (Aggregated, "mixed", "admit", 1, "returned 1"),
     "a key that is no number": (Aggregated, "mixed", "prioritize", float("nan"), "NaN"),
     "a word for a key": (Aggregated, "mixed", "prioritize", "urgent", "'urgent'"),
+    "a text that reads as a key": (Aggregated, "mixed", "prioritize", "1", "'1'"),
+    "a key beyond all floats": (Aggregated, "mixed", "prioritize", 10**400, "return a number for each"),
+    "the key of the preempted": (Aggregated, "mixed", "prioritize", float("-inf"), "-inf"),
     "more keys than requests": (Aggregated, "mixed", "prioritize", [1.0, 2.0], "[1.0, 2.0]"),
     "an empty reason": (Aggregated, "mixed", "admit", "", "''"),
     "a number of actions": (Aggregated, "mixed", "on_tick", 3, "3"),
@@ -299,6 +362,20 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "a plan of an unknown kind": (Aggregated, "mixed", "batching", Plan(64, "eager"), "eager"),  # type: ignore[arg-type]
     "no plan": (Aggregated, "mixed", "batching", None, "None"),
     "an action for no request": (Aggregated, "mixed", "on_tick", [Migrate(-1, 0)], "Migrate(request=-1"),
+    "half a request": (Aggregated, "mixed", "on_tick", [Migrate(0.5, 0)], "no request 0.5"),  # type: ignore[arg-type]
+    "an action for no instance": (Aggregated, "mixed", "on_tick", [Migrate(0, 2**80)], "instances 0 to 2"),
+    "an action for instance NaN": (Aggregated, "mixed", "on_tick", [SetTokenBudget(np.nan, 1)], "no instance nan"),  # type: ignore[arg-type]
+    "a budget of too many tokens": (
+        Aggregated,
+        "mixed",
+        "on_tick",
+        [SetTokenBudget(0, 2**80)],
+        "a whole number from 1",
+    ),
+    "a word for a budget": (Aggregated, "mixed", "on_tick", [SetTokenBudget(0, "8")], "a whole number from 1"),  # type: ignore[arg-type]
+    "a plan of half a token": (Aggregated, "mixed", "batching", Plan(1.5, "mixed"), "token_budget=1.5"),  # type: ignore[arg-type]
+    "a plan of a text": (Aggregated, "mixed", "batching", Plan("64", "mixed"), "token_budget='64'"),  # type: ignore[arg-type]
+    "a plan of a list": (Aggregated, "mixed", "batching", Plan(64, ["mixed"]), "['mixed']"),  # type: ignore[arg-type]
     "a budget of nothing": (Aggregated, "mixed", "on_tick", [SetTokenBudget(0, 0)], "SetTokenBudget"),
     "an unknown action": (Aggregated, "mixed", "on_tick", ["rest"], "'rest'"),
 }
@@ -328,7 +405,7 @@ def test_nonsense_names_policy_hook_and_value(kind: str) -> None:
 
 def test_a_word_of_route_decode_is_a_reason() -> None:
     result = play(answering(Disaggregated, "route_decode", "no room"), "disaggregated")
-    rejected = result.requests["state"] == REJECTED
+    rejected = result.requests["state"] == STATES.index("rejected")
     assert {result.reasons[k] for k in result.requests["reason"][rejected]} == {"no room"}
     assert np.array_equal(rejected, result.workload.output_tokens > 1)
 

@@ -55,6 +55,13 @@ def test_clusters_are_told_by_their_pools() -> None:
     )
 
 
+def test_a_split_that_the_load_decides_is_told_with_its_total() -> None:
+    apart = Arm("b", BASE | APART | {"cluster.prefill": "auto", "cluster.decode": None, "cluster.instances": None})
+    assert unlike([arm("a"), apart]) == (
+        "Besides the policy, runs differ in cluster (5 mixed; 5 prefill and decode, split by load: b)."
+    )
+
+
 def test_predictors_are_told_by_name() -> None:
     lognormal: dict[str, Any] = {
         "predictor": None,

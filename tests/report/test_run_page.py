@@ -84,7 +84,7 @@ def test_the_page_says_what_summary_json_says() -> None:
     values = {float(one["value"] or "nan") for one in page.every("data")}
     for key in ("goodput_rps", "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "output_throughput", "mfu"):
         assert summary[key] in values, key
-    for part in ("distserve on mooncake", "TWIN, not the real trace", "5 requests in 2.50 s on 3 GPUs", COMMAND):
+    for part in ("distserve on mooncake", "fitted trace, not a recording", "5 requests in 2.50 s on 3 GPUs", COMMAND):
         assert part in page.text, part
     assert "limit 750 ms" in page.text or "limit 0.75 s" in page.text
 

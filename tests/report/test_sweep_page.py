@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ SUMMARY = evaluate(small_result(), SLO).summary
 
 def point(goodput: float, usd: float = 1.0, **words: str) -> Point:
     named = {name.replace("__", "."): value for name, value in words.items()}
-    return Point(named, SUMMARY | {"goodput_rps": goodput, "cost_usd": usd, "duration": 3600.0})
+    return Point(named, SUMMARY | {"goodput_rps": goodput, "usd_per_hour": usd})
 
 
 POINTS = [
@@ -54,6 +55,15 @@ def test_runs_that_differ_in_their_seeds_count_as_one() -> None:
     assert [one["goodput"] for one in json.loads(data)] == [2.0, 2.0, 2.0]
     assert "6 runs, 3 but for their seeds; swept: trace.rate" in page.text
     assert "Goodput against cost" not in page.text
+
+
+def test_runs_with_a_window_that_is_too_short_have_a_mark() -> None:
+    short = [replace(one, summary={**one.summary, "window_is_short": k == 0}) for k, one in enumerate(POINTS)]
+    content = sweep_page(short, "Sweep", 0)
+    assert content.count("– §") == 1
+    assert "§: window too short: the start from empty flatters all figures." in content
+    calm = [replace(one, summary={**one.summary, "window_is_short": False}) for one in POINTS]
+    assert "§" not in sweep_page(calm, "Sweep", 0)
 
 
 def test_a_map_has_the_best_goodput_of_each_pair() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from framework.result import Result
 from tests.helpers.results import small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
+LONG = summarize(small_result(), SLO) | {"window_is_short": False}
 
 
 def printed(table: RenderableType, width: int = 100, **options: Any) -> str:
@@ -32,7 +34,7 @@ def words(text: str) -> str:
 def test_run_table_tells_the_whole_run() -> None:
     text = words(printed(run_table(evaluate(small_result(), SLO), SLO)))
     for part in (
-        "distserve on mooncake TWIN, not the real trace 5 requests, 2.50 s, 3 GPUs",
+        "distserve on mooncake fitted trace, not a recording 5 requests, 2.50 s, 3 GPUs",
         "timing affine, seed 0",
         "queue ms 500 500 500",
         "TTFT s 1.00 1.00 1.00 1.00 80.0 %",
@@ -85,7 +87,7 @@ def test_tables_fit_and_nothing_is_cut(width: int) -> None:
 
 
 def test_only_a_twin_is_marked() -> None:
-    for source, mark in (("real", "(real)"), ("synthetic", "(synthetic)"), ("twin", "TWIN")):
+    for source, mark in (("real", "(real)"), ("synthetic", "(synthetic)"), ("twin", "fitted trace")):
         result = small_result()
         object.__setattr__(result.workload, "source", source)
         assert mark in printed(run_table(evaluate(result, SLO), SLO))
@@ -130,7 +132,7 @@ def test_a_run_says_to_which_loads_its_times_were_fitted_and_where_it_lies() -> 
 
 
 def test_runs_of_one_fit_are_not_told_apart_by_where_they_lie() -> None:
-    summary = summarize(small_result(), SLO)
+    summary = LONG
     runs = [summary | {"timing_source": fitted(tokens)} for tokens in (700, 900)]
     shown = words(printed(comparison_table(runs)))
     assert f"timing measured (h100, vllm 0.24.0, calibrated; server vllm_v1) {FIT}" in shown
@@ -145,7 +147,7 @@ def test_undefined_values_are_dashes() -> None:
 
 
 def test_best_goodput_is_bold_and_marked() -> None:
-    summary = summarize(small_result(), SLO)
+    summary = LONG
     runs = [summary | {"policy": name, "goodput_rps": value} for name, value in (("a", 1.0), ("b", 3.0), ("c", 2.0))]
     lines = printed(comparison_table(runs)).splitlines()
     assert [line for line in lines if "▸" in line] == [line for line in lines if words(line).startswith("▸ b 3.00")]
@@ -156,7 +158,7 @@ def test_best_goodput_is_bold_and_marked() -> None:
 
 
 def test_the_best_is_marked_within_its_group_only() -> None:
-    summary = summarize(small_result(), SLO)
+    summary = LONG
     goodputs = (("a", 1.0), ("b", 3.0), ("a", 7.0), ("b", 2.0), ("a", 9.0))
     runs = [summary | {"policy": name, "goodput_rps": value} for name, value in goodputs]
     labels = [name for name, _ in goodputs]
@@ -169,8 +171,8 @@ def test_runs_on_unlike_clusters_are_compared_per_gpu() -> None:
     small = summary | {"gpus": 2, "goodput_rps": 2.0, "goodput_per_gpu": 1.0}
     large = summary | {"gpus": 8, "goodput_rps": 4.0, "goodput_per_gpu": 0.5}
     text = words(printed(comparison_table([large, small])))
-    assert "▸ distserve 2 GPUs 1.00" in text
-    assert "distserve 8 GPUs 0.50" in text
+    assert "▸ distserve 2 GPUs § 1.00" in text
+    assert "distserve 8 GPUs § 0.50" in text
 
 
 def test_runs_at_capacity_are_compared_by_it() -> None:
@@ -179,12 +181,12 @@ def test_runs_at_capacity_are_compared_by_it() -> None:
     text = words(printed(comparison_table([few, many])))
     assert "capacity" in text
     assert "goodput" not in text
-    assert "▸ chunked 3.00" in text
-    assert "distserve 2.00" in text
+    assert "▸ chunked § 3.00" in text
+    assert "distserve § 2.00" in text
 
 
 def test_runs_are_called_by_what_tells_them_apart() -> None:
-    summary = summarize(small_result(), SLO)
+    summary = LONG
     runs = [
         summary | {"trace_source": "real", "predictor": "oracle"},
         summary | {"trace_source": "twin", "predictor": "none", "seed": 1},
@@ -250,7 +252,7 @@ def test_a_window_that_is_too_short_has_a_line_of_its_own() -> None:
 
 
 def test_a_comparison_marks_runs_by_their_load() -> None:
-    summary = summarize(small_result(), SLO)
+    summary = LONG
     states = {"a": "stable", "b": "backlogged", "c": "overloaded", "d": None}
     lines = printed(comparison_table([summary | {"load_state": state} for state in states.values()], [*states]))
     cells = [words(line.replace("▸", "")).split()[:2] for line in lines.splitlines()]
@@ -259,3 +261,12 @@ def test_a_comparison_marks_runs_by_their_load() -> None:
     assert [signs for name, signs in (one for one in cells if len(one) == 2) if name in "ad"] == ["1.05", "1.05"]
     assert "‡: overloaded, latencies are a function of the run's length\n†: backlogged" in lines
     assert "‡" not in printed(comparison_table([summary | {"load_state": "stable"}] * 2))
+
+
+def test_a_comparison_marks_windows_that_are_too_short() -> None:
+    summary = summarize(small_result(), SLO) | {"load_state": "overloaded", "window_is_short": True}
+    other = summary | {"load_state": "stable", "window_is_short": False}
+    lines = printed(comparison_table([summary, other], ["a", "b"]))
+    assert re.search(r"a +‡§ ", lines)
+    assert not re.search(r"b +[‡§]", lines)
+    assert "§: window too short: the start from empty flatters all figures" in lines

@@ -16,13 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.launch import explain
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.attention_overlap import Attention
-from framework.engine.mechanisms.kv_compression import KvFormat
-from framework.engine.mechanisms.output_reserve import OutputReserve
-from framework.engine.mechanisms.prefix_tiers import PrefixStores
-from framework.engine.mechanisms.sm_sharing import Sharing
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.kv.output_reserve import OutputReserve
+from framework.engine.kv.prefix_tiers import PrefixStores
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.objective.goodput import Objective
@@ -295,7 +295,6 @@ def test_a_mistake_is_explained_in_one_line(mistake: str) -> None:
 GOOD_ROW = {"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [0, 1]}
 BAD_ROWS = {
     "negative length": (GOOD_ROW | {"input_length": -5}, ["line 2", "input_length", "-5"]),
-    "length of zero": (GOOD_ROW | {"output_length": 0}, ["line 2", "output_length", "0"]),
     "length that is no number": (GOOD_ROW | {"output_length": float("nan")}, ["line 2", "output_length"]),
     "missing column": ({"timestamp": 0, "input_length": 10, "hash_ids": [0]}, ["output_length"]),
     "hash_ids that do not fit": (GOOD_ROW | {"hash_ids": [0, 1, 2, 3]}, ["line 2", "hash_ids"]),
@@ -309,6 +308,13 @@ def test_a_bad_row_is_named(kind: str, tmp_path: Path) -> None:
     path.write_text(f"{json.dumps(GOOD_ROW)}\n{json.dumps(row)}\n")
     line = mistake_in(f"trace.path={path}", "trace.format=mooncake")
     assert [word for word in ("trace.jsonl", *words) if word not in line] == []
+
+
+def test_a_row_without_tokens_is_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f"{json.dumps(GOOD_ROW)}\n{json.dumps(GOOD_ROW | {'output_length': 0})}\n")
+    assert len(compose(configured(f"trace.path={path}", "trace.format=mooncake")).workload) == 1
+    assert "1 of 2 requests have 0 tokens; they are left out" in capsys.readouterr().err
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_without_the_recording_the_twin_is_run_and_said_so(run: Callable[..., Fi
     (directory,) = runs_below(tmp_path)
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["trace"], summary["trace_source"], summary["offered"]) == ("mooncake", "twin", 200)
-    assert "TWIN" in finished.stderr
-    assert "TWIN" in finished.stdout
+    assert "fitted trace" in finished.stderr
+    assert "fitted trace" in finished.stdout
 
 
 def numba_cache() -> str:
@@ -133,7 +133,7 @@ def test_a_recording_is_told_from_its_twin(
     assert finished.returncode == 0, finished.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["trace_source"], summary["offered"]) == ("real", 300)
-    assert "TWIN" not in finished.stdout + finished.stderr
+    assert "fitted trace" not in finished.stdout + finished.stderr
 
 
 def test_a_file_of_ones_own(run: Callable[..., Finished], tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_capacity() -> None:
 )
 def test_mistakes_are_told_in_one_line(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(servelab.InputError, match=words) as told:
-        servelab.run(**arguments)  # type: ignore[arg-type]
+        servelab.run(**arguments)
     assert "\n" not in str(told.value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -18,9 +18,9 @@ from tests.conftest import ROOT
 from tests.helpers import warm
 
 
-def servelab(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def servelab(directory: Path, *words: str, module: str = "servelab") -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [str(warm.path() / "python"), "-m", "servelab", *words]
+    command = [str(warm.path() / "python"), "-m", *filter(None, [module]), *words]
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -51,17 +51,40 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{VERSION}\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_is_there(name: str) -> None:
-    module = importlib.util.find_spec(COMMANDS[name][0])
-    assert module is not None
+SINGLE = [name for name in COMMANDS if name != "traces"] + ["traces fetch", "traces check", "traces fit"]
 
 
-@pytest.mark.parametrize("name", ["tune", "table", "timing", "calibrate", "traces", "bound"])
-def test_a_command_has_help(tmp_path: Path, name: str) -> None:
-    finished = servelab(tmp_path, name, "--help")
+@pytest.mark.parametrize("name", SINGLE)
+def test_every_command_has_help_of_one_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*name.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"usage: servelab {name}")
+    assert len(lines) > 2
+    assert not any(f"  python -m experiments.{name}" in line for line in lines), "as it was typed"
+
+
+@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("word", ["--frob", "--out=x", "=", "-x"])
+def test_every_command_refuses_nonsense_in_one_line(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*name.split(), word]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1
+
+
+def test_a_flag_is_told_how_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timing", "decode=8x512", "--json"]) == 2
+    assert "json=VALUE" in capsys.readouterr().err
+    assert main(["timing", "decode=8x512", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_ms"] > 0
+
+
+@pytest.mark.parametrize("module", ["experiments.tune", "framework.report.show_step", "traces.fetch", "traces fetch"])
+def test_a_command_starts_by_its_module(tmp_path: Path, module: str) -> None:
+    finished = servelab(tmp_path, *module.split(), "--help", module="")
     assert finished.returncode == 0, finished.stderr
-    assert len(finished.stdout.splitlines()) > 2
+    assert finished.stdout.startswith(f"usage: python -m {module} ")
 
 
 def test_the_bound_of_a_configuration(tmp_path: Path) -> None:

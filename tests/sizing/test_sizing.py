@@ -14,9 +14,9 @@ from rich.console import Console
 
 from framework.bound.requests import Setting
 from framework.diagnosis.remedies import remedies
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.prefix_tiers import PrefixStores, Tier
-from framework.engine.mechanisms.speculation import Speculation
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo

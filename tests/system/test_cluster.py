@@ -10,7 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from framework.engine.config import EngineConfig
+from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.system.gpu import Gpu

@@ -12,8 +12,8 @@ from framework.system.gpu import Gpu
 from framework.system.parallelism import Parallelism
 from framework.timing.kernels import build as command
 from framework.timing.kernels.table import Kernels
-from framework.timing.profile_files import cache_directory, profile_path, read_profile, shipped_directory
-from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types
+from framework.timing.shipped.profile_files import cache_directory, profile_path, read_profile, shipped_directory
+from framework.timing.shipped.shipped_setups import BACKENDS, GPUS, PLANS, Types
 from tests.timing.test_tabulate import DENSE, GPU, kernels
 
 ONE, TWO = Parallelism(), Parallelism(tp=2)
@@ -46,7 +46,7 @@ def setups(out: Path) -> list[Parallelism]:
 
 
 def test_without_words_all_that_ship_are_made() -> None:
-    asked = command.parse([])
+    asked = command.parse(command.main.read([]))
     assert tuple(model.name for model in asked.models) == tuple(PLANS)
     assert tuple(gpu.name for gpu in asked.gpus) == GPUS
     assert (asked.backends, asked.parallelisms, asked.types) == (BACKENDS, None, None)
@@ -55,7 +55,9 @@ def test_without_words_all_that_ship_are_made() -> None:
 
 
 def test_names_given_twice_count_once_and_go_to_the_cache() -> None:
-    asked = command.parse(["model=llama3_8b,llama3_8b", "gpu=h100,l40s", "backend=vllm,vllm", "tp=2", "dtype=fp8"])
+    asked = command.parse(
+        command.main.read(["model=llama3_8b,llama3_8b", "gpu=h100,l40s", "backend=vllm,vllm", "tp=2", "dtype=fp8"])
+    )
     assert [model.name for model in asked.models] == ["llama3_8b"]
     assert [gpu.name for gpu in asked.gpus] == ["h100", "l40s"]
     assert (asked.backends, asked.parallelisms, asked.types) == (("vllm",), (TWO,), Types("fp8", "bf16"))
@@ -75,7 +77,7 @@ def test_names_given_twice_count_once_and_go_to_the_cache() -> None:
 )
 def test_mistakes(words: list[str], line: str) -> None:
     with pytest.raises(InputError, match=line):
-        command.parse(["model=llama3_8b", "gpu=h100", *words])
+        command.parse(command.main.read(["model=llama3_8b", "gpu=h100", *words]))
 
 
 def test_entries_stay_where_a_profile_is_made_larger(tmp_path: Path, tables: None) -> None:

@@ -21,10 +21,10 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, write_calibrations
 from framework.timing.measured import Measured
 from framework.timing.profile import Setup, StepParts
-from framework.timing.profile_files import directories, find, read_profile, shipped_directory
 from framework.timing.roofline import Roofline
-from framework.timing.scale import Gains, scaled
 from framework.timing.server import Server
+from framework.timing.shipped.profile_files import directories, find, read_profile, shipped_directory
+from framework.timing.shipped.scale import Gains, scaled
 from framework.timing.table import StepRow, stack, step_s
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -436,7 +436,7 @@ def test_every_directory_is_searched_once_for_a_row_which_is_read_once(monkeypat
         read.append(path)
         return read_profile(path)
 
-    monkeypatch.setattr("framework.timing.profile_files.read_profile", spy)
+    monkeypatch.setattr("framework.timing.shipped.profile_files.read_profile", spy)
     timing = Measured()
     row = timing.row(model(), gpu("h100"), TP1)
     assert timing.row(model(), gpu("h100"), TP1) is row

@@ -26,7 +26,7 @@ from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.kernels.decode_imbalance import fit_imbalance
 from framework.timing.kernels.read_csv import load_csv
-from framework.timing.kernels.table import NAMES
+from framework.timing.kernels.table import OPERATIONS
 from framework.timing.kernels.tabulate import tabulate
 from framework.timing.microbench import cuda as measure_cuda
 from framework.timing.microbench.attention import (
@@ -35,13 +35,24 @@ from framework.timing.microbench.attention import (
     Sequences,
     flash_2,
     flash_3,
+    flash_3_in_one_piece,
     flash_infer,
     paged_torch,
     plain_torch,
 )
-from framework.timing.microbench.cases import KEYS, MIXED, Case, contexts_of, gemm_shapes, model_cases, unmeasured_parts
+from framework.timing.microbench.cases import (
+    KEYS,
+    MIXED,
+    NAMED,
+    Case,
+    contexts_of,
+    gemm_shapes,
+    model_cases,
+    unmeasured_parts,
+)
 from framework.timing.microbench.command import Outcome, describe, estimate_s, main, measure, run
 from framework.timing.microbench.device import OutOfMemoryError, Repeats, Timed, UnsupportedError
+from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.journal import Origin, Table
 from framework.timing.microbench.options import Options, gpu_named
 from tests.conftest import ROOT
@@ -53,7 +64,7 @@ SKEW_S = 3e-11
 
 
 def options(*words: str) -> Options:
-    return Options.parse(["model=llama3_8b", *words])
+    return Options.parse(main.read(["model=llama3_8b", *words]))
 
 
 LLAMA: Model = load("model", "llama3_8b")
@@ -123,14 +134,14 @@ def fill(path: Path, cases: list[Case], device: FakeDevice | None = None, **argu
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf" / "model").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_model_has_cases_each_once_and_in_order(path: Path) -> None:
-    cases = Options.parse([f"model={path.stem}", "tp=1,2"]).cases()
+    cases = Options.parse(main.read([f"model={path.stem}", "tp=1,2"])).cases()
     assert len({case.identity for case in cases}) == len(cases) > 400
     rounds = [case.round for case in cases]
     assert rounds == sorted(rounds)
     for case in cases:
         names = [name for name, _ in case.key if name != "longest"]
         assert names == list(KEYS[case.operation])
-        assert all(isinstance(value, str) == (name in NAMES) for name, value in case.key)
+        assert all(isinstance(value, str) == (name in NAMED) for name, value in case.key)
         assert case.flops >= 0
         assert case.bytes > 0
 
@@ -165,7 +176,7 @@ def test_the_first_round_spans_everything() -> None:
 
 
 def test_no_case_is_longer_than_the_model_allows() -> None:
-    short = Options.parse(["model=llama2_7b"]).models[0]
+    short = Options.parse(main.read(["model=llama2_7b"])).models[0]
     cases = model_cases([short], [1], ["bf16"])
     assert max(case.size("tokens") + case.size("prefix") for case in cases) == short.max_context == 4096
     assert max(case.size("context") for case in cases) == 4096
@@ -247,7 +258,7 @@ def test_every_uneven_case_has_its_even_one_no_later() -> None:
 
 
 def test_parts_that_no_case_covers_are_named() -> None:
-    mixtral = Options.parse(["model=mixtral_8x7b"]).models[0]
+    mixtral = Options.parse(main.read(["model=mixtral_8x7b"])).models[0]
     assert [line.split(";")[0] for line in unmeasured_parts([LLAMA, mixtral])] == [
         "mixtral_8x7b: its experts are not measured"
     ]
@@ -318,9 +329,11 @@ def test_the_loader_of_kernel_tables_takes_it(tmp_path: Path) -> None:
     cases = options("tp=1,2", "dtypes=bf16").cases()
     assert fill(path, cases).measured == len(cases)
     kernels = load_csv(path, H200)
-    assert set(kernels.tables) == {"gemm", "prefill_attention", "decode_attention", "uneven_decode", "all_reduce"}
-    mixed = sum(case.operation == MIXED for case in cases)
-    assert sum(table.height for table in kernels.tables.values()) == len(cases) - mixed
+    assert set(kernels.tables) == {
+        *("gemm", "prefill_attention", "decode_attention", "uneven_decode", "all_reduce", "elementwise")
+    }
+    beside = sum(case.operation not in OPERATIONS for case in cases)
+    assert sum(table.height for table in kernels.tables.values()) == len(cases) - beside
     origin = kernels.provenance
     assert (origin.gpu, origin.backend, origin.version, origin.licence) == ("h200", "torch", "2.9.0+cu128", "CC0-1.0")
     gemm = kernels.table("gemm").filter(pl.col("m") == 1024, pl.col("n") == 6144).row(0, named=True)
@@ -369,7 +382,7 @@ def test_uneven_and_mixed_rows_are_known_again(tmp_path: Path) -> None:
     path, device = tmp_path / "t.csv", FakeDevice()
     cases = [case for case in options().cases() if case.operation == MIXED or case.size("longest")]
     fill(path, cases)
-    assert set(pl.read_csv(tmp_path / "t.mixed.csv")["op"]) == {MIXED}
+    assert set(pl.read_csv(tmp_path / "t.steps.csv")["op"]) == {MIXED}
     assert set(pl.read_csv(path)["op"]) == {"decode_attention"}
     assert fill(path, cases, device).known == len(cases)
     assert not device.prepared
@@ -541,7 +554,7 @@ def test_help_is_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_mistakes_are_named(words: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        Options.parse(words)
+        Options.parse(main.read(words))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -711,7 +724,7 @@ def test_graphs_hold_as_many_calls_as_5_ms_need(
 ) -> None:
     cuda = FakeCuda(call_s, host_s)
     monkeypatch.setattr("time.perf_counter", lambda: cuda.now)
-    graph = measure_cuda.CapturedGraph(cuda, None, Calls("kernel", cuda.call, [(0,), (1,), (2,)]))
+    graph = CapturedGraph(cuda, None, Calls("kernel", cuda.call, [(0,), (1,), (2,)]))
     assert [len(made.calls) for made in cuda.graphs] == pytest.approx(captured, abs=1)
     assert cuda.graphs[-1].calls[:4] == [0, 1, 2, 0][: len(cuda.graphs[-1].calls)]
     assert graph.sample() == pytest.approx(call_s)
@@ -848,6 +861,33 @@ class Flash3(Library):
         return self.paged(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, page_table, window_size)
 
 
+class Flash3InOnePiece(Library):
+    def flash_attn_varlen_func(  # type: ignore[override]
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        *,
+        causal: bool,
+        num_splits: int,
+    ) -> Any:
+        assert causal
+        assert num_splits == 0
+        assert k.shape == (int(cu_seqlens_k[-1]), 2, 8)
+        assert (max_seqlen_q, max_seqlen_k) == (int(cu_seqlens_q.diff().max()), int(cu_seqlens_k.diff().max()))
+        bounds = zip(cu_seqlens_k[:-1].tolist(), cu_seqlens_k[1:].tolist(), strict=True)
+        return self.torch.cat(
+            [
+                naive(self.torch, q[cu_seqlens_q[i] : cu_seqlens_q[i + 1]], k[first:last], v[first:last], 0)
+                for i, (first, last) in enumerate(bounds)
+            ]
+        )
+
+
 class FlashInfer(Library):
     def BatchDecodeWithPagedKVCacheWrapper(self, workspace: Any, layout: str, **buffers: Any) -> FlashInfer:  # noqa: N802
         assert layout == "NHD"
@@ -899,6 +939,18 @@ def test_every_library_is_asked_for_the_same_attention(case: Case, library: str)
         assert torch.equal(function(k, v), expected(torch, cache, k, v))
 
 
+@pytest.mark.parametrize("case", ATTENTION_CASES[:5], ids=str)
+def test_a_library_without_pages_is_asked_for_the_same_attention(case: Case) -> None:
+    torch = pytest.importorskip("torch")
+    cache = PagedCache(torch, case, 2, 1, "cpu")
+    cache.order = cache.order.sort().values
+    function = flash_3_in_one_piece(Flash3InOnePiece(torch), cache)
+    for k, v in cache.copies:
+        assert torch.equal(function(k, v), expected(torch, cache, k, v))
+    with pytest.raises(UnsupportedError, match="a window needs"):
+        flash_3_in_one_piece(None, PagedCache(torch, ATTENTION_CASES[5], 1, 1, "cpu"))
+
+
 @pytest.mark.parametrize("case", [ATTENTION_CASES[0], ATTENTION_CASES[2], ATTENTION_CASES[3]], ids=str)
 def test_attention_of_torch_aligns_to_the_last_token(case: Case) -> None:
     torch = pytest.importorskip("torch")
@@ -914,7 +966,7 @@ def test_attention_of_torch_aligns_to_the_last_token(case: Case) -> None:
             assert torch.allclose(out.transpose(0, 1).float(), naive(torch, q, keys, values, 0), atol=0.03)
 
 
-@pytest.mark.parametrize("case", [ATTENTION_CASES[1], ATTENTION_CASES[4], ATTENTION_CASES[5]], ids=str)
+@pytest.mark.parametrize("case", [ATTENTION_CASES[1], ATTENTION_CASES[5]], ids=str)
 def test_old_torch_refuses_what_it_cannot_do(case: Case) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(UnsupportedError, match=r"torch 2\.12"):

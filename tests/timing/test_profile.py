@@ -15,7 +15,6 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing import profile_files
 from framework.timing.calibration_terms import (
     Calibration,
     Fit,
@@ -27,9 +26,10 @@ from framework.timing.calibration_terms import (
 )
 from framework.timing.curves import Curve, Surface
 from framework.timing.profile import Setup, StepParts
-from framework.timing.profile_files import Profile, find, profile_path, read_profile, write_profile
-from framework.timing.scale import same_speed
-from framework.timing.shipped_setups import Types, parallelisms, typed
+from framework.timing.shipped import profile_files
+from framework.timing.shipped.profile_files import Profile, find, profile_path, read_profile, write_profile
+from framework.timing.shipped.scale import same_speed
+from framework.timing.shipped.shipped_setups import Types, parallelisms, typed
 from framework.timing.step_row import StepRow
 from framework.timing.table import stack, step_s
 from tests.helpers.parts import load, made_up, origin, put, seconds_of

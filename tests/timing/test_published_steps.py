@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hydra.utils import instantiate
 
-from framework.engine.config import EngineConfig
-from framework.engine.mechanisms.attention_overlap import Attention
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.setup.config import EngineConfig
 from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.parallelism import Parallelism

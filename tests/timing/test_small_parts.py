@@ -11,12 +11,12 @@ import pytest
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, Surface
-from framework.timing.profile_files import read_profile, shipped_directory
 from framework.timing.published import PublishedPrompts
 from framework.timing.rank_row import rank_row
 from framework.timing.roofline import Roofline
-from framework.timing.scale import same_speed
-from framework.timing.shipped_setups import PLANS, Types, parallelisms, plan_of
+from framework.timing.shipped.profile_files import read_profile, shipped_directory
+from framework.timing.shipped.scale import same_speed
+from framework.timing.shipped.shipped_setups import PLANS, Types, parallelisms, plan_of
 from framework.timing.step_row import StepRow
 from framework.timing.table import _axis, stack, uneven_s
 from tests.helpers.parts import load

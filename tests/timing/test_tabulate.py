@@ -26,7 +26,7 @@ from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.kernels.tabulate import choose_knots, samples, tabulate
 from framework.timing.profile import Setup
-from framework.timing.profile_entry import encoded
+from framework.timing.shipped.profile_entry import encoded
 from framework.timing.table import stack, step_s
 from tests.conftest import ROOT
 from tests.helpers.parts import seconds_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
-from traces.changing_rate import ChangingRate
-from traces.laws import Arrivals
+from traces.drawn.changing_rate import ChangingRate
+from traces.drawn.laws import Arrivals
 
 RATES = {
     "swing": {"rate": 5.0, "swing": 0.8, "period_s": 60.0, "peak_s": 12.0},

@@ -70,11 +70,12 @@ def test_aiperf_leaves_out_warm_up_and_failures_and_keeps_conversations(tmp_path
     ]
     trace = read(written(tmp_path, *rows), "aiperf")
     assert trace.frame.rows() == [
-        (0.0, 10, 2, 0, 0, 0.0),
-        (1.0, 20, 3, 1, 0, 0.0),
-        (2.5, 15, 4, 0, 1, 0.5),
+        (0.0, 10, 2, [1], 0, 0, 0.0),
+        (1.0, 20, 3, [0, 2], 1, 0, 0.0),
+        (2.5, 15, 4, [3], 0, 1, 0.5),
     ]
     assert trace.notes[-1] == "1 of 4 requests failed; they are left out"
+    assert trace.clock.unit == "ns"
 
 
 def test_logs_of_an_openai_api(tmp_path: Path) -> None:
@@ -83,24 +84,20 @@ def test_logs_of_an_openai_api(tmp_path: Path) -> None:
     refused = {"custom_id": "2", "response": {"status_code": 400, "body": {"error": {"message": "no"}}}}
     trace = read(written(tmp_path, chat(1000, 3, 4), response, batch, refused), "openai")
     assert trace.frame.rows() == [(0.0, 3, 4), (1.0, 5, 6), (3.0, 7, 9)]
-    assert trace.notes[-1] == "1 of 4 requests failed or have no usage; they are left out"
+    assert trace.notes[-1] == "1 of 4 requests failed; they are left out"
 
 
 @pytest.mark.parametrize(
     ("name", "row", "words"),
     [
-        (
-            "vllm",
-            {key: value for key, value in VLLM.items() if key != "start_times"},
-            "no list start_times; vllm",
-        ),
+        ("vllm", {key: value for key, value in VLLM.items() if key != "input_lens"}, "no list input_lens; vllm"),
         ("vllm", VLLM | {"input_lens": [1]}, "input_lens has 1"),
         ("vllm", VLLM | {"start_times": [0, 0, "x"]}, 'request 3: start_times is "x"'),
-        ("aiperf", aiperf(0, 1, (0, 1)), "line 1: input tokens are 0"),
-        ("aiperf", {"created": 1}, "no metadata and metrics"),
-        ("openai", {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}, "line 1: created is null"),
+        ("aiperf", aiperf(0, 1, (0, 1)), "no request has finished .1 of 1 requests have 0 tokens"),
+        ("aiperf", {"created": 1}, "no metadata, as profile_export"),
+        ("openai", chat(1, 1, 1) | {"created": "soon"}, 'line 1: created is "soon"'),
         ("openai", chat(1, 1, 1) | {"usage": "much"}, 'usage is "much", must be an object'),
-        ("openai", {"created": 1}, "no request has finished"),
+        ("openai", {"created": 1}, "no request has finished .1 of 1 records have no usage"),
         ("openai", aiperf(0, 1, (1, 1)), "looks like trace.format=aiperf"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,8 +15,8 @@ import pytest
 from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from traces import formats
-from traces.columns import read_columns
 from traces.formats import read
+from traces.formats.columns import read_columns
 from traces.load import load
 
 NAMES = {"arrival_s": "time", "input_tokens": "prompt", "output_tokens": "answer"}
@@ -46,9 +47,15 @@ def table(tmp_path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 def test_columns_are_those_that_were_named(kind: str, tmp_path: Path) -> None:
     trace = read_columns(table(tmp_path, kind), NAMES)
-    assert trace.frame.rows() == [(0.0, 20, 1, 0), (2.5, 100, 3, 1)]
-    assert trace.frame.columns == ["arrival_s", "input_tokens", "output_tokens", "priority"]
-    assert trace.notes[-1] == "columns left out: user"
+    assert trace.frame.rows() == [(0.0, 20, 1), (2.5, 100, 3)]
+    assert trace.notes[-1] == (
+        "columns left out: priority, user (trace.columns reads priority where it is named, larger first;"
+        " priority_low_first: smaller first, as vLLM)"
+    )
+    asked = read_columns(table(tmp_path, kind), NAMES | {"priority": "priority"})
+    assert asked.frame["priority"].to_list() == [0, 1]
+    low_first = read_columns(table(tmp_path, kind), NAMES | {"priority_low_first": "priority"})
+    assert low_first.frame["priority"].to_list() == [0, -1]
     assert len(trace.sha256) == 64
     workload = load(path=str(table(tmp_path, kind)), columns=NAMES, rate=1.0)
     assert workload.source == "real"
@@ -117,7 +124,7 @@ def test_arrivals_have_the_unit_that_is_named(key: str, times: tuple[str, str], 
         ),
         ("time,prompt,answer\n1,2,3\n", NAMES | {"colour": "x"}, "'colour' is not known"),
         ("time,prompt,answer\n1,2,3\n", NAMES | {"input_tokens": "promt"}, "no column promt; it has time, prompt"),
-        ("time,prompt,answer\n1,2,3\n2,0,3\n", NAMES, "line 3: input_tokens is 0, must be at least 1"),
+        ("time,prompt,answer\n1,2,3\n2,-1,3\n", NAMES, "line 3: input_tokens is -1, must be at least 1 .1 of 2 rec"),
         ("time,prompt,answer\n1,2,3\nx,2,3\n", NAMES, "line 3: time is missing or not a number"),
         ("time,prompt,answer\n", NAMES, "no rows"),
     ],
@@ -150,11 +157,11 @@ def test_columns_and_a_format_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_lines_are_counted_as_they_stand(tmp_path: Path) -> None:
-    text = 'time,prompt,answer,"a\nb"\n1,2,3,x\n\n2,3,4,"y\n\nz"\n3,0,4,x\n'
-    with pytest.raises(InputError, match="line 8: input_tokens is 0"):
+    text = 'time,prompt,answer,"a\nb"\n1,2,3,x\n\n2,3,4,"y\n\nz"\n3,-1,4,x\n'
+    with pytest.raises(InputError, match="line 8: input_tokens is -1"):
         read_columns(written(tmp_path, "a.csv", text), NAMES)
-    rows = '{"time": 1, "prompt": 2, "answer": 3}\n\n{"time": 1, "prompt": 2, "answer": 0}\n'
-    with pytest.raises(InputError, match="line 3: output_tokens is 0"):
+    rows = '{"time": 1, "prompt": 2, "answer": 3}\n\n{"time": 1, "prompt": 2, "answer": -1}\n'
+    with pytest.raises(InputError, match="line 3: output_tokens is -1"):
         read_columns(written(tmp_path, "a.jsonl", rows), NAMES)
 
 
@@ -170,17 +177,20 @@ def test_lines_are_counted_as_they_stand(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_lost_in_a_column_is_told(name: str, value: str, words: str | None, tmp_path: Path) -> None:
-    path = written(tmp_path, "a.csv", f"time,prompt,answer,{name}\n1,2,3,0\n2,3,4,{value}\n")
+    path = written(tmp_path, "a.csv", f"time,prompt,answer,s,t,{name}\n1,2,3,1,0,0\n2,3,4,2,0,{value}\n")
+    names = NAMES | {"session_id": "s", "think_s": "t"} | {name: name}
     if words is None:
-        assert len(read_columns(path, NAMES)) == 2
+        assert len(read_columns(path, names)) == 2
     else:
         with pytest.raises(InputError, match=f"line 3: {words}"):
-            read_columns(path, NAMES)
+            read_columns(path, names)
 
 
 def test_sessions_may_have_names(tmp_path: Path) -> None:
-    text = "time,prompt,answer,user\n1,2,3,b-7\n2,3,4,a-1\n3,3,4,b-7\n4,3,4,\n"
-    trace = read_columns(written(tmp_path, "a.csv", text), NAMES | {"session_id": "user"})
+    text = "time,prompt,answer,user,think\n1,2,3,b-7,\n2,3,4,a-1,\n3,3,4,b-7,500\n4,3,4,,\n"
+    names = NAMES | {"session_id": "user", "think_ms": "think"}
+    trace = read_columns(written(tmp_path, "a.csv", text), names)
+    assert trace.frame["think_s"].to_list() == [None, None, 0.5, None]
     first, second, third, fourth = trace.frame["session_id"].to_list()
     assert first == third != second
     assert fourth is None
@@ -189,13 +199,13 @@ def test_sessions_may_have_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 def test_times_too_far_apart_are_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.{kind}"
-    frame = pl.DataFrame({"time": ["0001-01-01", "9999-12-31"], "prompt": [1, 2], "answer": [3, 4]})
+    frame = pl.DataFrame({"time": ["1971-01-01", "2199-12-31"], "prompt": [1, 2], "answer": [3, 4]})
     if kind == "parquet":
         frame.with_columns(pl.col("time").str.to_date()).write_parquet(path)
     else:
         dated = frame.with_columns(pl.col("time") + " 00:00:00.0")
         dated.write_csv(path) if kind == "csv" else dated.write_ndjson(path)
-    with pytest.raises(InputError, match=r"more than 1e.* s after the first"):
+    with pytest.raises(InputError, match=r"is 1971.*more than 5e.* s from the median of all .2 of 2"):
         read_columns(path, NAMES)
     whole = pl.DataFrame({"time": [-(2**63), 2**63 - 1], "prompt": [1, 2], "answer": [3, 4]})
     whole.write_parquet(path)
@@ -226,3 +236,14 @@ def test_a_damaged_parquet_is_refused(tmp_path: Path) -> None:
         with suppress(InputError):
             read_columns(path, NAMES)
         damaged[at] ^= 0xFF
+
+
+def test_a_damaged_parquet_file_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"time": [0.0, 1.0], "prompt": [1, 2], "answer": [3, 4]}).write_parquet(path)
+    whole = path.read_bytes()
+    for place in range(4, len(whole)):  # some of them make a thread of polars panic
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with contextlib.suppress(InputError):
+            read_columns(path, NAMES)
+    assert "panicked" not in capfd.readouterr().err

@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 
 from framework.cli.terminal import warn_once
-from traces import describe, fit
+from tests.helpers.launcher import typed
+from traces import describe
+from traces.fitted.twin import load_twin, sample_twin
 from traces.statistics import clock_tick, dispersion, ideal_hit_ratio, lru_hit_ratio, rank_correlation
-from traces.twin import load_twin, sample_twin
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_difference_is_relative_or_in_points() -> None:
 
 
 def test_table_of_a_file(own_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe.main([str(own_trace)]) == 0
+    assert typed("traces", "describe")([str(own_trace)]) == 0
     shown = capsys.readouterr().out
     assert "own (real)" in shown
     assert "dispersion of counts, 60 s" in shown
@@ -98,35 +99,35 @@ def test_table_of_a_file(own_trace: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_file_beside_a_twin_fitted_to_it(own_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe.main([str(own_trace), "--twin"]) == 0
+    assert typed("traces", "describe")([str(own_trace), "twin=own"]) == 0
     fitted_now = capsys.readouterr().out
     assert "difference" in fitted_now
-    assert fit.main([str(own_trace), "--out", str(tmp_path / "own.json")]) == 0
+    assert typed("traces", "fit")([str(own_trace), f"out={tmp_path / 'own.json'}"]) == 0
     capsys.readouterr()
-    assert describe.main([str(own_trace), "--twin", str(tmp_path / "own.json")]) == 0
+    assert typed("traces", "describe")([str(own_trace), f"twin={tmp_path / 'own.json'}"]) == 0
     assert capsys.readouterr().out == fitted_now
-    assert describe.main([str(tmp_path / "own.json")]) == 0
+    assert typed("traces", "describe")([str(tmp_path / "own.json")]) == 0
     assert "published" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_recordings")
 def test_without_the_recording_the_published_figures_stand_in(capsys: pytest.CaptureFixture[str]) -> None:
     warn_once.cache_clear()  # it is said once in a process
-    assert describe.main(["azure_conv", "--twin"]) == 0
+    assert typed("traces", "describe")(["azure_conv", "twin=own"]) == 0
     captured = capsys.readouterr()
     assert "published" in captured.out
     assert f"{load_twin('azure_conv').statistics['requests']:,.0f}" in captured.out
-    assert "TWIN" in captured.err
-    assert fit.main(["azure_conv"]) == 2
+    assert "fitted trace" in captured.err
+    assert typed("traces", "fit")(["azure_conv"]) == 2
     assert "not at hand" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "arguments", [["no_such_trace"], ["none.json"], ["azure_conv", "--twin", "nothing"], ["azure_conv", "--seed", "-1"]]
+    "arguments", [["no_such_trace"], ["none.json"], ["azure_conv", "twin=nothing"], ["azure_conv", "seed=-1"]]
 )
 @pytest.mark.usefixtures("no_recordings")
 def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe.main(arguments) == 2
+    assert typed("traces", "describe")(arguments) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("WARNING")]
     assert len(lines) == 1
     assert lines[0].startswith("error: ")

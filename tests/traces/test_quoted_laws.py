@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from framework.errors import InputError
-from traces.laws import Law
+from traces.drawn.laws import Law
 
 SHARES = (np.arange(100_000) + 0.5) / 100_000
 

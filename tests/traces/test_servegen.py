@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
-from traces import fit
-from traces.servegen import BUSY_REQUESTS, busy_requests, draw_requests, folder_sha256, read_clients
-from traces.twin import load_twin
+from tests.helpers.launcher import typed
+from traces.drawn.servegen import BUSY_REQUESTS, busy_requests, draw_requests, folder_sha256, read_clients
+from traces.fitted.twin import load_twin
 
 
 def write_client(
@@ -94,9 +94,9 @@ def test_the_reasoning_twin_is_what_the_fit_command_writes(real_trace: Callable[
     clients = real_trace("servegen_deepseek_r1")
     shipped = load_twin("reasoning")
     assert folder_sha256(clients) == shipped.original_sha256
-    provenance = ["--original", shipped.original, "--licence", shipped.licence, "--citation", shipped.citation]
-    out = ["--name", "reasoning", "--out", str(tmp_path / "reasoning.json")]
-    assert fit.main([str(clients), "--format", "servegen", *out, *provenance]) == 0
+    provenance = [f"{key}={getattr(shipped, key)}" for key in ("original", "licence", "citation")]
+    out = ["name=reasoning", f"out={tmp_path / 'reasoning.json'}"]
+    assert typed("traces", "fit")([str(clients), "format=servegen", *out, *provenance]) == 0
     assert (tmp_path / "reasoning.json").read_text() == shipped.to_json()
 
 

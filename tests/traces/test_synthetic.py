@@ -15,8 +15,8 @@ from scipy import stats
 
 from framework.errors import InputError
 from framework.workload import Workload
-from traces.laws import Arrivals, Law
-from traces.synthetic import Lengths, Sessions, conversations, independent, load, with_classes
+from traces.drawn.laws import Arrivals, Law
+from traces.drawn.synthetic import Lengths, Sessions, conversations, independent, load, with_classes
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 N = 20_000

@@ -14,10 +14,10 @@ import pytest
 from framework.errors import InputError
 from framework.workload import Workload, at_rate, first, period_s, rate_rps, repeated, within_context
 from traces import formats, transforms
+from traces.drawn.laws import Arrivals, Law
+from traces.drawn.synthetic import Lengths, Sessions, conversations, independent, with_classes
+from traces.fitted.twin import sample_twin
 from traces.frame import Trace, to_workload
-from traces.laws import Arrivals, Law
-from traces.synthetic import Lengths, Sessions, conversations, independent, with_classes
-from traces.twin import sample_twin
 
 
 def chats(requests: int = 400) -> Trace:

@@ -26,7 +26,7 @@ _SAME = ("input_tokens", "output_tokens")  # of requests that can be paired
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: `label` tells it from the others, `place` is its directory; `settings` are flat."""
+    """A finished run: `label` distinguishes it from the others, `place` is its directory; `settings` are flat."""
 
     label: str
     place: str

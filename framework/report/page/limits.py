@@ -1,4 +1,4 @@
-"""What limits the goodput of a run and what would mend it, as a part of its page."""
+"""What limits the goodput of a run and what would improve it, as a part of its page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _tried(trials: Trials) -> str:
 def _drawn(
     title: str, note: str, bars: list[tuple[str, Trial]], trials: Trials, rows: list[list[Cell]], first: str
 ) -> str:
-    """Bars of the share of requests that kept the SLO, what is gained apart, beside the table of the same."""
+    """Bars of the share of requests that kept the SLO, what is gained apart, next to the table of the same."""
     base = trials.base.kept / trials.base.offered
     names = [f"{name} ({number(trial.goodput)} req/s)" for name, trial in bars]
     kept = np.array([trial.kept / trial.offered for _, trial in bars])

@@ -97,7 +97,7 @@ def contents(chapters: Sequence[Chapter]) -> str:
 
 
 def grid(parts: Iterable[str]) -> str:
-    """Figures beside each other as far as there is room."""
+    """Figures side by side as far as there is room."""
     return f'<div class="grid">{"".join(parts)}</div>'
 
 

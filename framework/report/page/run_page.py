@@ -59,7 +59,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
 
 
 def _head(summary: Summary) -> str:
-    twin = ' <span class="mark">TWIN, not the real trace</span>' if summary["trace_source"] == "twin" else ""
+    twin = ' <span class="mark">fitted trace, not a recording</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
     words = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
     lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, words))}"]
@@ -100,7 +100,7 @@ def _tile(name: str, value: float | None, shown: str, unit: str, below: str, kin
 
 
 def _limited(key: str, value_ms: float | None, limit_s: float | None, kept: pl.Series) -> str:
-    """A latency beside its limit; the unit is that in which both read well."""
+    """A latency next to its limit; the unit is that in which both read well."""
     if value_ms is None:
         return _tile(metric(key).short, None, "–", "", "undefined")
     shown = metric(key).readable(value_ms)

@@ -70,7 +70,7 @@ def fitting(values: Floats) -> Scale:
 
 
 def tick_text(value: float, ticks: Sequence[float] = ()) -> str:
-    """With as many decimals as it takes to tell ticks apart; thousands as k, millions as M."""
+    """With as many decimals as it takes to distinguish ticks; thousands as k, millions as M."""
     largest = max((abs(tick) for tick in ticks), default=abs(value))
     for factor, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= factor and largest >= factor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framework.metrics.figures import HEADLINE, Metric, metric
 from framework.metrics.load_state import OVERLOADED
-from framework.report.load_words import MEANS, is_overloaded, load_state
+from framework.report.load_words import MEANS, SHORT, SHORT_MEANS, has_short_window, is_overloaded, load_state
 from framework.report.page.chart import Chart
 from framework.report.page.heat_map import heat_map
 from framework.report.page.markup import Cell, Chapter, Legend, Sheet, contents, document, figure, grid, text
@@ -181,19 +181,19 @@ def frontier(costs: Floats, goodputs: Floats) -> NDArray[np.int64]:
 
 
 def _pareto(points: Sequence[Point], axes: Sequence[str]) -> str | None:
-    known = [one for one in points if one.summary.get("cost_usd") and one.summary["duration"] > 0]
-    costs = np.array([one.summary["cost_usd"] / one.summary["duration"] * 3600 for one in known])
+    known = [one for one in points if one.summary.get("usd_per_hour")]
+    costs = np.array([one.summary["usd_per_hour"] for one in known])
     if len(set(np.round(costs, 6))) < 2:
         return None
     goodputs = np.array([one.summary[HEADLINE] for one in known])
     chosen = frontier(np.round(costs, 6), goodputs)
-    y = metric(HEADLINE).on_page
-    chart = Chart("Goodput against the price of the GPUs", from_zero(costs), from_zero(goodputs), "USD an hour", y)
+    x, y = metric("usd_per_hour").on_page, metric(HEADLINE).on_page
+    chart = Chart("Goodput against the price of the GPUs", from_zero(costs), from_zero(goodputs), x, y)
     chart.dots(costs, goodputs, "kept")
     chart.line(costs[chosen], goodputs[chosen], "s1")
     rows: list[list[Cell]] = [[_label(known[i], axes), float(costs[i]), float(goodputs[i])] for i in chosen]
     legend = Legend((("a run", "kept"), ("none is cheaper and better", "s1")))
-    sheet = Sheet(["none is cheaper and better", "USD an hour", y], rows)
+    sheet = Sheet(["none is cheaper and better", x, y], rows)
     drawn = figure("Cost", "of the GPUs, while they are on", chart.svg(), legend, sheet)
     return grid([drawn, f"<div>{sheet.html()}</div>"])
 
@@ -203,8 +203,12 @@ def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
     rows: list[list[Cell]] = []
     for one in ordered[:_MOST_ROWS]:
         values = (metric(key).of(one.summary) for key in _COLUMNS)
-        rows.append([*(one.words.get(axis, "–") for axis in axes), *values, load_state([one.summary]) or "–"])
+        sign = f" {SHORT}" if has_short_window([one.summary]) else ""
+        state = f"{load_state([one.summary]) or '–'}{sign}"
+        rows.append([*(one.words.get(axis, "–") for axis in axes), *values, state])
     more = len(ordered) - len(rows)
-    after = f'<p class="note">{more:,} more runs of lower goodput are left out.</p>' if more > 0 else ""
+    said = [f"{SHORT}: {SHORT_MEANS}."] if has_short_window(one.summary for one in ordered) else []
+    said += [f"{more:,} more runs of lower goodput are left out."] if more > 0 else []
+    after = "".join(f'<p class="note">{line}</p>' for line in said)
     columns = [*axes, *(metric(key).on_page for key in (*_COLUMNS, "load_state"))]
     return Sheet(columns, rows).html() + after

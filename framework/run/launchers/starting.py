@@ -16,7 +16,10 @@ from typing import Any
 
 from framework.run.launchers.jobs import SINGLE_THREADED, module_path
 
-_IMPORTED = ("framework.run.launchers.jobs", "framework.run.job", "framework.report.run_table", "scipy.optimize")
+_IMPORTED = (
+    "servelab",  # first: from then on no package of the user's stands before those of this installation
+    *("framework.run.launchers.jobs", "framework.run.job", "framework.report.run_table", "scipy.optimize"),
+)
 _GRACE_S = 2.0  # for the job at hand when the process that gives out the jobs is gone
 
 
@@ -28,7 +31,8 @@ def how_to_start() -> dict[str, Any]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_IMPORTED))
     outer = dict(os.environ)
-    os.environ.update(SINGLE_THREADED, PYTHONPATH=module_path())  # libraries read the former as they are loaded
+    # Libraries read the former as they are loaded; the last keeps the working directory from standing first.
+    os.environ.update(SINGLE_THREADED, PYTHONPATH=module_path(), PYTHONSAFEPATH="1")
     try:
         forkserver.ensure_running()
     finally:

@@ -3,19 +3,13 @@
     python -m framework.timing.kernels.build
     python -m framework.timing.kernels.build model=llama3_8b gpu=h100 backend=vllm tp=16 dtype=fp8 kv_dtype=fp8
 
-Without arguments: all that ship, into the package. model=, gpu=, backend= (names, several separated by commas), tp= pp=
-dp= ep= (one instance; those that people use if none is given), dtype= expert_dtype= kv_dtype= (those that ship, or the
-model's own) pick what to make, into the user's cache, where timing=measured finds it; out=DIR: elsewhere. Entries that
-a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of conf/.
-
-Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'; or, with
-kernels=FILE, from a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur.
-missing=roofline: operations that were not measured are taken from the datasheet, and the profile names them.
+Without words: all that ship, into the package. With words: into the user's cache, where timing=measured finds them.
+Entries that a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of
+conf/. Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'.
 """
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,27 +17,34 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from framework.cli.arguments import configured, is_config_dir, split_arguments, whole
-from framework.cli.launch import launch
+from framework.cli.arguments import configured, is_config_dir, whole
+from framework.cli.command import Words, command
 from framework.cli.terminal import progress_bar, results_console
 from framework.errors import InputError, require_choice
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing import profile_files
 from framework.timing.kernels.read_aiconfigurator import load_package
 from framework.timing.kernels.read_csv import load_csv, read_text
 from framework.timing.kernels.read_vidur import is_vidur, load_vidur
 from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.kernels.tabulate import tabulate
 from framework.timing.profile import Setup, StepParts
-from framework.timing.profile_files import Origin, Profile
-from framework.timing.scale import same_speed
-from framework.timing.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
+from framework.timing.shipped import profile_files
+from framework.timing.shipped.profile_files import Origin, Profile
+from framework.timing.shipped.scale import same_speed
+from framework.timing.shipped.shipped_setups import BACKENDS, GPUS, PLANS, Types, fitting, plan_of
 
 _SIZES = ("tp", "pp", "dp", "ep")
 _TYPES = ("dtype", "expert_dtype", "kv_dtype")
-_OWN = ("model", "gpu", "backend", *_SIZES, *_TYPES, "kernels", "missing", "out")
+_KEYS = {
+    **dict.fromkeys(("model", "gpu", "backend"), "names, several joined by commas"),
+    **dict.fromkeys(_SIZES, "of one instance; those that people use if none is given"),
+    **dict.fromkeys(_TYPES, "those that ship, or the model's own, if nothing is said"),
+    "kernels": "a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur",
+    "missing": "roofline: operations that were not measured come from the datasheet, and the profile names them",
+    "out": "a directory other than the user's cache",
+}
 _MISSING = ("refuse", "roofline")
 _PACKAGE = "package"
 _CITATIONS = {
@@ -205,17 +206,17 @@ def _project_version() -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def parse(words: Sequence[str]) -> Request:
+def parse(words: Words) -> Request:
     """The request of a command line. Raises InputError, or an error of Hydra's, for what cannot be."""
-    own, overrides = split_arguments(words, _OWN, ("model", "gpu"))
+    own, overrides = words.own, words.settings
     models = _chosen("model", own, PLANS, overrides)
     sizes = {name: whole(name, own[name]) for name in _SIZES if name in own}
     if set(own) & {"expert_dtype", "kv_dtype"} and "dtype" not in own:
         raise InputError("give dtype= with expert_dtype= and kv_dtype=")
     types = Types(own["dtype"], own.get("kv_dtype", "bf16"), own.get("expert_dtype")) if "dtype" in own else None
-    out = Path(own["out"]).expanduser() if "out" in own else None
+    out = words.path("out")
     if out is None:
-        out = profile_files.cache_directory() if set(words) else profile_files.shipped_directory()
+        out = profile_files.cache_directory() if words.every else profile_files.shipped_directory()
     return Request(
         models=models,
         gpus=_chosen("gpu", own, GPUS, overrides),
@@ -227,7 +228,7 @@ def parse(words: Sequence[str]) -> Request:
         keep=bool(set(own) - {"out"}),
         out=out,
         command=" ".join(
-            ("python -m framework.timing.kernels.build", *(word for word in words if not word.startswith("out=")))
+            ("python -m framework.timing.kernels.build", *(word for word in words.every if not word.startswith("out=")))
         ),
     )
 
@@ -244,11 +245,9 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
     return tuple(configured([f"{group}={name}", *further], [group])[group] for name in names)
 
 
-def main(words: Sequence[str]) -> None:
+@command(__doc__, keys=_KEYS, settings=("model", "gpu"))
+def main(words: Words) -> None:
     """Make what the command line asks for and print what came of it. Raises InputError if nothing could be made."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
     request = parse(words)
     with progress_bar("profiles") as progress:
         made = build(request, progress)
@@ -267,4 +266,4 @@ def _summary(request: Request, made: Made) -> str:
 
 
 if __name__ == "__main__":
-    launch(lambda: main(sys.argv[1:]))
+    main.start()

@@ -125,11 +125,12 @@ def attention_calls(torch: Any, library: str, case: Case, copies: int, device: s
         cache = PagedCache(torch, case, copies, _WIDE_PAGE_TOKENS, device)
         return Calls("torch_varlen", paged_torch(paged, cache), cache.copies)
     module = import_module(library)
-    page = _WIDE_PAGE_TOKENS if library == "flash_attn" else _PAGE_TOKENS
+    page = {"flash_attn": _WIDE_PAGE_TOKENS, "fa3_fwd_interface": 1}.get(library, _PAGE_TOKENS)
     cache = PagedCache(torch, case, copies, page, device)
     if library == "flashinfer":
         return Calls(library, flash_infer(torch, module, cache), cache.copies)
-    return Calls(library, (flash_2 if library == "flash_attn" else flash_3)(module, cache), cache.copies)
+    calls = {"flash_attn": flash_2, "flash_attn_interface": flash_3, "fa3_fwd_interface": flash_3_in_one_piece}
+    return Calls(library, calls[library](module, cache), cache.copies)
 
 
 def flash_infer(torch: Any, flashinfer: Any, cache: PagedCache) -> Callable[..., object]:
@@ -182,6 +183,17 @@ def flash_3(flash: Any, cache: PagedCache) -> Callable[..., object]:
     return lambda k, v: flash.flash_attn_with_kvcache(cache.queries, k, v, **options)
 
 
+def flash_3_in_one_piece(flash: Any, cache: PagedCache) -> Callable[..., object]:
+    """FlashAttention 3 without pages, of which it takes pages of one token in order. Splits keys as it sees fit.
+
+    Raises UnsupportedError for a window, which this build leaves out.
+    """
+    if cache.window:
+        raise UnsupportedError("a window needs flashinfer, flash_attn_interface or flash_attn")
+    lengths, options = cache.lengths(), {"causal": True, "num_splits": 0}
+    return lambda k, v: flash.flash_attn_varlen_func(cache.queries, k.squeeze(1), v.squeeze(1), *lengths, **options)
+
+
 def paged_torch(attention: Callable[..., object], cache: PagedCache) -> Callable[..., object]:
     """PyTorch's varlen_attn_out on a paged cache, as a function of keys and values: one kernel takes everything.
 
@@ -203,9 +215,15 @@ def plain_torch(
 ) -> tuple[Callable[..., object], list[tuple[Any, ...]]]:
     """PyTorch's flash attention on KV in one piece: the function, and its arguments for each copy.
 
-    Raises UnsupportedError for sequences that are not all alike, and for a window.
+    Chunks and decodes in one call have the kernel for any lengths. Raises UnsupportedError for decodes that are not all
+    alike, and for a window.
     """
     sequences = Sequences.of(case)
+    if case.operation == MIXED and not case.size("window"):
+        cache = PagedCache(torch, case, copies, 1, device)
+        lengths = (*cache.lengths(), 0.0, True, False)  # no dropout, causal, no debugging
+        flash = torch.ops.aten._flash_attention_forward
+        return lambda k, v: flash(cache.queries, k.squeeze(1), v.squeeze(1), *lengths), cache.copies
     if not sequences.are_alike:
         raise UnsupportedError("sequences of unlike lengths need flashinfer, flash_attn or torch 2.12")
     if case.size("window"):

@@ -16,16 +16,27 @@ import numpy as np
 
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
-from framework.timing.kernels.table import OPERATIONS
+from framework.timing.kernels.table import NAMES, OPERATIONS
 
 Identity = tuple[str, tuple[tuple[str, str | int], ...]]  # what makes two cases the same measurement
 MIXED = "mixed_attention"
+LAYER = "layer"
+STREAMS = "two_streams"
+LAUNCH = "launch"
+_STEP = ("model", "tp", "tokens", "prefix", "decodes", "context")
 # `longest`, of an uneven batch, is no key of the table: then `context` is the mean.
 KEYS = {
     **{name: OPERATIONS[name] for name in ("gemm", "prefill_attention", "decode_attention", "all_reduce")},
+    "elementwise": OPERATIONS["elementwise"],
     MIXED: (*OPERATIONS["prefill_attention"], "decodes", "context"),
+    LAYER: _STEP,
+    STREAMS: (*_STEP, "stream", "percent"),
+    LAUNCH: ("mode", "kernels"),
 }
+NAMED = (*NAMES, "model", "stream", "mode")  # key columns that hold names; all others hold whole numbers
 _TOKENS_LIMIT = 32768  # of one step
+_PROMPT_LIMIT = 131072  # of a prompt that is prefilled in one piece
+_CACHED_BYTES = 2**27  # that elementwise kernels move at most
 _SAMPLED_LIMIT = 2048  # sequences of one step that emit a token
 _CONTEXT_LIMIT = 2**21  # summed over a batch: more than the KV of any model that one node serves
 _UNEVEN_RATIOS = (1.5, 2.0, 4.0)  # longest context over the mean
@@ -38,7 +49,7 @@ class Case:
     """One kernel call: an operation and its key columns, in the order of `KEYS`, then `longest` for an uneven batch.
 
     Round 0 is measured first. `flops` and `bytes` are what the call computes and moves through memory; for all_reduce
-    they are 0 and what each GPU sends.
+    they are 0 and what each GPU sends. `parts` are the calls that a case of several consists of.
     """
 
     operation: str
@@ -46,6 +57,7 @@ class Case:
     round: int
     flops: float
     bytes: float
+    parts: tuple[Case, ...] = ()
 
     @property
     def identity(self) -> Identity:
@@ -101,7 +113,7 @@ def unmeasured_parts(models: Sequence[Model]) -> list[str]:
 def contexts_of(batch: int, mean: int, longest: int) -> tuple[int, ...]:
     """The contexts of an uneven batch of `batch` sequences, in tokens, whose mean is exactly `mean`.
 
-    One of them is `longest`, and the others are drawn below it, from a beta law with the wanted mean and a
+    One of them is `longest`, and the others are drawn below it, from a beta distribution with the wanted mean and a
     concentration of 3 (the spread of a batch that mixes fresh with nearly finished sequences). The same arguments
     always give the same batch. Raises ValueError where there is no such batch.
     """
@@ -145,12 +157,13 @@ def _all(models: Sequence[Model], tps: Sequence[int], dtypes: Sequence[str]) -> 
     for model in models:
         for tp in tps:
             for place, dtype in enumerate(dtypes):  # types after the first wait a round
-                yield from (_gemm(dtype, *mnk, wait + place) for mnk, wait in _layer_gemms(model, tp))
-            yield from (_gemm("bf16", *mnk, wait) for mnk, wait in _logits_gemms(model, tp))
+                yield from (gemm_case(dtype, *mnk, wait + place) for mnk, wait in _layer_gemms(model, tp))
+            yield from (gemm_case("bf16", *mnk, wait) for mnk, wait in _logits_gemms(model, tp))
             if model.latent is None:
                 yield from _attention(model, tp)
             if tp > 1:
                 yield from _all_reduces(tp)
+    yield from (_case("elementwise", (size,), 1, 0.0, size) for size in _powers(256, _CACHED_BYTES))
 
 
 def _layer_gemms(model: Model, tp: int) -> Iterator[tuple[tuple[int, int, int], int]]:
@@ -171,7 +184,8 @@ def _rows(limit: int) -> Iterator[tuple[int, int]]:
     yield from ((m + 1, 3) for m in powers if 16 <= m < 8192 and m < limit)
 
 
-def _gemm(dtype: str, m: int, n: int, k: int, wait: int) -> Case:
+def gemm_case(dtype: str, m: int, n: int, k: int, wait: int) -> Case:
+    """The product of (m, k) activations and (n, k) weights."""
     values = DTYPE_BYTES[dtype]
     traffic = values * (n * k + m * k) + DTYPE_BYTES["bf16"] * m * n
     return _case("gemm", (dtype, m, n, k), wait, 2.0 * m * n * k, traffic)
@@ -179,7 +193,7 @@ def _gemm(dtype: str, m: int, n: int, k: int, wait: int) -> Case:
 
 def _attention(model: Model, tp: int) -> Iterator[Case]:
     for window in {0: None, model.window: None}:
-        layer = _Layer(model.kv_dtype, *model.heads_on(tp), model.head_dim, window)
+        layer = AttentionLayer(model.kv_dtype, *model.heads_on(tp), model.head_dim, window)
         for grid in (_prefills, _decodes, _uneven_decodes, _mixed):
             for case in grid(layer):
                 if max(case.size("prefix") + case.size("tokens"), case.size("context")) <= model.max_context:
@@ -187,7 +201,7 @@ def _attention(model: Model, tp: int) -> Iterator[Case]:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class AttentionLayer:
     """The key columns that all attention cases of a layer share."""
 
     kv_dtype: str
@@ -208,18 +222,20 @@ class _Layer:
         return _case(operation, (*shared, *sizes), wait, 4.0 * self.heads * self.head_dim * pairs, traffic)
 
 
-def _prefills(layer: _Layer) -> Iterator[Case]:
+def _prefills(layer: AttentionLayer) -> Iterator[Case]:
     grid = [(1, tokens, 0, i % 2) for i, tokens in enumerate(_powers(16, _TOKENS_LIMIT))]
     grid += [(1, t, prefix, 1) for t in (128, 512, 2048, 8192) for prefix in (512, 2048, 8192, 32768, 122880)]
     grid += [(b, t, 0, 2) for b in (4, 16, 64) for t in _powers(16, 8192) if b * t <= _TOKENS_LIMIT]
     grid += [(1, t, prefix, 2) for t in (16, 1024, 4096) for prefix in (1024, 4096, 16384, 65536)]
     grid += [(4, t, prefix, 3) for t in (128, 512, 2048) for prefix in (512, 2048, 8192, 32768)]
     grid += [(1, 3 * t // 2, 0, 3) for t in _powers(64, 16384)]
+    grid += [(1, t, 0, 3) for t in _powers(2 * _TOKENS_LIMIT, _PROMPT_LIMIT)]
+    grid += [(1, t, 4096, 2) for t in (256, 512, 2048, 8192)]  # the chunks of `_mixed`
     for batch, tokens, prefix, wait in grid:
         yield layer.case("prefill_attention", (batch, tokens, prefix), wait, [(tokens, prefix)] * batch)
 
 
-def _decodes(layer: _Layer) -> Iterator[Case]:
+def _decodes(layer: AttentionLayer) -> Iterator[Case]:
     for i, batch in enumerate(_powers(1, 1024)):
         for j, context in enumerate(_powers(16, 131072)):
             if batch * context <= _CONTEXT_LIMIT:
@@ -230,11 +246,11 @@ def _decodes(layer: _Layer) -> Iterator[Case]:
         yield from (_decode(layer, batch, c, 3) for c in _powers(256, 16384) if batch * c <= _CONTEXT_LIMIT)
 
 
-def _decode(layer: _Layer, batch: int, context: int, wait: int) -> Case:
+def _decode(layer: AttentionLayer, batch: int, context: int, wait: int) -> Case:
     return layer.case("decode_attention", (batch, context), wait, [(1, context - 1)] * batch)
 
 
-def _uneven_decodes(layer: _Layer) -> Iterator[Case]:
+def _uneven_decodes(layer: AttentionLayer) -> Iterator[Case]:
     if layer.window:  # its kernels read no more than the window of any sequence
         return
     for batch, wait in ((32, 1), (128, 1), (8, 2), (64, 2), (256, 2)):
@@ -249,7 +265,7 @@ def _uneven_decodes(layer: _Layer) -> Iterator[Case]:
                 yield Case(even.operation, (*even.key, ("longest", longest)), wait, even.flops, even.bytes)
 
 
-def _mixed(layer: _Layer) -> Iterator[Case]:
+def _mixed(layer: AttentionLayer) -> Iterator[Case]:
     """One chunk and a batch of decodes in one call."""
     for tokens, wait in ((512, 2), (2048, 2), (256, 3), (8192, 3)):
         for prefix in (0, 4096):

@@ -4,25 +4,15 @@ Needs PyTorch with CUDA, which this project does not install. On a machine that 
 
     python -m framework.timing.microbench model=llama3_8b tp=1,2,4 out=h200.csv
 
-and a table of kernel times grows in h200.csv, with h200.json beside it (device, driver, versions, clocks, what was left
-out and why). Interrupt it whenever you like: the same command goes on where it stopped. Then make a profile of it,
+and a table of kernel times grows in h200.csv, with h200.json next to it (device, driver, versions, clocks, what was
+left out and why). Interrupt it whenever you like: the same command goes on where it stopped. Then make a profile of it,
 which timing=measured finds as timing.backend=torch:
 
     python -m framework.timing.kernels.build model=llama3_8b gpu=h200 backend=torch tp=2 kernels=h200.csv
 
 One GPU is enough for all tp: it measures what one GPU of a group computes; all-reduces need as many GPUs as they join.
 
-    model=A,B     models of conf/model; several share the shapes they have in common
-    tp=1,2,4      GPUs that share a layer (default 1)
-    out=FILE      the table (default measured.csv)
-    minutes=20    stop after that long, the least useful cases last (default: when all are measured)
-    dtypes=bf16,fp8   of the weights, most useful first (default: the models' own, then fp8)
-    ops=gemm,...  only these operations: gemm prefill_attention decode_attention all_reduce mixed_attention
-    attention=auto    the library: flash_attn_interface (version 3), flashinfer, flash_attn (version 2) or torch;
-                      auto takes the first that is installed
-    gpu=h200      the name in conf/gpu (default: from the device's name)
-    licence=...   of the table, e.g. CC0-1.0 (default: unstated)
-    list          say what would be measured and how long that takes, then stop; needs no GPU
+With the word `list` it says what would be measured and how long that takes, then stops; that needs no GPU.
 
 A case is one kernel call, captured in a CUDA graph as servers replay it. Each time is the median of repeats, each
 repeat the mean over the calls of one replay, until the interquartile range falls below 2 % of the median.
@@ -38,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from framework.cli.arguments import DIRECTORIES
+from framework.cli.command import Words, command
 from framework.cli.files import write_whole
 from framework.cli.reading import parsed_json, read_text
 from framework.cli.terminal import progress_bar
@@ -47,7 +39,7 @@ from framework.timing.microbench.cases import Case, unmeasured_parts
 from framework.timing.microbench.cuda import CudaDevice
 from framework.timing.microbench.device import Device, Measured, OutOfMemoryError, Repeats, UnsupportedError
 from framework.timing.microbench.journal import Origin, Table
-from framework.timing.microbench.options import Options, dry_run_gpu, gpu_named
+from framework.timing.microbench.options import KEYS, Options, dry_run_gpu, gpu_named
 
 _PREPARE_S = 0.15  # allocating, capturing and warming up one case; for estimates
 _REPLAY_S = 0.002  # of one sample, at least; for estimates
@@ -171,7 +163,7 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
 
 
 def _origin_path(options: Options) -> Path:
-    """The file beside the table that describes the runs which made it, the newest last."""
+    """The file next to the table that describes the runs which made it, the newest last."""
     return options.out.with_suffix(".json")
 
 
@@ -198,11 +190,9 @@ def _described(options: Options, origin: Mapping[str, str | int | float], outcom
     }
 
 
-def main(words: Sequence[str]) -> None:
-    """Run the command line. Raises InputError for what its user can mend."""
-    if not words or {"help", "--help", "-h"} & {*words}:
-        print(__doc__)
-        return
+@command(__doc__, operands="[list]", keys=KEYS, settings=DIRECTORIES)
+def main(words: Words) -> None:
+    """Run the command line. Raises InputError for what its user can fix."""
     options = Options.parse(words)
     if options.dry_run:
         print(describe(options.cases(), dry_run_gpu(options.gpu, options.config_dirs)))

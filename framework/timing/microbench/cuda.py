@@ -3,8 +3,8 @@
 Weights and cached KV come from memory in a real step: all the other layers pass between two uses of one layer's. A case
 that used the same ones again and again would be served from the L2 cache instead. So calls take turns over copies that
 together are three times as large as L2. Flushing the cache between calls would do the same, but its own writes would
-have to be told apart from the call inside a graph, and it would evict the activations too, which a real step has just
-written and finds in L2.
+have to be distinguished from the call inside a graph, and it would evict the activations too, which a real step has
+just written and finds in L2.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import gc
 import math
 import subprocess
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module, util
 from types import ModuleType
 from typing import Any
@@ -22,15 +21,15 @@ from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES
 from framework.timing.microbench.all_reduce import ReduceGroups
 from framework.timing.microbench.attention import Calls, attention_calls
-from framework.timing.microbench.cases import Case
+from framework.timing.microbench.cases import LAUNCH, LAYER, STREAMS, Case
 from framework.timing.microbench.device import REASON_LETTERS, OutOfMemoryError, Timed, UnsupportedError
+from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.options import ATTENTION
+from framework.timing.microbench.streams import Beside, Launches, Parts
 
-_L2_BYTES = 64 * 2**20  # where torch does not tell
+_L2_BYTES = 64 * 2**20  # where torch does not state it
 _CACHES = 3  # sizes of L2 between two uses of the same weights
 _COPIES = 128
-_REPLAY_S = 0.005  # so long that starting a graph (some us) does not count
-_CALLS = 1024  # in one graph
 _FP8_CAPABILITY = (8, 9)
 _ROUND_BYTES = 16  # rows of fp8 matrices
 _CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem", "sm_max": "clocks.max.sm", "memory_max": "clocks.max.mem"}
@@ -49,6 +48,7 @@ class CudaDevice:
         self._uuid = f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else "0"
         self._stream = torch.cuda.Stream()
         self._groups = ReduceGroups(torch)
+        self._parts = Parts(torch)
         self.origin: Mapping[str, str | int | float] = {
             "device": torch.cuda.get_device_name(0),
             "memory_bytes": self._memory_bytes,
@@ -68,7 +68,7 @@ class CudaDevice:
         values = _nvidia_smi(self._uuid, list(_CLOCKS.values()))
         try:
             return dict(zip(_CLOCKS, map(float, values), strict=True)) if values else {}
-        except ValueError:  # "[N/A]": the driver does not tell
+        except ValueError:  # "[N/A]": the driver does not state it
             return {}
 
     def prepare(self, case: Case) -> Timed:
@@ -80,6 +80,10 @@ class CudaDevice:
         if case.operation == "all_reduce":
             return self._groups.prepare(case)
         try:
+            if case.operation == LAUNCH:
+                return Launches(torch, self._stream, case)
+            if case.operation == STREAMS:
+                return self._streams(case)
             return CapturedGraph(torch, self._stream, self._calls(case))
         except torch.OutOfMemoryError:
             raise OutOfMemoryError from None
@@ -90,63 +94,46 @@ class CudaDevice:
         """End the processes that join all-reduces."""
         self._groups.close()
 
+    def _streams(self, case: Case) -> Timed:
+        *streams, had = self._parts.streams(case.size("percent"))
+        graphs = [
+            CapturedGraph(self._torch, stream, self._calls(part))
+            for part, stream in zip(case.parts, streams, strict=False)
+        ]
+        graphs[0].kernel = f"{graphs[0].kernel}, {had}"
+        return graphs[0] if len(graphs) == 1 else Beside(self._torch, graphs[0], graphs[1])
+
     def _calls(self, case: Case) -> Calls:
+        if case.operation == LAYER:
+            return layer_calls([self._part_calls(part, self._copies(case)) for part in case.parts])
+        if case.operation == "elementwise":
+            return elementwise_calls(self._torch, case)
+        return self._part_calls(case, self._copies(case))
+
+    def _part_calls(self, case: Case, copies: int) -> Calls:
         if case.operation == "gemm":
-            weight_bytes = case.size("n") * case.size("k") * DTYPE_BYTES[case.dtype()]
             if case.dtype() == "fp8" and self._capability < _FP8_CAPABILITY:
                 raise UnsupportedError("this GPU does not multiply fp8")
-            return gemm_calls(self._torch, case, self._copies(weight_bytes))
-        return attention_calls(self._torch, self._library, case, self._copies(case.bytes))
+            return gemm_calls(self._torch, case, copies)
+        return attention_calls(self._torch, self._library, case, copies)
 
-    def _copies(self, read_bytes: float) -> int:
+    def _copies(self, case: Case) -> int:
+        weights = case.operation == "gemm"
+        read_bytes = case.size("n") * case.size("k") * DTYPE_BYTES[case.dtype()] if weights else case.bytes
         return min(_COPIES, math.ceil(_CACHES * self._cache_bytes / read_bytes))
 
 
-class CapturedGraph:
-    """Calls captured in a CUDA graph, as many as take at least 5 ms, but at least one."""
+def layer_calls(parts: Sequence[Calls]) -> Calls:
+    """Calls of all parts of a layer in turn."""
+    kernel = " + ".join(dict.fromkeys(part.kernel for part in parts))
+    return Calls(kernel, lambda turn: [part(turn) for part in parts], [(turn,) for turn in range(len(parts[0].inputs))])
 
-    def __init__(self, torch: Any, stream: Any, calls: Calls) -> None:
-        self.kernel = calls.kernel
-        self._torch, self._stream, self._calls = torch, stream, calls
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        torch.cuda.synchronize()  # the inputs were made on another stream
-        with torch.cuda.stream(stream):  # libraries set themselves up on the stream that captures
-            eager_s = self._eager_s()
-        self._capture(max(1, min(_CALLS, math.ceil(_REPLAY_S / eager_s))))
-        replay_s = self._count * self.sample()
-        if replay_s < _REPLAY_S / 2 and self._count < _CALLS:  # the CPU had been slower than the GPU
-            self._capture(min(_CALLS, math.ceil(self._count * _REPLAY_S / replay_s)))
 
-    def sample(self) -> float:
-        """The seconds of one call: those of one replay over the number of calls in it."""
-        start, end = self._events
-        with self._torch.cuda.stream(self._stream):
-            start.record()
-            self._graph.replay()
-            end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / self._count
-
-    def release(self) -> None:
-        """Drop the graph. What the calls hold is freed with this object."""
-        self._graph.reset()
-
-    def _eager_s(self) -> float:
-        """Seconds of a call outside a graph, the first ones (which compile and choose kernels) apart."""
-        for i in range(2):
-            self._calls(i)
-        self._torch.cuda.synchronize()
-        started = time.perf_counter()
-        self._calls(2)
-        self._torch.cuda.synchronize()
-        return time.perf_counter() - started
-
-    def _capture(self, count: int) -> None:
-        self._count = count
-        self._graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(self._graph, stream=self._stream):
-            for i in range(count):
-                self._calls(i)
+def elementwise_calls(torch: Any, case: Case, device: str = "cuda") -> Calls:
+    """Calls that negate bf16 numbers which they find in the cache, as the kernel before left them."""
+    numbers = torch.randn(case.size("bytes") // 4, dtype=torch.bfloat16, device=device)
+    out = torch.empty_like(numbers)
+    return Calls("torch_neg", lambda: torch.neg(numbers, out=out), [()])
 
 
 def gemm_calls(torch: Any, case: Case, copies: int, device: str = "cuda") -> Calls:

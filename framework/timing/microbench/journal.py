@@ -3,7 +3,8 @@
 Rows are appended to `<out>.part` as they are measured and flushed one by one; `finish` writes all of them, sorted, to
 `<out>` under a temporary name, renames it and removes the journal. Whoever reads `<out>` sees a whole table, and a
 measurement that was killed goes on where it stopped: the last line of the journal may be torn and is then measured
-again. Calls that mix a chunk with decodes are no part of the schema of kernel tables: they go to `<stem>.mixed.csv`.
+again. What is no part of the schema of kernel tables, such as calls that mix a chunk with decodes, goes to
+`<stem>.steps.csv`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import IO
 
 from framework.cli.files import write_whole
 from framework.errors import InputError
-from framework.timing.kernels.table import NAMES
-from framework.timing.microbench.cases import KEYS, MIXED, Case, Identity
+from framework.timing.kernels.table import OPERATIONS
+from framework.timing.microbench.cases import KEYS, NAMED, Case, Identity
 from framework.timing.microbench.device import Measured
 
 _LONGEST = "longest"
@@ -49,9 +50,9 @@ class Table:
         self._path = path
         self._origin = origin
         self._journal_path = path.with_name(path.name + ".part")
-        self._mixed_path = path.with_name(f"{path.stem}.mixed{path.suffix}")
+        self._steps_path = path.with_name(f"{path.stem}.steps{path.suffix}")
         self._rows: dict[Identity, dict[str, str]] = {}
-        for file in (path, self._mixed_path, self._journal_path):
+        for file in (path, self._steps_path, self._journal_path):
             self._take(file, _read(file, torn=file == self._journal_path))
         self._journal = self._begin_journal()
 
@@ -80,8 +81,8 @@ class Table:
         self._journal.close()
         rows = [self._rows[identity] for identity in sorted(self._rows, key=_order)]
         parts = {
-            self._path: [row for row in rows if row["op"] != MIXED],
-            self._mixed_path: [row for row in rows if row["op"] == MIXED],
+            self._path: [row for row in rows if row["op"] in OPERATIONS],
+            self._steps_path: [row for row in rows if row["op"] not in OPERATIONS],
         }
         written = [path for path, part in parts.items() if part]
         for path in written:
@@ -142,7 +143,7 @@ def _identity(where: str, row: Mapping[str, str]) -> Identity:
         raise InputError(f"{where}: unknown op {operation!r}; remove the line")
     names = [*KEYS[operation], *([_LONGEST] if row[_LONGEST] else [])]
     try:
-        key = tuple((name, row[name] if name in NAMES else int(row[name])) for name in names)
+        key = tuple((name, row[name] if name in NAMED else int(row[name])) for name in names)
         latency_us = float(row["latency_us"])
     except ValueError as error:
         raise InputError(f"{where}: {error}; remove the line") from None

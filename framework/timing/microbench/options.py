@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from framework.cli.arguments import config_dirs, configured, split_arguments, truth, whole
+from framework.cli.arguments import config_dirs, configured, whole
+from framework.cli.command import Words
 from framework.errors import InputError, require_choice, require_positive
 from framework.system.gpu import Gpu
 from framework.system.model import Model
-from framework.timing.microbench.cases import KEYS, Case, model_cases
+from framework.timing.microbench.cases import KEYS as OPERATIONS
+from framework.timing.microbench.cases import Case, model_cases
+from framework.timing.microbench.steps import step_cases
 
-ATTENTION = ("flash_attn_interface", "flashinfer", "flash_attn", "torch")
+ATTENTION = ("flash_attn_interface", "flashinfer", "flash_attn", "fa3_fwd_interface", "torch")
 DTYPES = ("bf16", "fp8")
 _DEFAULTS = {
     "model": "",
@@ -22,11 +25,22 @@ _DEFAULTS = {
     "out": "measured.csv",
     "minutes": "",
     "dtypes": "",
-    "ops": ",".join(KEYS),
+    "ops": ",".join(OPERATIONS),
     "attention": "auto",
     "gpu": "",
     "licence": "unstated",
-    "list": "false",
+}
+KEYS = {
+    "model": "models of conf/model, joined by commas; several share the shapes they have in common",
+    "tp": "GPUs that share a layer, 1 if nothing is said; several joined by commas",
+    "out": "the table, measured.csv if nothing is said",
+    "minutes": "stop after that long, the least useful cases last; when all are measured if nothing is said",
+    "dtypes": "of the weights, most useful first; the models' own, then fp8, if nothing is said",
+    "ops": f"only these operations: {' '.join(OPERATIONS)}; the last four are written beside the table",
+    "attention": "flash_attn_interface (version 3), flashinfer, flash_attn (version 2), fa3_fwd_interface (version 3 "
+    "without pages) or torch; auto, if nothing is said, takes the first that is installed",
+    "gpu": "the name in conf/gpu; from the device's name if nothing is said",
+    "licence": "of the table, as CC0-1.0; unstated if nothing is said",
 }
 _MEMORY_TOLERANCE = 0.1  # what a device reports against its data sheet
 _VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links than the namesake in conf/gpu
@@ -54,18 +68,18 @@ class Options:
     arguments: tuple[str, ...]
 
     @classmethod
-    def parse(cls, arguments: Sequence[str]) -> Options:
-        """The options of key=value arguments. Raises InputError, in one line, for what cannot be."""
-        words = ["list=true" if argument == "list" else argument for argument in arguments]
-        own, overrides = split_arguments(words, tuple(_DEFAULTS), ())
-        given = _DEFAULTS | own
+    def parse(cls, words: Words) -> Options:
+        """The options of a command line. Raises InputError, in one line, for what cannot be."""
+        for word in words.operands:
+            require_choice("the operand", word, ("list",))
+        given, overrides = {**_DEFAULTS, **words.own}, words.settings
         models = tuple(_load("model", name, Model, overrides) for name in _words("model", given["model"]))
         dtypes = _words("dtypes", given["dtypes"] or ",".join(dict.fromkeys([*(_own(m) for m in models), "fp8"])))
         for dtype in dtypes:
             require_choice("dtypes", dtype, DTYPES)
         operations = _words("ops", given["ops"])
         for operation in operations:
-            require_choice("ops", operation, tuple(KEYS))
+            require_choice("ops", operation, tuple(OPERATIONS))
         require_choice("attention", given["attention"], ("auto", *ATTENTION))
         return cls(
             models=models,
@@ -77,9 +91,9 @@ class Options:
             attention=given["attention"],
             gpu=given["gpu"],
             licence=given["licence"],
-            dry_run=truth("list", given["list"]),
-            config_dirs=tuple(overrides),
-            arguments=tuple(arguments),
+            dry_run=bool(words.operands),
+            config_dirs=overrides,
+            arguments=words.every,
         )
 
     @property
@@ -89,8 +103,8 @@ class Options:
 
     def cases(self) -> list[Case]:
         """The cases to measure, the most useful first."""
-        cases = model_cases(self.models, self.tps, self.dtypes)
-        return [case for case in cases if case.operation in self.operations]
+        cases = [*model_cases(self.models, self.tps, self.dtypes), *step_cases(self.models, self.tps)]
+        return sorted((case for case in cases if case.operation in self.operations), key=lambda case: case.round)
 
 
 def gpu_named(name: str, device: str, memory_bytes: float, overrides: Sequence[str] = ()) -> Gpu:

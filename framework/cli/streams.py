@@ -1,0 +1,61 @@
+"""Standard output and standard error as a command finds them: closed, full, or with nobody who reads them."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import suppress
+
+from framework.cli.safe_text import one_line
+from framework.errors import chain
+
+CLOSED = "stdout is closed; send it to a file, or to /dev/null"
+
+
+def has_streams() -> bool:
+    """Whether there is an output to write results to. A closed one would be the next file that is opened."""
+    closed = [number for number, stream in enumerate((sys.stdout, sys.stderr), 1) if stream is None]
+    for number in closed:
+        empty = os.open(os.devnull, os.O_WRONLY)
+        if empty != number:
+            os.dup2(empty, number)
+            os.close(empty)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        report_error(CLOSED)
+    return 1 not in closed
+
+
+def reader_has_gone(error: Exception) -> bool:
+    """Whether it comes of an output that nobody reads any more, as in `run.py | head`, be it a hook that printed."""
+    if not any(isinstance(link, BrokenPipeError) for link in chain(error)):
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # that a pipe has no reader, POLLERR, is told unasked
+    return bool(poll.poll(0))
+
+
+def drop_output() -> None:
+    """Let what is still written to the output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def drop_unwritable_output() -> None:
+    """Let nothing be written any more to an output that takes nothing: Python would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except ValueError:  # a policy has closed it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    except OSError:
+        drop_output()
+
+
+def report_error(line: str) -> None:
+    """Print `line` to stderr as the one line about a mistake."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):  # there is nowhere left to say it
+        print(f"error: {one_line(line)}", file=sys.stderr, flush=True)

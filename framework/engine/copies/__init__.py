@@ -1,0 +1,1 @@
+"""KV between instances: transfers, their shares of links, live migration."""

@@ -1,0 +1,86 @@
+"""Live migration: a decoding request is copied while it goes on, and switched over at a boundary."""
+
+from __future__ import annotations
+
+from framework.codes import COPIED, COPYING, DECODE, DECODING, NOT_MIGRATING, PAUSED
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.copies.link_sharing import withdraw_copy
+from framework.engine.copies.prefix_transfer import reserve_for, tokens_to_copy
+from framework.engine.copies.transfers import free_reservation, kv_of_first_step, start_copy
+from framework.engine.durations.leap import catch_up_one, reserve
+from framework.engine.events.order import wake
+from framework.engine.memory.kv_blocks import available, blocks_of, fits
+from framework.engine.memory.state import State
+
+
+@inner
+def kv_now(s: State, r: int) -> int:
+    """KV tokens of a decoding request."""
+    q = s.requests[r]
+    if unlikely(q.state == PAUSED):
+        return q.kv
+    return q.offset + s.instances[q.instance].decode_steps
+
+
+@inner
+def migrate(s: State, r: int, target: int) -> None:
+    """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
+    q, dst = s.requests[r], s.instances[target]
+    if (
+        (q.state != DECODING and q.state != PAUSED)
+        or q.migration != NOT_MIGRATING
+        or q.instance == target
+        or dst.role & DECODE == 0
+    ):
+        return
+    catch_up_one(s, q.instance)
+    catch_up_one(s, target)
+    kv = kv_now(s, r)
+    if not fits(s, target, r) or not reserve_for(s, target, r, kv, kv, 0):
+        return
+    q.migration = COPYING
+    q.destination = target
+    q.migrated_kv = kv
+    dst.incoming += 1
+    dst.incoming_kv_tokens += kv
+    start_copy(s, r, q.instance, target, tokens_to_copy(s, r, kv))
+
+
+@inner
+def copy_done(s: State, r: int) -> None:
+    """The background copy has ended: the switch is due at the source's next boundary."""
+    s.requests[r].migration = COPIED
+    s.instances[s.requests[r].instance].switching = True
+    wake(s, s.requests[r].instance)
+
+
+@inner
+def switch_over(s: State, r: int) -> bool:
+    """At a boundary of its instance: send the tail of r's KV, which stops decoding here; False if there is no room."""
+    q = s.requests[r]
+    target = q.destination
+    dst = s.instances[target]
+    catch_up_one(s, target)
+    kv = kv_now(s, r)
+    room = kv_of_first_step(s, r, kv) if unlikely(s.options.pulls) else kv
+    extra = blocks_of(s, target, room) - blocks_of(s, target, q.migrated_kv)
+    if extra > available(s, target):
+        cancel_migration(s, r)
+        return False
+    reserve(s, target, extra)
+    dst.incoming_kv_tokens += kv - q.migrated_kv
+    q.migration = NOT_MIGRATING
+    start_copy(s, r, q.instance, target, kv - q.migrated_kv)
+    return True
+
+
+@inner
+def cancel_migration(s: State, r: int) -> None:
+    """Give back what r had reserved at its destination."""
+    q = s.requests[r]
+    target = q.destination
+    if q.migration == COPYING:
+        withdraw_copy(s, r)
+    q.migration = NOT_MIGRATING
+    q.destination = -1
+    free_reservation(s, target, r, q.migrated_kv, q.migrated_kv)

@@ -1,0 +1,261 @@
+"""KV on the move from prefill to decode instances: who waits for room, what a copy costs, what its end brings."""
+
+from __future__ import annotations
+
+from framework.codes import HANDING_OVER, JOINING, PREFILLING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.copies.link_sharing import start_flow, withdraw_copy
+from framework.engine.copies.prefix_transfer import release, reserve_for, settle_prefix, tokens_to_copy
+from framework.engine.durations.leap import catch_up_one
+from framework.engine.events.order import wake
+from framework.engine.kv.held_kv import wait_for_room, wait_no_more
+from framework.engine.kv.kv_cache import free, free_kv
+from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, fits
+from framework.engine.memory.queues import append, copy_push, load_changed
+from framework.engine.memory.state import State
+
+
+@inner
+def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
+    """Send so many tokens of KV over the link."""
+    _copy(s, r, source, target, tokens, s.sim.now_s)
+
+
+@inner
+def _copy(s: State, r: int, source: int, target: int, tokens: int, complete_s: float) -> None:
+    """The same, where the last byte cannot have come before `complete_s`: over a shared link or when its turn comes."""
+    q, src, dst = s.requests[r], s.instances[source], s.instances[target]
+    bytes_ = tokens * s.options.copy_bytes_per_token
+    landing_s = s.options.latency_s + tokens * dst.unpack_s
+    src.transferred_bytes += bytes_
+    if not s.options.shares_links:
+        copy_push(s, r, max(_claim_link(s, source, target, bytes_), complete_s) + landing_s)
+    elif bytes_ > 0.0:
+        q.complete_s = complete_s
+        q.landing_s = landing_s
+        start_flow(s, r, source, target, bytes_)
+    else:
+        copy_push(s, r, complete_s + landing_s)
+
+
+@inner
+def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
+    """Claim both ends of the link, first come first served, for a copy of so many bytes; when they are free again."""
+    sim, src, dst = s.sim, s.instances[source], s.instances[target]
+    start_s = max(sim.now_s, max(src.egress_free_s, dst.ingress_free_s))
+    end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)
+    src.egress_free_s = end_s
+    dst.ingress_free_s = end_s
+    return end_s
+
+
+@inner
+def send(s: State, r: int, target: int) -> None:
+    """Let r, its KV held where it was computed, or to be once the step under way ends, wait for room on the target."""
+    q, dst = s.requests[r], s.instances[target]
+    q.destination = target
+    load_changed(s, target)
+    dst.queued_tokens += left_there(s, r)
+    wait_for_room(s, target, r)
+    dst.incoming += 1
+    dst.incoming_kv_tokens += sent_kv(s, r)
+    start_transfers(s, target)
+
+
+@inner
+def start_transfers(s: State, i: int) -> None:
+    """Start the copies of those waiting for i that now find room, in order, or let i see to that as it schedules."""
+    inst = s.instances[i]
+    if inst.incoming_head < 0:
+        return
+    if unlikely(s.options.pulls):
+        wake(s, i)
+        return
+    catch_up_one(s, i)
+    while inst.incoming_head >= 0:
+        r = inst.incoming_head
+        kv = sent_kv(s, r)
+        if not reserve_for(s, i, r, room_for(s, r), kv, 0):
+            break
+        wait_no_more(s, i, -1)
+        start_copy(s, r, s.requests[r].instance, i, tokens_to_copy(s, r, kv))
+
+
+@inner
+def sent_kv(s: State, r: int) -> int:
+    """KV tokens of r, held, that come to where it goes: but for the last of a prompt whose token is emitted there. Of a
+    prompt that is being computed those that it will have.
+    """
+    q = s.requests[r]
+    if unlikely(q.state == PREFILLING):
+        return int(q.prefill_until - (s.options.first_token == TOKEN_RECOMPUTED and q.emitted == 0))
+    return int(q.kv - (q.emitted == 0 and q.kv == q.input_tokens))
+
+
+@inner
+def _kv_there(s: State, r: int) -> int:
+    """KV tokens that r, held, has where it goes: split in its prompt, those of the whole prompt."""
+    q = s.requests[r]
+    return q.prefill_until if q.prefilled < q.prefill_until else sent_kv(s, r)
+
+
+@inner
+def room_for(s: State, r: int) -> int:
+    """KV tokens that r, held, has blocks for where it goes: pulled, also what its first step there stores at most."""
+    if left_there(s, r) > 0:
+        return s.requests[r].prefill_until
+    kv = sent_kv(s, r)
+    return kv_of_first_step(s, r, kv) if unlikely(s.options.pulls) else kv
+
+
+@inner
+def kv_of_first_step(s: State, r: int, kv: int) -> int:
+    """KV tokens that r, which comes with `kv`, holds at most during its first decode step, drafts included."""
+    last = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
+    return min(kv + 1 + s.options.depth, last)
+
+
+@inner
+def free_ahead(s: State, i: int, r: int) -> None:
+    """Give back the room for what r's first step on i stores: it grows like any other."""
+    kv = s.requests[r].kv
+    free(s, i, blocks_of(s, i, kv_of_first_step(s, r, kv)) - blocks_of(s, i, kv))
+
+
+@inner
+def left_there(s: State, r: int) -> int:
+    """Tokens of its prompt that r, held, has to be computed where it goes: what is behind a split."""
+    q = s.requests[r]
+    return 0 if unlikely(q.state == PREFILLING) else q.prefill_until - q.prefilled
+
+
+@inner
+def arrive_with_kv(s: State, r: int) -> None:
+    """r's copy has ended: its KV leaves the source, r joins the destination at that one's next boundary."""
+    q, sim = s.requests[r], s.sim
+    source, target = q.instance, q.destination
+    catch_up_one(s, source)  # what it has taken since goes before what it gets back
+    free_kv(s, source, r)
+    start_transfers(s, source)
+    wake(s, source)
+    if q.state == HANDING_OVER:
+        q.migrations += 1
+    elif q.transfer_end_s != q.transfer_end_s:
+        q.transfer_end_s = sim.now_s
+        q.unstamped = s.options.first_token != TOKEN_AT_PREFILL and q.emitted <= 1
+    dst = s.instances[target]
+    dst.reserved -= 1
+    dst.incoming -= 1
+    dst.incoming_kv_tokens -= sent_kv(s, r)
+    q.kv = _kv_there(s, r)
+    add_kv_tokens(s, target, q.kv, sim.now_s)
+    q.instance = target
+    q.destination = -1
+    q.caches = s.options.pulls
+    settle_prefix(s, target, r)
+    join(s, target, r)
+    wake(s, target)
+
+
+@inner
+def withdraw_transfer(s: State, r: int) -> None:
+    """r, on its way from one instance to another, loses its KV on both."""
+    q = s.requests[r]
+    target, room, sent = q.destination, room_for(s, r), sent_kv(s, r)
+    withdraw_copy(s, r)
+    catch_up_one(s, q.instance)
+    free_kv(s, q.instance, r)
+    dst = s.instances[target]
+    dst.reserved -= 1
+    dst.incoming -= 1
+    dst.incoming_kv_tokens -= sent
+    dst.queued_tokens -= left_there(s, r)
+    q.destination = -1
+    catch_up_one(s, target)
+    release(s, target, r, room)
+
+
+@inner
+def join(s: State, i: int, r: int) -> None:
+    """Let r, its KV on i, decode there from the next boundary on, or go on with its prefill."""
+    inst = s.instances[i]
+    inst.joining_head = append(s, inst.joining_head, inst.joining_tail, r)
+    inst.joining_tail = r
+    inst.joining += 1
+    s.requests[r].state = JOINING
+
+
+# --- transfers that begin while the prompt is being computed ----------------------------------------------------------
+
+
+@inner
+def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
+    """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer, unless there is no room now; or let the
+    target do so, where that fetches it.
+    """
+    q, dst = s.requests[r], s.instances[target]
+    if unlikely(s.options.pulls):
+        if fits(s, target, r):
+            send(s, r, target)
+        return
+    catch_up_one(s, target)
+    kv = sent_kv(s, r)
+    if dst.incoming_head >= 0 or not reserve_for(s, target, r, kv, kv, 0):
+        return
+    q.destination = target
+    dst.incoming += 1
+    dst.incoming_kv_tokens += kv
+    start_copy_by_layer(s, r, target, tokens_to_copy(s, r, kv), computed_s)
+
+
+@inner
+def start_copy_by_layer(s: State, r: int, target: int, tokens: int, computed_s: float) -> None:
+    """Send so many tokens of r's KV, the last layer of which is computed at `computed_s`."""
+    source, dst = s.requests[r].instance, s.instances[target]
+    last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
+    last_layer_s = last_layer_bytes / min(s.instances[source].bandwidth_bytes_s, dst.bandwidth_bytes_s)
+    _copy(s, r, source, target, tokens, computed_s + last_layer_s)
+
+
+@inner
+def call_back(s: State, r: int) -> None:
+    """r's prompt is computed, and its KV shall not go where it was on its way: withdraw the copy, and give back what it
+    had reserved; or let it wait for that no more.
+    """
+    q = s.requests[r]
+    target = q.destination
+    if q.heap_index < 0:  # no copy of it has begun
+        _drop_from_incoming(s, target, r)
+        return
+    withdraw_copy(s, r)
+    q.destination = -1
+    free_reservation(s, target, r, room_for(s, r), sent_kv(s, r))
+
+
+@inner
+def _drop_from_incoming(s: State, i: int, r: int) -> None:
+    """Let r, which waits for room on i, wait no more."""
+    inst = s.instances[i]
+    before, other = -1, inst.incoming_head
+    while other != r:
+        before, other = other, s.requests[other].next
+    wait_no_more(s, i, before)
+    inst.incoming -= 1
+    inst.incoming_kv_tokens -= sent_kv(s, r)
+    s.requests[r].destination = -1
+    load_changed(s, i)
+    start_transfers(s, i)
+    wake(s, i)
+
+
+@inner
+def free_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
+    """Give back the seat and the blocks, for `room` tokens, of `kv` tokens of KV that will not come."""
+    dst = s.instances[target]
+    dst.reserved -= 1
+    dst.incoming -= 1
+    dst.incoming_kv_tokens -= kv
+    catch_up_one(s, target)
+    release(s, target, r, room)
+    start_transfers(s, target)
+    wake(s, target)

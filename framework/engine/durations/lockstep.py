@@ -1,0 +1,67 @@
+"""Ranks that step together: instances of their own, with queue, seats, KV and budget, whose steps are of one length.
+
+The ranks of a group follow each other. All of them form their steps at one time, one after the other, and these end
+together, when the longest does. A rank that finds nothing to do waits for that end too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.codes import STEP_END
+from framework.compiler.decorators import inner
+from framework.engine.durations.leap import boundary_s, steps_to_mark
+from framework.engine.memory.queues import set_time
+from framework.engine.memory.state import State
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@inner
+def rank_in_step(s: State, i: int) -> int:
+    """The first rank of i's group that is in a step; -1: the group is in none."""
+    inst = s.instances[i]
+    for k in range(inst.group_first, inst.group_first + inst.group):
+        if s.instances[k].busy:
+            return int(k)
+    return -1
+
+
+@inner
+def end_together(s: State, first: int, count: int) -> None:
+    """Let the steps that the ranks of a group have formed be as long as the longest, and leap as far as all can."""
+    first_s, increment_s = -1.0, 0.0
+    for k in range(first, first + count):
+        step = s.step[k]
+        if s.instances[k].busy and (
+            step.first_s > first_s or (step.first_s == first_s and step.increment_s > increment_s)
+        ):
+            first_s, increment_s = step.first_s, step.increment_s
+    steps = _steps_together(s, first, count, first_s, increment_s)
+    for k in range(first, first + count):
+        if s.instances[k].busy:
+            step = s.step[k]
+            step.bubble_s = first_s - step.first_s
+            step.bubble_increment_s = increment_s - step.increment_s
+            step.first_s = first_s
+            step.increment_s = increment_s
+            steps = steps_to_mark(s, k, steps)
+            step.steps = steps
+            set_time(s, STEP_END, k, boundary_s(s, k, steps))
+
+
+@inner
+def _steps_together(s: State, first: int, count: int, first_s: float, increment_s: float) -> int:
+    """Steps until a rank has a decision to take, or another one becomes the slowest, which begins with `first_s`."""
+    steps = _NEVER
+    for k in range(first, first + count):
+        if s.instances[k].changed:  # it schedules anew at the next boundary, whether or not it is in a step
+            return 1
+        if s.instances[k].busy:
+            step = s.step[k]
+            steps = min(steps, step.steps)
+            if step.increment_s > increment_s:
+                crossing = (first_s - step.first_s) / (step.increment_s - increment_s)
+                if crossing < steps:
+                    steps = int(crossing) + 1
+    return int(steps)

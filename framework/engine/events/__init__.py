@@ -1,0 +1,1 @@
+"""What happens next, and what the policy is asked at it."""

@@ -1,0 +1,1 @@
+"""KV blocks: who takes, keeps, caches, reserves and frees them."""

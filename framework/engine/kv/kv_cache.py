@@ -1,0 +1,59 @@
+"""Paged KV memory of an instance: blocks are allocated and freed here; the prefix cache evicts its own."""
+
+from __future__ import annotations
+
+from framework.codes import OUT_OF_BLOCKS
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv.held_blocks import close_list, hold, node_of
+from framework.engine.kv.prefix_cache import evict_oldest, register_prefix, unreference
+from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, note_use
+from framework.engine.memory.state import State
+
+
+@inner
+def allocate(s: State, i: int, blocks: int) -> None:
+    """Take blocks that are available, evicting the oldest unreferenced prefixes where free ones are not enough."""
+    allocate_noted(s, i, blocks, blocks * s.sim.now_s)
+
+
+@inner
+def allocate_noted(s: State, i: int, blocks: int, taken_s: float) -> None:
+    """The same, for blocks that were taken at earlier times of a leap, `taken_s` summed over the blocks."""
+    inst = s.instances[i]
+    inst.kv_block_s -= taken_s
+    while inst.free_blocks < blocks:
+        if inst.cache_old < 0:
+            s.error.status = OUT_OF_BLOCKS
+            break
+        evict_oldest(s, i)
+    inst.free_blocks -= blocks
+
+
+@inner
+def free(s: State, i: int, blocks: int) -> None:
+    """Free blocks that nobody shares."""
+    note_use(s, i, -blocks, s.sim.now_s)
+    s.instances[i].free_blocks += blocks
+
+
+@inner
+def free_kv(s: State, i: int, r: int) -> None:
+    """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
+    q, sim = s.requests[r], s.sim
+    if unlikely(s.options.shares_early) and q.caches:  # what it has generated too; nobody can have asked for it before
+        register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
+    if unlikely(s.options.reserves):
+        s.instances[i].freed |= 2 if s.options.asynchronous else 1
+    add_kv_tokens(s, i, -q.kv, sim.now_s)
+    free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)
+    if q.shared > 0:
+        for j in range(q.registered - 1, -1, -1):
+            node = node_of(s, r, j)
+            if node >= 0:
+                unreference(s, i, node)
+                hold(s, r, j, -1)
+    close_list(s, r)
+    q.shared = 0
+    q.registered = 0
+    q.caches = False
+    q.accepted = 0

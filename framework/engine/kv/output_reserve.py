@@ -1,0 +1,164 @@
+"""Room that admissions leave for the output that is still to come, by a share of it that follows what happens.
+
+An engine does not know how long an output will be, only how long it may be at most. Of that a share is kept free: it
+falls with each decode step, and is set anew, from what has been emitted, where memory was short after all. L. Zheng et
+al., arXiv 2312.07104, in whose server it is the new token ratio.
+
+Options of the reserve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from framework.compiler.decorators import inner
+from framework.engine.memory.state import State
+from framework.errors import InputError, require_count, require_number, require_whole
+
+DeclaredTokens = int | Literal["context", "output"]
+_CONTEXT, _OUTPUT = 0, -1  # in place of a number of tokens
+
+
+@dataclass(frozen=True)
+class OutputReserve:
+    """A prompt is admitted where blocks for `ratio` of the output that decoding requests may still emit are left.
+
+    `ratio`: at first and after idling, 0: there is no reserve; it falls to `least_ratio` over `decay_steps` decode
+    steps. A preemption sets it to what those that still decode have emitted, `steps_ahead` tokens more for each, as a
+    share of what they may emit. `declared_tokens`: the longest output that a client asks for, in tokens; `context`:
+    none, so that what is left of the model's context bounds it; `output`: just what the request will emit, as
+    benchmarks do that ignore the end of a text. `most_tokens`: of the output of one request, so many count at most.
+    Raises InputError for a value out of range.
+    """
+
+    ratio: float = 0.0
+    least_ratio: float = 0.0
+    decay_steps: int = 600
+    steps_ahead: int = 20
+    declared_tokens: DeclaredTokens = "context"
+    most_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        require_number("engine.output_reserve.ratio", self.ratio, 0, 1)
+        require_number("engine.output_reserve.least_ratio", self.least_ratio, 0, 1)
+        if self.least_ratio > self.ratio:
+            raise InputError(
+                f"engine.output_reserve.least_ratio={self.least_ratio} must not be above"
+                f" engine.output_reserve.ratio={self.ratio}"
+            )
+        require_count("engine.output_reserve.decay_steps", self.decay_steps)
+        require_whole("engine.output_reserve.steps_ahead", self.steps_ahead)
+        require_count("engine.output_reserve.most_tokens", self.most_tokens)
+        if not isinstance(self.declared_tokens, str):
+            require_count("engine.output_reserve.declared_tokens", self.declared_tokens)
+        elif self.declared_tokens not in ("context", "output"):
+            raise InputError(
+                "engine.output_reserve.declared_tokens must be a number of tokens, context or output,"
+                f" got {self.declared_tokens!r}"
+            )
+
+    def engine_options(self) -> Mapping[str, float]:
+        """Values of the fields of `OPTIONS` that the compiled part reads."""
+        unstated = {"context": _CONTEXT, "output": _OUTPUT}
+        declared = self.declared_tokens
+        return {
+            "reserves": self.ratio > 0,
+            "first_ratio": self.ratio,
+            "least_ratio": self.least_ratio,
+            "ratio_decay": (self.ratio - self.least_ratio) / self.decay_steps,
+            "steps_ahead": self.steps_ahead,
+            "declared_tokens": unstated[declared] if isinstance(declared, str) else declared,
+            "most_to_come": self.most_tokens,
+        }
+
+
+# --- the compiled part ------------------------------------------------------------------------------------------------
+
+
+@inner
+def keeps_reserve(s: State, i: int, r: int, left_blocks: int) -> bool:
+    """Whether the blocks that r's admission to i leaves hold the reserve; always true if nothing else runs."""
+    inst, options = s.instances[i], s.options
+    if inst.reserve_blocks > 0 or inst.running + inst.prefilling == 0:
+        return True
+    decoding, others = 0, _to_come(s, r, s.requests[r].emitted)
+    for j in range(inst.running):
+        decoding += _to_come(s, s.lists[inst.running_at + j], _emitted(s, i, j))
+    for j in range(inst.prefilling):
+        others += _to_come(s, s.lists[inst.prefilling_at + j], 0)
+    left_tokens = (left_blocks - inst.prefilling - 1) * options.block_tokens
+    return bool(left_tokens - others > _ratio(s, i) * decoding)
+
+
+@inner
+def close_admission(s: State, i: int) -> None:
+    """A head found no seat or room on i: where there is a reserve and anything decodes, none is looked at for now."""
+    inst = s.instances[i]
+    inst.closed = s.options.reserves and inst.reserve_blocks == 0 and inst.running > 0
+
+
+@inner
+def _to_come(s: State, r: int, emitted: int) -> int:
+    """Tokens that r, which has emitted so many, may still emit, as far as they count."""
+    return int(min(max(_declared(s, r) - emitted, 0), s.options.most_to_come))
+
+
+@inner
+def _declared(s: State, r: int) -> int:
+    """The longest output that r may have, tokens."""
+    declared = s.options.declared_tokens
+    if declared == _OUTPUT:
+        return s.lists[s.options.output_at + r]
+    return s.options.max_context - s.requests[r].input_tokens if declared == _CONTEXT else declared
+
+
+@inner
+def _emitted(s: State, i: int, j: int) -> int:
+    """Tokens that number j of i's running order has emitted."""
+    inst = s.instances[i]
+    q = s.requests[s.lists[inst.running_at + j]]
+    if j >= inst.running - inst.paused:
+        return q.emitted
+    return q.offset + inst.decode_steps - q.input_tokens + 1
+
+
+@inner
+def _ratio(s: State, i: int) -> float:
+    """The share of the output still to come that admissions to i leave room for now."""
+    inst = s.instances[i]
+    steps = inst.decode_steps - inst.ratio_since
+    if steps <= 0:
+        return inst.output_ratio
+    return max(inst.output_ratio - steps * s.options.ratio_decay, s.options.least_ratio)
+
+
+@inner
+def settle_reserve(s: State, i: int, chunks_alone: bool) -> bool:
+    """i has scheduled, a step of chunks alone or not: what that tells of the ratio, and whether i may admit again;
+    whether i is to schedule anew.
+    """
+    inst = s.instances[i]
+    if inst.running + inst.prefilling == 0:
+        inst.output_ratio, inst.ratio_since = s.options.first_ratio, inst.decode_steps
+    elif inst.preempted:
+        _measure(s, i)
+    known, late = inst.freed == 1 or inst.freed == 3, inst.freed >= 2
+    opens = inst.closed and (inst.preempted or (known and not chunks_alone))
+    if opens:
+        inst.closed = False
+    inst.freed = 1 if late or (known and chunks_alone) else 0  # what came free late is known one step later
+    return bool(opens or late)
+
+
+@inner
+def _measure(s: State, i: int) -> None:
+    """Set the ratio by what those that decode on i have emitted; it falls from the end of the coming step on."""
+    inst = s.instances[i]
+    tokens, most = 0, 1
+    for j in range(inst.running):
+        tokens += _emitted(s, i, j) + s.options.steps_ahead
+        most += _declared(s, s.lists[inst.running_at + j])
+    inst.output_ratio = min(1.0, tokens / most)
+    inst.ratio_since = inst.decode_steps + 1

@@ -1,0 +1,287 @@
+"""The prefix cache of an instance: cached blocks are known by name, and shared by requests.
+
+Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody
+references in a list from the least recently used to the youngest. Memory per instance, from `cache_at`: slots | key |
+references | older | younger.
+"""
+
+from __future__ import annotations
+
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv.held_blocks import hold, node_of, open_list
+from framework.engine.kv.prefix_tiers import tier_of
+from framework.engine.memory.kv_blocks import note_use
+from framework.engine.memory.state import State
+
+_MARK = 1 << 40  # of a cached block, beside its references
+
+
+@inner
+def matched_blocks(s: State, i: int, r: int, target: int) -> int:
+    """Leading trace blocks of r that i has cached or in a store, leaving at least one of `target` tokens to compute."""
+    q = s.requests[r]
+    if s.options.hash_blocks == 0:
+        return 0
+    hash_tokens = s.options.hash_blocks * s.options.block_tokens
+    most = min(q.hash_count, (target - 1) // hash_tokens)
+    run = 0
+    while run < most:
+        key = s.names[q.hash_at + run]
+        if find(s, i, key) < 0 and (s.options.tiers == 0 or tier_of(s, i, key) < 0):
+            break
+        run += 1
+    return run
+
+
+@inner
+def cached_among(s: State, i: int, r: int, run: int) -> int:
+    """How many of r's first `run` trace blocks, all matched, are in i's cache: the others are in stores."""
+    if s.options.tiers == 0:
+        return run
+    count = 0
+    for j in range(run):
+        if find(s, i, s.names[s.requests[r].hash_at + j]) >= 0:
+            count += 1
+    return count
+
+
+@inner
+def unreferenced_among(s: State, i: int, r: int, run: int) -> int:
+    """Engine blocks among r's first `run` matched trace blocks that count as evictable now."""
+    refs_at = s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
+    count = 0
+    for j in range(run):
+        node = find(s, i, s.names[s.requests[r].hash_at + j])
+        if node >= 0 and s.lists[refs_at + node] == 0:
+            count += 1
+    return count * s.options.hash_blocks
+
+
+@inner
+def reference_prefix(s: State, i: int, r: int, run: int) -> None:
+    """Let r hold those of its first `run` trace blocks, all matched, that are cached on i."""
+    q = s.requests[r]
+    if run > 0:
+        open_list(s, r)
+    for j in range(run):
+        node = find(s, i, s.names[q.hash_at + j])
+        if node >= 0:
+            reference(s, i, node)
+            hold(s, r, j, node)
+            q.shared += 1
+    q.registered = run
+
+
+@inner
+def reference(s: State, i: int, node: int) -> None:
+    """One request more holds a cached block."""
+    inst = s.instances[i]
+    refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
+    if s.lists[refs_at + node] == 0:
+        _unlink(s, i, node)
+        inst.evictable_blocks -= s.options.hash_blocks
+        note_use(s, i, s.options.hash_blocks, s.sim.now_s)
+    s.lists[refs_at + node] += 1
+
+
+@inner
+def register_prefix(s: State, i: int, r: int, tokens: int) -> None:
+    """Enter into i's cache the blocks of r that its first `tokens` tokens fill. One that is known already stays private
+    or, where blocks are shared from their allocation on, enters next to the other, behind which it is found.
+    """
+    q = s.requests[r]
+    if s.options.hash_blocks == 0:
+        return
+    hash_tokens = s.options.hash_blocks * s.options.block_tokens
+    while q.registered < q.hash_count and (q.registered + 1) * hash_tokens <= tokens:
+        key = s.names[q.hash_at + q.registered]
+        if s.options.shares_early or find(s, i, key) < 0:
+            open_list(s, r)
+            hold(s, r, q.registered, insert(s, i, key))
+            q.shared += 1
+        q.registered += 1
+
+
+@inner
+def share_chunk(s: State, i: int, r: int, tokens: int) -> None:
+    """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
+    if unlikely(s.options.shares_early):
+        register_prefix(s, i, r, tokens)
+
+
+@inner
+def load_prefix(s: State, i: int, r: int) -> None:
+    """Bring the matched blocks of r that i has in stores alone into its cache, where r has taken room for them."""
+    q, inst = s.requests[r], s.instances[i]
+    for k in range(s.options.tiers):
+        blocks = 0
+        for j in range(q.registered):
+            if node_of(s, r, j) < 0 and tier_of(s, i, s.names[q.hash_at + j]) == k:
+                blocks += 1
+        if blocks > 0:
+            store = s.tiers[i * s.options.tiers + k]
+            tokens = blocks * s.options.hash_blocks * s.options.block_tokens
+            bytes_ = tokens * s.options.kv_bytes_per_token
+            store.loaded_bytes += bytes_
+            inst.load_s += store.latency_s + bytes_ / store.bandwidth_bytes_s
+            if q.start_s != q.start_s:
+                store.hit_tokens += tokens
+    for j in range(q.registered):
+        key = s.names[q.hash_at + j]
+        if node_of(s, r, j) < 0 and (s.options.shares_early or find(s, i, key) < 0):
+            hold(s, r, j, insert(s, i, key))
+            q.shared += 1
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+@inner
+def _home(s: State, key: int) -> int:
+    """Fibonacci hashing of the low 31 bits; the table's size is a power of two."""
+    return (((int(key) & 0x7FFFFFFF) * 2654435769) >> 12) & (s.options.cache_slots - 1)
+
+
+@inner
+def find(s: State, i: int, key: int) -> int:
+    """The cache node of a prefix block on i, the first of several of that name; -1 if it is not cached."""
+    at = s.instances[i].cache_at
+    mask = s.options.cache_slots - 1
+    slot = _home(s, key)
+    while True:
+        node = s.lists[at + slot]
+        if node < 0 or s.lists[at + s.options.cache_slots + node] == key:
+            return node
+        slot = (slot + 1) & mask
+
+
+@inner
+def finds_marked(s: State, i: int, key: int) -> bool:
+    """Whether the cached block that is found under that name on i is marked."""
+    refs_at = s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
+    node = find(s, i, key)
+    return bool(node >= 0 and s.lists[refs_at + node] >= _MARK)
+
+
+@inner
+def mark_prefix(s: State, i: int, r: int) -> int:
+    """Mark the cached blocks that r references on i; the engine blocks of those that were not marked before."""
+    return _add_mark(s, i, r, _MARK)
+
+
+@inner
+def unmark_prefix(s: State, i: int, r: int) -> None:
+    """The cached blocks that r references on i are not marked any more."""
+    _add_mark(s, i, r, -_MARK)
+
+
+@inner
+def _add_mark(s: State, i: int, r: int, mark: int) -> int:
+    """Add that to the references of the cached blocks that r references on i, where they have no such mark yet, or have
+    one if it is taken away; the engine blocks of these.
+    """
+    q, refs_at = s.requests[r], s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
+    blocks = 0
+    for j in range(q.registered if q.shared > 0 else 0):
+        node = node_of(s, r, j)
+        if node >= 0 and (s.lists[refs_at + node] < _MARK) == (mark > 0):
+            s.lists[refs_at + node] += mark
+            blocks += s.options.hash_blocks
+    return blocks
+
+
+@inner
+def insert(s: State, i: int, key: int) -> int:
+    """A new cached block with one reference, behind those of the same name; its node. There is always one left: nodes
+    cover the whole KV memory.
+    """
+    inst = s.instances[i]
+    at = inst.cache_at
+    keys_at = at + s.options.cache_slots
+    node = inst.cache_free
+    inst.cache_free = s.lists[keys_at + 3 * s.options.cache_nodes + node]
+    s.lists[keys_at + node] = key
+    s.lists[keys_at + s.options.cache_nodes + node] = 1
+    slot = _home(s, key)
+    while s.lists[at + slot] >= 0:
+        slot = (slot + 1) & (s.options.cache_slots - 1)
+    s.lists[at + slot] = node
+    return node
+
+
+@inner
+def _remove(s: State, i: int, node: int) -> None:
+    """Forget a cached block; later entries of its probe run move up so that none is lost."""
+    inst = s.instances[i]
+    at = inst.cache_at
+    keys_at = at + s.options.cache_slots
+    mask = s.options.cache_slots - 1
+    hole = _home(s, s.lists[keys_at + node])
+    while s.lists[at + hole] != node:
+        hole = (hole + 1) & mask
+    slot = (hole + 1) & mask
+    while s.lists[at + slot] >= 0:
+        home = _home(s, s.lists[keys_at + s.lists[at + slot]])
+        if ((slot - home) & mask) >= ((slot - hole) & mask):
+            s.lists[at + hole] = s.lists[at + slot]
+            hole = slot
+        slot = (slot + 1) & mask
+    s.lists[at + hole] = -1
+    s.lists[keys_at + 3 * s.options.cache_nodes + node] = inst.cache_free
+    inst.cache_free = node
+
+
+@inner
+def forget_prefixes(s: State, i: int) -> None:
+    """Empty the cache of prefixes, none of which anybody references."""
+    while s.instances[i].cache_old >= 0:
+        evict_oldest(s, i)
+
+
+# --- the list of unreferenced blocks --------------------------------------------------------------------------------
+
+
+@inner
+def unreference(s: State, i: int, node: int) -> None:
+    """A request gives up its reference to a cached block of i, which may be evicted when it was the last."""
+    sim, inst = s.sim, s.instances[i]
+    keys_at = inst.cache_at + s.options.cache_slots
+    nodes = s.options.cache_nodes
+    s.lists[keys_at + nodes + node] -= 1
+    if s.lists[keys_at + nodes + node] == 0:
+        s.lists[keys_at + 2 * nodes + node] = inst.cache_young
+        s.lists[keys_at + 3 * nodes + node] = -1
+        if inst.cache_young >= 0:
+            s.lists[keys_at + 3 * nodes + inst.cache_young] = node
+        else:
+            inst.cache_old = node
+        inst.cache_young = node
+        inst.evictable_blocks += s.options.hash_blocks
+        note_use(s, i, -s.options.hash_blocks, sim.now_s)
+
+
+@inner
+def _unlink(s: State, i: int, node: int) -> None:
+    inst = s.instances[i]
+    older_at = inst.cache_at + s.options.cache_slots + 2 * s.options.cache_nodes
+    younger_at = older_at + s.options.cache_nodes
+    older, younger = s.lists[older_at + node], s.lists[younger_at + node]
+    if older >= 0:
+        s.lists[younger_at + older] = younger
+    else:
+        inst.cache_old = younger
+    if younger >= 0:
+        s.lists[older_at + younger] = older
+    else:
+        inst.cache_young = older
+
+
+@inner
+def evict_oldest(s: State, i: int) -> None:
+    """Free the least recently used of the cached blocks that nobody references."""
+    inst = s.instances[i]
+    node = inst.cache_old
+    _unlink(s, i, node)
+    _remove(s, i, node)
+    inst.evictable_blocks -= s.options.hash_blocks
+    inst.free_blocks += s.options.hash_blocks

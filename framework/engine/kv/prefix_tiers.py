@@ -1,0 +1,135 @@
+"""Options of the stores that keep prefixes below GPU memory.
+
+Stores of prefix blocks below GPU memory: each a list of names of blocks, from the least recently used on.
+
+Names run from 0 to `store_keys`. Memory of a list, from `at`: older | younger, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from framework.compiler.decorators import inner
+from framework.engine.memory.state import State
+from framework.errors import InputError, require_at_least, require_positive, require_whole
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A store of each instance or, `shared`, one that all instances read; least recently used blocks leave it.
+
+    It holds `capacity_tokens`, or `capacity_bytes` of KV as GPU memory has it; with neither, all that there is. An
+    instance reads it at `bandwidth_bytes_s` (None: that of its GPUs' PCIe links together), whoever else reads, after
+    `latency_s`. Raises InputError for a value out of range.
+    """
+
+    capacity_tokens: int | None = None
+    capacity_bytes: float | None = None
+    bandwidth_bytes_s: float | None = None
+    latency_s: float = 0.0
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.capacity_tokens is not None:
+            require_whole("engine.prefix_stores: capacity_tokens", self.capacity_tokens)
+            if self.capacity_bytes is not None:
+                raise InputError("engine.prefix_stores: a tier has capacity_tokens or capacity_bytes; set one to null")
+        if self.capacity_bytes is not None:
+            require_at_least("engine.prefix_stores: capacity_bytes", self.capacity_bytes, 0)
+        if self.bandwidth_bytes_s is not None:
+            require_positive("engine.prefix_stores: bandwidth_bytes_s", self.bandwidth_bytes_s)
+        require_at_least("engine.prefix_stores: latency_s", self.latency_s, 0)
+        if not isinstance(self.shared, bool):
+            raise InputError(f"engine.prefix_stores: shared must be true or false, got {self.shared!r}")
+
+    def blocks(self, block_tokens: int, bytes_per_token: float, most: int) -> int:
+        """Blocks of a trace that it holds, of `most` different ones."""
+        tokens: float | None = self.capacity_tokens
+        if self.capacity_bytes is not None:
+            tokens = self.capacity_bytes / bytes_per_token
+        return most if tokens is None else min(most, int(tokens // block_tokens))
+
+
+@dataclass(frozen=True)
+class PrefixStores:
+    """`tiers` by name, the fastest first; none: prefixes are kept in GPU memory alone.
+
+    What is loaded delays the step that first prefills its requests: `layer_wise` it lasts as long as the longer of
+    loading and computing, else as long as both. Raises InputError for what is no tier.
+    """
+
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    layer_wise: bool = True
+
+    def __post_init__(self) -> None:
+        tiers: Any = self.tiers
+        if not isinstance(tiers, Mapping) or not all(isinstance(tier, Tier) for tier in tiers.values()):
+            raise InputError(f"engine.prefix_stores.tiers must name tiers, got {tiers!r}")
+        if not isinstance(self.layer_wise, bool):
+            raise InputError(f"engine.prefix_stores.layer_wise must be true or false, got {self.layer_wise!r}")
+
+
+# --- the compiled part: lists of blocks -------------------------------------------------------------------------------
+
+
+ABSENT = -2  # in place of the older neighbour; -1: there is none
+
+
+@inner
+def tier_of(s: State, i: int, key: int) -> int:
+    """The fastest tier in which i finds a block, -1 if none has it."""
+    tiers = s.options.tiers
+    for k in range(tiers):
+        if s.lists[s.tiers[i * tiers + k].at + key] != ABSENT:
+            return k
+    return -1
+
+
+@inner
+def keep(s: State, i: int, tier: int, key: int) -> None:
+    """Enter a block into a store as its youngest, or make it that; the oldest leaves where there is no room."""
+    store = s.tiers[s.tiers[i * s.options.tiers + tier].home]
+    if store.capacity == 0:
+        return
+    if s.lists[store.at + key] != ABSENT:
+        _unlink(s, store.home, key)
+    elif store.count < store.capacity:
+        store.count += 1
+    else:
+        oldest = store.old
+        _unlink(s, store.home, oldest)
+        s.lists[store.at + oldest] = ABSENT
+    younger_at = store.at + s.options.tier_keys
+    s.lists[store.at + key] = store.young
+    s.lists[younger_at + key] = -1
+    if store.young >= 0:
+        s.lists[younger_at + store.young] = key
+    else:
+        store.old = key
+    store.young = key
+
+
+@inner
+def _unlink(s: State, row: int, key: int) -> None:
+    store = s.tiers[row]
+    younger_at = store.at + s.options.tier_keys
+    older, younger = s.lists[store.at + key], s.lists[younger_at + key]
+    if older >= 0:
+        s.lists[younger_at + older] = younger
+    else:
+        store.old = younger
+    if younger >= 0:
+        s.lists[store.at + younger] = older
+    else:
+        store.young = older
+
+
+@inner
+def keep_prefix(s: State, i: int, r: int) -> None:
+    """A chunk of r has ended on i: all its blocks so far are the youngest of each store, the first one most of all."""
+    q = s.requests[r]
+    for k in range(s.options.tiers):
+        for j in range(q.registered - 1, -1, -1):
+            keep(s, i, k, s.names[q.hash_at + j])

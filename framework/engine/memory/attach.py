@@ -1,0 +1,79 @@
+"""From the arrays that Python holds to the pointers that compiled functions pass around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.np.numpy_support import from_dtype
+
+from framework.compiler.decorators import inner
+from framework.compiler.dispatchers import numba_config
+from framework.compiler.fields import Fields, fields_at
+from framework.compiler.pointer import Pointer, RecordPointer, only, pointer
+from framework.engine.memory.records import INSTANCE, REQUEST
+from framework.engine.memory.state import OPTIONS, SIM, Memory, State, sample_memory
+from framework.policy.inspection import View
+
+_RECORDS = 3  # the first fields of a memory, of which there is one record each
+VIEW = numba.typeof(View(np.zeros(1, OPTIONS), np.zeros(1, SIM), np.zeros(1, REQUEST), np.zeros(1, INSTANCE)))
+FLOATS = numba.types.float64[::1]
+# A compiled hook: (request, view, the policy's parameters, the policy's own numbers) -> an instance or a verdict.
+DECISION = numba.types.int64(numba.types.int64, VIEW, FLOATS, FLOATS)
+
+
+@inner
+def attach(m: Memory, seen: int) -> State:
+    """The state of a run for compiled functions; `seen`: where what compiled hooks are handed is kept, 0: nowhere."""
+    return State(
+        only(m.options),
+        only(m.sim),
+        only(m.error),
+        pointer(m.hooks),
+        pointer(m.actions),
+        pointer(m.requests),
+        pointer(m.instances),
+        pointer(m.step),
+        pointer(m.prefill_step),
+        pointer(m.tiers),
+        pointer(m.links),
+        pointer(m.channels),
+        pointer(m.times),
+        pointer(m.lists),
+        pointer(m.names),
+        pointer(m.step_log),
+        pointer(m.token_log),
+        pointer(m.timing_rows),
+        pointer(m.timing_data),
+        seen,
+    )
+
+
+# --- for functions that Python calls often: 19 arrays take longer to hand over than most of these functions compute ---
+
+if numba_config.DISABLE_JIT:
+
+    def words_of(memory: Memory) -> Any:
+        """What `attach_at` takes: the memory itself."""
+        return memory
+
+    def attach_at(words: Any) -> State:
+        """The state of a run of which `words_of` has told."""
+        return attach(words, 0)
+
+else:
+    _KINDS = [RecordPointer if k < _RECORDS else Pointer for k in range(len(Memory._fields))]
+    _of: Any = from_dtype
+    _sample: Any = sample_memory()
+    _kinds = [kind(_of(array.dtype)) for kind, array in zip(_KINDS, _sample, strict=True)]
+    _state_at = fields_at(Fields("State", dict(zip(State._fields, [*_kinds, numba.types.int64], strict=True))))
+
+    def words_of(memory: Memory) -> Any:
+        """Where each array of the memory begins, which must live on, and 0 for `seen`: shape (20,)."""
+        return np.array([*(array.ctypes.data for array in memory), 0], np.int64)
+
+    @inner
+    def attach_at(words: Any) -> State:
+        """The state of a run of which `words_of` has told."""
+        return _state_at(words)

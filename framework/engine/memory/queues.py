@@ -1,0 +1,288 @@
+"""Lists of requests and of pending events, linked through the request records: no list has a capacity of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.codes import PREFILL
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.memory.state import State
+
+# --- waiting queue of an instance: a pairing heap ordered by (key, number) ------------------------------------------
+
+
+@inner
+def is_before(s: State, a: int, b: int) -> bool:
+    """Whether request a comes before b in a queue."""
+    x, y = s.requests[a], s.requests[b]
+    return x.key < y.key or (x.key == y.key and x.queue_number < y.queue_number)
+
+
+@inner
+def _meld(s: State, a: int, b: int) -> int:
+    """Join two heaps (-1: empty); the roots' `next` links must be unused."""
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    if is_before(s, b, a):
+        a, b = b, a
+    s.requests[b].next = s.requests[a].child
+    s.requests[a].child = b
+    return a
+
+
+@inner
+def queue_push(s: State, i: int, r: int) -> None:
+    """Put r into i's queue, by its key and queue number."""
+    s.requests[r].next = -1
+    s.requests[r].child = -1
+    s.instances[i].waiting_root = _meld(s, s.instances[i].waiting_root, r)
+
+
+@inner
+def queue_pop(s: State, i: int) -> int:
+    """Take the first request out of a queue that is not empty."""
+    first = s.instances[i].waiting_root
+    pairs = -1
+    node = s.requests[first].child
+    while node >= 0:  # meld the children two by two ...
+        partner = s.requests[node].next
+        rest = -1
+        if partner >= 0:
+            rest = s.requests[partner].next
+            s.requests[partner].next = -1
+        s.requests[node].next = -1
+        pair = _meld(s, node, partner)
+        s.requests[pair].next = pairs
+        pairs = pair
+        node = rest
+    root = -1
+    while pairs >= 0:  # ... then all pairs into one heap
+        rest = s.requests[pairs].next
+        s.requests[pairs].next = -1
+        root = _meld(s, root, pairs)
+        pairs = rest
+    s.instances[i].waiting_root = root
+    s.requests[first].next = -1
+    s.requests[first].child = -1
+    return first
+
+
+# --- pending events: a binary heap of requests ordered by (event_s, request) --------------------------------------
+
+
+@inner
+def _earlier(s: State, a: int, b: int) -> bool:
+    x, y = s.requests[a].event_s, s.requests[b].event_s
+    return x < y or (x == y and a < b)
+
+
+@inner
+def _sift_up(s: State, at: int, j: int) -> None:
+    r = s.lists[at + j]
+    while j > 0:
+        parent = (j - 1) >> 1
+        p = s.lists[at + parent]
+        if not _earlier(s, r, p):
+            break
+        s.lists[at + j] = p
+        s.requests[p].heap_index = j
+        j = parent
+    s.lists[at + j] = r
+    s.requests[r].heap_index = j
+
+
+@inner
+def _sift_down(s: State, at: int, size: int, j: int) -> None:
+    r = s.lists[at + j]
+    while True:
+        child = 2 * j + 1
+        if child >= size:
+            break
+        if child + 1 < size and _earlier(s, s.lists[at + child + 1], s.lists[at + child]):
+            child += 1
+        c = s.lists[at + child]
+        if not _earlier(s, c, r):
+            break
+        s.lists[at + j] = c
+        s.requests[c].heap_index = j
+        j = child
+    s.lists[at + j] = r
+    s.requests[r].heap_index = j
+
+
+@inner
+def copy_push(s: State, r: int, time_s: float) -> None:
+    """Announce the end of r's copy."""
+    sim = s.sim
+    s.requests[r].event_s = time_s
+    s.lists[s.options.heap_at + sim.heap_size] = r
+    sim.heap_size += 1
+    _sift_up(s, s.options.heap_at, sim.heap_size - 1)
+
+
+@inner
+def copy_withdraw(s: State, r: int) -> None:
+    """Take r's pending copy out of the heap, wherever it is."""
+    sim = s.sim
+    j = s.requests[r].heap_index
+    s.requests[r].heap_index = -1
+    sim.heap_size -= 1
+    last = s.lists[s.options.heap_at + sim.heap_size]
+    if last != r:
+        s.lists[s.options.heap_at + j] = last
+        s.requests[last].heap_index = j
+        _sift_up(s, s.options.heap_at, j)
+        _sift_down(s, s.options.heap_at, sim.heap_size, s.requests[last].heap_index)
+
+
+@inner
+def copy_move(s: State, r: int, time_s: float) -> None:
+    """The end of r's copy, announced before, comes at another time."""
+    s.requests[r].event_s = time_s
+    _sift_up(s, s.options.heap_at, s.requests[r].heap_index)
+    _sift_down(s, s.options.heap_at, s.sim.heap_size, s.requests[r].heap_index)
+
+
+@inner
+def turn_push(s: State, r: int, time_s: float) -> None:
+    """Announce the arrival of a later turn."""
+    sim = s.sim
+    s.requests[r].event_s = time_s
+    s.lists[s.options.turns_at + sim.turns_size] = r
+    sim.turns_size += 1
+    _sift_up(s, s.options.turns_at, sim.turns_size - 1)
+
+
+@inner
+def turn_pop(s: State) -> int:
+    """Take the earliest later turn."""
+    sim = s.sim
+    first = s.lists[s.options.turns_at]
+    sim.turns_size -= 1
+    if sim.turns_size > 0:
+        last = s.lists[s.options.turns_at + sim.turns_size]
+        s.lists[s.options.turns_at] = last
+        _sift_down(s, s.options.turns_at, sim.turns_size, 0)
+    s.requests[first].heap_index = -1
+    return first
+
+
+# --- winner trees over the instances, ties to the lower number --------------------------------------------------------
+
+
+@inner
+def set_time(s: State, kind: int, i: int, time_s: float) -> None:
+    """Instance i's event of that kind is due at `time_s`, inf: never."""
+    leaves = s.options.tree_leaves
+    times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
+    s.times[times_at + i] = time_s
+    node, first, first_s = leaves + i, i, time_s
+    while node > 1:
+        other = s.lists[at + (node ^ 1)]
+        other_s = s.times[times_at + other]
+        # `|` and `&`: branches would be mispredicted.
+        is_earlier = (other_s < first_s) | ((other_s <= first_s) & (other < first))
+        first = other if is_earlier else first
+        first_s = other_s if is_earlier else first_s
+        node >>= 1
+        s.lists[at + node] = first
+
+
+@inner
+def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
+    """The same where i has been the first and mostly falls behind others; who is the first then, and when it is due.
+
+    By branches, which are predicted where instances follow each other in turn: what comes next need not wait for
+    `time_s`.
+    """
+    leaves = s.options.tree_leaves
+    times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
+    s.times[times_at + i] = time_s
+    node, first, first_s = leaves + i, i, time_s
+    while node > 1:
+        other = s.lists[at + (node ^ 1)]
+        other_s = s.times[times_at + other]
+        if not unlikely(other_s > first_s or (other_s == first_s and other > first)):
+            first, first_s = other, other_s
+        node >>= 1
+        s.lists[at + node] = first
+    return first, first_s
+
+
+@inner
+def time_of(s: State, kind: int, i: int) -> float:
+    """When instance i's event of that kind is due, inf: never."""
+    return s.times[kind * s.options.tree_leaves + i]
+
+
+@inner
+def first_due(s: State, kind: int) -> int:
+    """The instance whose event of that kind is due first."""
+    return s.lists[s.options.tree_at + 2 * kind * s.options.tree_leaves + 1]
+
+
+@inner
+def first_time_beside(s: State, kind: int, i: int) -> float:
+    """The time of the first event of that kind of all other instances than i."""
+    leaves = s.options.tree_leaves
+    times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
+    node, first_s = leaves + i, np.inf
+    while node > 1:
+        first_s = min(first_s, s.times[times_at + s.lists[at + (node ^ 1)]])
+        node >>= 1
+    return first_s
+
+
+@inner
+def load_changed(s: State, i: int) -> None:
+    """What instance i has queued or runs has changed, or whether it prefills."""
+    if unlikely(s.options.keeps_loads) and not s.instances[i].touched:
+        s.instances[i].touched = True
+        s.lists[s.options.touched_at + s.sim.touched] = i
+        s.sim.touched += 1
+
+
+@inner
+def least_queued(s: State) -> int:
+    """Of the instances that prefill the one where fewest tokens lack it; among equals, where fewest requests decode."""
+    while s.sim.touched > 0:
+        s.sim.touched -= 1
+        i = s.lists[s.options.touched_at + s.sim.touched]
+        s.instances[i].touched = False
+        _update_load(s, i)
+    return s.lists[s.options.load_tree_at + 1]
+
+
+@inner
+def _update_load(s: State, i: int) -> None:
+    at = s.options.load_tree_at
+    node = (s.options.tree_leaves + i) >> 1
+    while node >= 1:
+        left, right = s.lists[at + 2 * node], s.lists[at + 2 * node + 1]
+        s.lists[at + node] = right if right < s.options.instances and _less_loaded(s, right, left) else left
+        node >>= 1
+
+
+@inner
+def _less_loaded(s: State, a: int, b: int) -> bool:
+    x, y = s.instances[a], s.instances[b]
+    if x.role & PREFILL == 0:
+        return False
+    if y.role & PREFILL == 0 or x.queued_tokens < y.queued_tokens:
+        return True
+    return x.queued_tokens == y.queued_tokens and x.running < y.running
+
+
+# --- first-in-first-out lists of an instance --------------------------------------------------------------------------
+
+
+@inner
+def append(s: State, head: int, tail: int, r: int) -> int:
+    """Link r behind `tail`; the new head. The new tail is r."""
+    s.requests[r].next = -1
+    if head < 0:
+        return r
+    s.requests[tail].next = r
+    return head

@@ -1,0 +1,240 @@
+"""What is known of a request and of an instance, the two large records of the engine's memory, and of what is logged.
+
+Each field says its unit and meaning. Times are seconds, `_s`; times of events count from the start of the trace. `_at`
+is an offset into `State.lists`, `_head` and `_tail` are the ends of a list of requests that are linked by `next`. A
+request or an instance is a number from 0, and -1 where there is none. `SEMANTICS.md` says what happens to these fields.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def record(*fields: tuple[str, str]) -> np.dtype[np.void]:
+    """A record type whose fields are attributes both in compiled code and in plain Python."""
+    return np.dtype((np.record, np.dtype(list(fields), align=True)))
+
+
+REQUEST = record(
+    # 64 bytes that the cache brings at once: where it is, and where it waits.
+    ("event_s", "f8"),  # time of its one pending event: arrival of a later turn, or end of a copy
+    ("key", "f8"),  # its sort key in the waiting queue, smallest first
+    ("queue_number", "i8"),  # order among equal keys
+    ("input_tokens", "i8"),  # tokens of its prompt
+    ("next", "i4"),  # next request of the one list that it is in
+    ("child", "i4"),  # first child in the heap of its waiting queue
+    ("heap_index", "i4"),  # place of that event in its heap, -1: none is pending
+    ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
+    ("followed_by", "i4"),  # the next turn of its session, -1: none
+    ("reason", "i2"),  # why it was rejected or failed: an index into the run's reasons, 0: it was not
+    ("state", "i1"),  # one of the request states in framework.codes
+    ("migration", "i1"),  # NOT_MIGRATING, COPYING or COPIED
+    ("follows", "b1"),  # 1: it arrives when another request has ended, of its session or of its client
+    ("opens", "b1"),  # 1: it is the first of its session
+    ("taken_in", "b1"),  # 1: it has passed the front end
+    ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
+    ("unstamped", "b1"),  # 1: its first token is stamped at the end of its next decode step
+    ("waits", "b1"),  # 1: it decodes, and the step that is being formed has no tokens left for it
+    # 64 more: how far it is.
+    ("prefill_until", "i8"),  # tokens to prefill: prompt and emitted ones when it was queued, or up to its split
+    ("prefilled", "i8"),  # of these, the tokens that are prefilled or were found in the prefix cache
+    ("split", "i8"),  # token before which it is routed again, 0: none, or it has been passed
+    ("kv", "i8"),  # KV tokens held; while it prefills, those that it has blocks for (while it decodes: see `offset`)
+    ("offset", "i8"),  # while it decodes: its KV tokens are offset + decode_steps of its instance
+    ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
+    ("admission", "i8"),  # number of its admission: the largest is preempted first
+    ("previous_token_s", "f8"),  # time of the last token before its present stay on an instance
+    # 64 more: what results tell of it, in their order; NaN or -1 where it has not happened.
+    ("arrival_s", "f8"),  # time at which the scheduler first sees it; NaN before
+    ("start_s", "f8"),  # time of its first admission
+    ("prefill_end_s", "f8"),  # time at which its prompt was computed
+    ("first_token_s", "f8"),  # time of its first token
+    ("transfer_end_s", "f8"),  # time at which its KV arrived from the prefill instance
+    ("end_s", "f8"),  # time at which it finished, was rejected or failed
+    ("emitted", "i8"),  # output tokens emitted as of its last change of state (while it decodes: see `offset`)
+    ("cached_tokens", "i8"),  # prompt tokens found in the prefix cache at its first admission
+    # 64 more: its prefix, and where it was.
+    ("hash_at", "i4"),  # where the names of its trace blocks begin
+    ("held_at", "i4"),  # where the list of those that it references begins, less the run's `held_at`; -1: it has none
+    ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
+    ("registered", "i4"),  # of these, the blocks that its present instance has looked at
+    ("shared", "i4"),  # of these, the blocks that it references in the cache
+    ("shared_there", "i4"),  # leading ones that it references where its KV is being copied to
+    ("fetched_from", "i4"),  # first trace block that the running fetch of its prefix brings
+    ("fetched_to", "i4"),  # block behind the last one
+    ("prefill_instance", "i4"),  # where it was first admitted
+    ("decode_instance", "i4"),  # where it last began to decode
+    ("preemptions", "i4"),  # how often it was preempted
+    ("migrations", "i4"),  # how often it was handed over while it decoded, or at a split
+    ("destination", "i4"),  # target of its transfer or migration, -1: none
+    ("rank", "i4"),  # its data-parallel rank on that instance, where ranks are distinguished
+    ("accepted", "i4"),  # drafts that its last decode step accepted, where it decodes
+    ("turn", "i4"),  # its place in the session, from 0
+    # 64 more, which few requests need: its session, its classes, and its copy while its bytes share links with others.
+    ("session", "i8"),  # number of its session, -1: it has none
+    ("think_s", "f8"),  # seconds between the end of its session's turn before and its own arrival
+    ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
+    ("sent_until", "f8"),  # bytes of that channel with which all of its own have been sent
+    ("complete_s", "f8"),  # time before which its last byte cannot have come
+    ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
+    ("channel", "i4"),  # channel that they flow through, -1: they do not, or not any more
+    ("previous", "i4"),  # request of that channel that ends before it
+    ("priority", "i4"),  # as the trace has it, the larger the more urgent
+    ("slo_class", "i4"),  # number of its class of SLOs, in sorted order of their names
+)
+
+INSTANCE = record(
+    # What it is.
+    ("pool", "i4"),  # index of its pool
+    ("max_batch", "i8"),  # requests that it may hold at once
+    ("bandwidth_bytes_s", "f8"),  # of its network, in each direction
+    ("host_bytes_s", "f8"),  # between its GPUs and the memory of its hosts
+    ("memory_bytes_s", "f8"),  # of all its GPUs; inf: decodes do not feel a prefill beside them
+    ("unpack_s", "f8"),  # seconds to unpack each token of KV that arrives from another instance
+    # Role: sets of the phases PREFILL and DECODE.
+    ("role", "i1"),  # phases that it takes new work of
+    ("draining_role", "i1"),  # phases that it may still have work of: its role before the change under way
+    ("next_role", "i1"),  # its role after the change under way; else all three are the same
+    ("next_mode", "i1"),  # batching mode from that change on, where next_budget > 0
+    ("next_budget", "i8"),  # token budget from that change on, 0: as before
+    ("next_percent", "i8"),  # percent of the SMs for prefills from that change on, 0: as before
+    ("off_s", "f8"),  # seconds for which it has been off
+    ("off_since_s", "f8"),  # time at which it was last switched off
+    # How it forms steps.
+    ("mode", "i1"),  # batching mode
+    ("token_budget", "i8"),  # tokens of one step
+    ("prefill_percent", "i8"),  # percent of the SMs for prefills, where these run beside decodes
+    ("chunk_sizes_at", "i8"),  # sizes of its chunk schedule, in tokens
+    ("chunk_stages", "i8"),  # number of these sizes, 0: there is no schedule
+    ("stage_tokens", "i8"),  # prompt tokens for which one size holds
+    ("admission_opens", "i8"),  # decode_steps from which on its queue is admitted from, -1: its queue was empty
+    ("busy", "b1"),  # 1: a step is under way
+    ("between", "b1"),  # 1: a step has ended at this time, and the next one is not formed yet
+    ("changed", "b1"),  # 1: something changed since its last step was formed
+    ("woken", "b1"),  # 1: it is in the list of instances that schedule at this time
+    ("marked", "b1"),  # 1: it is one of those that are looked for, see roles/circles.py
+    ("touched", "b1"),  # 1: it is in the list of instances whose load has changed
+    ("switching", "b1"),  # 1: a running request's migration is due to switch
+    ("frees_memory", "b1"),  # 1: KV or a seat came free at the end of the present step
+    ("preempted", "b1"),  # 1: the step that is being formed preempted
+    ("disordered", "b1"),  # 1: its running order may not be that of admission
+    ("closed", "b1"),  # 1: a request found no room, and none has come free since
+    ("freed", "i1"),  # 1: KV came free since it last scheduled; 2: at the end of its last step, too late for the next
+    ("output_ratio", "f8"),  # share of the output still to come that admissions left room for at ...
+    ("ratio_since", "i8"),  # ... so many decode_steps
+    # Who is there, counted in requests.
+    ("queued", "i8"),  # waiting for their prefill, in the queue and in the inbox
+    ("prefilling", "i8"),  # in the prefilling order
+    ("running", "i8"),  # decoding
+    ("paused", "i8"),  # of these, the last ones, which the present step has no tokens for
+    ("joining", "i8"),  # with KV here, joining at the next boundary
+    ("computed", "i8"),  # of these, those whose prompt its prefill stream has computed
+    ("computed_known", "i8"),  # of these, the first ones, which the next step of its decodes may hold
+    ("reserved", "i8"),  # seats held for transfers and migrations on their way here
+    ("swapped", "i8"),  # swapped out
+    ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
+    ("incoming", "i8"),  # on their way here, or waiting to be sent here
+    ("holding", "i8"),  # with KV here, waiting for room elsewhere
+    ("unstamped", "i8"),  # running ones whose first token is not stamped
+    # The lists of these.
+    ("waiting_root", "i4"),  # first of the waiting queue, a pairing heap
+    ("inbox_head", "i4"),  # those that have come since its last step was formed, where scheduling is asynchronous
+    ("inbox_tail", "i4"),
+    ("lingering_head", "i4"),  # those that ended with its last step, and whose KV is still there
+    ("lingering_tail", "i4"),
+    ("joining_head", "i4"),
+    ("joining_tail", "i4"),
+    ("computed_head", "i4"),
+    ("computed_tail", "i4"),
+    ("incoming_head", "i4"),  # those that wait for room here
+    ("incoming_tail", "i4"),
+    ("swapped_head", "i4"),
+    ("swapped_tail", "i4"),
+    ("split_head", "i4"),  # requests that have just decoded up to their splits
+    ("split_tail", "i4"),
+    ("running_at", "i8"),  # requests in running order
+    ("finish_at", "i8"),  # decode_steps at which each of them ends
+    ("prefilling_at", "i8"),  # requests in prefilling order
+    ("chunk_at", "i8"),  # tokens of each one's chunk in the present step
+    # Its KV memory, in engine blocks, and the tokens in it.
+    ("total_blocks", "i8"),
+    ("free_blocks", "i8"),
+    ("evictable_blocks", "i8"),  # of cached prefixes that nobody references
+    ("watermark", "i8"),  # blocks that admissions leave available
+    ("late_blocks", "i8"),  # blocks that came free at the end of the last step, like `late_seats`
+    ("held_blocks", "i8"),  # blocks of those with KV here that wait for room elsewhere, while circles are looked for
+    ("reserve_blocks", "i8"),  # blocks of every request, whatever its tokens; 0: blocks follow the tokens
+    ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
+    ("queued_tokens", "i8"),  # tokens that lack prefill
+    ("recompute_tokens", "i8"),  # of these, tokens of waiting requests that were preempted here while they decoded
+    ("incoming_kv_tokens", "i8"),  # KV tokens on their way here
+    ("kv_tokens", "i8"),  # KV tokens held
+    ("decode_kv", "i8"),  # of these, the KV tokens of decoding requests
+    ("decode_steps", "i8"),  # decode steps that have ended here
+    ("swap_bytes", "f8"),  # bytes swapped out and in before the next step
+    ("load_s", "f8"),  # seconds to load what the requests admitted for the next step have in stores
+    ("egress_free_s", "f8"),  # time at which its outgoing link is free
+    ("ingress_free_s", "f8"),  # time at which its incoming link is free
+    # Its prefix cache: a table of nodes, and the list of those that nobody references.
+    ("cache_at", "i8"),  # slots | key | references | older | younger
+    ("cache_free", "i8"),  # first unused node, -1: none
+    ("cache_old", "i8"),  # least recently used unreferenced node, -1: none
+    ("cache_young", "i8"),  # most recently used one
+    # Data-parallel ranks and pipeline stages.
+    ("ranks", "i8"),  # ranks that are distinguished, 0: all are taken to be alike
+    ("ranks_at", "i8"),  # words of each rank, see parallel/data_parallel.py
+    ("rank_choice", "i1"),  # rule by which a rank is chosen
+    ("next_rank", "i8"),  # rank that comes next where they are taken in turn
+    ("group", "i8"),  # instances that step together with it, 0: it steps alone
+    ("group_first", "i8"),  # the first of these
+    ("stages", "i8"),  # pipeline stages, 0: one
+    ("loads_at", "i8"),  # prefill tokens of each micro-batch of the step that is being formed
+    ("dealt_at", "i8"),  # micro-batch of each chunk, in prefilling order
+    # Totals.
+    ("busy_s", "f8"),  # seconds in a step of either kind
+    ("counted_s", "f8"),  # time up to which that is counted, where a step is under way
+    ("last_decode_end_s", "f8"),  # time at which its last decode step ended
+    ("steps", "i8"),
+    ("prefill_tokens", "i8"),
+    ("decode_tokens", "i8"),
+    ("drafted_tokens", "i8"),
+    ("accepted_tokens", "i8"),  # of the drafted ones
+    ("context_tokens", "f8"),  # KV tokens that decodes have read
+    ("decode_pairs", "f8"),  # of these, times the tokens that each decode passed through the model, drafts included
+    ("prefill_square", "f8"),  # sum over chunks of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("kv_block_s", "f8"),  # integral of blocks in use over time
+    ("kv_token_s", "f8"),  # integral of KV tokens held over time
+    ("batch_s", "f8"),  # integral of the decode batch over time
+    ("transferred_bytes", "f8"),  # sent to other instances
+    ("weight_passes", "i8"),  # how often weights were read: once a step, in a pipeline once for each micro-batch
+    ("expert_reads", "f8"),  # how often all its experts were read, as the sum of the shares that steps touched
+    ("bubble_s", "f8"),  # seconds that stages waited in steps, summed over stages
+    ("extrapolated_s", "f8"),  # of busy_s, the part in steps past what was measured
+    ("extrapolation", "f8"),  # the farthest of these steps, as a ratio to a limit
+)
+
+# A row of the step log: a leap that has ended.
+STEP_LOG = record(
+    ("start_s", "f8"),
+    ("first_s", "f8"),  # seconds of its first step
+    ("increment_s", "f8"),  # seconds by which each further step took longer
+    ("step0", "i8"),  # decode_steps of the instance at its start
+    ("context", "i8"),  # KV tokens that the decodes of its first step read
+    ("instance", "i4"),
+    ("steps", "i4"),
+    ("batch", "i4"),  # requests that decoded
+    ("prefill_tokens", "i4"),
+    ("depth", "i4"),  # tokens drafted for each decode
+    ("stream", "i4"),  # 1: a prefill step beside the decodes
+)
+
+# A row of the token log: the decode steps of an instance that gave a request its tokens. With instance -1 the row is a
+# single gap of `previous_token_s` seconds.
+TOKEN_LOG = record(
+    ("first_step", "i8"),  # decode_steps before its first token there
+    ("last_step", "i8"),  # decode_steps after its last one
+    ("previous_token_s", "f8"),  # time of the token before
+    ("request", "i4"),
+    ("instance", "i4"),
+    ("accepted", "i8"),  # drafted tokens beyond one a step
+)

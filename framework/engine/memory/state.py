@@ -1,0 +1,353 @@
+"""Memory of one run: a few structured arrays, and one array of integers for all lists of variable size.
+
+`Memory` is what Python holds: arrays. `State` is what compiled functions pass around: where these arrays begin, and the
+records of which there is one. Both have the same fields. Per-instance lists (running requests, chunks, caches) lie in
+`lists` at offsets that the instance's record keeps, in fields that end in `_at`. Nothing here decides or computes;
+SEMANTICS.md says what happens to the fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.memory.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG, record
+
+# The present step of an instance, or the present leap: a run of equal decode steps without a decision between them. It
+# ends where a request does, so no hook may see it.
+STEP = record(
+    ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
+    ("repeats", "b1"),  # 1: a single step, and the next one is the same but for contexts and drafts if nothing happens
+    ("plain", "b1"),  # 1: it repeats, and is one of a run of plain drafted steps
+    ("start_s", "f8"),  # time at which it started
+    ("first_s", "f8"),  # seconds of its first step
+    ("increment_s", "f8"),  # seconds by which each further step takes longer
+    ("steps", "i8"),  # steps of the leap
+    ("done", "i8"),  # of these, the steps that have been added to the counters
+    ("grown", "i8"),  # of these, the steps whose new blocks have been allocated
+    ("decodes", "i8"),  # requests that decode in it
+    ("depth", "i8"),  # tokens drafted for each decode
+    ("prefill_tokens", "i8"),  # tokens of its chunks
+    ("square", "f8"),  # of these: sum of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("context", "i8"),  # KV tokens that the decodes of its first step read
+    ("sampled", "i8"),  # sequences that emit a token
+    ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
+    ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
+    ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages, or a rank in its first step
+    ("bubble_increment_s", "f8"),  # seconds by which a rank waits longer in each further step
+    ("micro_batches", "i8"),  # of a step with chunks in a pipeline, those that hold something
+    ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
+    # Where it repeats.
+    ("even_s", "f8"),  # seconds of such a step that depend on no context ...
+    ("draft_even_s", "f8"),  # ... those of the same requests without drafts ...
+    ("least_s", "f8"),  # ... and the least that it takes, whatever its kernels
+    ("measured_ratio", "f8"),  # how far it lies past what was measured, contexts aside ...
+    ("measured_context", "f8"),  # ... and the context from which on these do
+    ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known ...
+    ("ahead_increment_s", "f8"),  # ... and its `increment_s`
+    # Where it is plain: when that run began, ...
+    ("plain_from", "i8"),  # `decode_steps`, ...
+    ("plain_kv", "i8"),  # `decode_kv` ...
+    (
+        "plain_context",
+        "f8",
+    ),  # ... and `context_tokens` of its instance, whose other counts wait for the end of the run.
+    # Its attention takes line_s + line_slope_s * (context - line_knot) s, in addition to what each token adds.
+    ("line_from", "f8"),  # context from which on ...
+    ("line_to", "f8"),  # ... and up to which that holds, tokens
+    ("line_knot", "f8"),
+    ("line_s", "f8"),
+    ("line_slope_s", "f8"),
+    # While it is being formed.
+    ("decode_tokens", "i8"),  # tokens of its decodes so far
+    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
+    ("next_decode", "i8"),  # where the running order has been gone through ...
+    ("next_prefill", "i8"),  # ... and the prefilling order
+)
+
+# The prefill step that runs concurrently with an instance's decodes, if one does.
+PREFILL_STEP = record(
+    ("start_s", "f8"),  # time at which it started
+    ("attention_share", "f8"),  # share of attention in its time alone on all SMs
+    ("tokens", "i8"),  # tokens of its chunks
+    ("kv_tokens", "i8"),  # tokens that its attention reads: prefix + chunk of each
+    ("sampled", "i8"),  # sequences that emit a token
+    ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
+    ("square", "f8"),  # sum of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("seats", "i8"),  # seats taken, and ...
+    ("available_blocks", "i8"),  # ... blocks available once it had been formed: the next one knows of no better
+    ("ended_s", "f8"),  # time at which it ended, until the next one is formed; else -inf
+)
+
+# What holds for the whole run: sizes, options, and where lists begin. The engine only reads it.
+OPTIONS = record(
+    ("requests", "i8"),  # number of requests
+    ("instances", "i8"),  # number of instances
+    ("step_log_rows", "i8"),  # rows that the step log has room for
+    ("token_log_rows", "i8"),  # rows that the token log has room for
+    ("most_running", "i8"),  # requests that any instance may hold at once
+    ("tick_s", "f8"),  # period of ticks, 0: there are none
+    ("seed", "i8"),  # seed of draws
+    # Lists of the whole run.
+    ("tree_at", "i8"),  # winner trees over `times`, one for each kind of event that an instance has
+    ("tree_leaves", "i8"),  # leaves of each of these trees and of the one below, a power of two
+    ("load_tree_at", "i8"),  # winner tree over the least queued instances
+    ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
+    ("finds_least_kv", "b1"),  # 1: the engine itself finds the instance with the fewest KV tokens for `route_decode`
+    ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
+    ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
+    ("heap_at", "i8"),  # heap of copies under way
+    ("turns_at", "i8"),  # heap of later turns whose arrival is known
+    ("finished_at", "i8"),  # requests that have finished, in the order of their ends
+    (
+        "leaving_at",
+        "i8",
+    ),  # requests that leave an order of an instance at the end of a step, until it is known where to
+    ("asked_at", "i8"),  # requests whose keys the policy is asked for
+    ("aside_at", "i8"),  # decodes put aside while an instance's running order is put in another
+    (
+        "draws_at",
+        "i8",
+    ),  # of each request the token up to which drafts are drawn, and which are right, where steps draft
+    ("output_at", "i8"),  # true output lengths, tokens: never in a view
+    ("leaping_at", "i8"),  # instances whose present leap spans several steps
+    # The front end.
+    ("max_context", "i8"),  # tokens of prompt and output together that the model takes
+    ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
+    ("horizon_s", "f8"),  # arrivals from this time on are not sent, inf: all are
+    ("backoff_s", "f8"),  # seconds that a client of a closed load stays away after a request was turned away
+    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another ...
+    ("intake_token_s", "f8"),  # ... and for each token of its prompt
+    ("first_token", "i8"),  # of a request that decodes elsewhere: where it comes from, or when it reaches the client
+    # Hooks.
+    ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
+    ("pulls", "b1"),  # 1: instances fetch KV as they form steps, before the request has a seat
+    ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even where the prefill instance also decodes
+    ("dynamic_keys", "b1"),  # 1: `prioritize` is asked again whenever a queue is read after a change
+    # KV memory and the prefix cache.
+    ("block_tokens", "i8"),  # tokens of an engine block
+    ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
+    ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
+    ("preemption", "i8"),  # RECOMPUTE or SWAP
+    ("recomputes_there", "b1"),  # 1: what has emitted tokens is computed again where it was preempted, 0: as routed
+    ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
+    ("fewest_tokens", "b1"),  # 1: whoever has emitted the fewest tokens is preempted
+    ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key, 0: before all others
+    ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
+    ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
+    ("held_at", "i8"),  # the blocks that requests reference, see kv/held_blocks.py
+    ("held_free_at", "i8"),  # 1 + the first unused list of them by length, 0: none; then where room begins
+    ("cache_nodes", "i8"),  # nodes of the cache of each instance
+    ("cache_slots", "i8"),  # slots of its hash table, a power of two
+    ("tiers", "i8"),  # tiers of prefix blocks below GPU memory that an instance reads, 0: none
+    ("tier_keys", "i8"),  # names of blocks, from 0, where there are tiers
+    ("loads_layer_wise", "b1"),  # 1: loading overlaps with computing
+    # Steps.
+    ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
+    ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
+    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission, 0: decodes first
+    ("longest_chunk", "i8"),  # tokens of a prompt in one step, at most
+    ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
+    ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
+    ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
+    # Room for the output that is still to come.
+    ("reserves", "b1"),  # 1: admissions leave some
+    ("first_ratio", "f8"),  # share of that output that they leave room for, at first ...
+    ("least_ratio", "f8"),  # ... and at least
+    ("ratio_decay", "f8"),  # by which that share falls with each decode step
+    ("steps_ahead", "i8"),  # tokens that a decode is taken to emit beyond those that it has, after a preemption
+    ("declared_tokens", "i8"),  # the longest output that clients ask for; 0: what the context leaves, -1: what it is
+    ("most_to_come", "i8"),  # of the output of one request, so many tokens count at most
+    ("weight_bytes", "f8"),  # bytes of the model's weights
+    ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
+    ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes
+    ("attention_overlap", "f8"),  # share of the shorter attention that the longer one hides
+    # Transfers.
+    ("latency_s", "f8"),  # seconds of a transfer beside its bytes
+    ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none do
+    ("layer_share", "f8"),  # share of one layer in a token's KV
+    ("shares_links", "b1"),  # 1: copies share links, 0: they wait for each other
+    ("limits_fabric", "b1"),  # 1: all copies share one more link, the fabric
+    ("changed_links_at", "i8"),  # links on which copies have begun or ended in this event
+    ("reached_links_at", "i8"),  # links whose rates are being set
+    # Changes of role.
+    ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
+    ("start_s", "f8"),  # seconds between switching an instance on and its start
+    # Speculation.
+    ("speculates", "b1"),  # 1: decode steps draft tokens
+    ("adaptive_depth", "b1"),  # 1: each step has a depth of its own
+    ("depth", "i8"),  # tokens drafted for each decode, at most where that is adaptive
+    ("acceptance", "f8"),  # probability that a draft is right where those before it are
+    ("draft_cost", "f8"),  # seconds of a drafted token, in decode steps
+)
+
+# One side of an instance's network, or the fabric between all of them; see copies/link_sharing.py.
+LINK = record(
+    ("bandwidth_bytes_s", "f8"),
+    ("flows", "i8"),  # copies under way on it
+    ("first", "i4"),  # first of its channels, -1: none
+    ("changed", "b1"),  # 1: it is in the list of links on which copies have begun or ended
+    ("reached", "i8"),  # number of the sharing in which its rates were last set
+    ("left_bytes_s", "f8"),  # in that: bandwidth that no copy has yet
+    ("unserved", "i8"),  # in that: copies that have no rate yet
+)
+
+# The copies under way from one instance to another, which have one rate.
+CHANNEL = record(
+    ("sender", "i4"),  # link of the source, and so its number
+    ("receiver", "i4"),  # link of the target
+    ("flows", "i8"),  # copies
+    ("first", "i4"),  # request whose copy ends first
+    ("last", "i4"),
+    ("changed", "b1"),  # 1: a copy has begun or ended since its rate was set
+    ("rate_bytes_s", "f8"),  # of each copy
+    ("sent_bytes", "f8"),  # that a copy has been sent which is there since the channel was opened
+    ("since_s", "f8"),  # time up to which these are counted
+    ("served", "i8"),  # number of the sharing that last gave it a rate
+    ("next_of_sender", "i4"),  # next channel of the same source, -1: none; of an unused one: the next unused one
+    ("previous_of_sender", "i4"),
+    ("next_of_receiver", "i4"),
+    ("previous_of_receiver", "i4"),
+)
+
+# The clock and the counters of the run.
+SIM = record(
+    ("now_s", "f8"),  # time of the event that is being processed
+    ("kind", "i8"),  # its kind
+    ("id", "i8"),  # its instance, request or tick
+    ("events", "i8"),  # events processed
+    ("remaining", "i8"),  # requests that have not ended
+    ("finished", "i8"),  # requests that have finished
+    ("steps", "i8"),  # steps of all instances
+    ("preemptions", "i8"),
+    ("admissions", "i8"),  # the last admission number given
+    ("queue_number", "i8"),  # the last queue number given
+    ("next_arrival", "i8"),  # next request of the trace to arrive
+    ("next_session", "i8"),  # first request that no client has taken up yet; in an open load the number of requests
+    ("intake_free_s", "f8"),  # time at which the front end is free
+    ("next_tick", "i8"),  # number of the next tick
+    ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
+    ("change_s", "f8"),  # the earliest time at which a change of role takes effect, inf: none is known
+    ("changing", "i8"),  # whose that is
+    ("role_changes", "i8"),  # how often any instance's role has changed
+    ("prefill_end_s", "f8"),  # the earliest end of a prefill step beside decodes, inf: there is none
+    ("prefill_end_of", "i8"),  # whose that is
+    ("woken", "i8"),  # instances in the ring of woken ones
+    ("woken_first", "i8"),  # where that ring begins
+    ("scheduled", "i8"),  # the largest number of an instance that has scheduled at the present time, -1: none has
+    ("heap_size", "i8"),  # copies under way
+    ("channels", "i8"),  # channels that have been in use
+    ("unused_channel", "i8"),  # the first of these that is not in use, -1: none
+    ("changed_links", "i8"),  # links in the list at `changed_links_at`
+    ("sharings", "i8"),  # how often rates have been set
+    ("turns_size", "i8"),  # later turns whose arrival is known
+    ("leaping", "i8"),  # instances in the list at `leaping_at`
+    ("crossing", "i8"),  # instances with KV that waits for room elsewhere, and with requests that wait for room there
+    ("touched", "i8"),  # instances in the list at `touched_at`
+    ("step_rows", "i8"),  # rows of the step log that are written
+    ("token_rows", "i8"),  # rows of the token log that are written
+    ("mark_s", "f8"),  # the next time as of which the totals of instances are asked for, inf: none
+    ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they have been told
+)
+
+# Why the loop came back, where a hook is to blame.
+ERROR = record(
+    ("status", "i8"),  # 0, or one of the statuses of framework.codes
+    ("hook", "i8"),  # the hook that was asked
+    ("argument", "i8"),  # what it was asked about: a request or an instance, -1: neither
+    ("value", "i8"),  # what it answered
+)
+
+# One hook of the policy, in the order of framework.policy.hooks.
+HOOK = record(
+    ("address", "i8"),  # address of the C function, 0: the hook is not asked
+    ("compiled", "b1"),  # 1: the function also takes the view, the parameters and the policy's own numbers
+    ("looks", "b1"),  # 1: it may look at what changes within a leap
+)
+
+# A tier of prefix blocks as one instance reads it: row `instance * tiers + tier`.
+TIER = record(
+    ("home", "i8"),  # the row that keeps the list of its blocks; that of a shared tier is instance 0's
+    ("at", "i8"),  # where that list lies: older | younger neighbour, by name
+    ("capacity", "i8"),  # trace blocks that it has room for
+    ("count", "i8"),  # trace blocks in it
+    ("old", "i8"),  # least recently used block, -1: none
+    ("young", "i8"),  # most recently used block
+    ("bandwidth_bytes_s", "f8"),
+    ("latency_s", "f8"),  # seconds of a load beside its bytes
+    ("hit_tokens", "i8"),  # prompt tokens loaded from it by first admissions
+    ("loaded_bytes", "f8"),  # bytes loaded from it
+)
+
+# What a policy does at a tick.
+ACTION = record(
+    ("kind", "i8"),  # MIGRATE, SET_TOKEN_BUDGET or SET_ROLE
+    ("request", "i8"),  # request to migrate, -1: none
+    ("instance", "i8"),  # target of a migration, or the instance that changes
+    ("value", "i8"),  # token budget, 0: as before
+    ("role", "i8"),
+    ("mode", "i8"),  # batching mode
+    ("percent", "i8"),  # percent of the SMs for prefills, 0: as before
+)
+
+
+class Memory(NamedTuple):
+    """The arrays of one run. `step` and `lists` tell of true output lengths: no hook gets them."""
+
+    options: NDArray[np.void]  # (1,) OPTIONS
+    sim: NDArray[np.void]  # (1,) SIM
+    error: NDArray[np.void]  # (1,) ERROR
+    hooks: NDArray[np.void]  # (hooks,) HOOK
+    actions: NDArray[np.void]  # ACTION: those of the present tick
+    requests: NDArray[np.void]  # (N,) REQUEST
+    instances: NDArray[np.void]  # (M,) INSTANCE
+    step: NDArray[np.void]  # (M,) STEP
+    prefill_step: NDArray[np.void]  # (M,) PREFILL_STEP
+    tiers: NDArray[np.void]  # (M * tiers,) TIER
+    links: NDArray[np.void]  # (2 M + 1,) LINK: sending sides, receiving sides, the fabric
+    channels: NDArray[np.void]  # CHANNEL: as many as can be in use at once
+    times: NDArray[np.float64]  # (kinds, leaves): when each instance's event of that kind is due, seconds; inf: never
+    lists: NDArray[np.int64]
+    names: NDArray[np.int32]  # read only: those of the blocks of all requests that can be shared
+    step_log: NDArray[np.void]
+    token_log: NDArray[np.void]
+    timing_rows: NDArray[np.void]  # (pools,): see framework.timing.table
+    timing_data: NDArray[np.float64]
+
+
+class State(NamedTuple):
+    """The same for compiled functions: the three single records themselves, and where each array begins."""
+
+    options: Any
+    sim: Any
+    error: Any
+    hooks: Any
+    actions: Any
+    requests: Any
+    instances: Any
+    step: Any
+    prefill_step: Any
+    tiers: Any
+    links: Any
+    channels: Any
+    times: Any
+    lists: Any
+    names: Any
+    step_log: Any
+    token_log: Any
+    timing_rows: Any
+    timing_data: Any
+    seen: Any  # what compiled hooks are handed
+
+
+def sample_memory() -> Memory:
+    """Arrays of the right types and no meaning, for signatures."""
+    from framework.timing.table import ROW
+
+    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, LINK, CHANNEL)
+    kinds = (*records, np.float64, np.int64, np.int32, STEP_LOG, TOKEN_LOG, ROW, np.float64)
+    memory = Memory._make(np.zeros(1, kind) for kind in kinds)
+    memory.names.setflags(write=False)
+    return memory

@@ -1,0 +1,1 @@
+"""One request: arrival, queue, preemption, pause, end."""

@@ -1,0 +1,183 @@
+"""What arrives: requests, with their way through the front end to a waiting queue, and what copies bring."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.codes import (
+    BAD_INSTANCE,
+    COPYING,
+    FETCHING,
+    HOOK_RAISED,
+    PREFILL,
+    REASON_CONTEXT,
+    REASON_KV,
+    REASON_POLICY,
+    REJECTED,
+    UNSENT,
+    WAITING,
+)
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.copies.link_sharing import end_flow
+from framework.engine.copies.migration import copy_done
+from framework.engine.copies.transfers import arrive_with_kv, start_copy
+from framework.engine.durations.leap import catch_up_one
+from framework.engine.events.ask import ask, ask_key, ask_route, ask_split, fail, is_asked
+from framework.engine.events.order import stores_gained
+from framework.engine.kv.prefix_cache import matched_blocks
+from framework.engine.kv.prefix_tiers import keep
+from framework.engine.memory.kv_blocks import fits
+from framework.engine.memory.queues import copy_withdraw, turn_pop, turn_push
+from framework.engine.memory.state import State
+from framework.engine.requests.lifecycle import end_request, enter_queue
+from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
+
+
+@inner
+def arrive(s: State, r: int) -> None:
+    """r arrives: it is taken in, refused, or routed."""
+    q, sim = s.requests[r], s.sim
+    if sim.turns_size > 0 and s.lists[s.options.turns_at] == r:
+        turn_pop(s)
+    else:
+        sim.next_arrival += 1
+    if not q.taken_in:
+        if unlikely(sim.now_s >= s.options.horizon_s):
+            end_request(s, r, UNSENT, 0)
+            return
+        q.taken_in = True
+        q.arrival_s = sim.now_s
+        read_s = s.options.intake_token_s * q.input_tokens
+        if s.options.intake_s + read_s > 0.0:
+            sim.intake_free_s = max(sim.now_s, sim.intake_free_s) + s.options.intake_s
+            turn_push(s, r, sim.intake_free_s + read_s)
+            return
+    if q.input_tokens + s.lists[s.options.output_at + r] > s.options.max_context:
+        end_request(s, r, REJECTED, REASON_CONTEXT)
+    elif not _fits_anywhere(s, r):
+        end_request(s, r, REJECTED, REASON_KV)
+    elif not is_asked(s, ADMIT) or _is_admitted(s, r):
+        route(s, r)
+
+
+@inner
+def _fits_anywhere(s: State, r: int) -> bool:
+    i = 0
+    while i < s.options.instances and not fits(s, i, r):
+        i += 1
+    return i < s.options.instances
+
+
+@inner
+def _is_admitted(s: State, r: int) -> bool:
+    """Ask the policy whether to serve r; a refused request ends here, or its client sends it again later."""
+    answer = ask(s, ADMIT, r)
+    if answer == RAISED:
+        return False
+    again_s = s.sim.now_s + s.options.backoff_s
+    if answer != 0 and unlikely(again_s < s.options.horizon_s < np.inf):
+        turn_push(s, r, again_s)
+    elif answer != 0:
+        end_request(s, r, REJECTED, answer if s.options.admit_gives_reasons else REASON_POLICY)
+    return answer == 0
+
+
+@inner
+def route(s: State, r: int) -> None:
+    """Queue r, which may be served, where the policy says, once a prefix that it wants there has come."""
+    i = ask_route(s, ROUTE_PREFILL, r)
+    if i < 0:
+        return
+    if not fits(s, i, r):
+        end_request(s, r, REJECTED, REASON_KV)
+        return
+    if unlikely(is_asked(s, FETCH_PREFIX)) and _fetches(s, i, r):
+        return
+    _queue(s, i, r)
+
+
+@inner
+def _queue(s: State, i: int, r: int) -> None:
+    """Queue r at i by the policy's key."""
+    q, sim = s.requests[r], s.sim
+    if unlikely(is_asked(s, SPLIT_AT)):
+        ask_split(s, r)
+    q.instance = i
+    q.state = WAITING
+    q.key = 0.0
+    if unlikely(s.options.dynamic_keys):
+        q.key = np.inf  # until all of that queue are asked for
+    elif is_asked(s, PRIORITIZE):
+        ask_key(s, r)
+    sim.queue_number += 1
+    q.queue_number = sim.queue_number
+    enter_queue(s, i, r)
+
+
+# --- prefixes that another instance sends -----------------------------------------------------------------------------
+
+
+@inner
+def _fetches(s: State, i: int, r: int) -> bool:
+    """Ask where to copy a longer prefix of r from; whether r waits for that copy, or the run stops."""
+    source = ask(s, FETCH_PREFIX, r)
+    if source == -1:
+        return False
+    if source < 0 or source >= s.options.instances:
+        fail(s, HOOK_RAISED if source == RAISED else BAD_INSTANCE, FETCH_PREFIX, r, source)
+        return True
+    return _start_fetch(s, r, source, i)
+
+
+@inner
+def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
+    q = s.requests[r]
+    catch_up_one(s, source)  # what running leaps have evicted by now is not cached any more
+    catch_up_one(s, target)
+    there = matched_blocks(s, source, r, q.input_tokens)
+    here = matched_blocks(s, target, r, q.input_tokens)
+    if there <= here:
+        return False
+    q.state = FETCHING
+    q.instance = target
+    q.fetched_from = here
+    q.fetched_to = there
+    start_copy(s, r, source, target, (there - here) * s.options.hash_blocks * s.options.block_tokens)
+    return True
+
+
+@inner
+def _end_fetch(s: State, r: int) -> None:
+    """The prefix of r has come to its instance: r is queued there, or routed anew if that prefills no more."""
+    i = _keep_fetched(s, r)
+    if s.instances[i].role & PREFILL:
+        _queue(s, i, r)
+    else:
+        route(s, r)
+
+
+@inner
+def _keep_fetched(s: State, r: int) -> int:
+    """Enter the blocks that have come into the first tier; the instance."""
+    q = s.requests[r]
+    for j in range(q.fetched_to - 1, q.fetched_from - 1, -1):
+        keep(s, q.instance, 0, s.names[q.hash_at + j])
+    stores_gained(s)
+    return q.instance
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@inner
+def finish_copy(s: State, r: int) -> None:
+    """The copy of r has ended, or all its bytes are sent: a migration's, a fetched prefix's, or that of its KV."""
+    copy_withdraw(s, r)
+    if s.requests[r].channel >= 0 and not end_flow(s, r):
+        return
+    if s.requests[r].migration == COPYING:
+        copy_done(s, r)
+    elif unlikely(s.requests[r].state == FETCHING):
+        _end_fetch(s, r)
+    else:
+        arrive_with_kv(s, r)

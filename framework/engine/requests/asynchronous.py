@@ -1,0 +1,191 @@
+"""Asynchronous scheduling: a step is formed while the one before it runs, from what was known when that one started.
+
+Two things are known a step later than where steps are formed between each other: requests that came while a step ran,
+which wait in the inbox of their instance until the next step has been formed, and which requests ended with that step.
+These linger: they keep their KV until the next step has been formed, or until they give way like those that run; and
+nobody is admitted to their seats. An instance without a step under way knows all at once.
+
+Of an instance with two streams each has its next step formed while its present one runs. The queue is the prefill
+stream's, and so is the inbox; what that stream has computed is known to the decodes a step later.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.codes import CONCURRENT, JOINING
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.events.order import await_turn, wake
+from framework.engine.kv.kv_cache import free_kv
+from framework.engine.memory.kv_blocks import available, seats
+from framework.engine.memory.queues import append, queue_push
+from framework.engine.memory.state import State
+from framework.engine.parallel.sm_sharing import streaming
+
+_NEVER = -np.inf
+
+
+@inner
+def put_in_inbox(s: State, i: int, r: int) -> None:
+    """Let r wait until i's next step has been formed, or until i is found without a step."""
+    inst = s.instances[i]
+    inst.inbox_head = append(s, inst.inbox_head, inst.inbox_tail, r)
+    inst.inbox_tail = r
+
+
+@inner
+def take_in(s: State, i: int) -> None:
+    """Put those in i's inbox into its queue, in the order in which they came."""
+    inst = s.instances[i]
+    while inst.inbox_head >= 0:
+        r = inst.inbox_head
+        inst.inbox_head = s.requests[r].next
+        queue_push(s, i, r)
+
+
+@inner
+def note_late(s: State, i: int, free_blocks: int, taken_seats: int) -> None:
+    """A step of i has ended, with so many blocks free and seats taken before requests did: what came free is late."""
+    inst = s.instances[i]
+    inst.late_blocks = max(0, available(s, i) - free_blocks)
+    inst.late_seats = max(0, taken_seats - seats(s, i))
+
+
+@inner
+def linger(s: State, i: int, r: int) -> None:
+    """r has ended with a step of i: its KV stays there until the next one has been formed."""
+    inst = s.instances[i]
+    inst.lingering_head = append(s, inst.lingering_head, inst.lingering_tail, r)
+    inst.lingering_tail = r
+
+
+@inner
+def let_go(s: State, i: int) -> bool:
+    """Free the KV of those that linger on i; whether there are any."""
+    inst = s.instances[i]
+    if inst.lingering_head < 0:
+        return False
+    while inst.lingering_head >= 0:
+        r = inst.lingering_head
+        inst.lingering_head = s.requests[r].next
+        free_kv(s, i, r)
+    return True
+
+
+@inner
+def let_go_early(s: State, i: int, r: int) -> None:
+    """Free the KV of r, which lingers on i, while the next step is being formed."""
+    inst = s.instances[i]
+    other, head, tail = inst.lingering_head, -1, -1
+    while other >= 0:
+        following = s.requests[other].next
+        if other != r:
+            head = append(s, head, tail, other)
+            tail = other
+        other = following
+    inst.lingering_head, inst.lingering_tail = head, tail
+    forget_last(s, i, r)
+    free_kv(s, i, r)
+
+
+@inner
+def forget_last(s: State, i: int, r: int) -> None:
+    """While i's next step is formed it is not known which token the last one gave r, if r decoded in it: the token
+    whose KV that step stored is the last that is known, and no cache has it yet.
+    """
+    if unlikely(s.options.asynchronous) and s.requests[r].join_step < s.instances[i].decode_steps:
+        s.requests[r].accepted += 1
+
+
+@inner
+def last_lingering(s: State, i: int) -> int:
+    """Of those that linger on i the one that was admitted last, -1: there are none."""
+    r, last = s.instances[i].lingering_head, -1
+    while r >= 0:
+        if last < 0 or s.requests[r].admission > s.requests[last].admission:
+            last = r
+        r = s.requests[r].next
+    return last
+
+
+@inner
+def prepare_next(s: State, i: int, streamed: bool) -> None:
+    """i's step has been formed: the next one may hold those that came meanwhile, and count on what came free late.
+
+    `streamed`: it was formed while a prefill step ran concurrently with it, whose next one knows of none of those that
+    have come.
+    """
+    inst = s.instances[i]
+    came = inst.inbox_head >= 0 and not streamed
+    concerned = inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0
+    concerned |= inst.draining_role != inst.next_role
+    late = inst.late_seats + inst.late_blocks > 0 and concerned
+    inst.late_seats = 0
+    inst.late_blocks = 0
+    if not streamed:
+        take_in(s, i)
+        _note_known(s, i)
+    if came or late:
+        wake(s, i)
+
+
+# --- two streams ------------------------------------------------------------------------------------------------------
+
+
+@inner
+def look_around(s: State, i: int) -> None:
+    """i is about to schedule: each stream of it that has been idle knows who has come by now."""
+    inst = s.instances[i]
+    if not inst.busy and not inst.between:
+        inst.computed_known = inst.computed
+    is_idle = inst.mode == CONCURRENT or not inst.between
+    if is_idle and not streaming(s, i) and not has_just_prefilled(s, i):
+        take_in(s, i)
+
+
+@inner
+def has_just_prefilled(s: State, i: int) -> bool:
+    """Whether a prefill step of i has ended at this time, and the next one, formed while it ran, has not begun yet."""
+    return bool(s.options.asynchronous and s.prefill_step[i].ended_s == s.sim.now_s)
+
+
+@inner
+def _note_known(s: State, i: int) -> None:
+    """If a prefill step of i has begun, the next one is formed now: on more room than there is now it cannot count."""
+    stream = s.prefill_step[i]
+    stream.ended_s = _NEVER
+    if unlikely(streaming(s, i)):
+        stream.available_blocks = available(s, i)
+        stream.seats = seats(s, i)
+
+
+@inner
+def note_prefill_end(s: State, i: int) -> None:
+    """A prefill step of i has ended: what came free since it began is late, and its next one begins at this time."""
+    inst, stream = s.instances[i], s.prefill_step[i]
+    inst.late_blocks = max(inst.late_blocks, available(s, i) - stream.available_blocks)
+    inst.late_seats = max(inst.late_seats, stream.seats - seats(s, i))
+    stream.ended_s = s.sim.now_s
+    await_turn(s, i)
+
+
+@inner
+def await_decodes(s: State, i: int, r: int) -> None:
+    """i's prefill stream has computed r's prompt: r decodes on i from the first step on that is formed now."""
+    inst = s.instances[i]
+    inst.computed_head = append(s, inst.computed_head, inst.computed_tail, r)
+    inst.computed_tail = r
+    inst.computed += 1
+    inst.joining += 1
+    s.requests[r].state = JOINING
+    if not s.options.asynchronous:
+        inst.computed_known = inst.computed
+
+
+@inner
+def make_known(s: State, i: int) -> None:
+    """A step of i's decodes has been formed: the next one holds those whose prompts have been computed by now."""
+    inst = s.instances[i]
+    if unlikely(inst.computed_known < inst.computed):
+        inst.computed_known = inst.computed
+        wake(s, i)

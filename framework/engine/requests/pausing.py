@@ -1,0 +1,59 @@
+"""Decodes that a step has no tokens for: they keep their KV and their place, and go on with a later step.
+
+While the step runs they are the last of the running order; at its end they take part again.
+"""
+
+from __future__ import annotations
+
+from framework.codes import PAUSED
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.memory.state import State
+from framework.engine.requests.lifecycle import NEVER, sit_out, take_part
+
+
+@inner
+def pause_rest(s: State, i: int) -> None:
+    """Of i's running order, let those sit out the step being formed that it has no tokens for."""
+    inst, step = s.instances[i], s.step[i]
+    kept = aside = 0
+    step.next_finish = NEVER
+    for j in range(inst.running):
+        r, finish = s.lists[inst.running_at + j], s.lists[inst.finish_at + j]
+        if s.requests[r].waits:
+            s.lists[s.options.aside_at + aside] = r
+            aside += 1
+        else:
+            inst.disordered |= aside > 0
+            s.lists[inst.running_at + kept] = r
+            s.lists[inst.finish_at + kept] = finish
+            step.next_finish = min(step.next_finish, finish)
+            kept += 1
+    inst.paused = aside
+    for j in range(aside):
+        r = s.lists[s.options.aside_at + j]
+        s.lists[inst.running_at + kept + j] = r
+        sit_out(s, i, r)
+        s.requests[r].waits = False
+        s.requests[r].state = PAUSED
+        s.requests[r].join_step = inst.decode_steps
+
+
+@inner
+def paused_kv(s: State, i: int) -> int:
+    """KV tokens of the decodes that sit out i's step."""
+    inst = s.instances[i]
+    kv = 0
+    if unlikely(inst.paused > 0):
+        for j in range(inst.running - inst.paused, inst.running):
+            kv += s.requests[s.lists[inst.running_at + j]].kv
+    return kv
+
+
+@inner
+def resume(s: State, i: int) -> None:
+    """i's step is over: those that sat it out take part again."""
+    inst = s.instances[i]
+    if unlikely(inst.paused > 0):
+        for j in range(inst.running - inst.paused, inst.running):
+            take_part(s, i, j, s.requests[s.lists[inst.running_at + j]].kv)
+        inst.paused = 0

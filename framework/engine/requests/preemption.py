@@ -1,0 +1,182 @@
+"""Preemption: who gives way for KV blocks, what a preempted request loses, and how swapped ones come back."""
+
+from __future__ import annotations
+
+from framework.codes import FAILED, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.copies.migration import cancel_migration
+from framework.engine.durations.speculation import kv_of_next_step
+from framework.engine.events.ask import ask_route
+from framework.engine.kv.kv_cache import allocate, free_kv
+from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats, watermark_of
+from framework.engine.memory.queues import append, is_before
+from framework.engine.memory.state import State
+from framework.engine.parallel.data_parallel import put_on_rank
+from framework.engine.requests.asynchronous import forget_last, last_lingering, let_go_early
+from framework.engine.requests.lifecycle import (
+    end_request,
+    goes_on_there,
+    queue_again,
+    remove_prefilling,
+    remove_running,
+    start_decoding,
+)
+from framework.policy.hooks import ROUTE_PREFILL
+
+
+@inner
+def preemption_victim(s: State, i: int) -> int:
+    """The request of i that was admitted last, is the least urgent, or has the least done: one that runs, prefills or
+    lingers.
+    """
+    inst = s.instances[i]
+    if unlikely(s.options.least_urgent):
+        return _least_urgent(s, i)
+    if unlikely(s.options.fewest_tokens):
+        return _of_fewest_tokens(s, i)
+    chosen, latest = -1, -1
+    for j in range(inst.running):
+        r = s.lists[inst.running_at + j]
+        if s.requests[r].admission > latest:
+            chosen, latest = r, s.requests[r].admission
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:
+            chosen, latest = r, s.requests[r].admission
+    r = last_lingering(s, i)
+    return r if r >= 0 and s.requests[r].admission > latest else chosen
+
+
+@inner
+def _least_urgent(s: State, i: int) -> int:
+    """The running, prefilling or lingering request of i that would be the last of a queue."""
+    inst = s.instances[i]
+    chosen = -1
+    for j in range(inst.running):
+        r = s.lists[inst.running_at + j]
+        if chosen < 0 or is_before(s, chosen, r):
+            chosen = r
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        if chosen < 0 or is_before(s, chosen, r):
+            chosen = r
+    r = inst.lingering_head
+    while r >= 0:
+        if chosen < 0 or is_before(s, chosen, r):
+            chosen = r
+        r = s.requests[r].next
+    return chosen
+
+
+@inner
+def _of_fewest_tokens(s: State, i: int) -> int:
+    """The running, prefilling or lingering request of i that has emitted the fewest tokens, of these the one with the
+    longest prompt, of these the one that was admitted last.
+    """
+    inst = s.instances[i]
+    chosen, fewest = -1, 0
+    for j in range(inst.running + inst.prefilling):
+        if j < inst.running:
+            r = s.lists[inst.running_at + j]
+            emitted = s.requests[r].offset + inst.decode_steps - s.requests[r].input_tokens + 1
+        else:
+            r = s.lists[inst.prefilling_at + j - inst.running]
+            emitted = s.requests[r].emitted
+        if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
+            chosen, fewest = r, emitted
+    r = inst.lingering_head
+    while r >= 0:
+        emitted = s.requests[r].emitted
+        if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
+            chosen, fewest = r, emitted
+        r = s.requests[r].next
+    return chosen
+
+
+@inner
+def _is_longer(s: State, a: int, b: int) -> bool:
+    """Whether a has a longer prompt than b, or one as long and was admitted later."""
+    x, y = s.requests[a], s.requests[b]
+    return x.input_tokens > y.input_tokens or (x.input_tokens == y.input_tokens and x.admission > y.admission)
+
+
+@inner
+def preempt(s: State, i: int, r: int) -> None:
+    """Drop or swap out r's KV; what it has emitted stays emitted. One that lingers is let go."""
+    q, inst, sim = s.requests[r], s.instances[i], s.sim
+    if unlikely(q.state == FINISHED):
+        let_go_early(s, i, r)
+        return
+    inst.changed = True
+    prefills = q.state == PREFILLING
+    q.preemptions += 1
+    sim.preemptions += 1
+    if q.migration != NOT_MIGRATING:
+        cancel_migration(s, r)
+    if prefills:
+        remove_prefilling(s, i, r)
+    else:
+        remove_running(s, i, r)
+        forget_last(s, i, r)
+    free_kv(s, i, r)
+    if s.options.preemption == SWAP and not prefills:
+        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
+        q.state = SWAPPED
+        inst.swapped_head = append(s, inst.swapped_head, inst.swapped_tail, r)
+        inst.swapped_tail = r
+        inst.swapped += 1
+        return
+    queue_preempted(s, i, r, inst.role & PREFILL > 0)
+
+
+@inner
+def queue_preempted(s: State, i: int, r: int, waits_here: bool) -> None:
+    """r, its KV dropped, waits on i again: where `waits_here`, or it is computed there as it has emitted tokens. Else
+    it is routed anew.
+    """
+    q = s.requests[r]
+    target = i
+    if not waits_here and not goes_on_there(s, r):
+        q.state = WAITING
+        target = ask_route(s, ROUTE_PREFILL, r)
+        if target < 0:
+            return
+        if not fits(s, target, r):
+            end_request(s, r, FAILED, REASON_KV)
+            return
+    queue_again(s, target, r)
+
+
+@inner
+def preempt_prefill(s: State, i: int, r: int) -> None:
+    """Drop what r has prefilled here; it waits here again."""
+    inst = s.instances[i]
+    inst.preempted = True
+    inst.changed = True
+    s.requests[r].preemptions += 1
+    s.sim.preemptions += 1
+    remove_prefilling(s, i, r)
+    free_kv(s, i, r)
+    queue_again(s, i, r)
+
+
+@inner
+def swap_in(s: State, i: int) -> None:
+    """Bring back swapped-out requests in order, while seats and blocks allow."""
+    inst, sim = s.instances[i], s.sim
+    while inst.swapped_head >= 0:
+        r = inst.swapped_head
+        q = s.requests[r]
+        blocks = blocks_of(s, i, kv_of_next_step(s, i, r, q.kv))  # those of its next tokens too
+        if seats(s, i) >= inst.max_batch or available(s, i) - blocks < watermark_of(s, i):
+            break
+        inst.swapped_head = q.next
+        inst.swapped -= 1
+        allocate(s, i, blocks)
+        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
+        add_kv_tokens(s, i, q.kv, sim.now_s)
+        sim.admissions += 1
+        q.admission = sim.admissions
+        if unlikely(inst.ranks > 0):
+            put_on_rank(s, i, r)
+        start_decoding(s, i, r, q.kv)

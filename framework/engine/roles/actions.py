@@ -1,0 +1,37 @@
+"""Ticks: the policy's actions, carried out in order."""
+
+from __future__ import annotations
+
+from framework.codes import BAD_INSTANCE, MIGRATE, SET_ROLE, SET_TOKEN_BUDGET
+from framework.compiler.decorators import inner
+from framework.engine.copies.migration import migrate
+from framework.engine.durations.leap import catch_up
+from framework.engine.events.ask import ask, fail
+from framework.engine.events.order import wake
+from framework.engine.memory.state import State
+from framework.engine.roles.changes import set_role
+from framework.policy.hooks import ON_TICK, RAISED
+
+
+@inner
+def tick(s: State, number: int) -> None:
+    """Ask for the actions of a tick and carry them out."""
+    s.sim.next_tick += 1
+    catch_up(s)
+    count = ask(s, ON_TICK, number)
+    if count == RAISED:
+        return
+    for j in range(count):
+        action = s.actions[j]
+        if action.instance < 0 or action.instance >= s.options.instances:
+            fail(s, BAD_INSTANCE, ON_TICK, action.request, action.instance)
+            return
+        if action.kind == MIGRATE:
+            migrate(s, action.request, action.instance)
+        elif action.kind == SET_TOKEN_BUDGET:
+            s.instances[action.instance].token_budget = action.value
+            wake(s, action.instance)
+        elif action.kind == SET_ROLE:
+            set_role(s, action.instance, action)
+            if s.error.status != 0:
+                return

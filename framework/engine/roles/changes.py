@@ -1,0 +1,166 @@
+"""Roles that change while a run goes on: an instance drains of the phases it leaves, then takes up the new ones.
+
+`role` holds the phases that an instance takes new work of, `draining_role` those that it may still have work of, and
+`next_role` those that it shall have. Where the last two differ a change is under way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from framework.codes import FAILED, MIXED, OFF, PREFILL, REASON_KV, ROLE_CHANGE
+from framework.compiler.decorators import inner
+from framework.engine.events.ask import ask_route
+from framework.engine.events.order import wake
+from framework.engine.kv.prefix_cache import forget_prefixes
+from framework.engine.memory.kv_blocks import fits
+from framework.engine.memory.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
+from framework.engine.memory.state import State
+from framework.engine.requests.asynchronous import take_in
+from framework.engine.requests.lifecycle import end_request, enter_queue, goes_on_there
+from framework.engine.roles.inventory import is_drained
+from framework.policy.hooks import ROUTE_PREFILL
+
+
+@inner
+def set_role(s: State, i: int, action: Any) -> None:
+    """Begin to change i's role; ignored if that is its next role, or if nobody would be left for one of the phases."""
+    inst = s.instances[i]
+    if action.role == inst.next_role or not _served(s, i, inst.draining_role & action.role):
+        return
+    _begin_change(s, i, action.role)
+    inst.next_mode = action.mode
+    inst.next_budget = action.value
+    inst.next_percent = action.percent
+    wake(s, i)
+    if inst.role & PREFILL == 0:
+        take_in(s, i)
+        _reroute_queue(s, i)
+
+
+@inner
+def _served(s: State, i: int, role: int) -> bool:
+    """Whether each phase has an instance that takes work of it, with i in this role."""
+    phases = role
+    for j in range(s.options.instances):
+        if j != i:
+            phases |= s.instances[j].role
+    return phases == MIXED
+
+
+@inner
+def _begin_change(s: State, i: int, role: int) -> None:
+    inst, sim = s.instances[i], s.sim
+    was_off = _is_off(s, i)
+    inst.next_role = role
+    inst.role = inst.draining_role & role
+    load_changed(s, i)
+    sim.role_changes += 1
+    _announce(s, i, np.inf)
+    if was_off:
+        inst.off_s += sim.now_s - inst.off_since_s
+    elif _is_off(s, i):  # it was being started
+        inst.off_since_s = sim.now_s
+
+
+@inner
+def _is_off(s: State, i: int) -> bool:
+    return s.instances[i].draining_role == OFF and s.instances[i].next_role == OFF
+
+
+@inner
+def _announce(s: State, i: int, time_s: float) -> None:
+    """i's change takes effect at `time_s`, inf: not yet known."""
+    set_time(s, ROLE_CHANGE, i, time_s)
+    s.sim.changing = first_due(s, ROLE_CHANGE)
+    s.sim.change_s = time_of(s, ROLE_CHANGE, s.sim.changing)
+
+
+@inner
+def _reroute_queue(s: State, i: int) -> None:
+    """Queue elsewhere, in order, those in i's queue, but not those that go on decoding on i."""
+    at = s.options.asked_at
+    leaving, k = _take_out_movers(s, i), 0
+    while k < leaving and s.error.status == 0:
+        _reroute(s, s.lists[at + k])
+        k += 1
+
+
+@inner
+def _take_out_movers(s: State, i: int) -> int:
+    """Move those that decode elsewhere from i's queue to the list at `asked_at`, in order; how many there are."""
+    inst, at = s.instances[i], s.options.asked_at
+    leaving, first, last = 0, -1, -1
+    while inst.waiting_root >= 0:
+        r = queue_pop(s, i)
+        if goes_on_there(s, r):
+            first = append(s, first, last, r)
+            last = r
+        else:
+            s.lists[at + leaving] = r
+            leaving += 1
+            inst.queued -= 1
+            inst.queued_tokens -= s.requests[r].prefill_until
+    while first >= 0:
+        r = first
+        first = s.requests[r].next
+        queue_push(s, i, r)
+    load_changed(s, i)
+    return leaving
+
+
+@inner
+def _reroute(s: State, r: int) -> None:
+    """Queue r, taken out of a queue, its key and number kept, where `route_prefill` says now."""
+    target = ask_route(s, ROUTE_PREFILL, r)
+    if target < 0:
+        return
+    if fits(s, target, r):
+        s.requests[r].instance = target
+        enter_queue(s, target, r)
+    else:
+        end_request(s, r, FAILED, REASON_KV)
+
+
+@inner
+def take_role(s: State, i: int) -> None:
+    """The time has come at which i's change takes effect."""
+    _take_effect(s, i)
+    wake(s, i)
+
+
+@inner
+def proceed(s: State, i: int) -> None:
+    """At a boundary of i, with a change under way: once drained, the change takes effect, or a time is set for it."""
+    inst, sim = s.instances[i], s.sim
+    if time_of(s, ROLE_CHANGE, i) < np.inf or not is_drained(
+        s, i, inst.draining_role & ~inst.next_role, inst.next_role == OFF
+    ):
+        return
+    delay_s = s.options.start_s if inst.draining_role == OFF else s.options.role_change_s
+    if inst.next_role & ~inst.draining_role == 0 or delay_s == 0.0:
+        _take_effect(s, i)
+    else:
+        _announce(s, i, sim.now_s + delay_s)
+
+
+@inner
+def _take_effect(s: State, i: int) -> None:
+    """The change under way is over."""
+    inst, sim = s.instances[i], s.sim
+    inst.draining_role = inst.next_role
+    inst.role = inst.next_role
+    load_changed(s, i)
+    inst.changed = True
+    if inst.next_budget > 0:
+        inst.mode = inst.next_mode
+        inst.token_budget = inst.next_budget
+        if inst.next_percent > 0:
+            inst.prefill_percent = inst.next_percent
+    sim.role_changes += 1
+    _announce(s, i, np.inf)
+    if inst.role == OFF:
+        inst.off_since_s = sim.now_s
+        forget_prefixes(s, i)

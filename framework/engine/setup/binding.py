@@ -1,0 +1,203 @@
+"""Ties a policy's hooks to the compiled engine, as addresses of C functions, and brings back what they raise."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from framework.codes import BAD_INSTANCE, BAD_ROLE, FINISHED, FUTURE, OFF, OUT_OF_BLOCKS, ROLES, STUCK
+from framework.compiler.decorators import compiled
+from framework.compiler.dispatchers import numba_config
+from framework.engine.memory.attach import DECISION
+from framework.engine.memory.state import Memory
+from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
+from framework.policy.answers import Answers
+from framework.policy.base import Decision, Policy, overrides
+from framework.policy.hooks import FETCH_PREFIX, HOOKS, RAISED, Hook
+from framework.policy.rules import rule_of
+from framework.policy.ticks import require_tick
+from framework.policy.view import Cluster
+
+_DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_COMPILED_STATE = 16
+_TIMED_EVERY = 16  # calls of a hook, of which one is timed
+_MANY = 32  # instances, from which on an index answers faster than a look at each
+_ALWAYS_ASKED = ("route_prefill", "route_decode")  # whose defaults decide something
+
+
+class Binding:
+    """One policy bound to one run: the addresses of its hooks, what compiled ones are handed, errors on their way out.
+
+    `hooks_s` is the time that hooks in Python have taken, by one call of 16 and every tick. `view`, `params` and
+    `numbers` are what compiled hooks get in addition to a request.
+    """
+
+    def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
+        self.raised: BaseException | None = None
+        self.hooks_s = 0.0
+        self.view = cluster.view
+        self.params = np.asarray(policy.compiled_params, np.float64)
+        self.numbers = np.zeros(_COMPILED_STATE)
+        self._policy = policy
+        self._cluster = cluster
+        self._answers = Answers(policy, cluster)
+        self._kept_alive: list[Any] = []
+        self.memory = memory
+        for number, hook in enumerate(HOOKS):
+            self._connect(memory, number, hook)
+        if memory.options["tiers"][0] == 0:
+            memory.hooks["address"][FETCH_PREFIX] = 0
+        self._set_options()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why requests were turned away, by the numbers that the engine keeps."""
+        return tuple(self._answers.reasons)
+
+    def let_go(self) -> None:
+        """Forget the hooks, which know this object: with them, the memory of the run would wait for the collector."""
+        self._kept_alive.clear()
+
+    def _set_options(self) -> None:
+        policy, options = self._policy, self.memory.options
+        options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
+        options["asks_local_decode"] = overrides(policy, "route_decode")
+        options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
+        options["keeps_loads"] = self._has_index("route_prefill", "least_queued") and len(self.memory.instances) > _MANY
+        options["finds_least_kv"] = self._has_index("route_decode", "least_kv")
+        if policy.tick_s is not None:
+            require_tick(policy.name, policy.tick_s)
+            options["tick_s"] = policy.tick_s if overrides(policy, "on_tick") else 0.0
+
+    def _has_index(self, hook: str, index: str) -> bool:
+        rule = rule_of(self._policy, hook, self._cluster.spec)
+        return isinstance(rule, Decision) and rule.index == index
+
+    def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
+        """Put the address of a hook where the engine finds it; that of one which is never asked stays 0."""
+        own, row = rule_of(self._policy, hook.name, self._cluster.spec), memory.hooks[number]
+        if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
+            return
+        if isinstance(own, Decision):
+            row["looks"] = own.observes
+            row["compiled"] = not numba_config.DISABLE_JIT
+            row["address"] = self._compiled_address(own.function)
+        else:
+            row["looks"] = hook.looks
+            row["address"] = self._callback(self._guarded(hook))
+
+    def _compiled_address(self, function: Callable[..., int]) -> int:
+        if numba_config.DISABLE_JIT:
+            view, params, numbers = self.view, self.params, self.numbers
+            return self._callback(lambda argument: int(function(argument, view, params, numbers)))
+        from framework.compiler.calls import c_address
+
+        return c_address(_compiled_rule(function), DECISION)
+
+    def _callback(self, function: Callable[[int], int]) -> int:
+        callback = _DECISION_CALLBACK(function)
+        self._kept_alive.append(callback)
+        address = ctypes.c_void_p.from_buffer(callback).value  # `ctypes.cast` would make a cycle of references
+        assert address is not None
+        return address
+
+    def _guarded(self, hook: Hook) -> Callable[[int], Any]:
+        """The hook as a function that raises nothing: no exception can pass through the engine."""
+        ask, cluster, follows = self._answers.asker(hook), self._cluster, self._policy.changes_roles
+        if hook.argument == "queue":
+            ask = self._asking_keys(ask)
+        write = self._write_actions if hook.answer == "actions" else None
+
+        every = 1 if hook.argument == "tick" else _TIMED_EVERY
+        calls = 0
+
+        def call(argument: int) -> Any:
+            nonlocal calls
+            calls += 1
+            begin_s = 0.0 if calls % every else perf_counter()
+            try:
+                if follows:
+                    cluster.follow_roles()
+                answer = ask(argument)
+                if write is not None:
+                    answer = write(answer)
+            except BaseException as raised:  # kept, and raised again outside
+                error = instead_of(raised)
+                self.raised = error
+                if isinstance(error, Exception) and not isinstance(error, InputError):
+                    now_s = float(self.memory.sim["now_s"][0])
+                    about = f" of {argument}" if hook.argument == "queue" else f" {argument}"
+                    note_hook(error, self._policy.name, hook.name, f" for {hook.argument}{about}", now_s)
+                return RAISED
+            if begin_s > 0.0:
+                self.hooks_s += every * (perf_counter() - begin_s)
+            return answer
+
+        return call
+
+    def _asking_keys(self, ask: Callable[[Any], Any]) -> Callable[[int], int]:
+        """A function of how many requests the engine has listed: it asks for their keys and writes them down."""
+        listed, keys = self.memory.lists[self.memory.options["asked_at"][0] :], self.memory.requests["key"]
+
+        def write(count: int) -> int:
+            queue = listed[:count].copy()
+            keys[queue] = ask(queue)
+            return 0
+
+        return write
+
+    def _write_actions(self, count: int) -> int:
+        """Put the actions of a tick where the engine finds them."""
+        if count > 0:
+            self.memory.actions[:count] = self._answers.actions
+        return count
+
+    def error(self) -> PolicyError | BaseException:
+        """What made the engine stop: what the hook raised, or one line on what it returned."""
+        if self.raised is not None:
+            return self.raised
+        error = self.memory.error[0]
+        hook, argument, value = int(error["hook"]), int(error["argument"]), int(error["value"])
+        name = f"policy {self._policy.name}: {HOOKS[hook].name}"
+        about = f" for {'request' if HOOKS[hook].argument == 'tick' else HOOKS[hook].argument} {argument}"
+        about = about if argument >= 0 else ""
+        count = len(self.memory.instances)
+        if error["status"] == OUT_OF_BLOCKS:
+            return InvariantError("an instance took more KV blocks than it had")
+        if error["status"] == STUCK:
+            return stuck_error(self._stuck())
+        if error["status"] == BAD_INSTANCE:
+            return PolicyError(f"{name} returned instance {value}{about}; the cluster has instances 0 to {count - 1}")
+        if error["status"] == BAD_ROLE:
+            return PolicyError(f"{name} returned instance {value}{about}, which {self._occupation(value)}")
+        return PolicyError(f"{name} returned {value}{about}, which cannot be used")
+
+    def _stuck(self) -> list[Stuck]:
+        """The requests that wait for ever, by number."""
+        found = []
+        for r in np.flatnonzero((self.memory.requests["state"] > FUTURE) & (self.memory.requests["state"] < FINISHED)):
+            row = self.memory.requests[r]
+            place, holder = int(row["destination"]), int(row["instance"])
+            if place < 0:
+                place, holder = holder, -1
+            if not self.memory.instances["marked"][place]:
+                found.append(Stuck(int(r), place, holder, int(row["kv"]) if holder >= 0 else 0))
+        return found
+
+    def _occupation(self, instance: int) -> str:
+        """Why an instance may not take what a hook sent there."""
+        roles = {number: role for role, number in ROLES.items()}
+        row = self.memory.instances[instance]
+        if row["draining_role"] != row["next_role"]:
+            return f"is changing from {roles[int(row['draining_role'])]} to {roles[int(row['next_role'])]}"
+        return "is off" if row["role"] == OFF else f"is a {roles[int(row['role'])]} instance"
+
+
+@functools.cache
+def _compiled_rule(function: Callable[..., int]) -> Any:
+    return compiled(DECISION)(function)

@@ -1,0 +1,208 @@
+"""Options of the engine that hold for every instance of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from framework.codes import FIRST_TOKENS
+from framework.engine.durations.attention_overlap import Attention
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.kv_compression import KvFormat
+from framework.engine.kv.output_reserve import OutputReserve
+from framework.engine.kv.prefix_tiers import PrefixStores
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
+from framework.load import Load
+from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
+from framework.system.model import Model
+from framework.timing.rank_row import instance_row
+from framework.timing.table import StepRow, Timing
+from framework.workload import Workload
+
+__all__ = [
+    "BATCHINGS",
+    "PLANS",
+    "Batching",
+    "EngineConfig",
+    "FirstToken",
+    "Implementation",
+    "Log",
+    "Phase",
+    "Preemption",
+]
+
+Preemption = Literal["recompute", "swap"]
+PrefixCache = bool | Literal["auto"]
+PrefixUnit = Literal["trace", "engine"]
+Recompute = Literal["there", "routed"]
+Victim = Literal["latest", "least_urgent", "fewest_tokens"]
+Requeue = Literal["first", "last"]
+StepOrder = Literal["decodes_first", "admission"]
+AdmissionRoom = Literal["prompt", "chunk"]
+FirstToken = Literal["prefill", "join", "decode", "recomputed"]
+Transfers = Literal["sent", "pulled"]
+Log = Literal["full", "reduced"]
+Implementation = Literal["compiled", "reference"]
+
+PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
+PREFIX_UNITS: tuple[str, ...] = ("trace", "engine")
+RECOMPUTES: tuple[str, ...] = ("there", "routed")
+VICTIMS: tuple[str, ...] = ("latest", "least_urgent", "fewest_tokens")
+REQUEUES: tuple[str, ...] = ("first", "last")
+STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
+ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
+TRANSFERS: tuple[str, ...] = ("sent", "pulled")
+LOGS: tuple[str, ...] = ("full", "reduced")
+IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How instances form steps and hold KV. Raises InputError for a value out of range."""
+
+    token_budget: int = 2048  # tokens of one step
+    max_batch: int = 256  # sequences on an instance at once
+    block_tokens: int = 16  # tokens of a KV block
+    preemption: Preemption = "recompute"  # what happens to a victim's KV
+    recompute: Recompute = "there"  # where a preempted request that has emitted tokens is computed again and decodes on
+    victim: Victim = "latest"  # admitted last, last of a queue, or with the fewest emitted tokens
+    requeue: Requeue = "first"  # a victim goes before all others of a queue, or behind those of its key
+    prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: where requests have prefixes (`on`)
+    prefix_unit: PrefixUnit = "trace"  # whole computed blocks of the trace, or KV blocks from their allocation on
+    watermark: float = 0.01  # fraction of blocks that admissions leave free
+    idle_watermark: bool = True  # also where nothing runs
+    kv_fraction: float = 0.9  # of GPU memory, for weights and KV together
+    kv_tokens: int | None = None  # KV tokens of an instance, instead of those that fit
+    batching: Batching = "decode_first"  # what goes first in a step
+    step_order: StepOrder = "decodes_first"  # of running requests in a unified step
+    longest_chunk: int | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
+    chunked_prefill: bool = True  # False: a prompt is admitted only if the rest of the budget holds all of it
+    admission_room: AdmissionRoom = "prompt"  # blocks that admit a prompt in unified steps: for all of it, or one chunk
+    asynchronous: bool = False  # a step is formed while the one before it runs, from what was known at its start
+    admission_wait_steps: int = 0  # decode steps that the first of a queue waits for others before it is admitted
+    first_token: FirstToken = "prefill"  # when token 1 of a request that decodes elsewhere comes, and from where
+    transfers: Transfers = "sent"  # once a seat and blocks are free, or pulled as steps are formed, before a seat
+    role_change_s: float = 0.0  # between an instance's last work in its old role and its start in the new one
+    start_s: float = 0.0  # between switching an instance on and its start
+    layerwise_tokens: int | None = None  # prompts of that many tokens or more send KV layer by layer, None: none does
+    log: Log = "full"  # the step log is kept, or reduced as it is made
+    implementation: Implementation = "compiled"  # or the reference engine: slow, with the whole log
+    attention: Attention = field(default_factory=Attention)  # of steps that prefill and decode
+    kv_compression: KvFormat = field(default_factory=KvFormat)  # how KV is kept and sent
+    speculation: Speculation = field(default_factory=Speculation)  # of decode steps
+    prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # below GPU memory, with `prefix_cache` only
+    sharing: Sharing = field(default_factory=Sharing)  # of GPUs by two streams
+    output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
+
+    def __post_init__(self) -> None:
+        for name, most in (("token_budget", 10**9), ("max_batch", 10**6), ("block_tokens", 10**6)):
+            require_count(f"engine.{name}", getattr(self, name), most)
+        require_whole("engine.admission_wait_steps", self.admission_wait_steps)
+        for name in ("kv_tokens", "layerwise_tokens", "longest_chunk"):
+            if getattr(self, name) is not None:
+                require_count(f"engine.{name}", getattr(self, name))
+        require_choice("engine.preemption", self.preemption, PREEMPTIONS)
+        require_choice("engine.batching", self.batching, BATCHINGS)
+        require_choice("engine.recompute", self.recompute, RECOMPUTES)
+        require_choice("engine.victim", self.victim, VICTIMS)
+        require_choice("engine.requeue", self.requeue, REQUEUES)
+        require_choice("engine.step_order", self.step_order, STEP_ORDERS)
+        require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
+        require_choice("engine.first_token", self.first_token, tuple(FIRST_TOKENS))
+        require_choice("engine.transfers", self.transfers, TRANSFERS)
+        require_choice("engine.log", self.log, LOGS)
+        require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
+        if self.implementation == "reference" and self.log != "full":
+            raise InputError("engine.implementation=reference keeps the whole step log; set engine.log=full")
+        require_share("engine.kv_fraction", self.kv_fraction)
+        require_choice("engine.prefix_unit", self.prefix_unit, PREFIX_UNITS)
+        for name in ("role_change_s", "start_s"):
+            require_at_least(f"engine.{name}", getattr(self, name), 0)
+        require_at_least("engine.watermark", self.watermark, 0)
+        if self.watermark >= 1:
+            raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
+        if not isinstance(self.prefix_cache, bool) and self.prefix_cache != "auto":
+            raise InputError(f"engine.prefix_cache must be true, false or auto, got {self.prefix_cache!r}")
+        for name in ("asynchronous", "idle_watermark", "chunked_prefill"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
+        groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
+        groups |= {"prefix_stores": PrefixStores, "sharing": Sharing, "output_reserve": OutputReserve}
+        for name, kind in groups.items():
+            _require_settings(name, getattr(self, name), kind)
+        if self.prefix_stores.tiers and not self.prefix_cache:
+            raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
+
+    def on(self, workload: Workload) -> EngineConfig:
+        """The same with `prefix_cache` true or false: auto is true where requests have prefixes, or stores are set."""
+        if self.prefix_cache != "auto":
+            return self
+        return replace(self, prefix_cache=workload.has_prefixes or bool(self.prefix_stores.tiers))
+
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether prefixes are shared in KV blocks, from their allocation on."""
+        return bool(self.prefix_cache) and self.prefix_unit == "engine"
+
+    @property
+    def pulls(self) -> bool:
+        """Whether instances fetch KV as they form steps."""
+        return self.transfers == "pulled"
+
+    def largest_request(self, blocks: int) -> int:
+        """Blocks that one request may have on an instance of so many, where it reserves none."""
+        return blocks - math.floor(self.watermark * blocks) if self.idle_watermark else blocks
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is replayed: everything but who decides. `cluster`: as the policy has laid it out."""
+
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    timing: Timing
+    engine: EngineConfig
+    load: Load
+    seed: int
+
+
+def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
+    """The step times of an instance of `pool`, with its attention and its format of KV; errors as of `timing`."""
+    row = engine.attention.step_row(instance_row(timing, model, pool))
+    return engine.kv_compression.step_row(row, model, pool.own_parallelism)
+
+
+def _require_settings(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InputError(
+            f"engine.{name} must be a file of conf/engine/{name}, got {value!r};"
+            f" on a command line write engine/{name}=NAME, in a defaults list - override /engine/{name}: NAME"
+        )
+
+
+def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_gpus: bool) -> None:
+    """Raise InputError where streams, ranks and stages of instances do not go together.
+
+    `shares_gpus`: the policy may let prefills run concurrently with decodes.
+    """
+    pools = cluster.pools
+    shared = shares_gpus or any((pool.batching or engine.batching) == "concurrent" for pool in pools)
+    if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
+            " set cluster.rank_choice=even"
+        )
+    if shared and any(pool.parallelism.pp > 1 for pool in pools):
+        raise InputError(
+            "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
+        )
+    if not engine.chunked_prefill and any(pool.chunk_schedule is not None for pool in pools):
+        raise InputError("a chunk schedule needs engine.chunked_prefill=true")
+    if any((pool.has_ranks or pool.group > 1) and pool.parallelism.pp > 1 for pool in pools):
+        raise InputError(
+            "pipeline stages and ranks with requests of their own do not go together;"
+            " set cluster.pp=1 or cluster.rank_choice=even"
+        )

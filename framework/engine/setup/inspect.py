@@ -1,0 +1,315 @@
+"""What a policy's view, and the log, ask of the compiled engine's memory in passing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.codes import DECODING, PAUSED
+from framework.compiler.decorators import compiled, inner
+from framework.engine.durations.speculation import choose_depth, decode_step_s
+from framework.engine.kv.prefix_cache import matched_blocks
+from framework.engine.memory.attach import attach_at, words_of
+from framework.engine.memory.state import Memory, State
+from framework.engine.parallel.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
+from framework.policy.inspection import View, require_decoding
+from framework.timing.estimate import prefill_alone_s
+from framework.timing.table import StepTables, base_s, chunk_s
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class MemoryInspection:
+    """The memory of one run as `framework.policy.inspection.Inspection`."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.requests = memory.requests
+        self.instances = memory.instances
+        self._words = words_of(memory)
+        self.view = View(memory.options, memory.sim, memory.requests, memory.instances, self._words)
+        self.tables = StepTables(memory.timing_rows, memory.timing_data)
+        self.block_tokens = int(memory.options["block_tokens"][0])
+        self.copy_bytes_per_token = float(memory.options["copy_bytes_per_token"][0])
+        self._memory = memory
+        self._now_s = memory.sim["now_s"]
+        most, size = int(memory.options["most_running"][0]), len(memory.instances)
+        self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
+        self._prefilling = memory.lists[memory.instances["prefilling_at"][0] :][: size * most].reshape(size, most)
+        self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
+        self._residents = np.empty((3, len(memory.requests)), np.int64)  # pages that nobody asked for take no memory
+
+    @property
+    def now_s(self) -> float:
+        return float(self._now_s.item())
+
+    @property
+    def role_changes(self) -> int:
+        return int(self._memory.sim["role_changes"][0])
+
+    @property
+    def finished(self) -> Integers:
+        return self._finished[: int(self._memory.sim["finished"][0])]
+
+    def decoding(self, i: int) -> Integers:
+        return self._running[i, : self.instances["running"][i]].copy()
+
+    def prefilling(self, i: int) -> Integers:
+        return self._prefilling[i, : self.instances["prefilling"][i]].copy()
+
+    def queued(self, i: int) -> Integers:
+        waiting, count = _waiting(self._words, i, self._residents)
+        ids = self._residents[0, :count].copy()
+        queue = self.requests[ids[:waiting]]
+        ids[:waiting] = ids[np.lexsort((queue["queue_number"], queue["key"]))]
+        return ids
+
+    def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
+        return _decoding_on(self._words, self._running, ids)
+
+    def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        found = self._residents[:, : _residents(self._words, ids, self._residents)].copy()
+        return found[0], found[1], found[2] != 0
+
+    def migrating(self, ids: Integers) -> NDArray[np.bool_]:
+        return np.asarray(self.requests["migration"][ids] != 0)
+
+    def generated(self, ids: Integers) -> Integers:
+        tokens = np.empty(len(ids), np.int64)
+        _generated_tokens(self._words, ids, tokens)
+        return tokens
+
+    def kv_tokens(self, ids: Integers) -> Integers:
+        states = self.requests["state"][ids]
+        require_decoding(ids, (states == DECODING) | (states == PAUSED))
+        counted = self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
+        return np.where(states == PAUSED, self.requests["kv"][ids], counted)
+
+    def cached_tokens(self, ids: Integers, r: int) -> Integers:
+        return _cached_tokens(self._words, ids, r)
+
+    def prefill_times_s(self, ids: Integers, r: int, cached: Integers, most: int) -> Floats:
+        return _prefill_times_s(self._words, ids, r, cached, most)
+
+    def step_times_s(self, ids: Integers) -> Floats:
+        times_s = np.empty(len(ids))
+        _step_times_s(self._words, ids, times_s)
+        return times_s
+
+    def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
+        return _stream_times_s(self._words, i)
+
+    def oldest_open_step(self) -> Integers:
+        """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+        return _oldest_open_step(self._words, self._running)
+
+
+@compiled
+def _cached_tokens(words: Any, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+    """Tokens of r's prompt in the prefix cache, or a store, of each of these instances."""
+    s = attach_at(words)
+    tokens = np.empty(len(instances), np.int64)
+    for j in range(len(instances)):
+        run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
+        tokens[j] = run * s.options.hash_blocks * s.options.block_tokens
+    return tokens
+
+
+@compiled
+def _prefill_times_s(
+    words: Any, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+) -> NDArray[np.float64]:
+    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
+    most `most` tokens, of which it has one micro-batch.
+    """
+    s = attach_at(words)
+    tables, prompt = StepTables(s.timing_rows, s.timing_data), s.requests[r].input_tokens
+    times_s = np.empty(len(instances))
+    for j in range(len(instances)):
+        inst = s.instances[instances[j]]
+        times_s[j] = prefill_alone_s(tables, inst.pool, max(1, inst.stages), cached[j], prompt, most)
+    return times_s
+
+
+@compiled
+def _step_times_s(words: Any, instances: NDArray[np.int64], times_s: NDArray[np.float64]) -> None:
+    """Write the seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
+    s = attach_at(words)
+    for j in range(len(instances)):
+        times_s[j] = 0.0
+        if s.instances[instances[j]].running > 0:
+            times_s[j] = decode_step_s(s, instances[j], choose_depth(s, instances[j]))
+
+
+@inner
+def next_streams_s(s: State, i: int) -> tuple[float, float]:
+    """Seconds of i's next prefill step and decode step, each on all SMs, side by side; 0 where there is none.
+
+    The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
+    prefills first or else waits first. What lacks prefill may also be on its way here, with the KV before it.
+    """
+    inst = s.instances[i]
+    tables = StepTables(s.timing_rows, s.timing_data)
+    tokens = min(inst.token_budget, inst.queued_tokens)
+    prefill_s, attention_s, read = 0.0, 0.0, 0
+    r = s.lists[inst.prefilling_at] if inst.prefilling > 0 else inst.waiting_root
+    if r < 0:
+        r = inst.inbox_head
+    if r >= 0 and tokens > 0:
+        q = s.requests[r]
+        chunk = min(tokens, q.prefill_until - q.prefilled)
+        read = q.prefilled + tokens
+        attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
+        if tokens > chunk:
+            attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
+        prefill_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
+    decode_s = 0.0
+    if inst.running > 0:
+        decode_s = decode_step_s(s, i, choose_depth(s, i))
+        if prefill_s > 0.0:
+            decode_s += contention_beside_s(s, i, inst.decode_kv + inst.running, attention_s / prefill_s, read)
+    return prefill_s, decode_s
+
+
+@compiled
+def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same by the percent of the SMs that each stream has, shape (101,)."""
+    s = attach_at(words)
+    prefill_s, decode_s = next_streams_s(s, i)
+    prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
+    for percent in range(WHOLE + 1):
+        if prefill_s > 0.0:
+            prefills_s[percent] = prefill_s * prefill_slowdown(s, percent)
+        if decode_s > 0.0:
+            decodes_s[percent] = decode_s * decode_slowdown(s, percent)
+    return prefills_s, decodes_s
+
+
+@compiled
+def _decoding_on(
+    words: Any, running: NDArray[np.int64], instances: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Requests that decode on these instances, and the position of each one's instance among them."""
+    s = attach_at(words)
+    count = 0
+    for i in instances:
+        count += s.instances[i].running
+    ids, owners = np.empty(count, np.int64), np.empty(count, np.int64)
+    at = 0
+    for j in range(len(instances)):
+        for slot in range(s.instances[instances[j]].running):
+            ids[at] = running[instances[j], slot]
+            owners[at] = j
+            at += 1
+    return ids, owners
+
+
+@compiled
+def _residents(words: Any, instances: NDArray[np.int64], found: NDArray[np.int64]) -> int:
+    """Write requests that decode on these instances, or are on their way there, into the rows of `found`: numbers,
+    positions, and which stay; how many there are.
+    """
+    s = attach_at(words)
+    ids, positions, stays = found[0], found[1], found[2]
+    position = np.full(s.options.instances, -1)
+    for j in range(len(instances)):
+        position[instances[j]] = j
+    count = 0
+    for j in range(len(instances)):
+        inst = s.instances[instances[j]]
+        for slot in range(inst.running):
+            r = s.lists[inst.running_at + slot]
+            target = s.requests[r].destination
+            if target < 0 or position[target] >= 0:
+                ids[count], positions[count], stays[count] = r, j if target < 0 else position[target], target < 0
+                count += 1
+    decoding, count = count, _add_coming(s, position, instances, ids, count)
+    ids[decoding:count].sort()
+    for k in range(decoding, count):
+        positions[k], stays[k] = position[s.requests[ids[k]].destination], 0
+    return count
+
+
+@inner
+def _add_coming(
+    s: State, position: NDArray[np.int64], instances: NDArray[np.int64], ids: NDArray[np.int64], count: int
+) -> int:
+    """Add requests that are on their way to these instances to `count` ids, in no order; how many there are then.
+
+    `position`: of each instance of the cluster among these, -1 where it is none of them.
+    """
+    for i in range(s.options.instances):
+        if position[i] >= 0:
+            continue
+        for slot in range(s.instances[i].running):  # they migrate from an instance that was not asked about
+            r = s.lists[s.instances[i].running_at + slot]
+            target = s.requests[r].destination
+            if target >= 0 and position[target] >= 0:
+                ids[count] = r
+                count += 1
+    for k in range(s.sim.heap_size):  # copies of those that do not decode; copies of prefixes have no destination
+        r = s.lists[s.options.heap_at + k]
+        q = s.requests[r]
+        if q.destination >= 0 and q.state != DECODING and q.state != PAUSED and position[q.destination] >= 0:
+            ids[count] = r
+            count += 1
+    for i in instances:  # those that wait for room there
+        r = s.instances[i].incoming_head
+        while r >= 0:
+            ids[count] = r
+            count += 1
+            r = s.requests[r].next
+    return count
+
+
+@compiled
+def _waiting(words: Any, i: int, found: NDArray[np.int64]) -> tuple[int, int]:
+    """Write the requests of i's queue, in no order, into the first row of `found`, then those of its inbox, in order;
+    how many are in the queue, and how many there are.
+    """
+    s = attach_at(words)
+    ids, count, k = found[0], 0, 0
+    if s.instances[i].waiting_root >= 0:
+        ids[0] = s.instances[i].waiting_root
+        count = 1
+    while k < count:  # the children of each, which are linked
+        r = s.requests[ids[k]].child
+        while r >= 0:
+            ids[count] = r
+            count += 1
+            r = s.requests[r].next
+        k += 1
+    r = s.instances[i].inbox_head
+    while r >= 0:
+        ids[count] = r
+        count += 1
+        r = s.requests[r].next
+    return k, count
+
+
+@compiled
+def _generated_tokens(words: Any, ids: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
+    """Write the tokens that requests have emitted."""
+    s = attach_at(words)
+    for k in range(len(ids)):
+        r = ids[k]
+        if r < 0 or r >= s.options.requests:
+            raise IndexError("no request has that number")
+        q = s.requests[r]
+        tokens[k] = q.emitted
+        if q.state == DECODING:
+            tokens[k] = q.offset + s.instances[q.instance].decode_steps - q.input_tokens + 1
+
+
+@compiled
+def _oldest_open_step(words: Any, running: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+    s = attach_at(words)
+    oldest = np.empty(s.options.instances, np.int64)
+    for i in range(s.options.instances):
+        oldest[i] = s.instances[i].decode_steps - s.step[i].done
+        for slot in range(s.instances[i].running):
+            oldest[i] = min(oldest[i], s.requests[running[i, slot]].join_step)
+    return oldest

@@ -1,0 +1,1 @@
+"""One step: what it holds, its start, its end."""

@@ -1,0 +1,129 @@
+"""Admission: the first of an instance's queue begins its prefill if seats, KV blocks and the step's budget allow."""
+
+from __future__ import annotations
+
+from framework.codes import PREFILLING, UNIFIED
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv.kv_cache import allocate
+from framework.engine.kv.output_reserve import close_admission, keeps_reserve
+from framework.engine.kv.prefix_cache import (
+    cached_among,
+    load_prefix,
+    matched_blocks,
+    reference_prefix,
+    unreferenced_among,
+)
+from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of, seats, watermark_of
+from framework.engine.memory.queues import load_changed, queue_pop
+from framework.engine.memory.state import State
+from framework.engine.parallel.data_parallel import count_prefill, put_on_rank
+from framework.engine.requests.lifecycle import goes_on_there
+from framework.engine.steps.chunks import largest_chunk, note_chunk, unbroken_chunk
+
+
+@inner
+def admit_chunk(s: State, i: int, left: int) -> int:
+    """Admit the first of i's queue for a chunk of at most `left` tokens; the chunk's tokens, 0 if nobody came in."""
+    if not _is_open(s, i):
+        return 0
+    r = s.instances[i].waiting_root
+    matched = matched_blocks(s, i, r, s.requests[r].prefill_until)
+    cached = matched * s.options.hash_blocks * s.options.block_tokens
+    tokens = s.requests[r].prefill_until - cached
+    if unlikely(s.options.unchunked):
+        chunk = unbroken_chunk(s, i, tokens, left)
+    else:
+        chunk = min(tokens, largest_chunk(s, i, cached, left))
+    return _admit(s, i, matched, chunk) if chunk > 0 and _has_room(s, i, matched, chunk) else 0
+
+
+@inner
+def admit_prompt(s: State, i: int, left: int) -> int:
+    """The same of its whole prompt, of at most `left` tokens."""
+    if not _is_open(s, i):
+        return 0
+    r = s.instances[i].waiting_root
+    matched = matched_blocks(s, i, r, s.requests[r].prefill_until)
+    chunk = s.requests[r].prefill_until - matched * s.options.hash_blocks * s.options.block_tokens
+    return _admit(s, i, matched, chunk) if 0 < chunk <= left and _has_room(s, i, matched, chunk) else 0
+
+
+@inner
+def _is_open(s: State, i: int) -> bool:
+    """Whether somebody waits at i whom its decodes and its preempted requests let in."""
+    inst = s.instances[i]
+    if inst.waiting_root < 0 or inst.preempted or inst.swapped > 0:
+        return False
+    if inst.running > 0 and (inst.decode_steps < inst.admission_opens or unlikely(inst.closed)):
+        return False
+    return bool(unlikely(s.options.reserves) or not _is_full(s, i))
+
+
+@inner
+def _is_full(s: State, i: int) -> bool:
+    return bool(seats(s, i) + s.instances[i].late_seats >= s.instances[i].max_batch)
+
+
+@inner
+def _has_room(s: State, i: int, matched: int, chunk: int) -> bool:
+    """Whether i has a seat and KV blocks for the first of its queue; if not, admission closes where it may."""
+    inst = s.instances[i]
+    r = inst.waiting_root
+    if unlikely(s.options.reserves) and _is_full(s, i):
+        close_admission(s, i)
+        return False
+    tokens = s.requests[r].prefill_until
+    if unlikely(s.options.room_for_chunk) and inst.running + inst.prefilling > 0:
+        tokens = _kv_tokens(s, i, matched, chunk)
+    left = available(s, i) - inst.late_blocks - unreferenced_among(s, i, r, matched)
+    left -= blocks_of(s, i, tokens) - cached_among(s, i, r, matched) * s.options.hash_blocks
+    if left < watermark_of(s, i) or (unlikely(s.options.reserves) and not keeps_reserve(s, i, r, left)):
+        close_admission(s, i)
+        return False
+    return True
+
+
+@inner
+def _kv_tokens(s: State, i: int, matched: int, chunk: int) -> int:
+    """KV tokens that the first of i's queue takes at its admission: a prefill instance gives it those of its prompt."""
+    if s.instances[i].mode == UNIFIED:
+        return int(matched * s.options.hash_blocks * s.options.block_tokens + chunk)
+    return int(s.requests[s.instances[i].waiting_root].prefill_until)
+
+
+@inner
+def _admit(s: State, i: int, matched: int, chunk: int) -> int:
+    """Let the first of i's queue, who has room, prefill, with a chunk of so many tokens in this step."""
+    inst, sim = s.instances[i], s.sim
+    kv = _kv_tokens(s, i, matched, chunk)
+    r = queue_pop(s, i)
+    inst.closed = False
+    if unlikely(inst.recompute_tokens > 0) and goes_on_there(s, r):
+        inst.recompute_tokens -= s.requests[r].prefill_until
+    shared = cached_among(s, i, r, matched) * s.options.hash_blocks
+    reference_prefix(s, i, r, matched)
+    q = s.requests[r]
+    q.kv = kv
+    allocate(s, i, blocks_of(s, i, kv) - shared)
+    if unlikely(s.options.tiers > 0):
+        load_prefix(s, i, r)
+    sim.admissions += 1
+    q.admission = sim.admissions
+    q.state = PREFILLING
+    q.prefilled = matched * s.options.hash_blocks * s.options.block_tokens
+    q.caches = True
+    s.lists[inst.prefilling_at + inst.prefilling] = r
+    note_chunk(s, i, inst.prefilling, chunk)
+    inst.prefilling += 1
+    if unlikely(inst.ranks > 0):
+        put_on_rank(s, i, r)
+        count_prefill(s, i, r, 1)
+    inst.queued -= 1
+    inst.queued_tokens -= q.prefilled
+    load_changed(s, i)
+    add_kv_tokens(s, i, kv, sim.now_s)
+    if q.start_s != q.start_s:
+        q.start_s = sim.now_s
+        q.prefill_instance = i
+        q.cached_tokens = q.prefilled
+    return int(chunk)

@@ -1,0 +1,226 @@
+"""Scheduling: what the next step of an instance holds, and its start."""
+
+from __future__ import annotations
+
+from framework.codes import (
+    CHUNKS_FIRST,
+    CONCURRENT,
+    COPIED,
+    DECODE,
+    DECODE_FIRST,
+    HANDING_OVER,
+    PREFILL_FIRST,
+    STATIC,
+    STEP_END,
+    UNIFIED,
+    WHOLE_MIXED,
+)
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.copies.migration import switch_over
+from framework.engine.copies.transfers import send_ahead, start_transfers
+from framework.engine.durations.leap import catch_up_one
+from framework.engine.durations.speculation import blocks_of_next_step, choose_depth
+from framework.engine.events.ask import ask_batching, ask_route
+from framework.engine.events.order import wake
+from framework.engine.kv.kv_cache import allocate
+from framework.engine.kv.output_reserve import settle_reserve
+from framework.engine.memory.kv_blocks import available
+from framework.engine.memory.queues import time_of
+from framework.engine.memory.state import State
+from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step, streaming
+from framework.engine.requests.asynchronous import let_go, make_known, prepare_next
+from framework.engine.requests.lifecycle import goes_on_there, remove_running
+from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
+from framework.engine.roles.changes import proceed
+from framework.engine.steps.prefill import form_batch, form_chunks, form_whole_prompts
+from framework.engine.steps.pulling import join_computed, join_first, let_join, pull
+from framework.engine.steps.running_list import form_in_order
+from framework.engine.steps.step import start_step
+from framework.policy.hooks import REFUSED, ROUTE_DECODE
+
+
+@inner
+def schedule(s: State, i: int) -> None:
+    """Form i's next step and start it; without anything to do i is idle."""
+    inst = s.instances[i]
+    inst.preempted = False
+    barred, streamed = inst.recompute_tokens > 0, streaming(s, i)
+    _switch_and_join(s, i)
+    if unlikely(inst.draining_role != inst.next_role):
+        proceed(s, i)
+    if inst.changed:
+        inst.changed = False
+        ask_batching(s, i)
+    _set_admission(s, i)
+    decodes, prefill_tokens = _form(s, i)
+    if inst.waiting_root < 0:
+        inst.admission_opens = -1
+    came_free = unlikely(s.options.asynchronous) and let_go(s, i)
+    if decodes + prefill_tokens > 0:
+        start_step(s, i, decodes, prefill_tokens)
+        if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0 and inst.group == 0:
+            send_prompts_ahead(s, i)
+    if unlikely(came_free):
+        start_transfers(s, i)
+    inst.swap_bytes = 0.0
+    _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
+    if unlikely(s.options.asynchronous):
+        prepare_next(s, i, streamed)
+        make_known(s, i)
+
+
+@inner
+def _form(s: State, i: int) -> tuple[int, int]:
+    """What i's next step holds, by its mode: decodes, and prefill tokens."""
+    inst, step = s.instances[i], s.step[i]
+    prefill_tokens, decodes = 0, 0
+    beside = inst.mode == CONCURRENT or streaming(s, i)
+    in_order = unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside
+    if unlikely(s.options.pulls) and not in_order:
+        let_join(s, i)
+    if not unlikely(beside):
+        prefill_tokens = _form_prompts_first(s, i)
+    if unlikely(in_order):
+        decodes, prefill_tokens = form_in_order(s, i)
+    elif prefill_tokens == 0:
+        decodes = _form_decodes(s, i)
+        if unlikely(beside):
+            _form_stream(s, i)
+        elif inst.mode == DECODE_FIRST or inst.mode == UNIFIED:
+            prefill_tokens = form_chunks(s, i, inst.token_budget - decodes * (1 + step.depth))
+        elif inst.mode == WHOLE_MIXED:
+            prefill_tokens = form_whole_prompts(s, i, inst.token_budget - decodes * (1 + step.depth))
+        elif inst.mode == STATIC and decodes == 0:
+            prefill_tokens = form_batch(s, i, inst.token_budget)
+    if unlikely(s.options.pulls) and not in_order and not inst.preempted:
+        pull(s, i)
+    return decodes, prefill_tokens
+
+
+@inner
+def _form_prompts_first(s: State, i: int) -> int:
+    """The prompts of a step of prompts alone, in the modes that ask for these before decodes; their tokens."""
+    inst = s.instances[i]
+    if inst.mode == PREFILL_FIRST:
+        return form_whole_prompts(s, i, inst.token_budget)
+    if inst.mode == CHUNKS_FIRST:
+        return form_chunks(s, i, inst.token_budget)
+    if inst.mode == STATIC and inst.prefilling > 0:
+        return form_batch(s, i, inst.token_budget)
+    return 0
+
+
+@inner
+def send_prompts_ahead(s: State, i: int) -> None:
+    """Let the KV of long prompts that i's step completes leave layer by layer, where their destination has room."""
+    inst = s.instances[i]
+    if inst.role & DECODE and not s.options.asks_local_decode:
+        return
+    for j in range(inst.prefilling):
+        r = s.lists[inst.prefilling_at + j]
+        q = s.requests[r]
+        if unlikely(goes_on_there(s, r)):
+            continue
+        computes_it = q.prefilled + s.lists[inst.chunk_at + j] == q.prefill_until and q.split == 0
+        if computes_it and q.prefill_until >= s.options.layerwise_tokens:
+            target = ask_route(s, ROUTE_DECODE, r)
+            if target <= REFUSED:
+                continue
+            if target < 0:
+                return
+            if target != i:
+                send_ahead(s, r, target, time_of(s, STEP_END, i))
+
+
+@inner
+def schedule_prefills(s: State, i: int) -> None:
+    """While i decodes: form the next step of its prefill stream and start it. The mark stays for the decode stream."""
+    inst = s.instances[i]
+    inst.preempted = False
+    barred = inst.recompute_tokens > 0
+    catch_up_one(s, i)
+    if may_prefill(s, i):
+        if inst.changed:
+            ask_batching(s, i)
+        _set_admission(s, i)
+        _form_stream(s, i)
+        if inst.waiting_root < 0:
+            inst.admission_opens = -1
+    if unlikely(s.options.asynchronous) and let_go(s, i):
+        start_transfers(s, i)
+    _look_ahead(s, i, barred, False)
+    if unlikely(s.options.asynchronous):
+        prepare_next(s, i, False)
+
+
+@inner
+def _look_ahead(s: State, i: int, barred: bool, chunks_alone: bool) -> None:
+    """What the forming of a step of i, of chunks alone or not, leaves for others, and for the step after it.
+
+    `barred`: before it nothing could be sent to i, as requests waited that were preempted there while they decoded.
+    """
+    inst = s.instances[i]
+    if inst.preempted:
+        start_transfers(s, i)
+        wake(s, i)
+    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:
+        start_transfers(s, i)
+    if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):
+        wake(s, i)
+
+
+@inner
+def _form_stream(s: State, i: int) -> None:
+    """The next step of i's prefill stream, unless one is under way."""
+    if s.instances[i].mode == CONCURRENT and not streaming(s, i):
+        tokens = form_chunks(s, i, s.instances[i].token_budget)
+        if tokens > 0:
+            start_prefill_step(s, i, tokens)
+
+
+@inner
+def _set_admission(s: State, i: int) -> None:
+    """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
+    inst = s.instances[i]
+    if inst.admission_opens < 0 and inst.waiting_root >= 0:
+        inst.admission_opens = inst.decode_steps + s.options.admission_wait_steps
+    if unlikely(inst.closed) and inst.prefilling > 0:
+        inst.closed = False
+    if unlikely(inst.closed) and inst.running == 0 and not s.options.asynchronous:
+        inst.closed = False
+        inst.freed = 0
+
+
+@inner
+def _switch_and_join(s: State, i: int) -> None:
+    inst = s.instances[i]
+    if inst.switching:
+        inst.switching = False
+        j = 0
+        while j < inst.running:
+            r = s.lists[inst.running_at + j]
+            if s.requests[r].migration == COPIED and switch_over(s, r):
+                remove_running(s, i, r)
+                s.requests[r].state = HANDING_OVER
+                inst.changed = True
+            else:
+                j += 1
+    while unlikely(inst.computed_known > 0):
+        join_computed(s, i)
+    while inst.joining_head >= 0 and not unlikely(s.options.pulls):
+        join_first(s, i)
+
+
+@inner
+def _form_decodes(s: State, i: int) -> int:
+    """Room for every running request's next token, then swap-in; the number of decodes in the step."""
+    inst = s.instances[i]
+    if unlikely(s.options.speculates):
+        s.step[i].depth = choose_depth(s, i)
+    while blocks_of_next_step(s, i) > available(s, i):
+        inst.preempted = True
+        preempt(s, i, preemption_victim(s, i))
+    allocate(s, i, blocks_of_next_step(s, i))
+    if inst.swapped > 0 and not inst.preempted:
+        swap_in(s, i)
+    return int(inst.running)

@@ -1,0 +1,131 @@
+"""What arrives: requests (SEMANTICS.md: Arrivals), and what copies bring (Transfers, Prefix tiers, Live migration)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.codes import ARRIVAL, PREFILL
+from framework.reference.links import has_ended
+from framework.reference.prefixes import free_kv, matched_prefix, register_cached
+from framework.reference.simulation import Simulation
+from framework.reference.state import REJECTED, UNSENT, Instance, Request
+from framework.reference.transfers import start_copy, start_transfers
+
+
+def arrive(s: Simulation, r: Request) -> None:
+    """r arrives: it is taken in, refused, or routed."""
+    if not r.taken_in:
+        if s.now_s >= s.options.horizon_s:
+            s.end_request(r, UNSENT)
+            return
+        r.taken_in, r.arrival_s = True, s.now_s
+        s.present[r.id] = r
+        read_s = s.options.intake_token_s * r.input_tokens
+        if s.options.intake_s + read_s > 0:
+            s.intake_free_s = max(s.now_s, s.intake_free_s) + s.options.intake_s
+            s.push(s.intake_free_s + read_s, ARRIVAL, r.id)
+            return
+    if r.input_tokens + r.output_tokens > s.options.max_context:
+        s.end_request(r, REJECTED, "context")
+        return
+    if all(not s.fits(i, r) for i in s.instances):
+        s.end_request(r, REJECTED, "kv")
+        return
+    reason = s.hooks.admit(s, r) if "admit" in s.hooks.overrides else None
+    if reason is None:
+        route(s, r)
+    elif s.now_s + s.options.backoff_s < s.options.horizon_s < math.inf:
+        s.push(s.now_s + s.options.backoff_s, ARRIVAL, r.id)
+    else:
+        s.end_request(r, REJECTED, reason)
+
+
+def route(s: Simulation, r: Request) -> None:
+    """Queue r, which may be served, where the policy says, once a prefix that it wants there has come."""
+    i = s.ask_route_prefill(r)
+    if not s.fits(i, r):
+        s.end_request(r, REJECTED, "kv")
+        return
+    if "fetch_prefix" in s.hooks.overrides and i.stores:
+        source = s.hooks.fetch_prefix(s, r)
+        if source != -1 and start_fetch(s, r, s.checked("fetch_prefix", source, f" for request {r.id}"), i):
+            return
+    enqueue(s, r, i)
+
+
+def start_fetch(s: Simulation, r: Request, source: Instance, i: Instance) -> bool:
+    """Copy to i the leading blocks that the source has beyond those that i has; False if there are none."""
+    blocks = matched_prefix(s, source, r)[len(matched_prefix(s, i, r)) :]
+    if blocks:
+        r.fetch, r.instance = (i, blocks), i.id
+        start_copy(s, r, source, i, len(blocks) * s.hash_tokens)
+    return bool(blocks)
+
+
+def end_fetch(s: Simulation, r: Request) -> None:
+    """The prefix of r has come to its instance: r is queued there, or routed anew if that prefills no more."""
+    assert r.fetch is not None
+    (i, blocks), r.fetch = r.fetch, None
+    for id in reversed(blocks):
+        i.stores[0].keep(id)
+    if i.role & PREFILL:
+        enqueue(s, r, i)
+    else:
+        route(s, r)
+
+
+def enqueue(s: Simulation, r: Request, i: Instance) -> None:
+    """Queue r at i by the policy's key."""
+    if "split_at" in s.hooks.overrides:
+        split = s.hooks.split_at(s, r)
+        r.split = split if split < r.input_tokens else max(split, r.input_tokens + 1)
+    r.instance = i.id
+    key = math.inf if s.hooks.dynamic_keys else 0.0
+    if "prioritize" in s.hooks.overrides and not s.hooks.dynamic_keys:
+        key = float(s.hooks.prioritize(s, [r])[0])
+    s.queue_number += 1
+    r.key, r.queue_number = key, s.queue_number
+    i.queue_of_arrivals(s.options.asynchronous).append((key, s.queue_number, r))
+    s.wake(i)
+
+
+def finish_copy(s: Simulation, r: Request) -> None:
+    """The copy of r has ended, or its bytes are sent: a fetched prefix's, a migration's, or that of its KV."""
+    if not has_ended(s, r):
+        return
+    if r.fetch is not None:
+        end_fetch(s, r)
+        return
+    if r.migration is not None:
+        r.migration.ready = True
+        s.wake(s.instances[r.decode_instance])
+        return
+    arrive_with_kv(s, r)
+
+
+def arrive_with_kv(s: Simulation, r: Request) -> None:
+    """The KV of r leaves the source; r joins the destination at that one's next boundary."""
+    source, d = r.source, r.destination
+    assert source is not None
+    assert d is not None
+    if r.handing_over:
+        r.migrations += 1
+    else:
+        r.transferred = True
+        if math.isnan(r.transfer_end_s):
+            r.transfer_end_s = s.now_s
+            r.untold = r.emitted <= 1
+    r.source, r.destination, r.handing_over = None, None, False
+    free_kv(s, source, r)
+    source.leaving.remove(r)
+    r.withheld = False
+    start_transfers(s, source)
+    s.wake(source)
+    d.reserved.remove(r)
+    if r.is_partial:
+        r.covered = r.prefill_until
+    r.instance, r.registered = d.id, len(d.cache.held.get(r.id, []))
+    register_cached(s, d, r, min(r.prefilled, r.kv + d.spec.pulls))
+    r.caches = d.spec.pulls
+    d.joining.append(r)
+    s.wake(d)

@@ -1,0 +1,167 @@
+"""KV blocks of an instance with the prefixes that they hold, and the stores below them."""
+
+from __future__ import annotations
+
+
+class Cache:
+    """Blocks of one instance: free, private to a request, or holding a cached trace block."""
+
+    def __init__(self, total: int, blocks_per_id: int) -> None:
+        self.total = total
+        self.free = total
+        self.blocks_per_id = blocks_per_id
+        self.private: dict[int, int] = {}  # request -> blocks
+        self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
+        self.references: dict[int, int] = {}  # cached id -> requests that reference it
+        self.unreferenced: list[int] = []  # cached ids nobody references, oldest first
+
+    @property
+    def available(self) -> int:
+        return self.free + self.evictable
+
+    @property
+    def evictable(self) -> int:
+        return len(self.unreferenced) * self.blocks_per_id
+
+    @property
+    def used(self) -> int:
+        return self.total - self.free - self.evictable
+
+    def idle_blocks(self, ids: list[int]) -> int:
+        return self.blocks_per_id * sum(id in self.unreferenced for id in ids)
+
+    def reference(self, request: int, ids: list[int]) -> None:
+        for id in ids:
+            if self.references[id] == 0:
+                self.unreferenced.remove(id)
+            self.references[id] += 1
+        self.held[request] = list(ids)
+
+    def take(self, request: int, blocks: int) -> None:
+        while self.free < blocks:
+            del self.references[self.unreferenced.pop(0)]
+            self.free += self.blocks_per_id
+        self.free -= blocks
+        self.private[request] = self.private.get(request, 0) + blocks
+
+    def register(self, request: int, id: int) -> None:
+        """A computed trace block enters the cache, unless a copy is there already."""
+        if id not in self.references:
+            self.references[id] = 1
+            self.held.setdefault(request, []).append(id)
+            self.private[request] -= self.blocks_per_id
+
+    def sort_held(self, request: int, ids: list[int]) -> None:
+        """Put what a request references into the order of its ids."""
+        self.held[request].sort(key=ids.index)
+
+    def free_kv(self, request: int) -> None:
+        for id in reversed(self.held.pop(request, [])):
+            self.references[id] -= 1
+            if self.references[id] == 0:
+                self.unreferenced.append(id)
+        self.free += self.private.pop(request, 0)
+
+    def names_of_all(self, requests: list[int]) -> set[int]:
+        """Ids under which a block is found that one of these requests references."""
+        return {id for request in requests for id in self.held.get(request, [])}
+
+    def blocks_of_all(self, requests: list[int]) -> int:
+        """Blocks that these requests have together."""
+        shared = {id for request in requests for id in self.held.get(request, [])}
+        return sum(self.private.get(request, 0) for request in requests) + len(shared) * self.blocks_per_id
+
+    def clear(self) -> None:
+        """Forget all that is cached; nothing is referenced."""
+        self.references, self.unreferenced, self.free = {}, [], self.total
+
+
+class Copy:
+    """A block of a name; there may be several."""
+
+    def __init__(self, name: int) -> None:
+        self.name = name
+        self.references = 1
+
+
+class BlockCache(Cache):
+    """The same where a block that is known already enters next to the other, behind which it is found."""
+
+    def __init__(self, total: int, blocks_per_id: int) -> None:
+        super().__init__(total, blocks_per_id)
+        self.copies: dict[int, list[Copy]] = {}
+        self.held_copies: dict[int, list[Copy]] = {}
+        self.idle: list[Copy] = []  # copies nobody references, oldest first
+
+    @property
+    def evictable(self) -> int:
+        return len(self.idle)
+
+    def idle_blocks(self, ids: list[int]) -> int:
+        return sum(self.copies[id][0].references == 0 for id in ids)
+
+    def reference(self, request: int, ids: list[int]) -> None:
+        found = [self.copies[id][0] for id in ids]
+        for copy in found:
+            if copy.references == 0:
+                self.idle.remove(copy)
+            copy.references += 1
+        self.held_copies[request] = found
+        self.held[request] = list(ids)
+
+    def take(self, request: int, blocks: int) -> None:
+        while self.free < blocks:
+            oldest = self.idle.pop(0)
+            self.copies[oldest.name].remove(oldest)
+            if not self.copies[oldest.name]:
+                del self.copies[oldest.name], self.references[oldest.name]
+            self.free += 1
+        self.free -= blocks
+        self.private[request] = self.private.get(request, 0) + blocks
+
+    def register(self, request: int, id: int) -> None:
+        copy = Copy(id)
+        self.copies.setdefault(id, []).append(copy)
+        self.references[id] = 1  # it is known
+        self.held_copies.setdefault(request, []).append(copy)
+        self.held.setdefault(request, []).append(id)
+        self.private[request] -= 1
+
+    def sort_held(self, request: int, ids: list[int]) -> None:
+        super().sort_held(request, ids)
+        self.held_copies[request].sort(key=lambda copy: ids.index(copy.name))
+
+    def free_kv(self, request: int) -> None:
+        for copy in reversed(self.held_copies.pop(request, [])):
+            copy.references -= 1
+            if copy.references == 0:
+                self.idle.append(copy)
+        self.held.pop(request, None)
+        self.free += self.private.pop(request, 0)
+
+    def names_of_all(self, requests: list[int]) -> set[int]:
+        copies = [copy for request in requests for copy in self.held_copies.get(request, [])]
+        return {copy.name for copy in copies if copy is self.copies[copy.name][0]}
+
+    def blocks_of_all(self, requests: list[int]) -> int:
+        shared = {id(copy) for request in requests for copy in self.held_copies.get(request, [])}
+        return sum(self.private.get(request, 0) for request in requests) + len(shared)
+
+    def clear(self) -> None:
+        super().clear()
+        self.copies, self.idle = {}, []
+
+
+class Store:
+    """Trace blocks, least recently used first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.ids: list[int] = []
+
+    def keep(self, id: int) -> None:
+        if id in self.ids:
+            self.ids.remove(id)
+        self.ids.append(id)
+        if len(self.ids) > self.capacity:
+            self.ids.pop(0)

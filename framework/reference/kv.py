@@ -1,0 +1,206 @@
+"""Who gets KV blocks and who gives way (SEMANTICS.md: Prefill, Preemption and swapping)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.codes import PREFILL
+from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
+from framework.reference.reserve import keeps_reserve
+from framework.reference.simulation import Simulation
+from framework.reference.state import FAILED, Instance, Request
+from framework.reference.steps.duration import choose_depth
+from framework.reference.transfers import cancel_migration, start_decoding, stop_decoding
+
+
+def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
+    """Whether the head of the queue finds a seat, and blocks for so many tokens, None: for all that it has to compute;
+    the budget of the step apart.
+    """
+    return may_come(i) and has_seat(i) and has_blocks(s, i, tokens)
+
+
+def may_come(i: Instance) -> bool:
+    """Whether anything waits, and admission is open."""
+    if not i.waiting:
+        return False
+    return not i.running or (not i.closed and i.totals["decode_steps"] >= i.admission_opens)
+
+
+def has_seat(i: Instance) -> bool:
+    """Whether another request may be on i."""
+    return i.seats + i.late_seats < i.max_batch
+
+
+def has_blocks(s: Simulation, i: Instance, tokens: int | None) -> bool:
+    """Whether the head of the queue finds blocks for so many tokens, None: for all that it has to compute."""
+    left = left_blocks(s, i, tokens)
+    return left >= i.present_watermark and keeps_reserve(s, i, min(i.waiting)[2], left)
+
+
+def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
+    """Blocks that are available when the head of the queue has those."""
+    r = min(i.waiting)[2]
+    ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
+    fresh = s.blocks_of(i, r.goal if tokens is None else tokens) - len(ids) * i.cache.blocks_per_id
+    return i.cache.available - i.late_blocks - i.cache.idle_blocks(ids) - fresh
+
+
+def finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
+    """Whether a head that lacks nothing else finds a seat and so many blocks. Where it does not, there is a reserve and
+    something decodes, admission closes.
+    """
+    found = has_seat(i) and has_blocks(s, i, tokens)
+    reserves = s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
+    i.closed = not found and reserves and bool(i.running)
+    return found
+
+
+def admit(s: Simulation, i: Instance, covered: int) -> None:
+    """The head of the queue begins to prefill, with blocks for its first `covered` tokens."""
+    entry = min(i.waiting)
+    i.waiting.remove(entry)
+    r = entry[2]
+    ids = matched_prefix(s, i, r)
+    present = [id for id in ids if id in i.cache.references]
+    i.cache.reference(r.id, present)
+    r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
+    r.covered, r.caches = covered, True
+    i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
+    load_prefix(s, i, r, [id for id in ids if id not in present])
+    i.take_in(r)
+    i.prefilling.append(r)
+    s.give_admission_number(r)
+    if math.isnan(r.start_s):
+        r.start_s, r.prefill_instance, r.cached_tokens = s.now_s, i.id, r.prefilled
+
+
+def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
+    """Blocks for the first `tokens` tokens of a prefill; the last in order give way. False: r itself did."""
+    if tokens <= r.covered:
+        return True
+    fresh = s.blocks_of(i, tokens) - s.blocks_of(i, r.covered)
+    while fresh > i.cache.available:
+        i.chunk_preempted = True
+        last = i.prefilling[-1]
+        preempt(s, i, last, waits_here=True)
+        if last is r:
+            return False
+    i.cache.take(r.id, fresh)
+    r.covered = tokens
+    return True
+
+
+def make_room(s: Simulation, i: Instance) -> bool:
+    """Blocks for the tokens that the next decode step stores. True: something was preempted."""
+    preempted = False
+    i.depth = choose_depth(s, i)
+    while sum([growth(s, i, r) for r in i.running]) > i.cache.available:
+        give_way(s, i, victim(s, i))
+        preempted = True
+    for r in i.running:
+        i.cache.take(r.id, growth(s, i, r))
+    return preempted
+
+
+def victim(s: Simulation, i: Instance) -> Request:
+    """Who gives way: the last to be admitted, who would be the last of a queue, or who has the least done."""
+    there = i.running + i.prefilling + i.lingering
+    if s.options.engine.victim == "fewest_tokens":
+        return min(there, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
+    if s.options.engine.victim == "least_urgent":
+        return max(there, key=lambda r: (r.key, r.queue_number))
+    return max(there, key=lambda r: r.admission)
+
+
+def give_way(s: Simulation, i: Instance, r: Request) -> None:
+    """Preempt r; one that lingers on i is let go, and has nothing to compute again."""
+    if r not in i.lingering:
+        preempt(s, i, r)
+        return
+    i.lingering.remove(r)
+    s.let_go += 1
+    forget_last(s, i, r)
+    free_kv(s, i, r)
+
+
+def let_go(s: Simulation, i: Instance) -> bool:
+    """The next step of i is formed: free the KV of those that linger. True: there are some."""
+    there, i.lingering = i.lingering, []
+    for r in there:
+        free_kv(s, i, r)
+    return bool(there)
+
+
+def forget_last(s: Simulation, i: Instance, r: Request) -> None:
+    """While the next step is formed it is not known yet which token the last one of i gave r, if r decoded in it: the
+    KV that this step stored enters no cache.
+    """
+    if s.options.asynchronous and r.join_step < int(i.totals["decode_steps"]):
+        r.accepted += 1
+
+
+def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
+    """Drop or swap out the KV of r. `waits_here`: it waits for its prefill on i again, whatever the role of i."""
+    i.changed = True
+    s.preemptions += 1
+    r.preemptions += 1
+    swap = s.options.preemption == "swap" and r in i.running
+    if r in i.running:
+        stop_decoding(s, i, r)
+        forget_last(s, i, r)
+    else:
+        i.prefilling.remove(r)
+    if i.prefill_step is not None:
+        i.prefill_step.dropped.append(r)
+    free_kv(s, i, r)
+    cancel_migration(s, r)
+    if swap:
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        i.swapped.append(r)
+        return
+    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
+
+
+def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
+    """r, its KV dropped, waits on i again: where `waits_here`, or it is computed there as it has emitted tokens. Else
+    it is routed anew.
+    """
+    entry = (-math.inf, -s.preemptions, r)
+    if s.options.engine.victim == "least_urgent":
+        entry = (r.key, r.queue_number, r)
+    if s.options.engine.requeue == "last":
+        s.queue_number += 1
+        r.queue_number = s.queue_number
+        entry = (r.key, r.queue_number, r)
+    if waits_here or s.stays_to_decode(r):
+        i.waiting.append(entry)
+        return
+    target = s.ask_route_prefill(r)
+    if not s.fits(target, r):
+        s.end_request(r, FAILED, "kv")
+        return
+    target.waiting.append(entry)
+    r.instance = target.id
+    s.wake(target)
+
+
+def swap_in(s: Simulation, i: Instance, preempted: bool) -> None:
+    """Bring back swapped-out requests in order, while seats and blocks allow, unless this iteration preempted."""
+    while not preempted and i.swapped and i.has_room(s.blocks_of(i, kv_of_next_step(s, i, i.swapped[0]))):
+        r = i.swapped.pop(0)
+        i.cache.take(r.id, s.blocks_of(i, kv_of_next_step(s, i, r)))
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        s.give_admission_number(r)
+        i.take_in(r)
+        start_decoding(s, i, r)
+
+
+def kv_of_next_step(s: Simulation, i: Instance, r: Request) -> int:
+    """What r stores at most in the step being formed; drafts of tokens that it does not have store nothing."""
+    return min(r.kv + 1 + i.depth, r.input_tokens + r.output_tokens - 1)
+
+
+def growth(s: Simulation, i: Instance, r: Request) -> int:
+    """New blocks that r, decoding, needs for the step being formed."""
+    return s.blocks_of(i, kv_of_next_step(s, i, r)) - s.blocks_of(i, r.kv)

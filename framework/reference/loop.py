@@ -1,0 +1,151 @@
+"""The event loop of the reference engine (SEMANTICS.md: Events, Ticks): each step is an event of its own."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+
+from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
+from framework.policy.ticks import MOST_QUIET_TICKS
+from framework.reference.arrivals import arrive, finish_copy
+from framework.reference.circles import break_circle, fail_rest
+from framework.reference.kv import let_go
+from framework.reference.links import share_links
+from framework.reference.roles import set_role, take_role
+from framework.reference.simulation import FAR_OFF, Simulation
+from framework.reference.steps.scheduling import take_turn
+from framework.reference.steps.step_end import finish_prefill_step, finish_step
+from framework.reference.transfers import migrate
+
+_EVENTS_BETWEEN_REPORTS = 10_000
+
+
+def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Simulation:
+    """Process events until every request has ended; `progress(ended, total)` is called now and then."""
+    _begin(s)
+    while len(s.ended) < len(s.requests):
+        if instant_is_over(s) and break_circle(s):
+            share_links(s)
+            continue
+        if s.outstanding == 0:
+            fail_rest(s)
+            break
+        time_s, kind, id, serial = heapq.heappop(s.heap)
+        if serial in s.withdrawn:
+            continue
+        if kind == TICK and skips_ticks(s, time_s, id):
+            continue
+        s.outstanding -= kind not in (TICK, ROLE_CHANGE)
+        s.far_off -= kind in FAR_OFF
+        if time_s > s.next_mark_s:
+            advance(s, s.next_mark_s)
+            s.take_mark()
+        advance(s, time_s)
+        if kind == SCHEDULE:
+            take_turn(s, s.instances[id])
+            share_links(s)
+            continue
+        if kind != TICK:
+            s.quiet_ticks = 0
+        s.order.append((time_s, kind, id))
+        process(s, kind, id)
+        share_links(s)
+        if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
+            progress(len(s.ended), len(s.requests))
+    for i in s.instances:
+        let_go(s, i)
+    return s
+
+
+def _begin(s: Simulation) -> None:
+    """Announce the arrivals that are known and the first tick."""
+    opening = [r for r in s.requests if s.workload.previous is None or s.workload.previous[r.id] < 0]
+    if s.options.clients is None:
+        for r in opening:
+            s.push(float(s.workload.arrival_s[r.id]) + s.options.request_s, ARRIVAL, r.id)
+    else:
+        s.sessions = opening
+        for _ in range(min(s.options.clients, len(opening))):
+            s.push(s.options.request_s, ARRIVAL, s.sessions.pop(0).id)
+    if s.hooks.tick_s is not None:
+        s.push(s.hooks.tick_s, TICK, 1)
+
+
+def instant_is_over(s: Simulation) -> bool:
+    """Whether nothing more is due at the present time."""
+    while s.heap and s.heap[0][3] in s.withdrawn:
+        heapq.heappop(s.heap)
+    return s.outstanding == 0 or s.heap[0][0] > s.now_s
+
+
+def advance(s: Simulation, time_s: float) -> None:
+    """Let the clock go on to the next event."""
+    passed_s = time_s - s.now_s
+    if passed_s == 0.0:
+        return
+    for i in s.instances:
+        totals = i.totals
+        totals["kv_block_s"] += i.cache.used * passed_s
+        totals["kv_token_s"] += i.kv_tokens * passed_s
+    s.now_s = time_s
+
+
+def process(s: Simulation, kind: int, id: int) -> None:
+    """Let one event come about."""
+    if kind == STEP_END:
+        finish_step(s, s.instances[id])
+    elif kind == PREFILL_STEP_END:
+        finish_prefill_step(s, s.instances[id])
+    elif kind == COPY_END:
+        finish_copy(s, s.requests[id])
+    elif kind == ARRIVAL:
+        arrive(s, s.requests[id])
+    elif kind == ROLE_CHANGE:
+        take_role(s, s.instances[id])
+        s.wake(s.instances[id])
+    else:
+        tick(s, id)
+
+
+def skips_ticks(s: Simulation, time_s: float, number: int) -> bool:
+    """Count a tick, or skip it and those up to the next arrival or end of a copy, where nothing else can follow."""
+    assert s.hooks.tick_s is not None
+    while s.heap and s.heap[0][3] in s.withdrawn:
+        heapq.heappop(s.heap)
+    next_s, kind, _, _ = s.heap[0]
+    if kind not in FAR_OFF or s.outstanding > s.far_off:
+        s.quiet_ticks = 0
+    elif s.quiet_ticks < MOST_QUIET_TICKS:
+        s.quiet_ticks += 1
+    else:
+        later = first_tick(next_s, s.hooks.tick_s)
+        if later > number:
+            s.push(later * s.hooks.tick_s, TICK, later)
+            return True
+    return False
+
+
+def first_tick(time_s: float, tick_s: float) -> int:
+    """The number of the first tick that is not before `time_s`."""
+    number = max(math.ceil(time_s / tick_s), 1)
+    while number > 1 and (number - 1) * tick_s >= time_s:
+        number -= 1
+    while number * tick_s < time_s:
+        number += 1
+    return number
+
+
+def tick(s: Simulation, number: int) -> None:
+    """Ask for the actions of a tick and carry them out in order."""
+    assert s.hooks.tick_s is not None
+    s.push((number + 1) * s.hooks.tick_s, TICK, number + 1)
+    for action, a, b, *plan in s.hooks.on_tick(s, number):
+        if action == "role":
+            set_role(s, s.checked("on_tick", a, ""), ROLES[b], *plan)
+        elif action == "migrate":
+            migrate(s, s.requests[a], s.checked("on_tick", b, f" for request {a}"))
+        else:
+            i = s.checked("on_tick", a, "")
+            i.token_budget = b
+            s.wake(i)

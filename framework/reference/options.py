@@ -1,0 +1,146 @@
+"""What holds for a whole run of the reference engine: step times, instances and options, as SEMANTICS.md names them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from framework.engine.setup.config import EngineConfig
+
+
+class JointKernel(NamedTuple):
+    """The kernel for chunks and decodes: rows that a decode takes up in it (0: decodes have a kernel of their own),
+    query heads that read the same keys, and decodes whose tiles of one head fill the GPU."""
+
+    decode_rows: float
+    head_group: float
+    decodes_at_once: float
+
+
+class StepTime(Protocol):
+    """Seconds of one step of pool `pool`, in four parts, and how far a step lies past what was measured (over 1)."""
+
+    def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float: ...
+
+    def chunk_s(self, pool: int, prefix: int, chunk: int) -> float: ...
+
+    def joint_kernel(self, pool: int) -> JointKernel: ...
+
+    def tiles_s(self, pool: int, decodes: int, context: int) -> float: ...
+
+    def decode_s(self, pool: int, decodes: int, context: int) -> float: ...
+
+    def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float: ...
+
+    def host_s(self, pool: int, tokens: int, decodes: int) -> float: ...
+
+    def extrapolation(
+        self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
+    ) -> float: ...
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One instance: its pool, blocks and limits."""
+
+    pool: int
+    role: str  # mixed | prefill | decode | off, at the start
+    total_blocks: int
+    token_budget: int
+    max_batch: int
+    mode: str = "decode_first"
+    reserve_blocks: int | None = None  # of every request, whatever its tokens
+    spares_idle: bool = False  # there is no watermark where nothing runs
+    pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
+    chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
+    stage_tokens: int = 1
+    ranks: int = 1  # data-parallel, each with requests of its own
+    stages: int = 1  # of a pipeline
+    group: int = 1  # instances that step together
+    rank_choice: str = "kv"  # or requests, round_robin
+    bandwidth_bytes_s: float = 2.0**60
+    host_bytes_s: float = math.inf
+    unpack_s: float = 0.0  # of each token that arrives from another instance
+    memory_bytes_s: float = math.inf  # inf: decodes do not feel a prefill step concurrent with them
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Speculative decoding: `depth` tokens are drafted for each decode, or as many of 0 to `depth` as pay best."""
+
+    acceptance: float = 0.0
+    depth: int = 0
+    adaptive: bool = False
+    cost: float = 0.0  # of a drafted token, in decode steps of the same batch
+    seed: int = 0
+
+    def right(self, request: int, token: int) -> bool:
+        """Whether the draft of a request's token (from 0) is what the model says, were those before it so."""
+        draw = lowbias32(lowbias32(lowbias32(self.seed) ^ request) ^ lowbias32(token))
+        return draw / 2**32 < self.acceptance
+
+    def emitted(self, request: int, token: int, left: int, depth: int) -> int:
+        """Tokens that a step gives a request, which has `left` to come, from `token` on."""
+        count = 1
+        while count <= depth and count < left and self.right(request, token + count - 1):
+            count += 1
+        return count
+
+
+def lowbias32(x: int) -> int:
+    """A hash of 32 bits (C. Wellons, "Prospecting for hash functions")."""
+    x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+    x = (x ^ x >> 15) * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A kind of store below GPU memory."""
+
+    blocks: int  # trace blocks that one store holds
+    bandwidth_bytes_s: float | None = None  # None: the host's
+    latency_s: float = 0.0
+    shared: bool = False  # one for all instances
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for the whole run."""
+
+    block_tokens: int = 16
+    watermark: float = 0.01
+    preemption: str = "recompute"
+    prefix_cache: bool = False
+    shares_blocks: bool = False
+    first_token: str = "prefill"
+    kv_bytes_per_token: float = 1.0  # in memory
+    copy_bytes_per_token: float | None = None  # on a link, None: the same
+    attention_overlap: float = 0.0
+    max_context: int = 1 << 40
+    latency_s: float = 0.0
+    link_sharing: str = "fair"  # or fifo
+    fabric_bytes_s: float | None = None  # of all copies together
+    layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
+    layers: int = 1
+    request_s: float = 0.0  # between a client's sending a request and its arrival
+    intake_s: float = 0.0  # that the front end takes for each request, one after another ...
+    intake_token_s: float = 0.0  # ... and for each token of its prompt
+    asynchronous: bool = False  # a step is formed while the one before it runs
+    admission_wait_steps: int = 0
+    drafts: Drafts = field(default_factory=Drafts)
+    tiers: tuple[Tier, ...] = ()  # the fastest first
+    loads_layer_wise: bool = True
+    role_change_s: float = 0.0
+    start_s: float = 0.0
+    clients: int | None = None  # None: requests arrive when the trace says
+    horizon_s: float = math.inf  # arrivals from this time on are not sent
+    backoff_s: float = 0.0  # that a client stays away after a request was turned away
+    prefill_percent: int = 50  # of the SMs, where prefills run concurrently with decodes, until a plan says otherwise
+    prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
+    decode_slowdown: Sequence[float] = (1.0,) * 101
+    weight_bytes: float = 0.0
+    engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
+    chosen_share: float = 0.0  # of a layer's experts that one token chooses, 0: there are no experts

@@ -1,0 +1,114 @@
+"""A user's policy as the hooks of the reference engine: the same methods, views and checks as in the compiled engine.
+
+Compiled rules are called as the plain Python functions that they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BUDGET
+from framework.errors import InputError, instead_of, note_hook
+from framework.policy.answers import ActionRow, Answers
+from framework.policy.base import Decision, Policy, overrides
+from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.rules import rule_of
+from framework.policy.ticks import require_tick
+from framework.policy.view import Cluster
+from framework.reference.inspection import PlainInspection
+from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
+from framework.reference.state import Instance, Request
+
+_NUMBERS_OF_RULES = 16
+_MODE_NAMES = {mode: name for name, mode in MODES.items()}
+
+
+class PolicyHooks(Hooks):
+    """One policy bound to one run. Before each question all that it may look at is written anew."""
+
+    def __init__(self, policy: Policy, cluster: Cluster, inspection: PlainInspection) -> None:
+        if policy.tick_s is not None:
+            require_tick(policy.name, policy.tick_s)
+        self.policy = policy.name
+        self.overrides = frozenset(hook.name for hook in HOOKS if overrides(policy, hook.name))
+        self.tick_s = policy.tick_s if "on_tick" in self.overrides else None
+        self.dynamic_keys = policy.dynamic_keys and "prioritize" in self.overrides
+        self._inspection = inspection
+        self._cluster = cluster
+        self._follows_roles = policy.changes_roles
+        self._admits_by_rule = isinstance(policy.admit, Decision)
+        self._answers = Answers(policy, cluster)
+        self._params = np.asarray(policy.compiled_params, np.float64)
+        self._numbers = np.zeros(_NUMBERS_OF_RULES)
+        self._askers = {hook.name: self._asker(hook, rule_of(policy, hook.name, cluster.spec)) for hook in HOOKS}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why requests were turned away, in the order of first use."""
+        return tuple(self._answers.reasons)
+
+    def _asker(self, hook: Hook, own: Any) -> Callable[[Any], Any]:
+        if isinstance(own, Decision):
+            view, params, numbers = self._cluster.view, self._params, self._numbers
+            return lambda argument: int(own.function(argument, view, params, numbers))
+        return self._answers.asker(hook)
+
+    def ask(self, hook: str, argument: Any) -> Any:
+        self._inspection.refresh()
+        if self._follows_roles:
+            self._cluster.follow_roles()
+        try:
+            return self._askers[hook](argument)
+        except (InputError, KeyboardInterrupt):
+            raise
+        except BaseException as raised:
+            error = instead_of(raised)
+            kind = next(row.argument for row in HOOKS if row.name == hook)
+            about = f" of {len(argument)}" if kind == "queue" else f" {argument}"
+            note_hook(error, self.policy, hook, f" for {kind}{about}", self._cluster.now_s)
+            raise error from error.__cause__
+
+    def admit(self, s: Simulation, r: Request) -> str | None:
+        verdict = int(self.ask("admit", r.id))
+        if verdict == 0:
+            return None
+        return REASONS[REASON_POLICY] if self._admits_by_rule else self.reasons[verdict]
+
+    def route_prefill(self, s: Simulation, r: Request) -> int:
+        return int(self.ask("route_prefill", r.id))
+
+    def fetch_prefix(self, s: Simulation, r: Request) -> int:
+        return int(self.ask("fetch_prefix", r.id))
+
+    def route_decode(self, s: Simulation, r: Request) -> int | str:
+        answer = int(self.ask("route_decode", r.id))
+        return self.reasons[REFUSED - answer] if answer <= REFUSED else answer
+
+    def split_at(self, s: Simulation, r: Request) -> int:
+        return int(self.ask("split_at", r.id))
+
+    def prioritize(self, s: Simulation, queue: Sequence[Request]) -> Sequence[float]:
+        keys = self.ask("prioritize", np.array([r.id for r in queue], np.int64))
+        return list(np.broadcast_to(keys, len(queue)))
+
+    def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
+        percent, token_budget, mode = decode_plan(self.ask("batching", i.id))
+        return token_budget, _MODE_NAMES[mode], percent
+
+    def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
+        self.ask("on_tick", tick)
+        return [_action(action) for action in self._answers.actions]
+
+
+def _action(action: ActionRow) -> tuple[Any, ...]:
+    """An action as `Hooks.on_tick` has it."""
+    instance = int(action.instance)
+    if action.kind == MIGRATE:
+        return "migrate", int(action.request), instance
+    if action.kind == SET_TOKEN_BUDGET:
+        return "budget", instance, int(action.value)
+    plan = (int(action.value), _MODE_NAMES[action.mode], int(action.percent)) if action.value else None
+    return "role", instance, ROLE_NAMES[action.role], plan

@@ -1,0 +1,81 @@
+"""Prefixes that are known already (SEMANTICS.md: Prefix cache, Prefix tiers)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.reference.simulation import Simulation
+from framework.reference.state import Instance, Request
+
+
+def matched_prefix(s: Simulation, i: Instance, r: Request) -> list[int]:
+    """Ids of the cached prefix that r can reference; at least one token is left to compute."""
+    return known_prefix(s, i, r, r.goal)
+
+
+def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[int]:
+    """Ids of the trace blocks of r that i has cached or in a store, at least one of `tokens` left to compute."""
+    ids: list[int] = []
+    for id in r.hash_ids:
+        if id not in i.cache.references and not any(id in store.ids for store in i.stores):
+            break
+        ids.append(id)
+    while ids and s.hash_tokens * len(ids) >= tokens:
+        ids.pop()
+    return ids
+
+
+def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
+    """Ids of the leading trace blocks of r, all within its first `kv` tokens, that i has in its cache."""
+    ids: list[int] = []
+    for id in r.hash_ids:
+        if id not in i.cache.references or s.hash_tokens * (len(ids) + 1) > kv:
+            break
+        ids.append(id)
+    return ids
+
+
+def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
+    """What is in stores alone comes into the cache."""
+    tiers = [next(k for k, store in enumerate(i.stores) if id in store.ids) for id in ids]
+    for k in sorted(set(tiers)):
+        tier, tokens = s.options.tiers[k], tiers.count(k) * s.hash_tokens
+        size = tokens * s.options.kv_bytes_per_token
+        i.load_s += tier.latency_s + size / (tier.bandwidth_bytes_s or i.spec.host_bytes_s)
+        i.loaded_bytes[k] += size
+        i.hit_tokens[k] += tokens if math.isnan(r.start_s) else 0
+    for id in ids:
+        i.cache.register(r.id, id)
+    if ids:
+        i.cache.sort_held(r.id, r.hash_ids)
+
+
+def share_chunk(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
+    if s.shares_early:
+        register_cached(s, i, r, tokens)
+
+
+def free_kv(s: Simulation, i: Instance, r: Request) -> None:
+    """The KV of r leaves i; what it has generated stays in the cache where blocks are shared from allocation on."""
+    if s.shares_early and r.caches:
+        register_cached(s, i, r, r.kv - r.accepted)
+    r.caches, r.accepted = False, 0
+    if s.options.engine.output_reserve.ratio:
+        i.opens_after.append(2 if s.options.asynchronous else 1)
+    i.cache.free_kv(r.id)
+
+
+def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """Enter into the cache of i the blocks of r that its first `tokens` tokens fill, and that are not entered yet."""
+    while r.registered < len(r.hash_ids) and (r.registered + 1) * s.hash_tokens <= tokens:
+        i.cache.register(r.id, r.hash_ids[r.registered])
+        r.registered += 1
+
+
+def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
+    """A chunk of r has ended: enter into i's cache, and keep in its stores, the blocks that its first tokens fill."""
+    register_cached(s, i, r, tokens)
+    for store in i.stores:
+        for id in reversed(r.hash_ids[: r.registered]):
+            store.keep(id)

@@ -1,0 +1,59 @@
+"""KV that instances fetch as they form steps (SEMANTICS.md: KV that is pulled)."""
+
+from __future__ import annotations
+
+from framework.reference.simulation import Simulation
+from framework.reference.state import Instance, Request
+from framework.reference.transfers import (
+    kv_of_first_step,
+    kv_there,
+    lacking,
+    reserve,
+    start_copy,
+    start_decoding,
+)
+
+
+def pull(s: Simulation, d: Instance) -> None:
+    """Fetch the KV of those that wait for d and find room, in order, beside what its prompts still need; of a prompt
+    that is being computed each layer once it is there.
+    """
+    kept = sum(s.blocks_of(d, r.prefill_until) - s.blocks_of(d, r.covered) for r in d.prefilling)
+    while d.incoming and reserve(s, d, d.incoming[0], kv_there(s, d, d.incoming[0]), d.incoming[0].coming_kv, kept):
+        r = d.incoming.pop(0)
+        assert r.source is not None
+        computed_s = r.source.step.end_s if r.is_partial and r.sent_ahead and r.source.step else 0.0
+        blocks = -(-(r.prefill_until if r.sent_ahead else r.kv) // s.options.block_tokens)
+        start_copy(s, r, r.source, d, lacking(s, d, r, blocks * s.options.block_tokens), computed_s)
+
+
+def may_join(i: Instance) -> bool:
+    """Whether the KV of somebody has come to i who finds a seat there, and the watermark beside others."""
+    alone = not i.running and not i.prefilling and not i.lingering
+    keeps = alone or i.cache.available >= i.watermark
+    return bool(i.joining) and i.seats + i.late_seats < i.max_batch and keeps
+
+
+def join(s: Simulation, i: Instance) -> Request:
+    """The first whose KV has come to i decodes there, or goes on with its prefill."""
+    r = i.joining.pop(0)
+    s.give_admission_number(r)
+    i.take_in(r)
+    if r.is_partial:
+        i.prefilling.append(r)
+        r.caches = True
+        return r
+    if i.spec.pulls:  # the room for what its first step stores: it grows like any other
+        i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, kv_of_first_step(s, r, r.kv)))
+    if s.options.first_token == "join" and r.untold and r.emitted == 1:
+        r.first_token_s, r.token_s[0], r.untold = s.now_s, s.now_s, False
+    start_decoding(s, i, r)
+    return r
+
+
+def join_computed(s: Simulation, i: Instance) -> None:
+    """The first that i's prefill stream has computed decodes there: it has its seat and its blocks."""
+    i.known -= 1
+    r = i.computed.pop(0)
+    s.give_admission_number(r)
+    start_decoding(s, i, r)

@@ -1,0 +1,80 @@
+"""Changes of role (SEMANTICS.md: Roles)."""
+
+from __future__ import annotations
+
+from framework.codes import DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE
+from framework.reference.simulation import Simulation
+from framework.reference.state import FAILED, Instance, Request
+
+
+def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] | None) -> None:
+    """Begin to change i's role; ignored if that is its next role, or if nobody would be left for one of the phases."""
+    kept = served = i.draining_role & role
+    for other in s.instances:
+        served |= other.role if other is not i else OFF
+    if role == i.next_role or served != MIXED:
+        return
+    s.role_changes += 1
+    if i.change_event is not None:
+        s.withdrawn.add(i.change_event)
+    if i.off_since_s is not None:
+        i.off_s += s.now_s - i.off_since_s
+    i.role, i.next_role, i.next_plan, i.change_event = kept, role, plan, None
+    i.off_since_s = None if i.draining_role or i.next_role else s.now_s
+    s.wake(i)
+    if not kept & PREFILL:
+        i.take_in_arrivals()
+        leaving = [entry for entry in sorted(i.waiting) if not s.stays_to_decode(entry[2])]
+        i.waiting = [entry for entry in i.waiting if s.stays_to_decode(entry[2])]
+        for entry in leaving:
+            reroute(s, entry)
+
+
+def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
+    """Queue one taken out of a queue, its key and number kept, where `route_prefill` says now."""
+    r = entry[2]
+    target = s.ask_route_prefill(r)
+    if not s.fits(target, r):
+        s.end_request(r, FAILED, "kv")
+        return
+    target.queue_of_arrivals(s.options.asynchronous).append(entry)
+    r.instance = target.id
+    s.wake(target)
+
+
+def has_drained(s: Simulation, i: Instance) -> bool:
+    """No work left of the phases that it leaves; and if it goes off, no KV."""
+    leaves = i.draining_role & ~i.next_role
+    unfilled = [r for _, _, r in i.waiting] + i.prefilling
+    again = [r for r in unfilled if s.stays_to_decode(r)]
+    if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or i.coming or i.prefill_step):
+        return False
+    decodes = again + i.running + i.joining + i.computed + i.incoming + i.reserved + i.swapped
+    return not (leaves & DECODE and decodes) and (bool(i.next_role) or i.cache.used == 0)
+
+
+def proceed(s: Simulation, i: Instance) -> None:
+    """i has drained: the change takes effect, or a time is set for it."""
+    delay_s = s.options.role_change_s if i.draining_role else s.options.start_s
+    if not i.next_role & ~i.draining_role or delay_s == 0:
+        take_role(s, i)
+    else:
+        i.change_event = s.push(s.now_s + delay_s, ROLE_CHANGE, i.id)
+
+
+def take_role(s: Simulation, i: Instance) -> None:
+    """The change under way takes effect."""
+    s.role_changes += 1
+    i.role = i.draining_role = i.next_role
+    i.change_event, i.changed = None, True
+    if i.next_plan is not None:
+        follow_plan(i, i.next_plan)
+    if not i.next_role:
+        i.off_since_s = s.now_s
+        i.cache.clear()
+
+
+def follow_plan(i: Instance, plan: tuple[int, str, int]) -> None:
+    """Form steps by a token budget, a mode and, unless it is 0, a percent of the SMs for prefills."""
+    i.token_budget, i.mode, percent = plan
+    i.prefill_percent = percent or i.prefill_percent

@@ -1,0 +1,286 @@
+"""One run of the reference engine: its requests, instances, events and clock, and what a policy is asked about them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from framework.codes import ARRIVAL, COPY_END, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
+from framework.errors import PolicyError
+from framework.reference.cache import BlockCache, Cache, Store
+from framework.reference.options import Options, Spec, StepTime
+from framework.reference.state import FINISHED, UNSENT, Channel, Instance, Link, Request
+from framework.workload import Workload, block_names
+
+ROLE_NAMES = {role: name for name, role in ROLES.items()}
+FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
+
+
+class Hooks:
+    """What a policy decides, asked with ordinary objects. `overrides` names the optional hooks that are asked."""
+
+    policy: str = ""  # its name, as errors begin with it
+    overrides: frozenset[str] = frozenset()
+    tick_s: float | None = None
+    dynamic_keys: bool = False
+
+    def ask(self, hook: str, argument: int) -> Any:
+        """What a hook that has no method of its own here answers about a request or an instance."""
+        raise NotImplementedError(f"this policy has no {hook}")
+
+    def admit(self, s: Simulation, r: Request) -> str | None:
+        """Reason of a rejection, None to accept."""
+        return None
+
+    def route_prefill(self, s: Simulation, r: Request) -> int:
+        """Instance that prefills."""
+        return 0
+
+    def fetch_prefix(self, s: Simulation, r: Request) -> int:
+        """Instance that sends a prefix ahead, -1: none."""
+        return -1
+
+    def route_decode(self, s: Simulation, r: Request) -> int | str:
+        """An instance, or the reason of a rejection."""
+        return 0
+
+    def split_at(self, s: Simulation, r: Request) -> int:
+        """Token before which the request is routed again, 0: none."""
+        return 0
+
+    def prioritize(self, s: Simulation, queue: Sequence[Request]) -> Sequence[float]:
+        """Keys in the waiting queue, smallest first: of one that is queued or, with dynamic keys, of all that wait."""
+        return [0.0] * len(queue)
+
+    def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
+        """Token budget, mode and prefill percent (0: as before)."""
+        return i.token_budget, i.mode, 0
+
+    def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
+        """In order: ("migrate", request, instance), ("budget", instance, tokens) or ("role", instance, role, plan)."""
+        return ()
+
+
+class Simulation:
+    """The state of one run, and the few operations on it that all sections of SEMANTICS.md use."""
+
+    def __init__(
+        self, workload: Workload, specs: Sequence[Spec], options: Options, timing: StepTime, hooks: Hooks
+    ) -> None:
+        self.workload = workload
+        self.options = options
+        self.timing = timing
+        self.hooks = hooks
+        self.shares_early = options.shares_blocks
+        self.hash_tokens = workload.hash_block_tokens if options.prefix_cache and workload.has_prefixes else 0
+        if self.shares_early:
+            self.hash_tokens = options.block_tokens
+            self._names, self._name_offsets = block_names(workload, options.block_tokens)
+        per_id, kind = self.hash_tokens // options.block_tokens, BlockCache if self.shares_early else Cache
+        begin_s = float(workload.arrival_s[0]) if options.clients is None else 0.0
+        self.instances = [
+            Instance(k, spec, kind(spec.total_blocks, per_id), watermark, options.prefill_percent, begin_s)
+            for k, spec in enumerate(specs)
+            for watermark in [math.floor(options.watermark * spec.total_blocks)]
+        ]
+        pool_begins = {spec.pool: k for k, spec in reversed(list(enumerate(specs)))}
+        for i in self.instances:
+            first = i.id - (i.id - pool_begins[i.spec.pool]) % i.spec.group
+            i.group = self.instances[first : first + i.spec.group]
+            i.ratio_set = (options.engine.output_reserve.ratio, 0)
+        if self.hash_tokens:
+            self._build_stores()
+        self.requests = [self._read_request(k) for k in range(len(workload))]
+        self._later_turns = {}
+        if workload.previous is not None and workload.think_s is not None:
+            self._later_turns = {int(r): later for later, r in enumerate(workload.previous) if r >= 0}
+        self.channels: dict[tuple[int, int], Channel] = {}  # by source and target: where copies flow
+        self.links_changed = False  # a copy has ended
+        self.now_s = 0.0
+        self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
+        self.withdrawn: set[int] = set()  # serial numbers
+        self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
+        self.far_off = 0  # of these, arrivals and ends of copies
+        self.quiet_ticks = 0  # ticks in a row with nothing between them, and nothing to follow but what is far off
+        self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
+        self.sessions: list[Request] = []  # first turns that no client has taken up yet
+        self.intake_free_s = 0.0
+        self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
+        self.ended: list[Request] = []  # in the order of their ends
+        self.role_changes = 0  # how often the role of any instance has changed
+        self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
+        self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
+        self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
+        self.marks: list[list[dict[str, float]]] = []  # ... and those of all that are past
+        # Numbers given so far.
+        self.pushed = self.queue_number = self.admissions = self.preemptions = self.let_go = 0
+
+    def _read_request(self, k: int) -> Request:
+        w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
+        if self.shares_early:
+            ids = self._names[self._name_offsets[k] : self._name_offsets[k + 1]].tolist()
+        elif self.hash_tokens and w.hash_offsets is not None:
+            ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: tokens // self.hash_tokens]
+        return Request(k, tokens, int(w.output_tokens[k]), ids)
+
+    def _build_stores(self) -> None:
+        for tier in self.options.tiers:
+            common = Store(tier.blocks)
+            for i in self.instances:
+                i.stores.append(common if tier.shared else Store(tier.blocks))
+                i.hit_tokens.append(0)
+                i.loaded_bytes.append(0.0)
+
+    # --- events ---
+
+    def push(self, time_s: float, kind: int, id: int) -> int:
+        """Announce an event; its serial number."""
+        self.pushed += 1
+        self.outstanding += kind not in (TICK, ROLE_CHANGE)
+        self.far_off += kind in FAR_OFF
+        heapq.heappush(self.heap, (time_s, kind, id, self.pushed))
+        return self.pushed
+
+    def withdraw(self, serial: int) -> None:
+        """Let the end of a copy not come about."""
+        self.withdrawn.add(serial)
+        self.outstanding -= 1
+        self.far_off -= 1
+
+    def wake(self, i: Instance) -> None:
+        """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""
+        i.changed = True
+        if not (i.busy or i.group_steps) or i.may_prefill:
+            self.await_turn(i)
+
+    def await_turn(self, i: Instance) -> None:
+        """Let i schedule once all events of this time have been processed."""
+        if not i.woken:
+            i.woken = True
+            self.push(self.now_s, SCHEDULE, i.id)
+
+    # --- marks ---
+
+    @property
+    def next_mark_s(self) -> float:
+        """The next time as of which totals are asked for."""
+        return self.marks_s[len(self.marks)] if len(self.marks) < len(self.marks_s) else math.inf
+
+    def take_mark(self) -> None:
+        """Note the totals as of now, all events of this time being past: steps that have ended, time up to now."""
+        rows = []
+        for i in self.instances:
+            steps = [step.start_s for step in (i.step, i.prefill_step) if step is not None]
+            fresh_s = self.now_s - i.counted_s if steps else 0.0
+            busy_s = i.totals["busy_s"] + fresh_s
+            rows.append({**i.totals, "busy_s": busy_s, "since_s": min([self.now_s, *steps])})
+        self.marks.append(rows)
+
+    # --- quantities ---
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.options.block_tokens)
+
+    def blocks_of(self, i: Instance, tokens: int) -> int:
+        """Blocks that one request of so many KV tokens has on i."""
+        return self.blocks_for(tokens) if i.spec.reserve_blocks is None else i.spec.reserve_blocks
+
+    def fits(self, i: Instance, r: Request) -> bool:
+        """Whether the peak KV of r could ever be admitted to i."""
+        return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
+
+    def stays_to_decode(self, r: Request) -> bool:
+        """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
+        comes_again = self.options.first_token != "prefill" and r.untold
+        return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again)
+
+    def gives_way(self, i: Instance) -> bool:
+        """Whether whoever comes to i with KV waits for those that were preempted there while they decoded."""
+        return any(self.stays_to_decode(r) for _, _, r in i.waiting)
+
+    def give_admission_number(self, r: Request) -> None:
+        """Of those that may be preempted, the one with the largest number is."""
+        self.admissions += 1
+        r.admission = self.admissions
+
+    def links_of(self, channel: Channel) -> list[Link]:
+        """The links that the copies of a channel flow over: both sides, and the fabric if its bandwidth is limited."""
+        fabric = [] if self.options.fabric_bytes_s is None else [2 * len(self.instances)]
+        return [channel.source, len(self.instances) + channel.target, *fabric]
+
+    def link_bytes_s(self, link: Link) -> float:
+        """Bandwidth of a link."""
+        if link == 2 * len(self.instances) and self.options.fabric_bytes_s is not None:
+            return self.options.fabric_bytes_s
+        return self.instances[link % len(self.instances)].spec.bandwidth_bytes_s
+
+    # --- ends ---
+
+    def end_request(self, r: Request, state: int, reason: str = "") -> None:
+        """r has ended: the next turn of its session, or the next session of its client, is to come."""
+        r.state, r.reason, r.end_s = state, reason, self.now_s
+        self.ended.append(r)
+        self.present.pop(r.id, None)
+        later = self._later_turns.get(r.id)
+        if later is not None and self.workload.think_s is not None:
+            self.push(self._next_s(r, float(self.workload.think_s[later])), ARRIVAL, later)
+        elif self.sessions:
+            self.push(self._next_s(r, 0.0), ARRIVAL, self.sessions.pop(0).id)
+
+    def _next_s(self, r: Request, think_s: float) -> float:
+        """When the client of r, which has ended, sends again: turned away it stays away first; once the load is over
+        it neither does that nor thinks.
+        """
+        if r.state == UNSENT:
+            return self.now_s
+        away_s = 0.0 if r.state == FINISHED else self.options.backoff_s
+        return self.now_s + (think_s + self.options.request_s) + away_s
+
+    @property
+    def gave_way(self) -> int:
+        """How many requests have given up their KV for others so far: preempted ones, and ended ones let go early."""
+        return self.preemptions + self.let_go
+
+    @property
+    def finished(self) -> list[Request]:
+        """In the order of their ends."""
+        return [r for r in self.ended if r.state == FINISHED]
+
+    # --- questions to the policy ---
+
+    def ask_route_prefill(self, r: Request) -> Instance:
+        """The instance that prefills r; PolicyError where there is none of that number, or it takes no prefills."""
+        return self._able("route_prefill", self.hooks.route_prefill(self, r), r, PREFILL)
+
+    def ask_route_decode(self, r: Request) -> Instance | str:
+        """The instance that decodes r, or the reason why r is turned away; PolicyError likewise."""
+        answer = self.hooks.route_decode(self, r)
+        return answer if isinstance(answer, str) else self._able("route_decode", answer, r, DECODE)
+
+    def checked(self, hook: str, number: int, about: str) -> Instance:
+        """The instance of a number that a hook returned."""
+        if not 0 <= number < len(self.instances):
+            last = len(self.instances) - 1
+            raise self._error(hook, f"instance {number}{about}; the cluster has instances 0 to {last}")
+        return self.instances[number]
+
+    def _able(self, hook: str, number: int, r: Request, phase: int) -> Instance:
+        about = f" for request {r.id}"
+        i = self.checked(hook, number, about)
+        if not i.role & phase:
+            raise self._error(hook, f"instance {number}{about}, which {_occupation(i)}")
+        return i
+
+    def _error(self, hook: str, text: str) -> PolicyError:
+        owner = f"policy {self.hooks.policy}: " if self.hooks.policy else ""
+        return PolicyError(f"{owner}{hook} returned {text}")
+
+
+def _occupation(i: Instance) -> str:
+    """Why i may not take what a hook sent there."""
+    if i.draining_role != i.next_role:
+        return f"is changing from {ROLE_NAMES[i.draining_role]} to {ROLE_NAMES[i.next_role]}"
+    return "is off" if i.role == OFF else f"is a {ROLE_NAMES[i.role]} instance"

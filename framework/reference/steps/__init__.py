@@ -1,0 +1,1 @@
+"""The step of the reference engine: what it holds, how long it takes, its end."""

@@ -1,0 +1,171 @@
+"""The next step of an instance (SEMANTICS.md: Scheduling, SM sharing)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.reference.kv import let_go
+from framework.reference.pulling import join, join_computed, may_join, pull
+from framework.reference.reserve import settle_reserve
+from framework.reference.roles import follow_plan, has_drained, proceed
+from framework.reference.simulation import Simulation
+from framework.reference.state import Instance
+from framework.reference.steps.duration import start_step
+from framework.reference.steps.forming import Form, form_step, form_stream
+from framework.reference.steps.lockstep import begin_together
+from framework.reference.steps.running_list import form_in_order
+from framework.reference.transfers import send_ahead, start_transfers, switch_over
+
+
+def take_turn(s: Simulation, i: Instance) -> None:
+    """All events of this time have been processed: it is the turn of i to schedule."""
+    if not i.woken:  # it has scheduled with its group
+        return
+    i.woken = False
+    if not i.group_steps:
+        for rank in i.group:
+            rank.woken = False
+            look_around(s, rank)
+            rank.between = False
+            schedule(s, rank)
+        if len(i.group) > 1:
+            begin_together(s, i.group)
+    elif i.may_prefill or i.prefill_ended_s == s.now_s:
+        look_around(s, i)
+        schedule_prefills(s, i)
+
+
+def look_around(s: Simulation, i: Instance) -> None:
+    """i is about to schedule: a stream of it that has been idle knows who has come by now."""
+    if not i.busy and not i.between:
+        i.known = len(i.computed)
+    if i.prefill_step is None and i.prefill_ended_s < s.now_s and (i.mode == "concurrent" or not i.between):
+        i.take_in_arrivals()
+
+
+def schedule(s: Simulation, i: Instance) -> None:
+    """Form i's next step and start it; without anything to do i is idle."""
+    i.busy, barred, streamed = True, s.gives_way(i), i.prefill_step is not None
+    let_in(s, i)
+    if i.draining_role != i.next_role and i.change_event is None and has_drained(s, i):
+        proceed(s, i)
+    ask_batching(s, i)
+    i.changed = False
+    set_admission(s, i)
+    gave_way = s.gave_way
+    i.chunk_preempted = False
+    i.swap_bytes = 0.0
+    in_order = i.mode == "unified" and s.options.engine.step_order == "admission" and i.prefill_step is None
+    decodes, chunks = form_in_order(s, i) if in_order else form_and_pull(s, i)
+    if not i.waiting:
+        i.admission_opens = -1
+    came_free = let_go(s, i)
+    if decodes or chunks:
+        start_step(s, i, decodes, chunks)
+        if len(i.group) == 1:
+            send_ahead(s, i, chunks)
+    else:
+        i.busy = False
+    if came_free:
+        start_transfers(s, i)
+    if barred and not i.spec.pulls:
+        start_transfers(s, i)
+    if s.gave_way > gave_way:
+        start_transfers(s, i)
+        s.wake(i)
+    settle_reserve(s, i, s.gave_way > gave_way, bool(chunks) and not decodes)
+    if s.options.asynchronous:
+        prepare_next(s, i, streamed)
+        if i.known < len(i.computed):
+            i.known = len(i.computed)
+            s.wake(i)
+
+
+def let_in(s: Simulation, i: Instance) -> None:
+    """Requests that have been migrated, computed or sent leave, and join, before the step is formed."""
+    for r in list(i.running):
+        if r.migration is not None and r.migration.ready:
+            switch_over(s, i, r)
+    while i.known:
+        join_computed(s, i)
+    while i.joining and not i.spec.pulls:
+        join(s, i)
+
+
+def form_and_pull(s: Simulation, i: Instance) -> Form:
+    """The decodes and chunks of i's next step, decodes first; those whose KV has been fetched come before all else."""
+    while i.spec.pulls and may_join(i):
+        join(s, i)
+    gave_way = s.gave_way
+    form = form_step(s, i)
+    if i.spec.pulls and s.gave_way == gave_way:
+        pull(s, i)
+    return form
+
+
+def prepare_next(s: Simulation, i: Instance, streamed: bool) -> None:
+    """The step after the one just formed may hold those that came meanwhile, and count on what came free late.
+
+    `streamed`: a prefill step was under way before: the one after that knows of none of them.
+    """
+    concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
+    news = bool(i.inbox and not streamed) or (concerned and i.late_seats + i.late_blocks > 0)
+    i.late_seats = i.late_blocks = 0
+    if not streamed:
+        i.take_in_arrivals()
+        i.prefill_ended_s = -math.inf
+        i.known_room = (i.seats, i.cache.available)
+    if news:
+        s.wake(i)
+
+
+def schedule_prefills(s: Simulation, i: Instance) -> None:
+    """The prefill stream alone begins, or has ended a step: decodes are under way."""
+    barred, gave_way = s.gives_way(i), s.gave_way
+    if i.may_prefill:
+        ask_batching(s, i)
+        set_admission(s, i)
+        i.chunk_preempted = False
+        if i.mode == "concurrent":
+            form_stream(s, i, barred=False)
+        if not i.waiting:
+            i.admission_opens = -1
+    if let_go(s, i):
+        start_transfers(s, i)
+    if barred and not i.spec.pulls:
+        start_transfers(s, i)
+    if s.gave_way > gave_way:
+        start_transfers(s, i)
+        s.wake(i)
+    settle_reserve(s, i, s.gave_way > gave_way, False)
+    if s.options.asynchronous:
+        prepare_next(s, i, streamed=False)
+
+
+def ask_batching(s: Simulation, i: Instance) -> None:
+    """Ask for the plan of i's coming steps, and for new keys of its queue where they are dynamic."""
+    if i.changed and "batching" in s.hooks.overrides:
+        follow_plan(i, s.hooks.batching(s, i))
+    if i.changed and s.hooks.dynamic_keys:
+        renew_keys(s, i)
+
+
+def set_admission(s: Simulation, i: Instance) -> None:
+    """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
+    if i.prefilling:
+        i.closed = False
+    if i.closed and not i.running and not s.options.asynchronous:
+        i.closed, i.opens_after = False, []
+    if i.admission_opens < 0 and i.waiting:
+        i.admission_opens = int(i.totals["decode_steps"]) + s.options.admission_wait_steps
+
+
+def renew_keys(s: Simulation, i: Instance) -> None:
+    """Ask for the keys of i's queue anew, in its order; those preempted stay before all others."""
+    i.waiting.sort()
+    asked = [(number, r) for key, number, r in i.waiting if key > -math.inf]
+    if asked:
+        keys = s.hooks.prioritize(s, [r for _, r in asked])
+        for k, ((number, r), key) in enumerate(zip(asked, keys, strict=True), len(i.waiting) - len(asked)):
+            r.key = float(key)
+            i.waiting[k] = (r.key, number, r)

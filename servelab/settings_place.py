@@ -1,7 +1,0 @@
-"""Where the configurations are: beside the packages, in a checkout and where they are installed."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-CONF = Path(__file__).resolve().parents[1] / "conf"

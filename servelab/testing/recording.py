@@ -1,0 +1,166 @@
+"""What a policy decided in a run, on record, and what two runs have in common."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from framework.codes import MODES
+from framework.compiler.decorators import compiled
+from framework.engine.memory.attach import DECISION
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.policy import Decision, Plan, Policy
+from framework.policy.hooks import HOOK_NAMES, decode_plan
+from framework.policy.predictor import Predictor
+from framework.policy.view import Cluster, Request
+from framework.replay.lookups import PlainEngine
+from framework.result import Result
+from framework.workload import Workload
+
+
+class LearnedMean(Predictor):
+    """Expects every request to be as long as the finished ones were on average: knows nothing that it may not."""
+
+    def __init__(self) -> None:
+        self.finished = self.tokens = 0
+
+    def prepare(self, workload: Workload, seed: int) -> None:
+        self.finished = self.tokens = 0
+
+    def predict(self, requests: Any, generated: Any) -> tuple[Any, Any]:
+        mean = self.tokens / self.finished if self.finished else 64.0
+        return np.maximum(mean - generated, 1.0), np.full(len(requests), mean)
+
+    def observe(self, request: int, output_tokens: int) -> None:
+        self.finished += 1
+        self.tokens += output_tokens
+
+
+Rule = Callable[..., int]  # a compiled one
+_NAMED = 8  # requests, at most
+_MODE_NAMES: dict[int, Any] = {mode: name for name, mode in MODES.items()}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One decision: which hook, about which request, instance or tick, when, and what it said."""
+
+    hook: str
+    subject: tuple[int, ...]
+    now_s: float
+    value: str
+
+
+@dataclass
+class Record:
+    """Puts a recorder in front of each hook that a policy defines; compiled rules are called in the form given."""
+
+    form: Callable[[Rule], Rule]
+    answers: list[Answer] = field(default_factory=list)
+
+    def attach(self, policy: Policy) -> Policy:
+        own_state = np.zeros(16)
+        for hook in HOOK_NAMES:
+            rule = getattr(policy, hook)
+            defined = hook in vars(policy) or getattr(type(policy), hook) is not getattr(Policy, hook)
+            if isinstance(rule, Decision):
+                rule = _called_from_python(self.form(rule.function), hook, policy, own_state)
+            if defined or hook == "route_prefill":  # other hooks are not asked where they are not defined
+                setattr(policy, hook, self._recorded(hook, rule))
+        return policy
+
+    def _recorded(self, hook: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*arguments: Any) -> Any:
+            cluster = arguments[-1]
+            before = _seen(cluster)
+            answer = rule(*arguments)
+            if hook == "on_tick":
+                answer = list(answer)
+            assert _seen(cluster) == before, f"{hook} changed what it was shown; .copy() a column to change it"
+            self.answers.append(Answer(hook, _subject(arguments), cluster.now_s, repr(answer)))
+            return answer
+
+        return recorded
+
+
+def _seen(cluster: Cluster) -> list[bytes]:
+    """All that a policy is shown, as it is now."""
+    return [array.tobytes() for array in cluster.view[:4]]
+
+
+def _subject(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(arguments) == 1:
+        return ()
+    first = arguments[0]
+    return (first.id,) if isinstance(first, Request) else tuple(int(entry) for entry in np.atleast_1d(first))
+
+
+def in_plain_python(rule: Rule) -> Rule:
+    """Where an index beyond the end is an error."""
+    return rule
+
+
+@functools.cache
+def in_machine_code(rule: Rule) -> Rule:
+    """As the engine calls it."""
+    return compiled(DECISION)(rule)
+
+
+def _called_from_python(
+    rule: Rule, hook: str, policy: Policy, own_state: np.ndarray[Any, Any]
+) -> Callable[[Any, Cluster], Any]:
+    """A compiled rule as a method."""
+
+    def call(subject: Any, cluster: Cluster) -> Any:
+        params, view = np.asarray(policy.compiled_params, np.float64), cluster.view
+        if not hasattr(rule, "py_func"):
+            view = view._replace(engine=PlainEngine(cluster._engine, Sharing().slowdowns()))
+        answer = int(rule(subject.id if isinstance(subject, Request) else subject, view, params, own_state))
+        if hook == "batching":
+            percent, token_budget, mode = decode_plan(answer)
+            return Plan(token_budget, _MODE_NAMES[mode], percent or None)
+        return answer == 0 if hook == "admit" else answer
+
+    return call
+
+
+def digest(result: Result) -> str:
+    """A hash over all that a run leaves behind."""
+    parts = [result.requests, result.instances, result.step_log, result.token_log]
+    whole = hashlib.sha256(repr((result.reasons, result.events, result.steps)).encode())
+    for part in parts:
+        for name in part.dtype.names or ():
+            whole.update(np.ascontiguousarray(part[name]).tobytes())
+    return whole.hexdigest()
+
+
+def first_difference(one: Result, other: Result) -> str | None:
+    """Where two runs first differ, None: nowhere."""
+    if digest(one) == digest(other):
+        return None
+    for name in one.requests.dtype.names or ():
+        first, second = one.requests[name], other.requests[name]
+        differ = np.flatnonzero((first != second) & ~((first != first) & (second != second)))
+        if len(differ):
+            r = int(differ[0])
+            return f"request {r} has {name} {first[r]} and {second[r]} ({len(differ)} requests differ)"
+    return "its steps or its instances differ"
+
+
+def first_change(expected: list[Answer], found: list[Answer]) -> str:
+    """Which decision changed first as the lengths of requests did that had not ended."""
+    for one, other in zip(expected, found, strict=False):
+        if one != other:
+            return f"a decision changed with lengths that nobody can know yet: {one} became {other}"
+    return f"{len(expected)} decisions became {len(found)} with lengths that nobody can know yet"
+
+
+def named(ids: np.ndarray[Any, Any]) -> str:
+    """Some requests by their numbers."""
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return f"requests {', '.join(str(r) for r in ids[:_NAMED])}{more}"

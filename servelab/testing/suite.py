@@ -1,0 +1,309 @@
+"""What every policy must keep, whoever wrote it: `PolicyConformance`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from framework.errors import InputError
+from framework.metrics.invariants import check_result
+from framework.policy import Policy
+from framework.policy.predictor import Predictor
+from framework.result import STATES, Result
+from framework.run.building import build
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec
+from servelab.testing.named import configuration, new_part
+from servelab.testing.recording import (
+    Answer,
+    LearnedMean,
+    Record,
+    Rule,
+    first_change,
+    first_difference,
+    in_machine_code,
+    in_plain_python,
+    named,
+)
+from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS, STORMS, TIMING, Scenario, with_other_lengths
+
+_WRONG: tuple[Any, ...] = (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True)  # in a number's place
+_ONE_SEED = "draw random numbers from a numpy Generator that __init__ seeds; keep counts on self, not on the class"
+
+each_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
+
+
+class PolicyConformance:
+    """The suite. Set `policy_name` (a YAML of conf/policy, or of `config_dir`/policy) or `policy_factory`.
+
+    `policy_factory` is called without arguments, as is `predictor_factory`. With `policy_name` both come from the YAML.
+    """
+
+    policy_name: ClassVar[str | None] = None
+    config_dir: ClassVar[str | None] = None
+    policy_factory: ClassVar[Callable[[], Policy] | None] = None
+    predictor_factory: ClassVar[Callable[[], Predictor | None]] = LearnedMean
+
+    def new_policy(self) -> Policy:
+        """A fresh policy."""
+        factory = type(self).policy_factory
+        if factory is not None:
+            made, maker = factory(), "policy_factory"
+        else:
+            assert self.policy_name is not None, "set policy_name or policy_factory"
+            made, maker = new_part(self.policy_name, self.config_dir, "policy"), f"policy={self.policy_name}"
+        assert isinstance(made, Policy), f"{maker} makes {made!r}; inherit servelab.Policy, Aggregated or Disaggregated"
+        return made
+
+    def new_predictor(self) -> Predictor | None:
+        """A fresh predictor, as the policy's YAML chooses it."""
+        if self.policy_name is None:
+            return type(self).predictor_factory()
+        predictor: Predictor | None = new_part(self.policy_name, self.config_dir, "predictor")
+        return predictor
+
+    def usable_clusters(self) -> dict[str, ClusterSpec]:
+        """The clusters of this suite that the policy's layout accepts."""
+        usable = {}
+        for name, cluster in CLUSTERS.items():
+            try:
+                self.new_policy().layout(cluster)
+            except InputError:
+                continue
+            usable[name] = cluster
+        assert usable, f"{self.new_policy().name}: layout refuses every cluster of the suite: {', '.join(CLUSTERS)}"
+        return usable
+
+    def play(
+        self,
+        scenario: Scenario,
+        cluster: ClusterSpec,
+        policy: Policy | None = None,
+        predictor: Predictor | None = None,
+    ) -> Result:
+        """One run, of a fresh policy and a fresh predictor where none is given."""
+        return simulate(
+            scenario.workload,
+            cluster,
+            MODEL,
+            TIMING,
+            scenario.engine,
+            policy or self.new_policy(),
+            predictor or self.new_predictor(),
+            seed=7,
+        )
+
+    def test_layout_accepts_or_refuses_in_one_line(self) -> None:
+        """A cluster that the policy cannot use is refused before the run, by an InputError of one line."""
+        usable = self.usable_clusters()
+        if self.policy_name is not None:  # `python run.py policy=NAME` without more must have a cluster to run on
+            self.new_policy().layout(
+                instantiate(configuration(self.policy_name, self.config_dir).cluster, _convert_="all")
+            )
+        for name, cluster in CLUSTERS.items():
+            if name in usable:
+                spec = self.new_policy().layout(cluster)
+                assert isinstance(spec, ClusterSpec), f"layout returned {spec!r}; return a ClusterSpec"
+                assert spec.instances >= 1, f"layout leaves no instance of cluster {name!r}"
+            else:
+                with pytest.raises(InputError) as refusal:
+                    self.play(SCENARIOS["roomy"], cluster)
+                assert len(str(refusal.value).splitlines()) == 1, f"not one line: {refusal.value}"
+
+    def test_numeric_settings_refuse_what_is_no_number(self) -> None:
+        """Null, texts, lists and numbers that are none: one line, whichever numeric argument gets them."""
+        if self.policy_name is None:  # there is no YAML whose settings could be wrong
+            return
+        parameters = inspect.signature(type(self.new_policy())).parameters
+        own = DictConfig(OmegaConf.to_container(configuration(self.policy_name, self.config_dir), resolve=True))
+        for name, was in list(own.policy.items()):
+            if isinstance(was, bool) or not isinstance(was, int | float):
+                continue
+            may_be_null = "None" in str(parameters[str(name)].annotation)
+            for value in _WRONG[may_be_null:]:
+                OmegaConf.update(own, f"policy.{name}", value, merge=False)
+                with pytest.raises(InputError) as refusal:
+                    build(own, "policy")
+                assert len(str(refusal.value).splitlines()) == 1, f"not one line: {refusal.value}"
+            OmegaConf.update(own, f"policy.{name}", was, merge=False)
+
+    @each_scenario
+    def test_every_request_ends_once_on_instances_that_can_serve_it(self, scenario: str) -> None:
+        for title, cluster in self.usable_clusters().items():
+            with _told(scenario, title):
+                result = self.play(SCENARIOS[scenario], cluster)
+                check_result(result)
+                _require_ends_in_place(result, self.new_policy().changes_roles)
+
+    def test_nothing_fails_where_there_is_room(self) -> None:
+        """With memory for everything a request is finished, or rejected by the policy's own word."""
+        for title, cluster in self.usable_clusters().items():
+            with _told("roomy", title):
+                _require_finished_or_rejected(self.play(SCENARIOS["roomy"], cluster))
+
+    @pytest.mark.parametrize("name", STORMS)
+    def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
+        """All requests fit alone: each is finished, or rejected by the policy's own word."""
+        for title, cluster in self.usable_clusters().items():
+            with _told(f"storm: {name}", title):
+                result = self._played_if_it_can(STORMS[name], cluster)
+                if result is not None:
+                    check_result(result)
+                    _require_finished_or_rejected(result)
+
+    def _played_if_it_can(self, scenario: Scenario, cluster: ClusterSpec) -> Result | None:
+        """The run; None where the engine's options and the batching mode of the policy exclude each other."""
+        try:
+            return self.play(scenario, cluster)
+        except InputError as refusal:
+            if "do not go together" not in str(refusal):
+                raise
+            return None
+
+    def test_it_runs_without_a_predictor(self) -> None:
+        """Predictions are then NaN; the policy must still decide."""
+        scenario = SCENARIOS["tight, recompute"]
+        for title, cluster in self.usable_clusters().items():
+            with _told("tight, recompute, without a predictor", title):
+                check_result(simulate(scenario.workload, cluster, MODEL, TIMING, scenario.engine, self.new_policy()))
+
+    @each_scenario
+    def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:
+        """Also in one process after other runs: nothing may linger in a class or a module."""
+        for title, cluster in self.usable_clusters().items():
+            with _told(scenario, title):
+                first, second = (self.play(SCENARIOS[scenario], cluster) for _ in range(2))
+                difference = first_difference(first, second)
+                assert difference is None, f"the same run, a second time, is another: {difference}; {_ONE_SEED}"
+
+    def test_runs_in_threads_are_as_alone(self) -> None:
+        names = ("tight, recompute", "sessions")
+        for title, cluster in self.usable_clusters().items():
+            alone = [self.play(SCENARIOS[name], cluster) for name in names]
+            start = threading.Barrier(len(names))
+
+            def together(name: str, cluster: ClusterSpec = cluster, start: threading.Barrier = start) -> Result:
+                start.wait()
+                return self.play(SCENARIOS[name], cluster)
+
+            with _eager_thread_switches(), ThreadPoolExecutor(len(names)) as pool:
+                beside = list(pool.map(together, names))
+            for name, one, other in zip(names, alone, beside, strict=True):
+                with _told(name, title):
+                    difference = first_difference(one, other)
+                    assert difference is None, f"beside another run, in a thread, it is another: {difference}"
+
+    def test_a_used_policy_is_refused(self) -> None:
+        """What a policy counts on `self` in one run must not reach the next one."""
+        for cluster in self.usable_clusters().values():
+            policy = self.new_policy()
+            self.play(SCENARIOS["sessions"], cluster, policy, self.new_predictor())
+            with pytest.raises(InputError, match="has served a run already"):
+                self.play(SCENARIOS["sessions"], cluster, policy, self.new_predictor())
+
+    @each_scenario
+    def test_views_stay_as_they_are(self, scenario: str) -> None:
+        """A hook that changes what it is shown, past what numpy refuses, is named."""
+        suite: Any = type(self)
+        for title in self.usable_clusters():
+            with _told(scenario, title):
+                _known(suite, scenario, title)
+
+    @each_scenario
+    @pytest.mark.parametrize("change", ["longer", "any"])
+    def test_true_lengths_stay_hidden(self, scenario: str, change: str) -> None:
+        """Other lengths of requests that have not ended change no decision made before one of them ends."""
+        suite: Any = type(self)
+        for title, cluster in self.usable_clusters().items():
+            known, before = _known(suite, scenario, title)
+            ends_s = known.requests["end_s"]
+            early_s, late_s = np.quantile(ends_s, [0.3, 0.6])
+            # Of any lengths some are shorter than what is told by then, and no decision after them is compared.
+            for cut_s in (-1.0, early_s, late_s) if change == "longer" else (early_s,):
+                open_then = ends_s > cut_s
+                other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))
+                with _told(scenario, title):
+                    changed, after = self._recorded(other, cluster, in_machine_code)
+                    affected_s = min(ends_s[open_then].min(), changed.requests["end_s"][open_then].min())
+                    expected = [answer for answer in before if answer.now_s < affected_s]
+                    found = [answer for answer in after if answer.now_s < affected_s]
+                    assert expected == found, first_change(expected, found)
+
+    def _recorded(
+        self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule]
+    ) -> tuple[Result, list[Answer]]:
+        record, policy = Record(form), self.new_policy()
+        policy.layout(cluster)  # params of compiled rules may tell of pools
+        result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
+        return result, record.answers
+
+
+@functools.lru_cache(64)
+def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) -> tuple[Result, list[Answer]]:
+    """The run and the decisions of a policy where no length was changed: each kind of change is compared with them."""
+    case = suite()
+    return case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], in_plain_python)
+
+
+def _require_ends_in_place(result: Result, changes_roles: bool) -> None:
+    """Some requests finish, others say why they did not, and the roles of instances are kept."""
+    rows = result.requests
+    finished = rows[rows["state"] == STATES.index("finished")]
+    assert len(finished), f"nothing was served at all: {_ends(result, np.arange(len(rows)))}"
+    if changes_roles:
+        return  # the engine has seen to it
+    roles = np.array([result.cluster.pools[pool].role for pool in result.cluster.pool_of_instance])
+    assert "decode" not in roles[finished["prefill_instance"]], "a decode instance has prefilled"
+    decoded_at = finished["decode_instance"][finished["decode_instance"] >= 0]
+    assert "prefill" not in roles[decoded_at], "a prefill instance has decoded"
+
+
+def _require_finished_or_rejected(result: Result) -> None:
+    """No request has failed, nor been rejected by the engine for its size."""
+    rows = result.requests
+    ended = np.isin(rows["state"], [STATES.index("finished"), STATES.index("rejected")])
+    by_the_engine = np.isin(np.array(result.reasons)[rows["reason"]], ("context", "kv"))
+    left = np.flatnonzero(~ended | by_the_engine)
+    assert len(left) == 0, f"each request fits, yet {len(left)} of {len(rows)} were not served: {_ends(result, left)}"
+
+
+def _ends(result: Result, ids: np.ndarray[Any, Any]) -> str:
+    """How requests have ended, and why: `failed (stalled): requests 3, 7`."""
+    rows = result.requests[ids]
+    found = []
+    for state, reason in sorted({(int(row["state"]), int(row["reason"])) for row in rows}):
+        which = ids[(rows["state"] == state) & (rows["reason"] == reason)]
+        found.append(f"{STATES[state]} ({result.reasons[reason]}): {named(which)}")
+    return "; ".join(found)
+
+
+@contextmanager
+def _told(scenario: str, cluster: str) -> Iterator[None]:
+    """Add to what goes wrong in a run which one it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"scenario {scenario!r} on cluster {cluster!r} (servelab.testing.worlds)")
+        raise
+
+
+@contextmanager
+def _eager_thread_switches() -> Iterator[None]:
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual_s)

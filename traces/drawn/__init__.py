@@ -1,0 +1,1 @@
+"""Workloads drawn from distributions: arrivals, lengths, sessions; published ones; ServeGen's clients."""

@@ -1,0 +1,195 @@
+"""Traces drawn from laws: lengths, arrivals, and sessions whose prompts grow turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.errors import InputError
+from framework.workload import Workload
+from traces.drawn.laws import Arrivals, Law
+from traces.frame import Trace, list_column, to_workload
+from traces.load import Transforms
+from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_at_least, check_positive, check_whole
+
+Ints = NDArray[np.int64]
+_MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 16 bytes
+_PIECE = 5_000  # rows whose blocks are drawn at once
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Laws of the tokens that a request adds to its prompt and of those it generates, rounded to at least 1."""
+
+    input: Law
+    output: Law
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Conversations: how many turns, how long the user thinks between them, and what their prompts share.
+
+    Each turn's prompt is the prompt and the output of the turn before, then input tokens of its own. The first one
+    begins with one of `prefixes` system prompts of `prefix_tokens` tokens, each as likely. Prompts are cut into
+    prefix blocks of `block_tokens` tokens.
+    """
+
+    turns: Law
+    think_s: Law
+    prefix_tokens: int = 0
+    prefixes: int = 1
+    block_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        for name, least in (("prefix_tokens", 0), ("prefixes", 1), ("block_tokens", 1)):
+            check_whole(f"trace.sessions.{name}", getattr(self, name), least, MAX_TOKENS)
+
+
+def load(
+    requests: int,
+    input: Law,
+    output: Law,
+    arrivals: Arrivals,
+    sessions: Sessions | None = None,
+    slo_classes: Mapping[str, float] | None = None,
+    name: str = "synthetic",
+    seed: int = 0,
+    **transforms: Any,
+) -> Workload:
+    """The workload of a config node `trace`: drawn from distributions, then transformed (the fields of `Transforms`).
+
+    With `sessions`, `arrivals` are arrivals of sessions. `slo_classes` maps the names of classes to their shares.
+    """
+    steps = Transforms(**transforms)
+    check_whole("trace.seed", seed, 0)
+
+    def drawn() -> Trace:
+        lengths = Lengths(input, output)
+        if sessions is None:
+            trace = independent(requests, lengths, arrivals, seed)
+        else:
+            trace = conversations(requests, lengths, arrivals, sessions, seed)
+        if slo_classes:
+            trace = with_classes(trace, slo_classes, seed)
+        return Trace(trace.frame, name, "synthetic", "", trace.hash_block_tokens)
+
+    return to_workload(steps.apply(drawn(), seed))  # which holds the trace alone then
+
+
+def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:
+    """`requests` requests that have nothing to do with each other."""
+    check_whole("trace.requests", requests, 1, MOST_REQUESTS)
+    rng = np.random.default_rng([seed, 10])
+    frame = pl.DataFrame(
+        {
+            "arrival_s": arrivals.sample(requests, rng),
+            "input_tokens": _tokens(lengths.input, requests, rng),
+            "output_tokens": _tokens(lengths.output, requests, rng),
+        }
+    )
+    return Trace(frame, "synthetic", "synthetic")
+
+
+def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions: Sessions, seed: int) -> Trace:
+    """The first `requests` turns, by arrival, of as many sessions as it takes.
+
+    A later turn's `arrival_s` counts think times alone; a run replays it `think_s` after the turn before has ended.
+    """
+    check_whole("trace.requests", requests)
+    rng = np.random.default_rng([seed, 11])
+    turns = _enough_sessions(requests, sessions.turns, rng)
+    rows = int(turns.sum())
+    first = np.cumsum(turns) - turns  # row of each session's first turn
+    session = np.repeat(np.arange(len(turns)), turns)
+    turn = np.arange(rows) - first[session]
+    think_s = np.where(turn > 0, sessions.think_s.sample(rows, rng), 0.0)
+    output = _tokens(lengths.output, rows, rng)
+    added = _tokens(lengths.input, rows, rng) + np.where(turn > 0, np.roll(output, 1), sessions.prefix_tokens)
+    prompt = _within(added, first, session)
+    group = rng.integers(sessions.prefixes, size=len(turns))
+    frame = pl.DataFrame(
+        {
+            "arrival_s": arrivals.sample(len(turns), rng)[session] + _within(think_s, first, session),
+            "input_tokens": prompt,
+            "output_tokens": output,
+            "session_id": session,
+            "turn": turn,
+            "think_s": think_s,
+        }
+    )
+    ids_of = _prefix_blocks(frame, group, sessions)
+    order = frame["arrival_s"].to_numpy().argsort(kind="stable")[:requests]
+    pieces = [list_column(*ids_of(order[at : at + _PIECE])) for at in range(0, requests, _PIECE)]
+    frame = frame[order].with_columns(pl.concat(pieces, rechunk=False).alias("hash_ids"))
+    return Trace(frame, "synthetic", "synthetic", hash_block_tokens=sessions.block_tokens)
+
+
+def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
+    """The trace with a service class drawn for each request, or for each session where there are sessions."""
+    if not isinstance(shares, Mapping):
+        raise InputError(f"trace.slo_classes is {shares!r}, must map names to shares")
+    for name, share in shares.items():
+        check_at_least(f"trace.slo_classes.{name}", share)
+    check_positive("the sum of trace.slo_classes", sum(shares.values()))
+    weights = np.array(list(shares.values()), dtype=np.float64)
+    unit = trace.frame["session_id"].to_numpy() if "session_id" in trace.has else np.arange(len(trace))
+    drawn = np.random.default_rng([seed, 12]).choice(len(weights), size=int(unit.max()) + 1, p=weights / weights.sum())
+    names = np.array(list(shares))[drawn[unit]]
+    return trace.with_frame(trace.frame.with_columns(pl.Series("slo_class", names.tolist(), pl.String())))
+
+
+def _tokens(law: Law, count: int, rng: np.random.Generator) -> Ints:
+    drawn = np.maximum(1, np.rint(law.sample(count, rng)))
+    if drawn.max() > MAX_TOKENS:
+        raise InputError(f"law {law.law} draws {drawn.max():g} tokens, more than any request can have; set its high")
+    return drawn.astype(np.int64)
+
+
+def _enough_sessions(requests: int, turns: Law, rng: np.random.Generator) -> Ints:
+    """Turns of each session, of the fewest sessions that have `requests` turns together."""
+    drawn = _tokens(turns, requests, rng)
+    return drawn[: int(np.searchsorted(np.cumsum(drawn), requests)) + 1]
+
+
+def _within(values: NDArray[Any], first: Ints, session: Ints) -> NDArray[Any]:
+    """Running sum of `values` within each session, (rows,)."""
+    total = np.cumsum(values)
+    return total - (total[first] - values[first])[session]
+
+
+def _prefix_blocks(rows: pl.DataFrame, group: Ints, sessions: Sessions) -> Callable[[Ints], tuple[Ints, Ints]]:
+    """What gives the ids of the prompts' blocks of some rows in one array, and the offsets of these rows in it.
+
+    A block inside the system prompt belongs to its group, a further full block to the session (a later turn has it
+    again), a partial last block to its row alone. Ids are numbered in this order: sessions, groups, rows.
+    """
+    size = sessions.block_tokens
+    prompt, owner = rows["input_tokens"].to_numpy(), rows["session_id"].to_numpy()
+    count, full = -(-prompt // size), prompt // size
+    if (blocks := int(count.sum())) > _MOST_BLOCKS:
+        raise InputError(
+            f"trace.sessions: the prompts have {blocks:,} prefix blocks, at most {_MOST_BLOCKS:,} are drawn; set a"
+            " larger block_tokens, or fewer or shorter prompts"
+        )
+    shared = sessions.prefix_tokens // size
+    longest, most_shared = np.zeros(len(group), np.int64), np.zeros(sessions.prefixes, np.int64)
+    np.maximum.at(longest, owner, full)
+    np.maximum.at(most_shared, group[owner], np.minimum(full, shared))
+    own = np.maximum(longest - shared, 0)
+    own_start = np.cumsum(own) - own - shared
+    group_start = own.sum() + np.cumsum(most_shared) - most_shared
+    row_id = own.sum() + most_shared.sum() + np.cumsum(count > full) - 1
+
+    def ids_of(chosen: Ints) -> tuple[Ints, Ints]:
+        offsets = np.concatenate(([0], np.cumsum(count[chosen])))
+        row = np.repeat(chosen, count[chosen])
+        block = np.arange(offsets[-1]) - np.repeat(offsets[:-1], count[chosen])
+        starts = np.where(block < shared, group_start[group[owner[row]]], own_start[owner[row]])
+        return np.where(block < full[row], starts + block, row_id[row]), offsets
+
+    return ids_of

@@ -1,0 +1,181 @@
+"""Fitted traces: small descriptions of traces that can be sampled to any length.
+
+A fitted trace (a twin) holds tables and no row of the trace it was fitted to: every number in it is a count, a mean or
+a quantile over some dozens of requests. The trace is cut into windows of at least LEAST_REQUESTS requests. Each keeps
+its width, its count, and the means of what work and memory depend on, so that a sample drifts as the trace does; below
+a window, arrivals cluster as they did, and lengths come from the quantile functions and the copula of the whole trace.
+Shared prefixes are a model of their own (`traces.fitted.prefix`). Two samples differ in which lengths meet, in what
+order and when within a window, and in who shares a prefix with whom.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from framework.cli.files import read_once, write_whole
+from framework.cli.reading import read_text
+from framework.errors import InputError
+from traces.beginning import Rows, unlike
+from traces.fitted.arrivals import ArrivalModel
+from traces.fitted.lengths import LengthModel
+from traces.fitted.prefix import PrefixModel
+from traces.fitted.twin_file import SCHEMA, parts_of_twin
+from traces.frame import Trace
+from traces.settings import MOST_REQUESTS
+
+SUFFIX = ".json"
+FOLDER = Path(__file__).resolve().parent.parent / "twins"
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A fitted description of a trace. `requests` is the trace's length, `statistics` are its published figures.
+
+    `original` is where the trace comes from, `original_sha256` the checksum of that file.
+    """
+
+    name: str
+    requests: int
+    arrivals: ArrivalModel
+    lengths: LengthModel
+    prefixes: PrefixModel | None = None
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    original: str = ""
+    original_sha256: str = ""
+    licence: str = ""
+    citation: str = ""
+    note: str = ""
+
+    def sample(self, requests: int | None = None, seed: int = 0) -> Trace:
+        """A trace of `requests` rows (default: as many as the original). The same seed gives the same rows.
+
+        A shorter sample is the beginning of a longer one.
+        """
+        count = self.requests if requests is None else requests
+        if not 1 <= count <= MOST_REQUESTS:
+            raise InputError(f"twin {self.name}: cannot sample {count:,} requests, ask for 1 to {MOST_REQUESTS:,}")
+        if seed < 0:
+            raise InputError(f"twin {self.name}: the seed is {seed}, must not be negative")
+        periods = [self._period(period, seed) for period in range(-(-count // self.requests))]
+        arrival = np.concatenate([one.arrival_s for one in periods])[:count]
+        inputs = np.concatenate([one.input_tokens for one in periods])[:count]
+        outputs = np.concatenate([one.output_tokens for one in periods])[:count]
+        frame = pl.DataFrame({"arrival_s": arrival, "input_tokens": inputs, "output_tokens": outputs})
+        block = 0
+        if self.prefixes is not None:
+            place = np.arange(count) % self.requests / self.requests
+            ids, offsets = self.prefixes.sample(arrival, inputs, place, seed)
+            frame = frame.with_columns(_lists(ids, offsets).alias("hash_ids"))
+            block = self.prefixes.block_tokens
+        note = f"sampled from the twin of {self.name} ({count} requests, seed {seed}), not the recorded trace"
+        return Trace(
+            frame,
+            self.name,
+            "twin",
+            sha256=self.sha256,
+            hash_block_tokens=block,
+            notes=(note,),
+            caveat=unlike(Rows(arrival, inputs, outputs), periods[0]) if count < self.requests else "",
+        )
+
+    def _period(self, number: int, seed: int) -> Rows:
+        """The requests of one period of the trace, the first of all at 0 s."""
+        rng = np.random.default_rng([seed, 0, number])
+        arrival = number * self.arrivals.period_s + self.arrivals.sample(rng)
+        if number == 0:
+            arrival[0] = 0.0  # the others keep their places in the windows
+        return Rows(np.round(arrival, 6), *self.lengths.sample(self.arrivals.counts, rng))
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the twin's file content."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The file's content: the same twin gives the same bytes."""
+        return json.dumps(_plain(self), indent=None, separators=(",", ":"), allow_nan=False) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the twin as JSON. Raises InputError if that cannot be done."""
+        target = Path(path)
+        if not target.absolute().parent.is_dir():
+            raise InputError(f"cannot write the twin to {target}: there is no such directory")
+        write_whole(target, self.to_json().encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Twin:
+        """Reads a twin's file. Raises InputError if it is missing or not a twin."""
+        return cls.from_json(read_text(Path(path), "twin"), str(path))
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Twin:
+        """A twin from its file's content; InputError, naming `where`, if it is not one."""
+        return cls(**parts_of_twin(text, where))
+
+
+def sample_twin(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:
+    """Samples a shipped twin by name, or one in a file. Raises InputError for an unknown name or a bad file.
+
+    A process draws a sample again only if the file has changed.
+    """
+    trace = _sample(_path(name_or_path), requests, seed)
+    return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
+
+
+def load_twin(name_or_path: str | os.PathLike[str]) -> Twin:
+    """A shipped twin by name, or one in a file (anything that ends in .json or holds a path separator)."""
+    return Twin.load(_path(name_or_path))
+
+
+def shipped() -> list[str]:
+    """Names of the twins that come with the project."""
+    return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
+
+
+@read_once(keep=8)
+def _sample(path: Path, requests: int | None, seed: int) -> Trace:
+    return Twin.load(path).sample(requests, seed)
+
+
+def _path(name_or_path: str | os.PathLike[str]) -> Path:
+    name = os.fspath(name_or_path)
+    if name.endswith(SUFFIX) or os.sep in name:
+        return Path(name)
+    if name not in shipped():
+        raise InputError(
+            f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
+        )
+    return FOLDER / f"{name}{SUFFIX}"
+
+
+def _lists(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:
+    rows = pl.DataFrame({"row": np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), "id": ids})
+    return rows.group_by("row", maintain_order=True).agg("id")["id"]
+
+
+def _plain(value: Any) -> Any:
+    """A model as JSON values: six significant digits, infinity as null."""
+    if isinstance(value, Twin):
+        return {"schema": SCHEMA} | {name: _plain(item) for name, item in vars(value).items()}
+    if isinstance(value, ArrivalModel | LengthModel | PrefixModel):
+        return {name: _plain(item) for name, item in vars(value).items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        short = float(f"{value:.6g}")
+        return None if not np.isfinite(value) else int(short) if short.is_integer() else short
+    return value

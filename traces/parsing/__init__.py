@@ -1,0 +1,1 @@
+"""Rows, units and doubts that readers of all formats share."""
