@@ -84,7 +84,7 @@ def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[s
     )
     yield (
         "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
-        f" played. Such a row passes where f is off by at most {common.passes_within:g} and, in the logarithm, nearer to"
+        f" played. Such a row passes where f is off by at most {common.passes_within:g} and is nearer, in logarithm, to"
         f" the claim than to 1. None passes that claims less than × {common.passes_within:g}, for any right sign would"
         " do, or whose figure rests on a mistake of the paper's simulator. Of other rows only the side of 1, the sign,"
         " counts."
