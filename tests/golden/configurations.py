@@ -360,7 +360,7 @@ _MECHANISMS = {
         unlike="prefix_cache",
     ),
     "vtc": Golden(
-        "policy=vtc " + _TWO + _REQUESTS + "trace.tenants={a:0.75,b:0.25} slo.reader_wait_s=0.125",
+        "policy=vtc " + _TWO + _REQUESTS + "trace.tenants={a:0.75,b:0.25} slo.reader_wait_s=0.125 engine.max_batch=4",
         positive=("service_difference",),
         unlike="chunked",
     ),
