@@ -41,7 +41,8 @@ def read_space(
         if key not in fixed:
             raise InputError(f"space.{key}: space {name} has no such constant; it has {', '.join(fixed) or 'none'}")
         fixed[key] = _number(f"space.{key}", _yaml_value(f"space.{key}", text))
-    fixed |= {key: settings[key] for key in given if key in content["search"] or key in content["set"]}
+    _require_own(name, given, content["set"], settings)
+    fixed |= {key: settings[key] for key in given if key in content["search"]}
     missing = tuple(key for key in content["search"] if key in content["optional"] and key not in settings)
     space = Space(
         name=name,
@@ -51,13 +52,12 @@ def read_space(
             for key, form in content["search"].items()
             if key not in {*fixed, *missing}
         ),
-        derived={key: Expression(text) for key, text in content["set"].items() if key not in fixed},
+        derived={key: Expression(text) for key, text in content["set"].items()},
         required=tuple(Expression(text) for text in content["require"]),
         starts=tuple({key: Expression(text) for key, text in start.items()} for start in content["start"]),
         settings=settings,
         missing=missing,
     )
-    _require_use(space, [key for key in given if key in content["set"]])
     _check_names(space, [*content["search"], *content["set"]])
     return space
 
@@ -148,14 +148,11 @@ def _exponent(where: str, bound: Number) -> int:
     return bound.bit_length() - 1
 
 
-def _require_use(space: Space, given: Sequence[str]) -> None:
-    """Raise InputError where a setting that the user fixed is all that something in the space is there for."""
-    named = (*space.derived.values(), *space.required)
-    used = {name for expression in named for name in expression.names}
-    idle = [name for name in space.derived if name not in space.settings and name not in used]
-    if given and idle:
-        words = " and ".join(f"{key}={space.settings[key]}" for key in given)
-        raise InputError(f"{words}: space {space.name} works that out from what it draws; leave it out")
+def _require_own(space: str, given: Sequence[str], derived: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise InputError where the user fixed a setting that the space works out from what it draws."""
+    fixed = [f"{key}={settings[key]}" for key in given if key in derived]
+    if fixed:
+        raise InputError(f"{' and '.join(fixed)}: space {space} works that out from what it draws; leave it out")
 
 
 def _check_names(space: Space, named: Sequence[str]) -> None:
