@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.errors import InputError
 from framework.objective.goodput import Goodput
 from framework.run.compose import compose
 from framework.workload import Workload
@@ -72,5 +73,5 @@ def _order(arrival_s: list[float], tenants: str, implementation: str) -> list[in
 
 
 def test_a_weight_that_is_none_is_refused() -> None:
-    with pytest.raises(Exception, match="policy.output_weight must be a finite number above 0"):
+    with pytest.raises(InputError, match=r"policy\.output_weight must be a finite number above 0"):
         Vtc(output_weight=0)
