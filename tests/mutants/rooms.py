@@ -39,6 +39,12 @@ class Room:
 ROOMS = (
     Room("metrics", ("framework/metrics",), ("tests/metrics",)),
     Room("bound", ("framework/bound",), ("tests/bound",)),
+    Room(
+        "load",
+        ("framework/load.py",),
+        ("tests/engine/test_load.py", "tests/metrics/test_clock.py", "tests/metrics/test_load_state.py"),
+    ),
+    Room("sizing", ("framework/sizing", "framework/system/split.py"), ("tests/sizing",)),
     Room("objective", ("framework/objective",), ("tests/objective",)),
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
