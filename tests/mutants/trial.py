@@ -39,6 +39,7 @@ _QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal
 _OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
 _MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
 _UNKNOWN_S = 8.0
+_FEW = 5  # tests that are collected before all others are
 _LONGEST_S = 600.0  # that all tests may take for one bug
 _MEMORY = 6 << 30  # bytes
 
@@ -75,6 +76,7 @@ class Trials:
         files = sorted({bug.file for bug in bugs})
         for file in files:
             import_module(module_name(file))
+        _import_what_tests_do(self.room)
         try:
             reach = self._reach(files)
             if reach.failed:
@@ -146,12 +148,13 @@ def first_failure(tests: Sequence[str], temporary: Path, seconds: Mapping[str, f
 
     `seconds` are those of processor time that each took before.
     """
-    if not tests:
-        return LIVES
-    noted = _FirstFailure(tests, seconds)
-    files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
-    return noted.test or (LIVES if code == pytest.ExitCode.OK else f"breaks: exit code {int(code)}")
+    for some in filter(None, (tests[:_FEW], tests[_FEW:])):  # most bugs need no more files than those of a few tests
+        noted = _FirstFailure(some, seconds)
+        files = dict.fromkeys(test.partition("::")[0] for test in some)
+        code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
+        if noted.test or code != pytest.ExitCode.OK:
+            return noted.test or f"breaks: exit code {int(code)}"
+    return LIVES
 
 
 def _order(reach: Reach, bug: Bug, first: str) -> list[str]:
@@ -171,6 +174,15 @@ def _run_apart(work: Callable[[], None]) -> None:
         code = 0
     finally:
         os._exit(code)
+
+
+def _import_what_tests_do(room: Room) -> None:
+    """All but the tests and their helpers, which may work something out as they are imported: with the bug, if so."""
+    before = set(sys.modules)
+    pytest.main([*_OPTIONS, "--collect-only", *room.tests], plugins=[_Quick()])
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("tests", "conftest") or name.startswith("test_"):
+            del sys.modules[name]
 
 
 class _Quick:
