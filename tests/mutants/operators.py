@@ -175,7 +175,8 @@ def _says_nothing(node: ast.AST) -> bool:
 def _replacements(parent: ast.AST, name: str, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Each operator that can act on a node, and what it makes of it."""
     if isinstance(node, _DROPPED):
-        yield "drop", ast.Pass()
+        if not _ends_with_none(parent, node):
+            yield "drop", ast.Pass()
     elif isinstance(node, ast.Compare):
         for operator, table in (("flip", _FLIPPED), ("edge", _EDGES)):
             for number, op in enumerate(node.ops):
@@ -194,6 +195,13 @@ def _replacements(parent: ast.AST, name: str, node: ast.AST) -> Iterator[tuple[s
         if not isinstance(parent, ast.While):
             yield "true", ast.Constant(True)
         yield "false", ast.Constant(False)
+
+
+def _ends_with_none(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether it is a function's last statement and returns None, as the function would without it."""
+    if not isinstance(node, ast.Return) or not isinstance(parent, _FUNCTIONS) or node is not parent.body[-1]:
+        return False
+    return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
 
 
 def _swapped(parent: ast.AST, name: str, node: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
