@@ -46,11 +46,15 @@ _MEMORY = 6 << 30  # bytes
 
 @dataclass
 class Reach:
-    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests."""
+    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests.
+
+    `modules`: what they import.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
 
     def of(self, bug: Bug) -> list[str]:
         """The tests that come to a bug, or to its module, or else all: what a constant does is told by no statement."""
@@ -76,11 +80,11 @@ class Trials:
         files = sorted({bug.file for bug in bugs})
         for file in files:
             import_module(module_name(file))
-        _import_what_tests_do(self.room)
         try:
             reach = self._reach(files)
             if reach.failed:
                 raise RuntimeError("\n".join(["tests fail without any bug:", *reach.failed]))
+            _import_what_tests_do(reach)
             self._try_all(bugs, reach)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -176,13 +180,12 @@ def _run_apart(work: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def _import_what_tests_do(room: Room) -> None:
+def _import_what_tests_do(reach: Reach) -> None:
     """All but the tests and their helpers, which may work something out as they are imported: with the bug, if so."""
-    before = set(sys.modules)
-    pytest.main([*_OPTIONS, "--collect-only", *room.tests], plugins=[_Quick()])
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("tests", "conftest") or name.startswith("test_"):
-            del sys.modules[name]
+    for name in reach.modules:
+        if name.partition(".")[0] not in ("tests", "conftest") and not name.startswith("test_"):
+            with suppress(ImportError):
+                import_module(name)
 
 
 class _Quick:
@@ -240,6 +243,9 @@ class _Reaching(_Quick):
         self.reach = Reach(tests={str(file): {} for file in files})
         self.seen: set[tuple[str, int]] = set()
         self.fixtures: dict[Any, set[tuple[str, int]]] = {}
+
+    def pytest_collection_finish(self) -> None:
+        self.reach.modules = list(sys.modules)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
