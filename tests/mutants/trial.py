@@ -6,6 +6,8 @@ that come to its statement in this process, the fastest first, or by all where i
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import os
 import resource
@@ -31,11 +33,11 @@ from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.rooms import Bug, Room
-from tests.mutants.seeding import OutsideFunctionsError, is_outside_functions, seed, watch
+from tests.mutants.seeding import OutsideFunctionsError, functions, is_outside_functions, seed, watch
 
 LIVES = "lives"
 OVERLAY = Path(__file__).with_name("overlay")
-_QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist")
+_QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist", "--assert=plain")
 _OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
 _MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
 _UNKNOWN_S = 8.0
@@ -85,6 +87,7 @@ class Trials:
             if reach.failed:
                 raise RuntimeError("\n".join(["tests fail without any bug:", *reach.failed]))
             _import_what_tests_do(reach)
+            _prepare_forks()
             self._try_all(bugs, reach)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -180,6 +183,15 @@ def _run_apart(work: Callable[[], None]) -> None:
         os._exit(code)
 
 
+def _prepare_forks() -> None:
+    """Look functions and modules up once, and let no fork look for garbage in what it shares with the others."""
+    functions.cache_clear()
+    functions()
+    inspect.getmodule(sys._getframe())  # it keeps the real path of every module
+    gc.collect()
+    gc.freeze()
+
+
 def _import_what_tests_do(reach: Reach) -> None:
     """All but the tests and their helpers, which may work something out as they are imported: with the bug, if so."""
     for name in reach.modules:
@@ -244,7 +256,7 @@ class _Reaching(_Quick):
         self.seen: set[tuple[str, int]] = set()
         self.fixtures: dict[Any, set[tuple[str, int]]] = {}
 
-    def pytest_collection_finish(self) -> None:
+    def pytest_sessionfinish(self) -> None:
         self.reach.modules = list(sys.modules)
 
     @pytest.hookimpl(wrapper=True)
