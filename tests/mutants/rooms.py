@@ -42,9 +42,9 @@ ROOMS = (
     Room(
         "load",
         ("framework/load.py",),
-        ("tests/engine/test_load.py", "tests/metrics/test_clock.py", "tests/metrics/test_load_state.py"),
+        ("tests/engine/test_window.py", "tests/engine/test_load.py", "tests/metrics/test_clock.py"),
     ),
-    Room("sizing", ("framework/sizing", "framework/system/split.py"), ("tests/sizing",)),
+    Room("sizing", ("framework/sizing", "framework/system/split.py"), ("tests/sizing", "tests/system/test_cluster.py")),
     Room("objective", ("framework/objective",), ("tests/objective",)),
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
