@@ -9,7 +9,8 @@
 - `sign`: a sum is a difference, and the reverse.
 
 A bug has a key: the function that it is in, the operator, and its number among those of the operator there. Code that
-moves within its module keeps its keys. Annotations, decorators, docstrings and conditions for type checkers have none.
+moves within its module keeps its keys. Annotations, names of types, decorators, docstrings and conditions for type
+checkers have none, nor has a function's last `return None`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _DROPPED = (
     *(ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Delete),
     *(ast.For, ast.While, ast.With, ast.Try, ast.Break, ast.Continue),
 )
+_TYPES = ("NDArray", "Callable", "tuple")  # what names one is used by annotations alone
 _NO_CODE = ("annotation", "returns", "decorator_list", "type_params", "type_comment")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -168,7 +170,8 @@ def _says_nothing(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     if isinstance(node, ast.Assign):
-        return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
+        is_type = isinstance(node.value, ast.Subscript) and getattr(node.value.value, "id", "") in _TYPES
+        return is_type or any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
