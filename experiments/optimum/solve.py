@@ -12,6 +12,7 @@ import optuna
 
 from experiments.optimum.file import Scenario
 from experiments.tune.base import Configuration
+from experiments.tune.demand import with_demand
 from experiments.tune.feasible import Feasibility
 from experiments.tune.goals import Goal, read_goals
 from experiments.tune.sampler import SamplerKind
@@ -85,6 +86,7 @@ def solve(scenario: Scenario, searches: Searches, out: Path) -> Optimum:
     base = Configuration(scenario.overrides)
     given = [word.partition("=")[0] for word in scenario.overrides]
     space = read_space(scenario.space, {**base.choices, **base.settings}, given, {"gpus": str(scenario.gpus)})
+    space = with_demand(space, base)
     feasible = Feasibility(space, base)
     points = {point.overrides: point for point in feasible.pool or ()}
     launched = Sweep([*scenario.overrides, "hydra/launcher=joblib"], out).run(list(points))

@@ -20,6 +20,7 @@ import optuna
 from hydra.utils import instantiate
 
 from experiments.tune.base import Configuration
+from experiments.tune.demand import with_demand
 from experiments.tune.feasible import Feasibility
 from experiments.tune.files import write_trials, write_tuned
 from experiments.tune.goals import Goal, read_goals
@@ -106,6 +107,7 @@ def tune(words: Words) -> None:
     out = Path(own.get("out", f"outputs/tune/{study.study_name}"))
     require_writable(out)
     parts = [] if own.get("pruner", "none") == "none" else rungs(prefixes, len(instantiate(base.config.trace)))
+    space = with_demand(space, base)
     feasible = Feasibility(space, base)
     sweep = Sweep(overrides, out)
     with Presence(study) as presence, progress_bar(study.study_name) as progress:

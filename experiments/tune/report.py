@@ -51,7 +51,10 @@ def _extent(found: Findings) -> Text:
         if found.feasible is None
         else f": {found.space.size:,.0f} points, {found.feasible:,} configurations that fit"
     )
-    return text.append(f"; space {found.space.name}{size}")
+    text.append(f"; space {found.space.name}{size}")
+    if found.space.missing:
+        text.append(f"; the policy has no {' or '.join(found.space.missing)}")
+    return text
 
 
 def _best(found: Findings, replay: Sequence[str]) -> Iterator[RenderableType]:

@@ -18,6 +18,7 @@ Distribution = IntDistribution | FloatDistribution | CategoricalDistribution
 Drawn = Mapping[str, Any]  # the parameters of an Optuna trial
 _MOVED, _STEP = 1 / 3, 0.1  # of a point nearby: share of its dimensions, share of the range
 _EPSILON = 1e-9
+PREFILL_GPUS = "load_prefill_gpus"  # what a start may use beside constants: see `demand.with_demand`
 _PARTS = 10
 _DIGITS = 4  # of a number that is drawn from a range
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
@@ -117,7 +118,8 @@ class Space:
 
     `fixed` are its constants; `derived` are calculated in order, each from what came before it. Names that `settings`
     has are overrides of conf/config.yaml, the others are helpers. `required`: each at least 0. `starts`: values of
-    dimensions to be tried first.
+    dimensions to be tried first. `missing`: what would be searched if the policy had it. `asked`: numbers that the
+    load asks for, by name; starts that need others are left out.
     """
 
     name: str
@@ -127,6 +129,8 @@ class Space:
     required: tuple[Expression, ...]
     starts: tuple[Mapping[str, Expression], ...]
     settings: Mapping[str, Any]
+    missing: tuple[str, ...] = ()
+    asked: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def distributions(self) -> dict[str, Distribution]:
@@ -181,12 +185,15 @@ class Space:
         return self.point(drawn)
 
     def first_points(self) -> list[Point]:
-        """Points to be tried first: `starts`, with what they leave out as the configuration has it."""
-        return [self.point({one.label: self._first(one, start) for one in self.dimensions}) for start in self.starts]
+        """Points to be tried first, each once: `starts`, with what they leave out as the configuration has it."""
+        known = {*self.fixed, *self.asked}
+        starts = [start for start in self.starts if all(value.names <= known for value in start.values())]
+        points = [self.point({one.label: self._first(one, start) for one in self.dimensions}) for start in starts]
+        return list({point.overrides: point for point in points}.values())
 
     def _first(self, dimension: Dimension, start: Mapping[str, Expression]) -> Any:
         if dimension.name in start:
-            return dimension.drawn(start[dimension.name](self.fixed))
+            return dimension.drawn(start[dimension.name]({**self.fixed, **self.asked}))
         return dimension.drawn(self.settings.get(dimension.name))
 
     def distance(self, one: Drawn, other: Drawn) -> float:

@@ -9,14 +9,14 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from experiments.tune.expression import Expression, Number, is_number
-from experiments.tune.space import Dimension, Distribution, Space
+from experiments.tune.space import PREFILL_GPUS, Dimension, Distribution, Space
 from framework.cli.arguments import program
 from framework.cli.conf import CONF
 from framework.cli.reading import parsed_yaml, read_text
 from framework.errors import InputError
 
 _FOLDER = CONF / "space"
-_SECTIONS = ("search", "set", "require", "start")
+_SECTIONS = ("search", "set", "optional", "require", "start")
 _FORMS = "{low: A, high: B}, {low: A, high: B, log: true}, {powers_of_two: [A, B]} or {choices: [A, B, ...]}"
 
 
@@ -41,19 +41,23 @@ def read_space(
         if key not in fixed:
             raise InputError(f"space.{key}: space {name} has no such constant; it has {', '.join(fixed) or 'none'}")
         fixed[key] = _number(f"space.{key}", _yaml_value(f"space.{key}", text))
-    fixed |= {key: settings[key] for key in given if key in content["search"] or key in content["set"]}
+    _require_own(name, given, content["set"], settings)
+    fixed |= {key: settings[key] for key in given if key in content["search"]}
+    missing = tuple(key for key in content["search"] if key in content["optional"] and key not in settings)
     space = Space(
         name=name,
         fixed=fixed,
         dimensions=tuple(
-            _dimension(name, key, form, fixed) for key, form in content["search"].items() if key not in fixed
+            _dimension(name, key, form, fixed)
+            for key, form in content["search"].items()
+            if key not in {*fixed, *missing}
         ),
-        derived={key: Expression(text) for key, text in content["set"].items() if key not in fixed},
+        derived={key: Expression(text) for key, text in content["set"].items()},
         required=tuple(Expression(text) for text in content["require"]),
         starts=tuple({key: Expression(text) for key, text in start.items()} for start in content["start"]),
         settings=settings,
+        missing=missing,
     )
-    _require_use(space, [key for key in given if key in content["set"]])
     _check_names(space, [*content["search"], *content["set"]])
     return space
 
@@ -82,8 +86,8 @@ def _content(path: Path) -> dict[str, Any]:
         raise InputError(f"space {path}: cannot be read ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise InputError(f"space {name}: it must map names to numbers and have a section search")
-    content = {**{section: {} for section in _SECTIONS[:2]}, **{section: [] for section in _SECTIONS[2:]}, **content}
-    kinds = {"search": dict, "set": dict, "require": list, "start": list}
+    kinds = {"search": dict, "set": dict, "optional": list, "require": list, "start": list}
+    content = {**{section: kind() for section, kind in kinds.items()}, **content}
     for section, kind in kinds.items():
         if not isinstance(content[section], kind):
             raise InputError(f"space {name}: {section} must be a {'mapping' if kind is dict else 'list'}")
@@ -144,14 +148,11 @@ def _exponent(where: str, bound: Number) -> int:
     return bound.bit_length() - 1
 
 
-def _require_use(space: Space, given: Sequence[str]) -> None:
-    """Raise InputError where a setting that the user fixed is all that something in the space is there for."""
-    named = (*space.derived.values(), *space.required)
-    used = {name for expression in named for name in expression.names}
-    idle = [name for name in space.derived if name not in space.settings and name not in used]
-    if given and idle:
-        words = " and ".join(f"{key}={space.settings[key]}" for key in given)
-        raise InputError(f"{words}: space {space.name} works that out from what it draws; leave it out")
+def _require_own(space: str, given: Sequence[str], derived: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise InputError where the user fixed a setting that the space works out from what it draws."""
+    fixed = [f"{key}={settings[key]}" for key in given if key in derived]
+    if fixed:
+        raise InputError(f"{' and '.join(fixed)}: space {space} works that out from what it draws; leave it out")
 
 
 def _check_names(space: Space, named: Sequence[str]) -> None:
@@ -168,6 +169,9 @@ def _check_names(space: Space, named: Sequence[str]) -> None:
     searched = [dimension.name for dimension in space.dimensions]
     for name in sorted({name for start in space.starts for name in start} - set(named)):
         raise InputError(f"space {space.name}: start names {name}, which is not searched")
+    needed = {name for start in space.starts for value in start.values() for name in value.names}
+    for name in sorted(needed - {*space.fixed, PREFILL_GPUS}):
+        raise InputError(f"space {space.name}: start needs {name}, which is neither a constant nor {PREFILL_GPUS}")
     for name in (*searched, *space.derived):
         if name not in space.settings and ("." in name or name not in used):
             raise InputError(

@@ -100,7 +100,7 @@ _CONFIG_DIR = ("--config-dir", "-cd")
 def with_config_dirs(words: Sequence[str]) -> list[str]:
     """The words with `--config-dir DIR` as the setting by which Hydra, and `configured`, look for YAMLs in DIR as well.
 
-    Raises InputError where DIR is missing or is no directory.
+    Raises InputError where DIR is missing, is no directory, or has a config.yaml, which nothing would read.
     """
     kept: list[str] = []
     found: list[Path] = []
@@ -113,6 +113,8 @@ def with_config_dirs(words: Sequence[str]) -> list[str]:
         path = Path((value if equals else next(rest, "")) or "(nothing)").expanduser()
         if not path.is_dir():
             raise InputError(f"{key} {path}: there is no such directory; it holds gpu/NAME.yaml, model/NAME.yaml ...")
+        if (path / "config.yaml").exists():
+            raise InputError(f"{path / 'config.yaml'}: conf/ has the one that is read; give it another name")
         found.append(path.resolve())
     if found:  # next to the other settings, which argparse wants together
         first = next((at for at, word in enumerate(kept) if "=" in word and not word.startswith("-")), 0)

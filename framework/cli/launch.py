@@ -26,6 +26,7 @@ from yaml import YAMLError
 
 from framework.cli.arguments import name_files, program, with_config_dirs
 from framework.cli.composition import composing_once
+from framework.cli.conf import CONF
 from framework.cli.flags import flags_first
 from framework.cli.safe_text import masked, one_line
 from framework.cli.streams import (
@@ -261,6 +262,9 @@ def _not_composed(error: HydraException) -> str:
             return f"{error.override}: a setting is written key=value, without spaces"
         return f"{error.override}: {value or 'nothing'} cannot be read as a value; {_VALUE}"
     if text.startswith("Could not override"):
+        if (CONF / (group := text.split("'")[1])).is_dir():
+            names = _names([path.stem for path in sorted((CONF / group).glob("*.yaml"))])
+            return f"{group} takes a name, one of {names}; a setting of it is written {group}.NAME=VALUE"
         return f"{text.split('. ')[0]}: no such key; {program()} --cfg job shows them all"
     return text
 

@@ -43,6 +43,12 @@ def test_what_is_no_directory_is_refused(words: list[str]) -> None:
         with_config_dirs(words)
 
 
+def test_a_configuration_that_nothing_reads_is_refused(own: Path) -> None:
+    (own / "config.yaml").write_text("policy: chunked\n")
+    with pytest.raises(InputError, match=r"config.yaml: conf/ has the one that is read"):
+        with_config_dirs([f"--config-dir={own}"])
+
+
 def test_words_choose_what_lies_there(own: Path) -> None:
     _, overrides = split_arguments(with_config_dirs(["gpu=box", f"--config-dir={own}"]), (), ("gpu",))
     gpu = configured(overrides, ["gpu"])["gpu"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hydra import compose
-from hydra.errors import MissingConfigException
+from hydra.errors import ConfigCompositionException
 
 from framework.cli.launch import explain
 from framework.cli.suggest import instead_of, nearest
@@ -67,6 +67,7 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
         (["policy=chunked", "cluster.prefill=2"], "there is no such setting; cluster=mixed has instances"),
         (["policy=ares", "server.foo=1"], "server.foo: there is no such setting; server=vllm_v1 has name"),
         (["engine.token_buget=3"], "did you mean engine.token_budget?"),
+        (["model={x:1}"], "model takes a name, one of bloom_176b, "),
         (["predictr=oracle"], "predictr: there is no such setting; did you mean predictor?"),
         (["policy=chunkd"], "policy=chunkd: there is no policy of that name; did you mean chunked? choose one of ares"),
         (["policy=quite_another"], "policy=quite_another: there is no policy of that name; choose one of ares"),
@@ -74,7 +75,7 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
     ],
 )
 def test_a_mistake_on_the_command_line(words: list[str], said: str) -> None:
-    with composing(), pytest.raises((InputError, MissingConfigException)) as refused:
+    with composing(), pytest.raises((InputError, ConfigCompositionException)) as refused:
         compose("config", overrides=words)
     line = explain(refused.value)
     assert line is not None

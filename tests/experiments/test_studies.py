@@ -29,6 +29,7 @@ from framework.metrics.figures import metric
 from framework.objective.goodput import Measurement
 from framework.report.numbers import number as shown
 from framework.run import job
+from framework.run.compose import compose as composed
 from tests.conftest import ROOT
 from tests.helpers import warm
 from tests.helpers.launcher import typed
@@ -44,6 +45,7 @@ CROWDED = (
     "trace.arrivals.rate=200",
     "slo.ttft_s=0.2",
 )
+POOLS = ("policy=splitwise", "trace=synthetic", "trace.limit=60", "trace.input.mean=4000")
 SEARCH = (*SMALL, "space=chunked", "space.gpus=4")
 LONGER = (*SEARCH[:2], "trace.limit=3000", "trace.arrivals.rate=60", *SEARCH[3:])
 FEW = "search:\n  engine.token_budget: { powers_of_two: [512, 1024] }\n  cluster.tp: { powers_of_two: [1, 2] }\n"
@@ -251,6 +253,16 @@ def test_what_does_not_fit_is_not_run(tune: Tune, name: str, runs: list[Any]) ->
     assert len(runs) == len(trials_of(name)) == 4
 
 
+def test_a_search_of_pools_begins_at_the_split_that_the_load_asks_for(tune: Tune, name: str) -> None:
+    of_eight = composed(Configuration((*POOLS, "cluster.instances=8")).config)
+    words = (*POOLS, "space=pd", "trials=3", f"name={name}")
+    assert "the policy has no policy.order" in " ".join(succeeded(tune(*words)).stdout.split())
+    (asked,) = (pool.instances for pool in of_eight.cluster.pools if pool.name == "prefill")
+    wanted = [asked, max(1, asked - 1), min(7, asked + 1)]
+    splits = [re.search(r"cluster.prefill=(\d)", str(one.user_attrs[OVERRIDES])) for one in trials_of(name)]
+    assert [int(split[1]) for split in splits if split] == wanted
+
+
 def test_an_unfinished_line_of_a_journal_is_dropped(tune: Tune, name: str) -> None:
     succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
     with Path(f"studies/{name}.journal").open("a") as journal:
@@ -297,6 +309,7 @@ def test_a_mistake_is_one_line(tune: Tune, name: str, words: tuple[str, ...], sa
         (FEW.replace("token_budget", "token_budgets"), "engine.token_budgets is no setting"),
         (FEW.replace("[512, 1024]", "[1024, 512]"), "engine.token_budget: nothing lies between"),
         (FEW + "require:\n  - nonesuch - 1\n", "nonesuch, which is not named"),
+        (FEW + "start:\n  - {engine.token_budget: nonesuch}\n", "start needs nonesuch"),
     ],
 )
 def test_a_space_that_is_none_is_one_line(tune: Tune, name: str, text: str, said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -207,7 +208,12 @@ def test_points_are_drawn_derived_and_held_against_what_is_required() -> None:
         derived={"half": Expression("gpus // 2"), "left": Expression("half - count")},
         required=(Expression("left"), Expression("count - 3")),
         settings={"count": 4, "engine.budget": 2048, "left": 0},
-        starts=({"count": Expression("gpus - 5")}, {"engine.budget": Expression("300")}),
+        starts=(
+            {"count": Expression("load_prefill_gpus")},
+            {"count": Expression("gpus - 5")},
+            {"engine.budget": Expression("300")},
+            {"count": Expression("3")},
+        ),
     )
     assert own.size == 25
     assert len(list(own.points())) == 25
@@ -220,6 +226,7 @@ def test_points_are_drawn_derived_and_held_against_what_is_required() -> None:
         {"count": 3, "log2 engine.budget": 11},
         {"count": 4, "log2 engine.budget": 8},
     ]
+    assert replace(own, asked={"load_prefill_gpus": 5}).first_points()[0].settings["count"] == 5
     assert space(COUNT, SHARE).size == math.inf
     assert own.distributions == {"count": COUNT.distribution, "log2 engine.budget": BUDGET.distribution}
     assert own.described["space.require"] == "left; count - 3"

@@ -185,6 +185,10 @@ def test_what_a_space_works_out_is_named_as_it_was_typed() -> None:
     settings |= {"engine.token_budget": 512, "engine.max_batch": 64, "policy.order": "fcfs"}
     with pytest.raises(InputError, match=r"cluster.decode=4: space pd works that out"):
         read_space("pd", settings, ["cluster.decode"])
+    with pytest.raises(InputError, match=r"cluster.instances=8: space whole works that out"):
+        read_space(
+            "whole", {"cluster.instances": 8, "cluster.tp": 1, "engine.token_budget": 512}, ["cluster.instances"]
+        )
 
 
 def test_a_home_that_there_is_not_is_one_line_where_it_is_needed(
