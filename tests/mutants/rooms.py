@@ -60,7 +60,10 @@ ROOMS = (
     Room(
         "tune",
         ("experiments/tune",),
-        tuple(f"tests/experiments/test_{name}.py" for name in ("tune_parts", "studies", "optimum", "placement")),
+        tuple(
+            f"tests/experiments/test_{name}.py"
+            for name in ("tune_kept", "tune_parts", "studies", "optimum", "placement")
+        ),
     ),
     Room(
         "table",
