@@ -46,7 +46,7 @@ def test_a_process_began_when_the_kernel_says() -> None:
 def test_who_runs_elsewhere_is_gone_after_a_minute_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     study, now_s = optuna.create_study(), [1000.0]
     presence, other = Presence(study), "elsewhere:7:5"
-    monkeypatch.setattr(storage.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     study.set_user_attr(f"alive {other}", 0)
     assert presence._is_there(other)
     now_s[0] += 59.0
