@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from framework.engine.memory.state import TIER
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InvariantError
 from framework.metrics.invariants import check_result
@@ -143,6 +144,15 @@ def test_more_blocks_in_use_than_there_are(result: Result) -> None:
     instances["evictable_blocks"][1] = instances["total_blocks"][1] + 1
     with pytest.raises(InvariantError, match=r"more blocks in use than it has .first at 1"):
         check_result(replace(result, instances=instances))
+
+
+def test_a_store_may_be_full_and_no_fuller(result: Result) -> None:
+    tiers = np.zeros(2, TIER)
+    tiers["capacity"], tiers["count"] = 8, [3, 8]
+    check_result(replace(result, tiers=tiers))
+    tiers["count"][1] = 9
+    with pytest.raises(InvariantError, match=r"store with more blocks than it has room for .first at 1"):
+        check_result(replace(result, tiers=tiers))
 
 
 def test_each_stage_beyond_the_first_may_wait_as_long_as_the_instance_is_busy() -> None:

@@ -9,7 +9,8 @@
 - `sign`: a sum is a difference, and the reverse.
 
 A bug has a key: the function that it is in, the operator, and its number among those of the operator there. Code that
-moves within its module keeps its keys. Annotations, decorators, docstrings and conditions for type checkers have none.
+moves within its module keeps its keys. Annotations, names of types, decorators, docstrings and conditions for type
+checkers have none, nor has a function's last `return None`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _DROPPED = (
     *(ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Delete),
     *(ast.For, ast.While, ast.With, ast.Try, ast.Break, ast.Continue),
 )
+_TYPES = ("NDArray", "Callable", "tuple")  # what names one is used by annotations alone
 _NO_CODE = ("annotation", "returns", "decorator_list", "type_params", "type_comment")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -168,14 +170,16 @@ def _says_nothing(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     if isinstance(node, ast.Assign):
-        return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
+        is_type = isinstance(node.value, ast.Subscript) and getattr(node.value.value, "id", "") in _TYPES
+        return is_type or any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _replacements(parent: ast.AST, name: str, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Each operator that can act on a node, and what it makes of it."""
     if isinstance(node, _DROPPED):
-        yield "drop", ast.Pass()
+        if not _ends_with_none(parent, node):
+            yield "drop", ast.Pass()
     elif isinstance(node, ast.Compare):
         for operator, table in (("flip", _FLIPPED), ("edge", _EDGES)):
             for number, op in enumerate(node.ops):
@@ -194,6 +198,13 @@ def _replacements(parent: ast.AST, name: str, node: ast.AST) -> Iterator[tuple[s
         if not isinstance(parent, ast.While):
             yield "true", ast.Constant(True)
         yield "false", ast.Constant(False)
+
+
+def _ends_with_none(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether it is a function's last statement and returns None, as the function would without it."""
+    if not isinstance(node, ast.Return) or not isinstance(parent, _FUNCTIONS) or node is not parent.body[-1]:
+        return False
+    return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
 
 
 def _swapped(parent: ast.AST, name: str, node: ast.Name | ast.Attribute) -> Iterator[ast.expr]:

@@ -39,6 +39,12 @@ class Room:
 ROOMS = (
     Room("metrics", ("framework/metrics",), ("tests/metrics",)),
     Room("bound", ("framework/bound",), ("tests/bound",)),
+    Room(
+        "load",
+        ("framework/load.py",),
+        ("tests/engine/test_window.py", "tests/engine/test_load.py", "tests/metrics/test_clock.py"),
+    ),
+    Room("sizing", ("framework/sizing", "framework/system/split.py"), ("tests/sizing", "tests/system/test_cluster.py")),
     Room("objective", ("framework/objective",), ("tests/objective",)),
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
@@ -54,7 +60,10 @@ ROOMS = (
     Room(
         "tune",
         ("experiments/tune",),
-        tuple(f"tests/experiments/test_{name}.py" for name in ("tune_parts", "studies", "optimum", "placement")),
+        tuple(
+            f"tests/experiments/test_{name}.py"
+            for name in ("tune_kept", "tune_parts", "studies", "optimum", "placement")
+        ),
     ),
     Room(
         "table",

@@ -11,6 +11,7 @@ import ast
 import gc
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,13 +27,14 @@ class OutsideFunctionsError(Exception):
     """A bug that new code of functions cannot make."""
 
 
-def functions_of(file: Path) -> dict[str, list[FunctionType]]:
-    """The functions of a module, by qualified name."""
+@cache
+def functions() -> dict[str, dict[str, list[FunctionType]]]:
+    """All functions that have been defined, by path of their module and qualified name: once for all forks."""
     gc.unfreeze()
-    found: dict[str, list[FunctionType]] = {}
+    found: dict[str, dict[str, list[FunctionType]]] = {}
     for one in gc.get_objects():
-        if type(one) is FunctionType and one.__code__.co_filename == str(ROOT / file):
-            found.setdefault(one.__code__.co_qualname, []).append(one)
+        if type(one) is FunctionType:
+            found.setdefault(one.__code__.co_filename, {}).setdefault(one.__code__.co_qualname, []).append(one)
     return found
 
 
@@ -70,9 +72,9 @@ def _is_of(dispatcher: Any, file: Path) -> bool:
 
 def _put(file: Path, code: CodeType, only: set[str] | None) -> None:
     codes = _codes(code)
-    for name, functions in functions_of(file).items():
+    for name, those in functions().get(str(ROOT / file), {}).items():
         if name in codes and "<lambda>" not in name and (only is None or name.split(".<locals>")[0] in only):
-            for function in functions:
+            for function in those:
                 try:
                     function.__code__ = codes[name]
                 except ValueError as error:  # it closes over other variables

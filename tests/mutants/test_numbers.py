@@ -71,6 +71,16 @@ def test_what_each_operator_does() -> None:
     assert {site.operator for site in sites(TEXT)} == set(OPERATORS)
 
 
+def test_a_last_return_of_none_is_not_dropped() -> None:
+    text = "def f(x):\n    if x:\n        return None\n    return None\n"
+    assert [site.line for site in sites(text) if site.operator == "drop"] == [3]
+
+
+def test_names_of_types_are_not_changed() -> None:
+    assert sites("Floats = NDArray[np.float64]\nShortest = Callable[[Floats], float]\n") == []
+    assert [site.name for site in sites("first = rows[1]\n")] == ["drop 1", "shift 1"]
+
+
 def test_keys_outlive_what_is_moved() -> None:
     first, *_, last = sites(TEXT)
     assert (first.name, last.name) == ("shift 1", "Box.put shift 7")

@@ -6,6 +6,8 @@ that come to its statement in this process, the fastest first, or by all where i
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import os
 import resource
@@ -31,25 +33,30 @@ from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.rooms import Bug, Room
-from tests.mutants.seeding import OutsideFunctionsError, is_outside_functions, seed, watch
+from tests.mutants.seeding import OutsideFunctionsError, functions, is_outside_functions, seed, watch
 
 LIVES = "lives"
 OVERLAY = Path(__file__).with_name("overlay")
-_QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist")
+_QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist", "--assert=plain")
 _OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
 _MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
 _UNKNOWN_S = 8.0
+_FEW = 5  # tests that are collected before all others are
 _LONGEST_S = 600.0  # that all tests may take for one bug
 _MEMORY = 6 << 30  # bytes
 
 
 @dataclass
 class Reach:
-    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests."""
+    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests.
+
+    `modules`: what they import.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
 
     def of(self, bug: Bug) -> list[str]:
         """The tests that come to a bug, or to its module, or else all: what a constant does is told by no statement."""
@@ -79,6 +86,8 @@ class Trials:
             reach = self._reach(files)
             if reach.failed:
                 raise RuntimeError("\n".join(["tests fail without any bug:", *reach.failed]))
+            _import_what_tests_do(reach)
+            _prepare_forks()
             self._try_all(bugs, reach)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -146,12 +155,13 @@ def first_failure(tests: Sequence[str], temporary: Path, seconds: Mapping[str, f
 
     `seconds` are those of processor time that each took before.
     """
-    if not tests:
-        return LIVES
-    noted = _FirstFailure(tests, seconds)
-    files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
-    return noted.test or (LIVES if code == pytest.ExitCode.OK else f"breaks: exit code {int(code)}")
+    for some in filter(None, (tests[:_FEW], tests[_FEW:])):  # most bugs need no more files than those of a few tests
+        noted = _FirstFailure(some, seconds)
+        files = dict.fromkeys(test.partition("::")[0] for test in some)
+        code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
+        if noted.test or code != pytest.ExitCode.OK:
+            return noted.test or f"breaks: exit code {int(code)}"
+    return LIVES
 
 
 def _order(reach: Reach, bug: Bug, first: str) -> list[str]:
@@ -171,6 +181,23 @@ def _run_apart(work: Callable[[], None]) -> None:
         code = 0
     finally:
         os._exit(code)
+
+
+def _prepare_forks() -> None:
+    """Look functions and modules up once, and let no fork look for garbage in what it shares with the others."""
+    functions.cache_clear()
+    functions()
+    inspect.getmodule(sys._getframe())  # it keeps the real path of every module
+    gc.collect()
+    gc.freeze()
+
+
+def _import_what_tests_do(reach: Reach) -> None:
+    """All but the tests and their helpers, which may work something out as they are imported: with the bug, if so."""
+    for name in reach.modules:
+        if name.partition(".")[0] not in ("tests", "conftest") and not name.startswith("test_"):
+            with suppress(ImportError):
+                import_module(name)
 
 
 class _Quick:
@@ -228,6 +255,9 @@ class _Reaching(_Quick):
         self.reach = Reach(tests={str(file): {} for file in files})
         self.seen: set[tuple[str, int]] = set()
         self.fixtures: dict[Any, set[tuple[str, int]]] = {}
+
+    def pytest_sessionfinish(self) -> None:
+        self.reach.modules = list(sys.modules)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:

@@ -125,12 +125,16 @@ def test_what_has_no_rate_is_refused() -> None:
     "wrong",
     [
         *({"attainment": 0.0}, {"attainment": 90}, {"tolerance": 0}, {"most_requests": 1.5}, {"replicates": 1}),
-        *({"first_step": 1.0}, {"at_least": 0.0}),
+        *({"first_step": 1.0}, {"at_least": 0.0}, {"replicates": 1_001}),
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"objective.{next(iter(wrong))}"):
         Capacity(**wrong)  # type: ignore[arg-type]
+
+
+def test_settings_at_their_limits_are_not() -> None:
+    Capacity(attainment=1.0, tolerance=1e-6, most_requests=1, replicates=1_000, first_step=1.01)
 
 
 Judged = Callable[[float], bool]

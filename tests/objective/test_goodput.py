@@ -16,9 +16,11 @@ from framework.objective import experiment as experiments
 from framework.objective import goodput
 from framework.objective.goodput import Goodput, bound_of, evaluated
 from framework.policy import Policy
+from framework.run.compose import compose
 from framework.system.cluster import ClusterSpec
 from framework.timing.affine import Affine
 from tests.conftest import ROOT
+from tests.helpers.composing import configured
 from tests.helpers.results import small_result
 from tests.helpers.servers import SERVICE_S, experiment, regular, requests, ttft_within
 
@@ -44,6 +46,12 @@ def test_goodput_is_that_of_one_run_and_its_buckets() -> None:
     assert measured.value == summary[Goodput.key] > 0
     assert [bucket["offered"] for bucket in summary["buckets"]] == [1, 2]
     assert seen[-1] == (3, 3)
+
+
+def test_each_rate_has_a_split_of_its_own() -> None:
+    tried = compose(configured("policy=distserve", "trace=synthetic", "trace.limit=50")).at_rate(3.0)
+    assert tried.cluster.split is not None
+    assert tried.cluster.split.rate_rps == pytest.approx(3.0)
 
 
 def test_a_run_that_breaks_an_invariant_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,16 @@ def test_whoever_finds_a_segment_gone_looks_again(tmp_path: Path, monkeypatch: p
     assert len(files(tmp_path, "*.parquet")) == 1
 
 
+def test_a_listing_that_a_merge_tears_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may be listed without the segment that is new and without those that are gone."""
+    results = in_segments(tmp_path, monkeypatch, range(3))
+    whole = results._segments()
+    listings = [[], whole, whole, whole]
+    monkeypatch.setattr(Store, "_segments", lambda self: listings.pop(0))
+    assert results.read() == [record(number) for number in range(3)]
+    assert listings == []
+
+
 def test_a_loose_record_that_is_gathered_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = Store(tmp_path)
     results.put(record(1))

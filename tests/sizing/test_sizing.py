@@ -85,9 +85,12 @@ def test_seconds_of_a_request_in_each_phase() -> None:
     ("given", "batch", "limit"),
     [
         ({"kv_tokens": int(5.5 * CONTEXT)}, 5, "memory"),
+        ({"kv_tokens": int(1.5 * CONTEXT)}, 1, "memory"),
+        ({"kv_tokens": int(0.9 * CONTEXT)}, 1, "memory"),
         ({"timing": replace(TIMING, per_sequence_s=2.0**-9), "slo": Slo(None, STEP_S + 3.5 * 2.0**-9)}, 3, "TPOT"),
         ({"timing": replace(TIMING, per_sequence_s=2.0**-9), "slo": Slo(None, STEP_S / 2)}, 1, "TPOT"),
         ({"load": Closed(9)}, 8, "seats"),
+        ({"load": Closed(8)}, 8, "seats"),
         ({"load": Closed(7)}, 7, "clients"),
     ],
 )
@@ -101,6 +104,8 @@ def test_clients_are_shared_by_those_that_decode() -> None:
     slow = disaggregated("auto", None, GPU, instances=6, link_bandwidth_bytes_s=PROMPT * MODEL.kv_bytes_per_token / 2.0)
     found = split_of(slow, load=Closed(7))  # links ask for as many of each
     assert (found.decode, found.batch, found.batch_limit) == (3, 2, "clients")
+    found = split_of(slow, load=Closed(2))  # one of the three has none at a time
+    assert (found.decode, found.batch, found.batch_limit) == (3, 1, "clients")
 
 
 @pytest.mark.parametrize(("prompt", "output", "prefill"), [(8000, 2, 4), (4000, 60, 3), (1000, 100, 2), (10, 1000, 1)])

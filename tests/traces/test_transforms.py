@@ -245,6 +245,7 @@ def test_mix_keeps_traces_apart():
     assert ids[2] == [10]
     assert ids[7] == [10, 11]
     assert ids[3] == []
+    assert transforms.mix([c, c]).hash_block_tokens == 0
 
 
 def test_mix_needs_one_block_size():
