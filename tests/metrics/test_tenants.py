@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from framework.metrics.service.difference import Given, Steps, Waits, largest_difference
 from framework.metrics.service.tenants import jain_index
@@ -41,17 +43,17 @@ def runs(draw: st.DrawFn) -> tuple[Given, Steps, Waits]:
     edges.sort()
     at = np.searchsorted([row[0] for row in changes], np.arange(INSTANCES + 1))
     steps_ = Steps(
-        _floats(ends, 0), _ints(ends, 1), at.astype(np.int64), *(_ints(changes, k) for k in (1, 2)), _floats(changes, 3)
+        _floats(ends, 0), _ints(ends, 1), at.astype(np.int64), _ints(changes, 1), _ints(changes, 2), _floats(changes, 3)
     )
     waits = Waits(_floats(edges, 0), _ints(edges, 2), np.array([row[1] for row in edges], np.bool_))
     return Given(_floats(amounts, 0), _ints(amounts, 1), _floats(amounts, 2)), steps_, waits
 
 
-def _ints(rows: list[tuple[int, ...]], column: int) -> np.ndarray:
+def _ints(rows: Sequence[tuple[int, ...]], column: int) -> NDArray[np.int64]:
     return np.array([row[column] for row in rows], np.int64)
 
 
-def _floats(rows: list[tuple[int, ...]], column: int) -> np.ndarray:
+def _floats(rows: Sequence[tuple[int, ...]], column: int) -> NDArray[np.float64]:
     return np.array([row[column] for row in rows], np.float64)
 
 
