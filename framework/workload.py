@@ -13,10 +13,11 @@ from framework.errors import InputError, require_count, require_positive
 
 _ROWS = (
     *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),
-    *("session_id", "turn", "slo_class", "priority"),
+    *("session_id", "turn", "slo_class", "priority", "tenant"),
 )
 _MOST_NAME = np.iinfo(np.int32).max
-_NUMBERS = tuple(name for name in _ROWS if name != "slo_class")
+_TEXTS = ("slo_class", "tenant")
+_NUMBERS = tuple(name for name in _ROWS if name not in _TEXTS)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Workload:
     turn: NDArray[np.int64] | None = None
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
+    tenant: tuple[str, ...] | None = None  # who sent it: a user, a customer
     notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a twin)
     caveat: str = ""  # what must be seen next to the results
 
@@ -199,6 +201,7 @@ def repeated(workload: Workload, times: int) -> Workload:
         turn=None if workload.turn is None else np.tile(workload.turn, times),
         slo_class=None if workload.slo_class is None else workload.slo_class * times,
         priority=None if workload.priority is None else np.tile(workload.priority, times),
+        tenant=None if workload.tenant is None else workload.tenant * times,
         notes=(*workload.notes, f"tiled {times} times, {period:.6g} s apart"),
     )
 
@@ -225,8 +228,10 @@ def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
     if workload.previous is not None:
         before = workload.previous[kept]
         columns["previous"] = np.where((before >= 0) & kept[before], number[before], -1)
-    if workload.slo_class is not None:
-        columns["slo_class"] = tuple(name for name, keeps in zip(workload.slo_class, kept, strict=True) if keeps)
+    for name in _TEXTS:
+        texts = getattr(workload, name)
+        if texts is not None:
+            columns[name] = tuple(text for text, keeps in zip(texts, kept, strict=True) if keeps)
     if workload.hash_offsets is not None:
         counts = np.diff(workload.hash_offsets)
         columns["hash_ids"] = workload.hash_ids[np.repeat(kept, counts)]

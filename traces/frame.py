@@ -27,6 +27,7 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
         "think_s": pl.Float64(),  # a later turn arrives this long after the turn before it ended
         "slo_class": pl.String(),
         "priority": pl.Int64(),
+        "tenant": pl.String(),  # who sent it
     }
 )
 MAX_THINK_S = 1e9
@@ -157,11 +158,16 @@ def to_workload(trace: Trace) -> Workload:
         think_s=frame["think_s"].fill_null(0.0).to_numpy() if previous is not None else None,
         session_id=session_id,
         turn=frame["turn"].fill_null(0).to_numpy() if "turn" in frame.columns else None,
-        slo_class=tuple(frame["slo_class"].fill_null("default")) if "slo_class" in frame.columns else None,
+        slo_class=_texts(frame, "slo_class"),
         priority=frame["priority"].fill_null(0).to_numpy() if "priority" in frame.columns else None,
+        tenant=_texts(frame, "tenant"),
         notes=trace.notes,
         caveat=trace.caveat,
     )
+
+
+def _texts(frame: pl.DataFrame, column: str) -> tuple[str, ...] | None:
+    return tuple(frame[column].fill_null("default")) if column in frame.columns else None
 
 
 def list_column(values: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:

@@ -10,6 +10,7 @@ from typing import Any
 from framework.errors import InputError, is_number, shown
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
+from traces.drawn.names import with_tenants
 from traces.formats import AS_IT_IS, BAD_RECORDS, How
 from traces.formats.columns import read_columns
 from traces.frame import DRAWN, Trace, to_workload
@@ -20,11 +21,13 @@ TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
 
 @dataclass(frozen=True)
 class Transforms:
-    """What is done to a trace, in this order: window, length filters, resampling, tiling, limit, Poisson, jitter, rate.
+    """What is done to a trace, in this order: window, length filters, resampling, tiling, limit, tenants, Poisson,
+    jitter, rate.
 
     The fields are the keys of the config node. `window_s` is [start, end) of the recording. `resample_s` counts seconds
-    of what window and filters left, before it is tiled: the copies of a tiled trace are alike. `rate` (requests/s) and
-    `rate_scale` (a factor) exclude each other.
+    of what window and filters left, before it is tiled: the copies of a tiled trace are alike. `tenants` is how many
+    there are, or their shares by name, where the trace has none. `rate` (requests/s) and `rate_scale` (a factor)
+    exclude each other.
     """
 
     window_s: Sequence[float] | None = None
@@ -35,6 +38,7 @@ class Transforms:
     resample_s: float | None = None
     tile: int = 1
     limit: int | None = None
+    tenants: int | Mapping[str, float] | None = None
     poisson: bool = False
     jitter_s: float = 0.0
     rate: float | None = None
@@ -79,6 +83,7 @@ class Transforms:
         trace = transforms.tile(trace, self.tile)
         if self.limit is not None:
             trace = transforms.limit(trace, self.limit)
+        trace = with_tenants(trace, self.tenants, seed)
         if self.poisson:
             trace = transforms.poisson(trace, seed)
         trace = transforms.jitter(trace, self.jitter_s, seed)

@@ -177,6 +177,8 @@ LATENCIES: Mapping[str, Latency] = {
                    "ms", "TBT", "TBT", "time between tokens"),
     "message_itl": Latency("the same as a client sees it to whom the tokens that a drafted step accepts come in one "
                            "message", "ms", "message TBT", "message TBT", "time between messages"),
+    "reader_wait": Latency("time that a reader waits behind the first token, of completed requests; where "
+                           "slo.reader_wait_s is set", "s", "reader", "wait of readers", "wait of readers"),
     "e2el": Latency("time from arrival to last token (E2E), of completed requests",
                     "s", "E2E", "E2E", "end-to-end latency"),
     "queue": Latency("queue delay: time from arrival to the first step of the prefill, of completed requests",
@@ -258,6 +260,14 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
          "good requests per USD", "", _UP),
     _row("buckets", "figures by length of the prompt"),
     _row("classes", "figures by class of requests, where the trace has classes"),
+    _row("tenants", "figures by tenant, where the trace has tenants; also its mean slowdown, and the service (prompt "
+         "tokens + 2 x output tokens) that it asked for and was served up to the last arrival"),
+    _row("service_difference", "the most by which the service of two tenants (prompt tokens + 2 x output tokens) "
+         "differs in a window in which both wait; needs engine.log=full", "service difference", "tokens", _DOWN),
+    _row("jain_index", "Jain's index of what tenants were served up to the last arrival, relative to their max-min "
+         "fair shares of it; 1: even; needs engine.log=full", "Jain's index", "", _UP),
+    _row("worst_slowdown", "highest mean slowdown of a tenant: latency of its completed requests over that of each "
+         "alone on an instance, whole prompt in one step", "worst slowdown", "×", _DOWN),
     _row("split", "how cluster.prefill=auto divided the instances, and what a request asks of each pool"),
     _row("capacity", "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
          "capacity", "req/s", _UP, heading="capacity\nreq/s"),

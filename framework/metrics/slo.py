@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.errors import InputError, require_positive
 from framework.metrics.paper_scores import gaps_of, normalized_latency_s, slowest_tbt_s
+from framework.metrics.service.pacing import READING_TOKENS_S, reader_wait_s
 from framework.metrics.slowdown import Slowdown
 from framework.result import FINISHED, Result
 
@@ -21,7 +23,7 @@ _FURTHER = {
     "tbt_tail_s": lambda result: slowest_tbt_s(result, _TAIL),
     "normalized_s": normalized_latency_s,
 }
-_LIMITS = ("ttft_s", "tpot_s", *_FURTHER)
+_LIMITS = ("ttft_s", "tpot_s", *_FURTHER, "reader_wait_s")
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,11 @@ class Slo:
     """Limits that a good request keeps, in seconds; None: not in force.
 
     `tbt_p99_s`: the 99th percentile of its gaps between tokens; `tbt_tail_s`: the mean of the slowest tenth of them;
-    `normalized_s`: its latency per output token. `classes` gives a request's `slo_class` limits of its own, as in
-    `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all. `slowdown`: limits of all
-    requests, relative to their times alone. Raises InputError for a limit that is not positive and for a name that is
-    none.
+    `normalized_s`: its latency per output token; `reader_wait_s`: the time that somebody who reads `reading_tokens_s`
+    tokens/s waits behind the first one (`framework.metrics.service.pacing`). `classes` gives a request's `slo_class`
+    limits of its own, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all.
+    `slowdown`: limits of all requests, relative to their times alone. Raises InputError for a limit that is not
+    positive and for a name that is none.
     """
 
     ttft_s: float | None = 2.0
@@ -40,10 +43,13 @@ class Slo:
     tbt_p99_s: float | None = None
     tbt_tail_s: float | None = None
     normalized_s: float | None = None
+    reader_wait_s: float | None = None
+    reading_tokens_s: float = READING_TOKENS_S
     classes: Mapping[str, Mapping[str, float | None]] | None = field(default_factory=dict)
     slowdown: Slowdown | None = None
 
     def __post_init__(self) -> None:
+        require_positive("slo.reading_tokens_s", self.reading_tokens_s)
         for where, limits in (("slo", {name: getattr(self, name) for name in _LIMITS}), *self._class_limits()):
             for name, limit in limits.items():
                 if name not in _LIMITS:
@@ -67,7 +73,7 @@ class Slo:
         def of(limits: Mapping[str, float | None]) -> dict[str, float | None]:
             return {name: None if limit is None else factor * limit for name, limit in limits.items()}
 
-        own = of({name: getattr(self, name) for name in _LIMITS})
+        own: dict[str, Any] = of({name: getattr(self, name) for name in _LIMITS})
         classes = {name: of(limits) for name, limits in (self.classes or {}).items()}
         slowdown = None if self.slowdown is None else self.slowdown.scaled(factor)
         return replace(self, **own, classes=classes, slowdown=slowdown)
@@ -85,13 +91,17 @@ class Slo:
 
 @dataclass(frozen=True)
 class Judged:
-    """Latencies of each request, NaN where undefined, and what the SLO says of them; arrays of shape (N,)."""
+    """Latencies of each request, NaN where undefined, and what the SLO says of them; arrays of shape (N,).
+
+    `reader_wait_s` is None where the SLO does not limit it.
+    """
 
     ttft_s: Floats
     tpot_s: Floats
     ttft_ok: NDArray[np.bool_]
     tpot_ok: NDArray[np.bool_]
     good: NDArray[np.bool_]
+    reader_wait_s: Floats | None = None
 
 
 def judge(result: Result, slo: Slo) -> Judged:
@@ -115,9 +125,13 @@ def judge(result: Result, slo: Slo) -> Judged:
         limits = slo.limits_s(name, workload.slo_class, count)
         if np.isfinite(limits).any():
             good &= np.nan_to_num(score(result)) <= limits
+    waits_s, limits = None, slo.limits_s("reader_wait_s", workload.slo_class, count)
+    if np.isfinite(limits).any():
+        waits_s = reader_wait_s(result, slo.reading_tokens_s)
+        good &= np.nan_to_num(waits_s) <= limits
     if slo.slowdown is not None:
         good &= slo.slowdown.kept(result)
-    return Judged(ttft_s, tpot_s, ttft_ok, tpot_ok, good)
+    return Judged(ttft_s, tpot_s, ttft_ok, tpot_ok, good, waits_s)
 
 
 def _or_inf(limit: float | None) -> float:

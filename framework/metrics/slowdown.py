@@ -13,7 +13,7 @@ from framework.result import FINISHED, Result
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.table import StepTables, Timing, base_s, chunk_s, decode_s, stack
+from framework.timing.table import StepRow, StepTables, Timing, base_s, chunk_s, decode_s, stack
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -67,12 +67,17 @@ class Slowdown:
 
     def alone_s(self, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
         """Seconds to the first token, and from there to the last, of requests that are alone; both (N,)."""
-        tables = stack([self.timing.row(self.model, self.gpu, Parallelism(tp=self.tp))])
-        lengths, which = np.unique(prompts, return_inverse=True)
-        low, high = int(lengths[0]), int((prompts + outputs).max())
-        ttft_s, steps_s = _steps_s(tables, np.ascontiguousarray(lengths), low + 1, high)
-        until_s = np.concatenate([[0.0], np.cumsum(steps_s)])  # of the steps with contexts low + 1, low + 2, ...
-        return ttft_s[which], until_s[prompts + outputs - 1 - low] - until_s[prompts - low]
+        return alone_s(self.timing.row(self.model, self.gpu, Parallelism(tp=self.tp)), prompts, outputs)
+
+
+def alone_s(row: StepRow, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
+    """The same by the step times of one instance: the prompt in one step, each further token in another."""
+    tables = stack([row])
+    lengths, which = np.unique(prompts, return_inverse=True)
+    low, high = int(lengths[0]), int((prompts + outputs).max())
+    ttft_s, steps_s = _steps_s(tables, np.ascontiguousarray(lengths), low + 1, high)
+    until_s = np.concatenate([[0.0], np.cumsum(steps_s)])  # of the steps with contexts low + 1, low + 2, ...
+    return ttft_s[which], until_s[prompts + outputs - 1 - low] - until_s[prompts - low]
 
 
 @compiled

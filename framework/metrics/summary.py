@@ -65,8 +65,9 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
     one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
     request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
-    TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `session_id` and `turn` are there where the
-    trace has them, `counted` where a warm-up or a cool-down leaves requests out of the figures.
+    TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `tenant`, `session_id` and `turn` are there
+    where the trace has them, `counted` where a warm-up or a cool-down leaves requests out of the figures, and
+    `reader_wait_s` where the SLO limits that (`framework.metrics.service.pacing`).
     """
     return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
 
@@ -124,6 +125,7 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.Dat
         "tpot_s": judged.tpot_s,
         "tbt_p99_s": np.where(finished, gaps.request_p99_s, np.nan),
         "tbt_max_s": np.where(finished, gaps.request_max_s, np.nan),
+        **({} if judged.reader_wait_s is None else {"reader_wait_s": judged.reader_wait_s}),
         "e2e_s": np.where(finished, requests["end_s"] - arrival_s, np.nan),
         "cached_tokens": requests["cached_tokens"],
         "preemptions": requests["preemptions"],
@@ -137,12 +139,14 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.Dat
 
 
 def _of_the_trace(workload: Workload) -> dict[str, Any]:
-    """Class, priority, session and turn of each request, as far as the trace has them."""
+    """Class, priority, tenant, session and turn of each request, as far as the trace has them."""
     columns: dict[str, Any] = {}
     if workload.slo_class is not None:
         columns["slo_class"] = pl.Series(workload.slo_class, dtype=pl.String)
     if workload.priority is not None:
         columns["priority"] = workload.priority
+    if workload.tenant is not None:
+        columns["tenant"] = pl.Series(workload.tenant, dtype=pl.String)
     if workload.session_id is not None:
         columns["session_id"] = _null_below_zero(workload.session_id)
         if workload.turn is not None:
@@ -202,6 +206,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **loaded(result),
         **drafted(result),
         **(_gap_statistics_ms("message_itl", gaps.messages) if result.engine.speculation.most > 0 else {}),
+        **(statistics_ms("reader_wait", finished["reader_wait_s"].to_numpy()) if "reader_wait_s" in finished else {}),
         **bubbles(result),
         **idle_seats(result),
         "energy_j": used["energy_j"],

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
 from framework.metrics.by_length import by_length, require_edges
 from framework.metrics.parts import Seconds
+from framework.metrics.service.tenants import by_tenant
 from framework.metrics.slo import Slo
+from framework.metrics.slowdown import alone_s
 from framework.metrics.summary import Evaluation, counted, evaluate
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, lay_out
@@ -78,7 +80,15 @@ class Goodput(Objective):
 
 def judged(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run without its bound."""
-    return evaluate(result, experiment.slo, partial(shortest_s, experiment, result))
+    evaluation = evaluate(result, experiment.slo, partial(shortest_s, experiment, result))
+    if result.workload.tenant is None:
+        return evaluation
+    seconds = Seconds(evaluation.summary["duration"], evaluation.summary["window_s"])
+    pool = result.cluster.pools[result.cluster.entrance]
+    row = experiment.timing.row(experiment.model, pool.gpu, pool.parallelism)
+    first_s, later_s = alone_s(row, result.workload.input_tokens, result.workload.output_tokens)
+    fairness = by_tenant(result, counted(evaluation.requests), seconds, first_s + later_s)
+    return replace(evaluation, summary=evaluation.summary | fairness)
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:

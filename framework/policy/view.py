@@ -25,8 +25,8 @@ _INSTANCE_COLUMNS = (
     *("max_batch", "bandwidth_bytes_s", "prefill_percent"),
 )
 _REQUEST_COLUMNS = (
-    *("arrival_s", "input_tokens", "priority", "slo_class", "session", "turn", "instance", "destination"),
-    *("prefill_instance", "decode_instance", "preemptions", "migrations", "first_token_s"),
+    *("arrival_s", "input_tokens", "priority", "slo_class", "tenant", "session", "turn", "instance"),
+    *("destination", "prefill_instance", "decode_instance", "preemptions", "migrations", "first_token_s"),
 )
 
 
@@ -133,12 +133,16 @@ class Instances:
 
 
 class Requests:
-    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive."""
+    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive.
+
+    `slo_class` and `tenant` are numbers in the order of their names, 0 where the trace has none.
+    """
 
     arrival_s: Floats
     input_tokens: Integers
     priority: Integers
     slo_class: Integers
+    tenant: Integers
     session: Integers
     turn: Integers
     instance: Integers
@@ -203,6 +207,11 @@ class Request:
     @property
     def slo_class(self) -> int:
         return int(self._requests.slo_class[self.id])
+
+    @property
+    def tenant(self) -> int:
+        """The number of who sent it, in the order of their names."""
+        return int(self._requests.tenant[self.id])
 
     @property
     def session(self) -> int:

@@ -44,7 +44,10 @@ REQUEST_COLUMNS: tuple[tuple[str, str, Callable[[Request], Any]], ...] = (
     ("emitted", "i8", lambda r: r.emitted),
     ("end_s", "f8", lambda r: r.end_s),
 )
-_OF_THE_TRACE = (("input_tokens", "i8"), ("priority", "i4"), ("slo_class", "i4"), ("session", "i4"), ("turn", "i4"))
+_OF_THE_TRACE = (
+    ("input_tokens", "i8"),
+    *((name, "i4") for name in ("priority", "slo_class", "tenant", "session", "turn")),
+)
 
 INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("pool", "i4", lambda i: i.spec.pool),
@@ -246,5 +249,6 @@ def _set_columns(requests: NDArray[np.void], workload: Workload) -> None:
     for name, column in (("session", workload.session_id), ("turn", workload.turn), ("priority", workload.priority)):
         if column is not None:
             requests[name] = column
-    if workload.slo_class is not None:
-        requests["slo_class"] = np.unique(workload.slo_class, return_inverse=True)[1]
+    for name, texts in (("slo_class", workload.slo_class), ("tenant", workload.tenant)):
+        if texts is not None:
+            requests[name] = np.unique(texts, return_inverse=True)[1]

@@ -35,9 +35,10 @@ _FAR = 1.05  # times the measured size: what would not be rounded to it
 _KWH_J = 3.6e6
 _S_MS = 1e3
 _COMPARED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms")
-_OF_CLASS = tuple(key for key in _COMPARED if key != "p99_itl_ms")
+_OF_PART = tuple(key for key in _COMPARED if key != "p99_itl_ms")
 _WAITS = {"bubbles": ("bubble_share", "in steps"), "idle seats": ("idle_seat_share", "of static batches")}
-_MOST_CLASSES = 12
+_MOST_PARTS = 12
+_FAIRNESS = ("jain_index", "service_difference", "worst_slowdown")
 _COUNTED = ("preemptions", "migrations")
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 _TIER = "cache_hit_rate_"
@@ -48,8 +49,9 @@ def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     """What a run came to, for `rich.console.Console.print`."""
     beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
     parts: list[RenderableType] = [*_headline(evaluation.summary), Text(), beside, Text()]
-    if "classes" in evaluation.summary:
-        parts += [*_classes(evaluation.summary["classes"]), Text()]
+    for kind, key in (("class", "classes"), ("tenant", "tenants")):
+        if key in evaluation.summary:
+            parts += [*_parts(kind, key, evaluation.summary[key]), Text()]
     return Group(*parts, _pools(evaluation.pools))
 
 
@@ -217,6 +219,8 @@ def _outcome(evaluation: Evaluation) -> Table:
     for name, (key, of) in _WAITS.items():
         if summary.get(key) is not None:
             grid.add_row(name, f"{percent(summary[key])} of the time {of}")
+    if "tenants" in summary:
+        grid.add_row("fairness", _fairness(summary))
     if summary["cache_hit_rate"]:
         grid.add_row("cache hits", Text.assemble(percent(summary["cache_hit_rate"]), (_tiers(summary), "dim")))
     per_token, per_million = summary["energy_per_token_j"], summary["usd_per_million_good_tokens"]
@@ -227,17 +231,23 @@ def _outcome(evaluation: Evaluation) -> Table:
     return grid
 
 
-def _classes(classes: Mapping[str, Summary]) -> list[RenderableType]:
-    """A row a class of requests, the first of them in the order of their names."""
-    table = _table("class", "")
-    for heading in ("requests", "SLO met", *_headings(HEADLINE, *_OF_CLASS)):
+def _fairness(summary: Summary) -> str:
+    """The figures of fairness that the run has."""
+    known = [key for key in _FAIRNESS if summary[key] is not None]
+    return ", ".join(f"{metric(key).name} {_said(summary, key).rstrip()}" for key in known) or NONE
+
+
+def _parts(kind: str, kinds: str, parts: Mapping[str, Summary]) -> list[RenderableType]:
+    """A row a class of requests or a tenant, the first of them in the order of their names."""
+    table = _table(kind, "")
+    for heading in ("requests", "SLO met", *_headings(HEADLINE, *_OF_PART)):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, figures in list(classes.items())[:_MOST_CLASSES]:
-        latencies = (_scaled(metric(key), figures[key]) for key in _OF_CLASS)
+    for name, figures in list(parts.items())[:_MOST_PARTS]:
+        latencies = (_scaled(metric(key), figures[key]) for key in _OF_PART)
         counts = (f"{figures['offered']:,}", _attainment(figures["slo_attainment"]), number(figures[HEADLINE]))
         table.add_row(Text(name), "", *counts, *latencies)
-    more = len(classes) - _MOST_CLASSES
-    return [table, *([Text(f"and {more:,} more classes, in summary.json", style="dim")] if more > 0 else [])]
+    more = len(parts) - _MOST_PARTS
+    return [table, *([Text(f"and {more:,} more {kinds}, in summary.json", style="dim")] if more > 0 else [])]
 
 
 def _tiers(summary: Summary) -> str:

@@ -57,6 +57,7 @@ def workload(seed: int = 0, count: int = 60, sessions: bool = False, prefixes: b
     output_tokens = np.where(np.arange(count) % 6 == 5, 1, random.integers(2, 160, count))
     columns: dict[str, Any] = {"priority": random.integers(0, 3, count)}
     columns["slo_class"] = tuple(("interactive", "batch")[k % 2] for k in range(count))
+    columns["tenant"] = tuple(("blue", "green", "red")[k % 7 % 3] for k in range(count))
     if sessions:  # every request in the second half follows one of the first
         half = count // 2
         columns["previous"] = np.concatenate((np.full(half, -1), np.arange(count - half)))

@@ -160,7 +160,9 @@ def test_files_outside_the_project_are_cached_by_their_contents(package: Path, t
 
 
 def test_code_of_files_that_changed_after_their_import_is_not_kept(package: Path) -> None:
-    edit = f"from pathlib import Path\nPath('framework/add_one.py').write_text({INNER.replace('x + 1', 'x + 1 + 1')!r})\n"
+    edit = (
+        f"from pathlib import Path\nPath('framework/add_one.py').write_text({INNER.replace('x + 1', 'x + 1 + 1')!r})\n"
+    )
     imported, rest = REPORT.split("result =", 1)
     assert finish(start(package, f"{imported}{edit}result ={rest}"))["result"] == 20
     assert report(package)["result"] == 30

@@ -359,6 +359,11 @@ _MECHANISMS = {
         positive=("cache_hit_rate",),
         unlike="prefix_cache",
     ),
+    "vtc": Golden(
+        "policy=vtc " + _TWO + _REQUESTS + "trace.tenants={a:0.75,b:0.25} slo.reader_wait_s=0.125 engine.max_batch=4",
+        positive=("service_difference",),
+        unlike="chunked",
+    ),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
         _CHUNKED + "trace.slo_classes={chat:0.75,batch:0.25} "

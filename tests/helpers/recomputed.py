@@ -15,6 +15,7 @@ from itertools import pairwise
 from framework.metrics.slo import Slo
 from tests.helpers.recomputed_clock import Clock, clock
 from tests.helpers.recomputed_load import load
+from tests.helpers.recomputed_tenants import fairness, reader_wait_s
 from tests.helpers.recomputed_work import hardware, mechanisms, work_of
 from tests.helpers.scenarios import Scenario
 from tests.helpers.told import Row, Run, Summary, share
@@ -85,6 +86,7 @@ def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
             good &= not gaps or statistics.fmean(slowest) <= limits["tbt_tail_s"]
             good &= row["e2e_s"] / row["output_tokens"] <= limits["normalized_s"]
             good &= _keeps_slowdown(run, row)
+            good &= reader_wait_s(token_s, run.slo) <= limit_s(run.slo, "reader_wait_s", row.get("slo_class"))
         found.append((ttft_ok, tpot_ok, good))
     return found
 
@@ -138,6 +140,35 @@ def _classes(run: Run, good: list[Row], over: Clock) -> Summary:
             **_of_values("queue", [row["queue_s"] for row in completed]),
         }
     return {"classes": found}
+
+
+def _of_readers(run: Run, over: Clock) -> Summary:
+    """How long readers wait; nothing where the SLO does not limit it."""
+    if all("reader_wait_s" not in row for row in run.requests):
+        return {}
+    numbers = [k for k in over.numbers if run.requests[k]["state"] == "finished"]
+    return _of_values("reader_wait", [reader_wait_s(run.untold.token_s[k], run.slo) for k in numbers])
+
+
+def _tenants(run: Run, good: list[Row], over: Clock) -> Summary:
+    """Figures of each tenant, and of how evenly they were served; nothing where the trace has none."""
+    if run.scenario.workload.tenant is None:
+        return {}
+    found: Summary = {}
+    of_all, of_each = fairness(run)
+    for name in {row["tenant"] for row in over.rows}:
+        rows = [row for row in over.rows if row["tenant"] == name]
+        completed, wanted = [row for row in rows if row["state"] == "finished"], ("mean", "median", "p99")
+        found[name] = {
+            **_served(rows, [row for row in good if row["tenant"] == name], over),
+            "out_of_memory": sum(row["reason"] == "kv" for row in rows),
+            **_of_values("ttft", [row["ttft_s"] for row in completed], wanted),
+            **_of_values("tpot", [row["tpot_s"] for row in completed], wanted),
+            **_of_values("e2el", [row["e2e_s"] for row in completed], wanted),
+            **_of_values("queue", [row["queue_s"] for row in completed], wanted),
+            **of_each[name],
+        }
+    return {"tenants": found, **of_all}
 
 
 def _buckets(run: Run, good: list[Row], over: Clock) -> list[Summary]:
@@ -251,6 +282,8 @@ def summary(run: Run) -> Summary:
         "mean_prefill_batch_tokens": _prefill_batch(run),
         "buckets": _buckets(run, good, over),
         **_classes(run, good, over),
+        **_tenants(run, good, over),
+        **_of_readers(run, over),
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,

@@ -38,7 +38,7 @@ def full_result() -> HandMade:
     plain.step_log["stream"][0] = 1
     return replace(
         plain,
-        workload=replace(plain.workload, slo_class=chat, priority=turns, session_id=turns, turn=turns),
+        workload=replace(plain.workload, slo_class=chat, tenant=chat, priority=turns, session_id=turns, turn=turns),
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
         window=Window(0.5, 100.0, "of arrivals", offer_is_fixed=True),
         counted=turns > 0,
@@ -50,7 +50,7 @@ def written(file: str) -> pl.DataFrame:
     """The table that a run writes to a file."""
     result = full_result()
     if file == "requests.parquet":
-        return request_table(result, Slo())
+        return request_table(result, Slo(reader_wait_s=1.0))
     if file == "steps.parquet":
         return step_table(result)
     if file == "phases.parquet":

@@ -24,7 +24,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ()),
     (Goodput(), ("timing=roofline", "cluster.pp=2", "engine/speculation=draft")),
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
-    (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}",)),
+    (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}", "trace.tenants=2", "slo.reader_wait_s=1")),
     (Goodput(), ("policy=static",)),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
     (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1")),
@@ -42,10 +42,11 @@ HIGHER = [
         "request_throughput",
     ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
-    *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness"),
+    *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
 ]
 LOWER = [
     *("rejected", "failed", "preemptions", "out_of_memory_rate", "preempted_rate", "bubble_share", "idle_seat_share"),
+    *("service_difference", "worst_slowdown"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 

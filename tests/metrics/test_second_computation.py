@@ -37,6 +37,7 @@ from tests.helpers.families import FAMILIES
 from tests.helpers.plain_records import Records, records
 from tests.helpers.recomputed import gaps_s, percentile, summary, verdicts
 from tests.helpers.recomputed_clock import clock
+from tests.helpers.recomputed_tenants import reader_wait_s
 from tests.helpers.recomputed_work import of_pools
 from tests.helpers.recovery import token_times
 from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
@@ -49,6 +50,7 @@ _NOT_RECOMPUTED = {
     "goodput_bound": "an optimum, for which tests/bound has other methods",
     "share_of_bound": "a share of that",
     "bound_limit": "what that optimum is limited by",
+    "worst_slowdown": "relative to step times of a pool, of which tests/metrics/test_tenants has a second computation",
 }
 _NEAR = 1e-9  # relative
 _NOTHING = 1e-12  # absolute
@@ -68,6 +70,7 @@ _NOTED = {  # by the names of requests.parquet
     **{name: name for name in ("preemptions", "migrations")},
     "predicted_output_tokens": "predicted_tokens",
 }
+_OF_THE_LOG = ("mean_prefill_batch_tokens", "idle_seat_share", "jain_index", "service_difference")
 _SHARES = (
     *("slo_attainment", "mfu", "mbu", "kv_utilization", "utilization", "bubble_share", "idle_seat_share"),
     *("out_of_memory_rate", "preempted_rate", "cache_hit_rate"),
@@ -133,13 +136,15 @@ def test_a_reduced_log_leaves_the_same_but_for_percentiles(family: str, tmp_path
     scenario = under_other_loads(draw, with_prices(draw, drawn(family, _FIRST + _SEEDS)), True)
     result, _ = run_engine(scenario)
     settings = settings_near(draw, result)
-    settings = replace(settings, slo=replace(settings.slo, tbt_tail_s=None))  # that needs the log
+    settings = replace(settings, slo=replace(settings.slo, tbt_tail_s=None, reader_wait_s=None))  # that need the log
     write_files(tmp_path, scenario, result, settings)
     run = told_by(tmp_path, scenario, result, settings, records(scenario))
     reduced, _ = run_engine(replace(scenario, engine=replace(scenario.engine, log="reduced")))
     found, _ = write_files(tmp_path / "reduced", scenario, reduced, settings)
     again = summary(run) | names(scenario)
-    again |= {key: None for key in ("mean_prefill_batch_tokens", "idle_seat_share") if key in again}  # of the log
+    again |= {key: None for key in _OF_THE_LOG if key in again}
+    for own in again.get("tenants", {}).values():
+        own.pop("served_tokens"), own.pop("asked_tokens")
     wrong = unlike_summary(found, again, from_histogram=True)
     assert not wrong, "\n".join(wrong)
 
@@ -184,6 +189,8 @@ def with_prices(draw: Draw, scenario: Scenario) -> Scenario:
     workload = scenario.workload
     if workload.slo_class is None and draw.chance(0.6):
         workload = replace(workload, slo_class=tuple(draw.one([*_CLASSES, "other"]) for _ in range(len(workload))))
+    if scenario.engine.speculation.most == 0 and draw.chance(0.6):  # with drafts, their figures know tokens on average
+        workload = replace(workload, tenant=tuple(draw.one(["a", "b", "c"]) for _ in range(len(workload))))
     return replace(scenario, workload=workload, cluster=replace(scenario.cluster, pools=tuple(pools)))
 
 
@@ -256,6 +263,8 @@ def settings_near(draw: Draw, result: Result) -> Settings:
         normalized_s=_limit(draw, table["normalized_s"]) if draw.chance(0.4) else None,
         classes=classes,
         slowdown=_slowdown(draw, result, alone) if draw.chance(0.5) else None,
+        reader_wait_s=draw.real(0.01, 1.0) if result.engine.speculation.most == 0 and draw.chance(0.4) else None,
+        reading_tokens_s=draw.real(5.0, 500.0),
     )
     return Settings(slo, alone, tuple(sorted({draw.integer(1, 60) for _ in range(draw.integer(0, 3))})))
 
@@ -288,6 +297,8 @@ def write_files(directory: Path, scenario: Scenario, result: Result, settings: S
     evaluation = write_nothing(scenario, result, settings)
     write(directory, result, evaluation, steps=result.engine.log == "full")
     found: Summary = json.loads((directory / "summary.json").read_text())
+    for own in found.get("tenants", {}).values():
+        own.pop("mean_slowdown")  # see worst_slowdown
     return found, evaluation
 
 
@@ -382,6 +393,10 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
     found |= {name: getattr(workload, name)[sent].tolist() for name in ("input_tokens", "output_tokens")}
     found |= {name: [values[k] for k in sent] for name, values in of_the_trace(workload).items()}
     found["request_id"] = sent
+    if "reader_wait_s" in run.requests[0]:
+        waits_s = [reader_wait_s(token_s, run.slo) for token_s in run.untold.token_s]
+        finished = (rows["state"] == 1).tolist()
+        found["reader_wait_s"] = [one if ended else None for one, ended in zip(waits_s, finished, strict=True)]
     over = clock(run)
     counts = [k in over.numbers for k in range(len(rows))]
     if "counted" in run.requests[0]:
@@ -400,6 +415,8 @@ def of_the_trace(workload: Workload) -> dict[str, Sequence[Any]]:
         found["slo_class"] = workload.slo_class
     if workload.priority is not None:
         found["priority"] = workload.priority.tolist()
+    if workload.tenant is not None:
+        found["tenant"] = workload.tenant
     if workload.session_id is not None:
         sessions = workload.session_id.tolist()
         found["session_id"] = [None if session < 0 else session for session in sessions]

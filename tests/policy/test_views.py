@@ -171,12 +171,14 @@ def test_a_request_says_what_is_known_of_it() -> None:
     assert workload.priority is not None
     assert workload.session_id is not None
     assert workload.turn is not None
+    assert workload.tenant is not None
+    tenants = np.unique(workload.tenant, return_inverse=True)[1]
     seen = []
 
     class Reading(Aggregated):
         def admit(self, request: Request, cluster: Cluster) -> bool:
-            known = (request.input_tokens, request.priority, request.session, request.turn)
-            columns = (workload.input_tokens, workload.priority, workload.session_id, workload.turn)
+            known = (request.input_tokens, request.priority, request.tenant, request.session, request.turn)
+            columns = (workload.input_tokens, workload.priority, tenants, workload.session_id, workload.turn)
             assert known == tuple(column[request.id] for column in columns)  # type: ignore[index]
             assert (request.arrival_s, request.generated, request.preemptions) == (cluster.now_s, 0, 0)
             seen.append(request.id)

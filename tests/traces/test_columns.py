@@ -54,6 +54,7 @@ def test_columns_are_those_that_were_named(kind: str, tmp_path: Path) -> None:
     )
     asked = read_columns(table(tmp_path, kind), NAMES | {"priority": "priority"})
     assert asked.frame["priority"].to_list() == [0, 1]
+    assert read_columns(table(tmp_path, kind), NAMES | {"tenant": "user"}).frame["tenant"].to_list() == ["b", "a"]
     low_first = read_columns(table(tmp_path, kind), NAMES | {"priority_low_first": "priority"})
     assert low_first.frame["priority"].to_list() == [0, -1]
     assert len(trace.sha256) == 64

@@ -16,6 +16,7 @@ from scipy import stats
 from framework.errors import InputError
 from framework.workload import Workload
 from traces.drawn.laws import Arrivals, Law
+from traces.drawn.names import with_tenants
 from traces.drawn.synthetic import Lengths, Sessions, conversations, independent, load, with_classes
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -182,6 +183,25 @@ def test_classes_have_their_shares():
     assert counts["gold"] / N == pytest.approx(0.2, abs=0.02)
     with pytest.raises(InputError, match=r"trace.slo_classes.gold is -1"):
         with_classes(trace, {"gold": -1}, seed=0)
+
+
+def test_tenants_are_drawn_by_shares_or_evenly_for_whole_sessions():
+    sessions = Sessions(Law("uniform", low=1, high=6), Law("fixed", mean=5))
+    law = Law("lognormal", mean=50, cv=1.0)
+    workload = load(2000, law, law, Arrivals("poisson", 2.0), sessions, tenants={"a": 1, "b": 3})
+    assert workload.previous is not None
+    assert workload.tenant is not None
+    later = np.flatnonzero(workload.previous >= 0)
+    assert all(workload.tenant[r] == workload.tenant[workload.previous[r]] for r in later)
+    assert workload.tenant.count("b") / 2000 == pytest.approx(0.75, abs=0.08)
+    assert "2 tenants drawn" in workload.notes[-1]
+    even = load(N, law, law, Arrivals("poisson", 2.0), tenants=12)
+    assert even.tenant is not None
+    assert sorted(set(even.tenant)) == [f"t{number:02}" for number in range(12)]
+    with pytest.raises(InputError, match=r"trace.tenants is 0, must be a whole number of at least 1"):
+        load(5, law, law, Arrivals("poisson", 2.0), tenants=0)
+    with pytest.raises(InputError, match=r"trace synthetic has tenants of its own"):
+        with_tenants(with_tenants(independent(5, Lengths(law, law), Arrivals("fixed", 1.0), 0), 2, 0), 2, 0)
 
 
 def test_config_of_synthetic_traces():

@@ -424,6 +424,8 @@ def test_classes_and_priorities():
     assert workload.slo_class == ("a", "default", "b", "a", "a")
     assert listed(workload.priority) == [1, 0, 0, 0, 2]
     assert workload.previous is None
+    named = Trace(frame.with_columns(tenant=pl.Series(["x", "y", None, "y", "x"])), "t", "real")
+    assert to_workload(named).tenant == ("x", "y", "default", "y", "x")
 
 
 def test_hash_ids_are_flat_with_offsets():

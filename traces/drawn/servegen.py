@@ -109,7 +109,7 @@ def draw_requests(clients: list[Client], start_s: float, requests: int, seed: in
     rng = np.random.default_rng(seed)
     starts = sorted({window.start_s for client in clients for window in client.windows})
     length = min(np.diff(starts), default=0.0)
-    parts: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]] = []
+    parts: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     held = 0
     for begin in (start for start in starts if start + length > start_s):
         for client in clients:
@@ -123,18 +123,19 @@ def draw_requests(clients: list[Client], start_s: float, requests: int, seed: in
             for counts, tokens in law.media:
                 inputs = inputs + _media_tokens(counts, tokens, len(arrival), rng)
             inputs = np.maximum(inputs, 1)
-            parts.append((arrival, inputs, outputs))
+            parts.append((arrival, inputs, outputs, np.full(len(arrival), client.number)))
             held += len(arrival)
         if held >= requests:
             break
     if held < requests:
         raise InputError(f"the ServeGen clients send {held} requests from {start_s:g} s on, {requests} were asked for")
-    arrival, inputs, outputs = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    arrival, inputs, outputs, client_number = (np.concatenate([part[k] for part in parts]) for k in range(4))
     order = np.argsort(arrival, kind="stable")[:requests]
     rows = {"arrival_s": np.round(arrival[order] - arrival[order[0]], 6)}
     rows |= {"input_tokens": inputs[order], "output_tokens": outputs[order]}
+    tenant = pl.Series("tenant", client_number[order]).cast(pl.String)
     note = f"{requests} requests drawn from {len(clients)} ServeGen clients from {start_s:g} s on, seed {seed}"
-    return Trace(pl.DataFrame(rows), "servegen", "synthetic", notes=(note,))
+    return Trace(pl.DataFrame(rows).with_columns(tenant), "servegen", "synthetic", notes=(note,))
 
 
 def _media_tokens(counts: Pdf, tokens: Pdf, requests: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from framework.errors import InputError
 from framework.workload import Workload
 from traces.drawn.laws import Arrivals, Law
+from traces.drawn.names import with_names
 from traces.frame import Trace, list_column, to_workload
 from traces.load import Transforms
-from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_at_least, check_positive, check_whole
+from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_whole
 
 Ints = NDArray[np.int64]
 _MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 16 bytes
@@ -131,16 +132,7 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
 
 def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
     """The trace with a service class drawn for each request, or for each session where there are sessions."""
-    if not isinstance(shares, Mapping):
-        raise InputError(f"trace.slo_classes is {shares!r}, must map names to shares")
-    for name, share in shares.items():
-        check_at_least(f"trace.slo_classes.{name}", share)
-    check_positive("the sum of trace.slo_classes", sum(shares.values()))
-    weights = np.array(list(shares.values()), dtype=np.float64)
-    unit = trace.frame["session_id"].to_numpy() if "session_id" in trace.has else np.arange(len(trace))
-    drawn = np.random.default_rng([seed, 12]).choice(len(weights), size=int(unit.max()) + 1, p=weights / weights.sum())
-    names = np.array(list(shares))[drawn[unit]]
-    return trace.with_frame(trace.frame.with_columns(pl.Series("slo_class", names.tolist(), pl.String())))
+    return with_names(trace, "slo_class", "trace.slo_classes", shares, seed)
 
 
 def _tokens(law: Law, count: int, rng: np.random.Generator) -> Ints:

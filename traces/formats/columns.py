@@ -26,7 +26,7 @@ from traces.parsing.rows import Check, Table, at, far_off, length, number
 _ARRIVALS = {f"arrival_{unit}": unit for unit in TICKS_PER_S}
 _SPANS = {f"{what}_{unit}": (what, unit) for what in ("think", "duration", "end") for unit in TICKS_PER_S}
 _LOW_FIRST = "priority_low_first"
-_OTHERS = ("hash_ids", "session_id", "turn", "slo_class", "priority", _LOW_FIRST)
+_OTHERS = ("hash_ids", "session_id", "turn", "slo_class", "priority", _LOW_FIRST, "tenant")
 _WRITTEN = "as written"
 _SLACK_S = 1e-6  # clocks that are written as floats
 _MANY = 12  # columns that a message lists

@@ -11,7 +11,8 @@ from traces.parsing.dates import since_1970_ns
 
 _EXACT = 2**53  # whole numbers up to here are the same as floats
 _WIDEST = 2**62  # ticks between two arrivals, so that their difference is a number of 64 bits
-_MEANT = {"slo_class": "a text", "hash_ids": "a list of whole numbers or names"}
+_TEXTS = ("slo_class", "tenant")
+_MEANT = {**dict.fromkeys(_TEXTS, "a text"), "hash_ids": "a list of whole numbers or names"}
 
 
 def times(column: pl.Series, ticks_per_s: float = 1.0) -> tuple[pl.Series, float, bool]:
@@ -61,7 +62,7 @@ def numbers(column: pl.Series) -> pl.Series:
 
 def values(name: str, column: pl.Series) -> pl.Series:
     """The column `name` of `traces.frame`, one of those that a trace may do without."""
-    if name == "slo_class":
+    if name in _TEXTS:
         return _nulls(column, pl.String()) if column.dtype.is_nested() else column.cast(pl.String, strict=False)
     if name == "hash_ids":
         return _lists(column)

@@ -35,6 +35,7 @@ REQUEST = record(
     ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
     ("unstamped", "b1"),  # 1: its first token is stamped at the end of its next decode step
     ("waits", "b1"),  # 1: it decodes, and the step that is being formed has no tokens left for it
+    ("slo_class", "u2"),  # number of its class of SLOs, in sorted order of their names
     # 64 more: how far it is.
     ("prefill_until", "i8"),  # tokens to prefill: prompt and emitted ones when it was queued, or up to its split
     ("prefilled", "i8"),  # of these, the tokens that are prefilled or were found in the prefix cache
@@ -70,7 +71,7 @@ REQUEST = record(
     ("rank", "i4"),  # its data-parallel rank on that instance, where ranks are distinguished
     ("accepted", "i4"),  # drafts that its last decode step accepted, where it decodes
     ("turn", "i4"),  # its place in the session, from 0
-    # 64 more, which few requests need: its session, its classes, and its copy while its bytes share links with others.
+    # 64 more, which few requests need: its session, its tenant, and its copy while its bytes share links with others.
     ("session", "i8"),  # number of its session, -1: it has none
     ("think_s", "f8"),  # seconds between the end of its session's turn before and its own arrival
     ("migrated_kv", "i8"),  # KV tokens that the running migration has copied
@@ -80,7 +81,7 @@ REQUEST = record(
     ("channel", "i4"),  # channel that they flow through, -1: they do not, or not any more
     ("previous", "i4"),  # request of that channel that ends before it
     ("priority", "i4"),  # as the trace has it, the larger the more urgent
-    ("slo_class", "i4"),  # number of its class of SLOs, in sorted order of their names
+    ("tenant", "i4"),  # number of who sent it, in sorted order of their names
 )
 
 INSTANCE = record(

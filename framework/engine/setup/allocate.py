@@ -27,7 +27,7 @@ from framework.engine.memory.state import (
 from framework.engine.parallel.data_parallel import RANK_WORDS
 from framework.engine.setup.config import EngineConfig, step_row
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
-from framework.errors import InputError
+from framework.errors import InputError, require_count
 from framework.load import Load
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
@@ -326,8 +326,11 @@ def _requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void
         requests["think_s"][requests["opens"]] = 0.0
     if delay_s > 0:
         requests["think_s"] += delay_s
-    if workload.slo_class is not None:
-        requests["slo_class"] = np.unique(workload.slo_class, return_inverse=True)[1]
+    for name, texts in (("slo_class", workload.slo_class), ("tenant", workload.tenant)):
+        if texts is not None:
+            names, numbers = np.unique(texts, return_inverse=True)
+            require_count(f"how many names {name} has", len(names), int(np.iinfo(requests.dtype[name]).max))
+            requests[name] = numbers
     return requests
 
 

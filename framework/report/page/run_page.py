@@ -24,7 +24,7 @@ from framework.report.split_line import split_line
 Summary = Mapping[str, Any]
 _WORST_FIRST = "by the factor by which they missed a limit; those that were not served last"
 _TRIED = "found by running the same requests again, without one cause after another, then with one remedy after another"
-_OF_CLASS = (HEADLINE, "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
+_OF_PART = (HEADLINE, "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
 _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
 
 
@@ -45,7 +45,10 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
         Chapter("pools", "Pools", _pools(measurement)),
-        Chapter("classes", "Classes of requests", _classes(summary["classes"]) if "classes" in summary else None),
+        Chapter(
+            "classes", "Classes of requests", _parts("class", summary["classes"]) if "classes" in summary else None
+        ),
+        Chapter("tenants", "Tenants", _parts("tenant", summary["tenants"]) if "tenants" in summary else None),
         Chapter("worst", "Worst requests", worst, _WORST_FIRST),
         Chapter("figures", "All figures", _figures(summary)),
         Chapter("source", "Configuration", _source(summary, settings, command)),
@@ -157,12 +160,12 @@ def _pools(measurement: Measurement) -> str:
     return Sheet(columns, rows).html()
 
 
-def _classes(classes: Mapping[str, Summary]) -> str:
+def _parts(kind: str, parts: Mapping[str, Summary]) -> str:
     rows: list[list[Cell]] = [
-        [name, own["offered"], percent(own["slo_attainment"]), *(metric(key).of(own) for key in _OF_CLASS)]
-        for name, own in classes.items()
+        [name, own["offered"], percent(own["slo_attainment"]), *(metric(key).of(own) for key in _OF_PART)]
+        for name, own in parts.items()
     ]
-    columns = ["class", "requests", metric("slo_attainment").short, *(metric(key).on_page for key in _OF_CLASS)]
+    columns = [kind, "requests", metric("slo_attainment").short, *(metric(key).on_page for key in _OF_PART)]
     return Sheet(columns, rows).html()
 
 

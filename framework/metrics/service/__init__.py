@@ -1,0 +1,1 @@
+"""What requests got over time: their tokens, tenants and readers."""

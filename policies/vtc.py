@@ -1,0 +1,109 @@
+"""Virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
+
+Each tenant has a counter of the service that its requests have got, in weighted tokens (arXiv 2401.00588, Algorithm 2):
+the prompt when a request is first admitted, each output token when it is emitted. The tenant with the smallest counter
+is admitted from next, its requests in the order of their arrival. A tenant that had nothing waiting has its counter
+lifted, when it sends again, to the smallest of those that wait, or, where nobody waits, to that of the tenant that
+waited last; so nobody saves up service while idle. Between two tenants that have requests waiting throughout, the
+service differs by at most 2 max(input_weight x longest prompt, output_weight x tokens of a batch) on one instance.
+
+Simplified: a queue is put into this order before each step that may admit, where VTC picks request by request. On
+several instances counters are shared, but each instance admits from its own queue, for which the bound does not hold.
+The tenant that waited last is known as of the last look. A request that was preempted is admitted first and not charged
+again. Steps are those of chunked prefill, where VTC's prototype prefills whole prompts.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.setup.config import Batching
+from framework.errors import require_positive
+from framework.policy import Aggregated, Cluster, Request
+from framework.policy.rules import PREFILL_RULES, rule
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Vtc(Aggregated):
+    """The queue is read by the counters of tenants; `routing` spreads requests over instances."""
+
+    batching_mode: ClassVar[Batching | None] = "decode_first"
+    dynamic_keys = True
+
+    def __init__(self, input_weight: float = 1.0, output_weight: float = 2.0, routing: str = "least_queued") -> None:
+        require_positive("policy.input_weight", input_weight)
+        require_positive("policy.output_weight", output_weight)
+        self.input_weight, self.output_weight = input_weight, output_weight
+        self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+
+    def prepare(self, cluster: Cluster) -> None:
+        tenants = int(cluster.requests.tenant.max(initial=0)) + 1
+        self._most = int(cluster.instances.max_batch.max())
+        self._settled = np.zeros(tenants)  # what has been charged for good: prompts, outputs of those that ended, lifts
+        self._waiting = np.zeros(tenants, np.int64)  # requests that have not been admitted yet
+        self._queue: set[int] = set()  # these
+        self._live: set[int] = set()  # those admitted whose outputs grow
+        self._ended = 0
+        self._last = 0  # the tenant whose request left the queue last
+
+    def admit(self, request: Request, cluster: Cluster) -> bool:
+        """Lift the counter of a tenant that comes back (Algorithm 2, lines 7 to 14)."""
+        counters, tenant = self._counters(cluster), request.tenant
+        if self._waiting[tenant] == 0:
+            others = np.flatnonzero(self._waiting)
+            level = counters[others].min() if len(others) else counters[self._last]
+            self._settled[tenant] += max(level - counters[tenant], 0.0)
+        self._queue.add(request.id)
+        self._waiting[tenant] += 1
+        return True
+
+    def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
+        """The rank of each request if all were admitted now, one after the other (lines 19 to 25).
+
+        No step admits more than `max_batch`; behind so many they are in the order of their arrival.
+        """
+        counters, requests = self._counters(cluster).copy(), cluster.requests
+        tenants, prompts = requests.tenant[queue], requests.input_tokens[queue]
+        order = np.lexsort([queue, requests.arrival_s[queue]])
+        keys = np.empty(len(queue))
+        keys[order] = len(queue) + np.arange(len(queue))
+        waiting = {int(tenant): list(order[tenants[order] == tenant][::-1]) for tenant in np.unique(tenants)}
+        for rank in range(min(len(queue), self._most)):
+            tenant = min(waiting, key=lambda one: (counters[one], one))
+            place = waiting[tenant].pop()
+            keys[place] = rank
+            counters[tenant] += self.input_weight * prompts[place]
+            if not waiting[tenant]:
+                del waiting[tenant]
+        return keys
+
+    def _counters(self, cluster: Cluster) -> Floats:
+        """Of each tenant, as of now: what has been charged, and what its requests under way have been emitted."""
+        self._look(cluster)
+        if not self._live:
+            return self._settled
+        live = np.fromiter(self._live, np.int64, len(self._live))
+        emitted = self.output_weight * cluster.requests.generated(live)
+        return self._settled + np.bincount(cluster.requests.tenant[live], emitted, len(self._settled))
+
+    def _look(self, cluster: Cluster) -> None:
+        """Charge who was admitted since the last look, and settle who ended."""
+        requests = cluster.requests
+        if self._queue:
+            queue = np.fromiter(self._queue, np.int64, len(self._queue))
+            for r in np.sort(queue[requests.prefill_instance[queue] >= 0]).tolist():
+                tenant = int(requests.tenant[r])
+                self._settled[tenant] += self.input_weight * float(requests.input_tokens[r])
+                self._waiting[tenant] -= 1
+                self._last = tenant
+                self._queue.discard(r)
+                self._live.add(r)
+        ended = cluster.finished(self._ended)
+        self._ended += len(ended.ids)
+        np.add.at(self._settled, requests.tenant[ended.ids], self.output_weight * ended.output_tokens)
+        self._live.difference_update(ended.ids.tolist())
