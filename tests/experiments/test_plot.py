@@ -379,10 +379,10 @@ def told_by(figure: Figure) -> str:
 
 
 def test_attainment_at_scale_one_is_that_of_the_run(tmp_path: Path) -> None:
-    """Of a run of the engine, with a limit on gaps too."""
+    """Of a run of the engine, with limits on gaps and on a reader's wait too."""
     config = configured(
         "policy=chunked", "trace=synthetic", "trace.requests=80", "trace.arrivals.rate=30", "slo.ttft_s=0.2",
-        "slo.tpot_s=0.02", "slo.tbt_p99_s=0.03",
+        "slo.tpot_s=0.02", "slo.tbt_p99_s=0.03", "slo.reader_wait_s=0.001", "slo.reading_tokens_s=60",
     )  # fmt: skip
     summary = perform(config, tmp_path).evaluation.summary
     (tmp_path / ".hydra").mkdir()
