@@ -57,6 +57,7 @@ def test_a_yaml_that_holds_no_settings_is_one_line(text: str, said: str, tmp_pat
         (("model.layers=" + "9" * 5000,), "a number of too many digits"),
         (("output=x",), "output must be settings, as output.steps=true"),
         (("engine._target_={}",), "engine._target_ must be the name of a class, got {}"),
+        (("policy._target_=../..",), "policy._target_ must be the name of a class, got ../.."),
         (("=1",), "=1: a setting is written key=value"),
     ],
 )
