@@ -235,12 +235,14 @@ def _not_instantiated(error: InstantiationException) -> str | None:
     if isinstance(cause, TypeError) and _innermost_package(cause.__traceback__) == "hydra":
         return f"{where}: {_one_line(cause)}; see the class's own arguments"
     if isinstance(cause, ImportError):
-        target, missing = str(error).split("'")[1], cause.__cause__
+        target, missing = _quoted(error), cause.__cause__
         is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
         is_no_name = missing is None and str(error).startswith("Error locating")
         if is_misnamed or is_no_name:
             return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); mend _target_"
         return None
+    if isinstance(cause, ValueError) and _innermost_package(cause.__traceback__) == "hydra":
+        return f"{where}._target_ must be the name of a class, got {_quoted(error)}"
     if isinstance(cause, MissingMandatoryValue) or isinstance(error, MissingMandatoryValue):
         return _without_value(where)
     if cause is None or isinstance(cause, OmegaConfBaseException):
@@ -297,6 +299,10 @@ def _innermost_package(trace: TracebackType | None) -> str:
     names = [str(frame.f_globals.get("__name__", "")).split(".")[0] for frame, _ in traceback.walk_tb(trace)]
     names = [name for name in names if name not in sys.stdlib_module_names]
     return names[-1] if names else ""
+
+
+def _quoted(error: BaseException) -> str:
+    return str(error).split("'")[1]
 
 
 def _full_key(error: InstantiationException) -> str:

@@ -64,17 +64,14 @@ class Runs(Callback):
         self._started_ns = 0
         self._refusals: Refusals | None = None
         self._told: set[str] = set()
-        self._held: int | None = None  # the directory of a run, locked
+        self._held: int | None = None  # the directory of a run or sweep, locked
         self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and how many runs it has
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        directory = self._start(config, "hydra.run.dir")
-        if directory is not None and not self._hold(directory):
-            report_error(f"{directory}: another run writes there now; choose another with hydra.run.dir=DIR")
-            sys.exit(USER_ERROR)  # Hydra makes a warning of an error here
+        self._start(config, "run", "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        directory = self._start(config, "hydra.sweep.dir")
+        directory = self._start(config, "sweep", "hydra.sweep.dir")
         if directory is not None:
             self._refusals = Refusals(directory / "refused")
             self._refusals.clear()
@@ -115,31 +112,36 @@ class Runs(Callback):
         job_return.status = JobStatus.COMPLETED
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        self._let_go()
         self._exit_if_refused()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         self._unfinished = None
+        self._let_go()
         try:
             self._tell()
             print_comparison(Path(config.hydra.sweep.dir), self._started_ns, config.objective)
         finally:  # Hydra makes a warning of what breaks here
             self._exit_if_refused()
 
-    def _start(self, config: DictConfig, key: str) -> Path | None:
+    def _start(self, config: DictConfig, what: str, key: str) -> Path | None:
+        """The directory of a run or sweep, which no other process writes to until this one has ended; exit where one
+        does.
+        """
         self._process, self._started_ns = os.getpid(), time.time_ns()
         try:
             directory = Path(OmegaConf.select(config, key))
         except OmegaConfBaseException:  # built from what is known within a job only
             return None
         fresh = FreshDirectory.watch(directory)
+        if not self._hold(fresh.path):
+            report_error(f"{fresh.path}: another {what} writes there now; choose another with {key}=DIR")
+            sys.exit(USER_ERROR)  # Hydra makes a warning of an error here
         atexit.register(fresh.discard)  # also after an interrupt, or when Hydra itself refuses the sweep
         return fresh.path
 
     def _hold(self, directory: Path) -> bool:
-        """Whether no other process writes a run there; none will until this one has."""
+        """Whether no other process writes there; none will until this one has."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._held = os.open(directory, os.O_RDONLY)
@@ -149,6 +151,11 @@ class Runs(Callback):
         except OSError:  # Hydra says what is wrong with it; not every file system has locks
             return True
         return True
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def _tell(self) -> None:
         """Print the lines that have not been printed; those of other processes are found in files."""

@@ -57,6 +57,7 @@ def test_a_yaml_that_holds_no_settings_is_one_line(text: str, said: str, tmp_pat
         (("model.layers=" + "9" * 5000,), "a number of too many digits"),
         (("output=x",), "output must be settings, as output.steps=true"),
         (("engine._target_={}",), "engine._target_ must be the name of a class, got {}"),
+        (("policy._target_=../..",), "policy._target_ must be the name of a class, got ../.."),
         (("=1",), "=1: a setting is written key=value"),
     ],
 )
@@ -116,15 +117,16 @@ def test_a_cache_of_other_code_is_as_good_as_none(content: bytes, tmp_path: Path
     assert after.stdout == before.stdout
 
 
-def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
-    words = [sys.executable, str(ROOT / "run.py"), "policy=chunked", "trace=synthetic", "trace.limit=20"]
-    words += ["hydra.run.dir=same"]
+@pytest.mark.parametrize(("what", "own"), [("run", ["hydra.run.dir=same"]), ("sweep", ["-m", "hydra.sweep.dir=same"])])
+def test_two_processes_do_not_share_a_directory(what: str, own: list[str], tmp_path: Path) -> None:
+    words = [sys.executable, str(ROOT / "run.py"), "policy=chunked", "trace=synthetic", "trace.limit=20", *own]
     runs = [
         subprocess.Popen([*words, f"seed={seed}"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for seed in (0, 1)
     ]
     told = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], told
-    assert "another run writes there now" in "".join(told)
+    assert f"another {what} writes there now" in "".join(told)
+    assert list((tmp_path / "same").rglob(".hydra/overrides.yaml")), "what the one made, the other has removed"
 
 
 def test_control_characters_of_files_and_policies_are_shown(tmp_path: Path) -> None:

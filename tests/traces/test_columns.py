@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -114,14 +115,29 @@ def test_arrivals_have_the_unit_that_is_named(key: str, times: tuple[str, str], 
     assert trace.arrival_s.tolist() == [0.0, 2.5]
 
 
+def test_arrivals_that_no_column_has_are_drawn(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "p,a\n" + "10,2\n20,3\n" * 50)
+    names = {"input_tokens": "p", "output_tokens": "a"}
+    one, other = (load(path=path, columns=names, rate=4, seed=seed) for seed in (0, 1))
+    assert one.input_tokens.tolist() == [10, 20] * 50
+    assert 99 / one.arrival_s[-1] == pytest.approx(4, rel=0.02)
+    assert np.ptp(np.diff(one.arrival_s)) > 0.1
+    assert (one.arrival_s != other.arrival_s).any()
+
+
 @pytest.mark.parametrize(
     ("text", "names", "words"),
     [
         ("time,prompt,answer\n1,2,3\n", {"arrival_s": "time", "input_tokens": "prompt"}, "needs output_tokens"),
         (
             "time,prompt,answer\n1,2,3\n",
-            {"input_tokens": "prompt", "output_tokens": "answer"},
-            "needs one of arr",
+            NAMES | {"arrival_ms": "time"},
+            "name one of arrival_s, arrival_ms, not both",
+        ),
+        (
+            "user,prompt,answer\n1,2,3\n",
+            {"session_id": "user", "input_tokens": "prompt", "output_tokens": "answer"},
+            "sessions need arrivals; name one of arrival_s",
         ),
         ("time,prompt,answer\n1,2,3\n", NAMES | {"colour": "x"}, "'colour' is not known"),
         ("time,prompt,answer\n1,2,3\n", NAMES | {"input_tokens": "promt"}, "no column promt; it has time, prompt"),

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from framework.cli.safe_text import one_line
 from framework.cli.terminal import warn_once
 from framework.errors import InputError, shown
+from traces.formats.sent import DRAWN_RPS, to_be_timed
 from traces.formats.sessions import BLOCK_TOKENS, closed_loop, with_history
 from traces.formats.tables import table_of
 from traces.frame import OPTIONAL, REQUIRED, Clock, Trace, from_rows, seconds, told
@@ -39,14 +41,17 @@ def read_columns(path: Path, columns: Mapping[str, str], how: How = AS_IT_IS) ->
     `arrival_s` may be dates and times. In place of think times `duration_s` says how long requests took, or `end_s`
     when they ended. `priority_low_first` is a priority of which the smallest is served first, as vLLM has it. A name
     with dots reaches into objects, and into those of a list, each of which is then a row. Tokens may be a sum of
-    columns, `input_tokens + cache_read`. Columns that are not named are left out, as a note says. Raises InputError for
-    what cannot be.
+    columns, `input_tokens + cache_read`. Columns that are not named are left out, as a note says. Where no column of
+    arrivals is named, they are drawn when the trace is loaded. Raises InputError for what cannot be.
     """
     wanted = _checked(columns)
     how.without_unit("trace.columns says the unit, as arrival_ms")
     places = {one.strip() for place in wanted.values() for one in (place, *place.split("+"))}
     table = table_of(path, tuple(places))
     found = {name: _column(path, table.frame, name, place) for name, place in wanted.items()}
+    is_timed = any(name in _ARRIVALS for name in wanted)
+    if not is_timed:
+        wanted, found["arrival_s"] = wanted | {"arrival_s": ""}, pl.Series(np.arange(len(table.frame)) / DRAWN_RPS)
     count = Count(path)
     rows, clock = _rows(table, found, (wanted, how.block_tokens), count)
     left_out = count.notes(how)
@@ -56,6 +61,8 @@ def read_columns(path: Path, columns: Mapping[str, str], how: How = AS_IT_IS) ->
     trace = replace(from_rows(rows, path.stem, "real", block_tokens, clock), sha256=sha256)
     used = {*places, *(place.split(".")[0] for place in places)}
     trace = told(without(trace, [name for name in table.frame.columns if name not in used]), (*left_out, *notes))
+    if not is_timed:
+        return to_be_timed(trace)
     doubts = [doubt.replace("set trace.unit=", "name it as arrival_") for doubt in doubted_clock(trace)]
     for doubt in doubts:
         warn_once(f"WARNING: {path}: {doubt}")
@@ -185,8 +192,11 @@ def _checked(columns: Mapping[str, str]) -> dict[str, str]:
     for key in columns:
         if key not in known:
             raise InputError(f"trace.columns: {shown(key)} is not known; the columns are {', '.join(known)}")
-    if len([key for key in columns if key in _ARRIVALS]) != 1:
-        raise InputError(f"trace.columns needs one of {', '.join(_ARRIVALS)}; name the column that has it")
+    arrivals = [key for key in columns if key in _ARRIVALS]
+    if len(arrivals) > 1:
+        raise InputError(f"trace.columns: name one of {', '.join(arrivals)}, not both")
+    if not arrivals and "session_id" in columns:
+        raise InputError(f"trace.columns: sessions need arrivals; name one of {', '.join(_ARRIVALS)}")
     for key in ("input_tokens", "output_tokens"):
         if key not in columns:
             raise InputError(f"trace.columns needs {key}; name the column that has it: {{..., {key}: NAME}}")

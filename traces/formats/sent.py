@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,13 @@ def _untimed(path: Path, sent: Sequence[Sent], law: Law) -> Trace:
             "output_tokens": np.array([one.output_tokens for one in sent], np.int64),
         }
     )
-    trace = from_rows(rows, path.stem, "real", clock=Clock(DRAWN))
-    note = f"the file has no times of arrival: they are drawn, Poisson at {rate:g} requests/s{law.why}"
-    return told(trace, (note,))
+    return to_be_timed(from_rows(rows, path.stem, "real"), rate, law.why)
+
+
+def to_be_timed(trace: Trace, rate_rps: float = DRAWN_RPS, why: str = "") -> Trace:
+    """The trace, evenly spaced at that rate, with arrivals to be drawn; `why` says where the rate is from."""
+    note = f"the file has no times of arrival: they are drawn, Poisson at {rate_rps:g} requests/s{why}"
+    return told(replace(trace, clock=Clock(DRAWN)), (note,))
 
 
 def time(where: str, name: str, value: Any) -> float:

@@ -149,9 +149,11 @@ def advice(path: Path, data: bytes) -> str:
     lower = {name.lower().rpartition(".")[2].replace(" ", "_"): name for name in reversed(names)}
     guess = {key: next((lower[one] for one in also if one in lower), "...") for key, also in _ALSO_CALLED.items()}
     arrival = guess.pop("arrival")
-    pairs = {f"arrival_{_unit(path, arrival)}": arrival, **guess}
+    is_timed = arrival != "..."
+    pairs = {f"arrival_{_unit(path, arrival)}": arrival, **guess} if is_timed else guess
     words = ", ".join(f"{key}: {name}" for key, name in pairs.items())
-    return f", or say which column is what: trace.columns='{{{words}}}'"
+    drawn = "" if is_timed else " (arrivals, which no column seems to have, are drawn; arrival_s: NAME names one)"
+    return f", or say which column is what: trace.columns='{{{words}}}'{drawn}"
 
 
 def _unit(path: Path, place: str) -> str:
