@@ -47,7 +47,7 @@ class Workload:
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     tenant: tuple[str, ...] | None = None  # who sent it: a user, a customer
-    notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a twin)
+    notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a fitted trace)
     caveat: str = ""  # what must be seen next to the results
 
     def __post_init__(self) -> None:

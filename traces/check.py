@@ -21,7 +21,7 @@ from traces.frame import DRAWN, Trace, to_workload
 from traces.load import from_file
 from traces.statistics import hash_paths, ideal_hit_ratio
 
-_UNITS = {"date": "dates and times", DRAWN: "none in the file; drawn when it is run", "": "drawn from laws"}
+_UNITS = {"date": "dates and times", DRAWN: "none in the file; drawn when it is run", "": "drawn from distributions"}
 
 
 def findings(trace: Trace, format_name: str) -> dict[str, str]:
@@ -98,7 +98,7 @@ def _read(words: Words) -> tuple[Trace, str]:
 @command(__doc__, operands="FILE", keys=_KEYS)
 def main(words: Words) -> None:
     """Print what is understood. Raises InputError for what cannot be read."""
-    with contextlib.redirect_stderr(io.StringIO()):  # notes are told below
+    with contextlib.redirect_stderr(io.StringIO()):  # notes are shown below
         trace, name = _read(words)
     found = findings(trace, name)
     width = max(map(len, found)) + 2

@@ -23,9 +23,9 @@ def main(words: Words) -> None:
 
 def listing() -> Table:
     """The known traces, one row each."""
-    table = Table("name", "at hand", "twin", "licence", "citation")
+    table = Table("name", "at hand", "fitted trace", "licence", "citation")
     for name, known in catalogue.CATALOGUE.items():
-        at_hand = "file" if catalogue.find(name) else "twin only" if known.url is None else "to download"
+        at_hand = "file" if catalogue.find(name) else "fitted trace only" if known.url is None else "to download"
         table.add_row(name, at_hand, "yes" if known.twin else "no", known.licence, known.citation)
     return table
 

@@ -166,17 +166,17 @@ def _combinations(overrides: Sequence[Override], named: Sequence[Override]) -> l
     for one in overrides:
         key = one.get_key_element()
         if one.is_sweep_override():
-            choices.append([(f"{key}={value}", _told(key, value)) for value in one.sweep_string_iterator()])
+            choices.append([(f"{key}={value}", _label(key, value)) for value in one.sweep_string_iterator()])
         else:
-            told = _told(key, one.get_value_element_as_str()) if one.input_line in lines else ""
-            choices.append([(str(one.input_line), told)])
+            label = _label(key, one.get_value_element_as_str()) if one.input_line in lines else ""
+            choices.append([(str(one.input_line), label)])
     return [
-        (tuple(word for word, _ in combination), ", ".join(told for _, told in combination if told))
+        (tuple(word for word, _ in combination), ", ".join(label for _, label in combination if label))
         for combination in itertools.product(*choices)
     ]
 
 
-def _told(key: str, value: str) -> str:
+def _label(key: str, value: str) -> str:
     """What a reader needs of an override: an option says which it is, a number does not."""
     name = key.lstrip("+~").split("@")[-1].split(".")[-1]
     return value if name == key else f"{name} {value}"

@@ -49,7 +49,7 @@ def axis(name: str, settings: Mapping[str, Any], best_rps: float) -> Axis:
     if name == "slo":
         return Axis(name, tuple(_slo(factor, settings) for factor in _LIMITS))
     if settings.get("trace.input.mean") is None or settings.get("trace.output.mean") is None:
-        return Axis(name, (), "a recording, or a law without a mean, keeps its lengths and its hits")
+        return Axis(name, (), "a recording, or a distribution without a mean, keeps its lengths and its hits")
     if name == "output":
         return Axis(name, tuple(_output(factor, settings) for factor in _FACTORS))
     if name == "prompt":
@@ -112,11 +112,11 @@ def _prompt(factor: float, settings: Mapping[str, Any]) -> Value:
     return Value("prompt", label, words)
 
 
-def _scaled(law: str, factor: float, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _scaled(prefix: str, factor: float, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """A distribution whose mean and upper end are that many times as large."""
-    words = [f"{law}.mean={settings[f'{law}.mean'] * factor:.8g}"]
-    if settings.get(f"{law}.high") is not None:
-        words.append(f"{law}.high={settings[f'{law}.high'] * factor:.8g}")
+    words = [f"{prefix}.mean={settings[f'{prefix}.mean'] * factor:.8g}"]
+    if settings.get(f"{prefix}.high") is not None:
+        words.append(f"{prefix}.high={settings[f'{prefix}.high'] * factor:.8g}")
     return tuple(words)
 
 

@@ -77,7 +77,7 @@ FAMILIES = (
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
-def told(settings: Mapping[str, Any]) -> str:
+def described(settings: Mapping[str, Any]) -> str:
     """The settings of a point of a family's space, for a reader."""
     if "cluster.prefill" in settings:
         pools = (

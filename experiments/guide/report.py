@@ -13,7 +13,7 @@ from rich.text import Text
 from experiments.curve.table import number
 from experiments.guide.answer import Answer
 from experiments.guide.axes import TITLES
-from experiments.guide.families import short, told
+from experiments.guide.families import described, short
 from experiments.guide.flips import Cell, Line
 from experiments.guide.knobs import Knob
 from experiments.guide.limits import Front
@@ -85,9 +85,8 @@ def verdict(answer: Answer) -> str:
     """Which is best, how near the next one is, and whether the two are distinguished."""
     ranking = answer.ranking
     best, gpus = ranking.best, answer.gpus
-    found = (
-        f"{best.family.label} ({told(best.point.settings)}) is best: {number(best.values.mean() / gpus)} req/s a GPU"
-    )
+    rate = number(best.values.mean() / gpus)
+    found = f"{best.family.label} ({described(best.point.settings)}) is best: {rate} req/s a GPU"
     if not ranking.behind:
         return f"{found}; no other serves this load at any rate."
     following, behind = ranking.entrants[1], ranking.behind[0]
@@ -95,10 +94,10 @@ def verdict(answer: Answer) -> str:
     distance = f"{following.family.label} is {share:.1f} % below it"
     if not math.isnan(behind.half_width):
         distance += f" (± {100 * behind.half_width / best.values.mean():.1f} %, paired)"
-    if behind.is_told:
+    if behind.is_distinguished:
         return f"{found}; {distance}."
     names = " and ".join(one.family.label for one in ranking.as_good[1:])
-    return f"{found}, but {names} cannot be told from it; {distance}."
+    return f"{found}, but {names} cannot be distinguished from it; {distance}."
 
 
 def _verdict(answer: Answer) -> Iterator[Text]:
@@ -136,7 +135,7 @@ def _ranking(answer: Answer) -> Table:
         behind = answer.ranking.behind[place - 1] if place else None
         found = one.estimate
         table.add_row(
-            *(one.family.label, told(one.point.settings)),
+            *(one.family.label, described(one.point.settings)),
             *(marked(found.mean / answer.gpus, one.is_settled), number(found.half_width / answer.gpus)),
             *_below(behind, best),
             str(trials[one.family.name]),
@@ -164,7 +163,7 @@ def _of_line(line: Line, gpus: int) -> Iterator[RenderableType]:
     if line.axis.missing:
         yield Text(f"{title}: {line.axis.missing}")
         return
-    table = _table(title, "best", "tuned to", "req/s\na GPU", "next", "\nbelow %", "told\napart")
+    table = _table(title, "best", "tuned to", "req/s\na GPU", "next", "\nbelow %", "signi-\nficant")
     for cell in line.cells:
         table.add_row(cell.value.label, *_of_cell(cell, gpus))
     yield table
@@ -189,7 +188,7 @@ def _of_cell(cell: Cell, gpus: int) -> tuple[str, ...]:
     behind = ranking.behind[0]
     share = f"{100 * behind.mean / mean:.1f}" if mean else "–"
     following = ranking.entrants[1]
-    return (*found, following.family.label, f"{share}{_mark(following)}", "yes" if behind.is_told else "no")
+    return (*found, following.family.label, f"{share}{_mark(following)}", "yes" if behind.is_distinguished else "no")
 
 
 def _mark(entrant: Entrant) -> str:
@@ -222,7 +221,9 @@ def _limits(answer: Answer) -> Table:
     for front in answer.fronts:
         for place, hold in enumerate(front.holds):
             label = front.family.label if place == 0 else ""
-            table.add_row(label, told(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale))
+            table.add_row(
+                label, described(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale)
+            )
         if front.again:
             table.add_row("", f"the tightest, on {answer.plan.replicates} fresh samples", *_again(front))
     return table

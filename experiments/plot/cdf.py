@@ -18,8 +18,8 @@ from experiments.plot.frame import (
     keep_apart,
     legend_of,
     limits_of,
+    note_of,
     panels,
-    told,
     upright_limits,
 )
 from experiments.plot.quantities import LATENCIES, Latency, known
@@ -55,7 +55,7 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
         limits = _limits(shown, latency)
         _panel(axes, own, styles, latency, limits)
         upright_limits(axes, limits)
-    note = told(shown, request.own["replicate"], "marks at P50, P90 and P99")
+    note = note_of(shown, request.own["replicate"], "marks at P50, P90 and P99")
     entries = [Entry(_named(group), look) for group, look in zip(shown, styles, strict=True)]
     picture = finish(figure, legend_of(entries), note, request.is_noted)
     keep_apart(figure)

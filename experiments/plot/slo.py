@@ -18,9 +18,9 @@ from experiments.plot.frame import (
     is_hollow,
     legend_of,
     name_y,
+    note_of,
     panels,
     slos_of,
-    told,
 )
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
@@ -58,7 +58,7 @@ def slo(source: Source, records: Sequence[Record], request: Request, looks: Look
         found = groups(records, replicate, (x,), request.filters)
         _against_setting(every, found, metrics, x, looks)
     entries = [Entry(group.label, look) for group, look in zip(found, looks.of(found), strict=True)]
-    note = told(found, replicate, slos_of(found))
+    note = note_of(found, replicate, slos_of(found))
     return finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], note, request.is_noted)
 
 

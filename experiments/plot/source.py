@@ -157,12 +157,12 @@ def _telling(records: Sequence[Record], others: Sequence[str]) -> list[str]:
     groups = dict.fromkeys(key for record in records for key in record.choices)
     settings = dict.fromkeys(key for record in records for key in record.config if not key.endswith("_target_"))
     apart = ["policy"]
-    told = len({label(one, (*apart, *others)) for one in records})
+    distinct = len({label(one, (*apart, *others)) for one in records})
     for key in (*groups, *settings, "trace_source", "timing_source", "version"):
         if key not in (*apart, *others):
             now = len({label(one, (*apart, *others, key)) for one in records})
-            apart += [key] if now > told else []
-            told = max(told, now)
+            apart += [key] if now > distinct else []
+            distinct = max(distinct, now)
     return apart
 
 

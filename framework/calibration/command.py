@@ -118,10 +118,10 @@ def _require_same_unit(observed: Observed, deployment: Deployment) -> None:
     """Raise InputError where tokens came so much slower or faster than kernels allow that something is mixed up."""
     unfitted = calibration_of({}, deployment.server)
     measured_s, replayed_s = observed.times.tpot_s, replay(observed.sent, deployment, unfitted).tpot_s
-    told = np.isfinite(measured_s) & np.isfinite(replayed_s)
-    if not told.any():
+    finite = np.isfinite(measured_s) & np.isfinite(replayed_s)
+    if not finite.any():
         return
-    found_s, expected_s = float(np.median(measured_s[told])), float(np.median(replayed_s[told]))
+    found_s, expected_s = float(np.median(measured_s[finite])), float(np.median(replayed_s[finite]))
     if not expected_s / _FARTHEST < found_s < expected_s * _FARTHEST:
         raise InputError(
             f"{observed.benchmark.name}: a median TPOT of {found_s:.3g} s, where kernels take {expected_s:.3g} s:"
@@ -164,11 +164,11 @@ def _rows(observed: Sequence[Observed]) -> tuple[str, ...]:
 
 def _note(observed: Sequence[Observed], deployment: Deployment, fitted: Fitted) -> str:
     model, pool = deployment.model, deployment.cluster.pools[0]
-    told = [f"{name} {fitted.errors[name]:.2g}" for name, known in fitted.known.items() if known]
+    errors = [f"{name} {fitted.errors[name]:.2g}" for name, known in fitted.known.items() if known]
     loads = ", ".join(dict.fromkeys(each.sent.by for each in observed))
     return (
         f"{model.name} {model.dtype} on {pool.gpu.name} {pool.parallelism}, arrivals {loads};"
-        f" standard errors: {', '.join(told) or 'nothing was told'}"
+        f" standard errors: {', '.join(errors) or 'nothing was determined'}"
     )
 
 

@@ -109,7 +109,7 @@ class Command:
         parts = [f"usage: {' '.join([typed, *filter(None, ends)])}", text]
         if self.keys:
             width = max(map(len, self.keys)) + 3
-            parts.append("\n".join(["keys:", *(_line(key, told, width) for key, told in self.keys.items())]))
+            parts.append("\n".join(["keys:", *(_line(key, meaning, width) for key, meaning in self.keys.items())]))
         if self.settings == ANY:
             parts.append("All other words are settings of every run, as policy=NAME or trace.rate=8.")
         elif self.settings not in ((), DIRECTORIES, FILTERS):
@@ -171,8 +171,8 @@ class Menu:
         raise InputError(f"{name}: there is no such command{near} choose one of {', '.join(self.modules)}")
 
 
-def _line(key: str, told: str, width: int) -> str:
-    return textwrap.fill(f"  {key + '=':{width}}{told}", _WIDTH, subsequent_indent=" " * (width + 2))
+def _line(key: str, meaning: str, width: int) -> str:
+    return textwrap.fill(f"  {key + '=':{width}}{meaning}", _WIDTH, subsequent_indent=" " * (width + 2))
 
 
 def _typed() -> str:

@@ -134,7 +134,7 @@ def settings_of(kind: type) -> dict[str, Any]:
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
-        raise InputError(f"{kind.__name__}: its arguments cannot be told; write a class with an __init__") from None
+        raise InputError(f"{kind.__name__}: its arguments are not known; write a class with an __init__") from None
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue

@@ -15,7 +15,7 @@ from framework.metrics.summary import Evaluation
 from framework.result import Result
 
 Flags = NDArray[np.bool_]
-LEAST_SHARE, LEAST = 0.01, 3  # of the offered requests, and requests, that a cause must cost to be told
+LEAST_SHARE, LEAST = 0.01, 3  # of the offered requests, and requests, that a cause must cost to be reported
 _NORMAL = 0.05  # at most this share of the requests missed a limit: it is normal
 
 
@@ -71,7 +71,7 @@ def _signature(losses: Losses) -> str:
 
 @dataclass(frozen=True)
 class _Case:
-    """A run, and the sentences that its causes are told in."""
+    """A run, and the sentences that report its causes."""
 
     result: Result
     evaluation: Evaluation

@@ -284,14 +284,14 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("capacity_runs", "runs that the search took", "runs of the search"),
     _row("capacity_requests", "requests of the run that is shown", "requests at capacity"),
     _row("capacity_seconds", "s: simulated time of the run that is shown", "time at capacity", "s"),
-    _row("capacity_settled", "whether the last rates of each search, replicates too, could be told to be sustained or "
+    _row("capacity_settled", "whether each search, replicates included, decided if its last rates are sustained or "
          "not"),
     _row("slo_tightness", "by what factor all limits could be divided, with a share of the requests still keeping them",
          "tightness of the SLO", "×", _UP),
     _row("policy", "the scheduling policy"),
     _row("predictor", "the predictor of output lengths"),
     _row("trace", "name of the requests that were played"),
-    _row("trace_source", "where they came from: a recording, a twin, a law"),
+    _row("trace_source", "where they came from: a recording (real), a fitted trace (twin), distributions (synthetic)"),
     _row("trace_sha256", "hash of the file that was read"),
     _row("trace_caveat", "in what the requests that trace.limit kept are unlike the rest"),
     _row("timing_source", "where the step times came from"),

@@ -49,7 +49,7 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     in one of twenty parts of the window requests waited longer for their first step than they were served then. Stable:
     none of these. In a window that is short (`Clock.is_short`) only growth of the wait for the first step counts.
 
-    Requests that were turned away count for nothing, nor do turns of sessions sent after the window. Nothing is told of
+    Requests that were turned away count for nothing, nor do turns of sessions sent after the window. Nothing is said of
     runs whose window the end of the run decides, and of fewer than 100 requests.
     """
     requests, window = result.requests, result.window

@@ -44,7 +44,7 @@ def rows_of(runs: Sequence[tuple[str, Summary]]) -> list[SweepRow]:
         alike.setdefault(words, []).append(summary)
     rows = []
     for words, summaries in alike.items():
-        group = tuple(word for word in words if word.startswith(_OF_A_GROUP) or word == "(twin)")
+        group = tuple(word for word in words if word.startswith(_OF_A_GROUP) or word == "(fitted)")
         label = " ".join(words) or str(summaries[0]["policy"])
         rows.append(SweepRow(label, mean_of(summaries), group, len(summaries)))
     return in_groups(rows)

@@ -298,7 +298,7 @@ def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
     for run in ended:
         own = [word for word in run.words if word not in shared]
         if len(traces) > 1 and run.summary["trace_source"] == "twin":
-            own.append("(twin)")
+            own.append("(fitted)")
         runs.append((" ".join(own) or str(run.summary["policy"]), run.summary))
     return runs
 

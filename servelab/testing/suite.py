@@ -230,7 +230,7 @@ class PolicyConformance:
             known, before = _known(suite, scenario, title)
             ends_s = known.requests["end_s"]
             early_s, late_s = np.quantile(ends_s, [0.3, 0.6])
-            # Of any lengths some are shorter than what is told by then, and no decision after them is compared.
+            # Of any lengths some are shorter than what is known by then, and no decision after them is compared.
             for cut_s in (-1.0, early_s, late_s) if change == "longer" else (early_s,):
                 open_then = ends_s > cut_s
                 other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))

@@ -146,9 +146,9 @@ def test_what_a_run_is_worth_says_over_which_time() -> None:
         removed = Removed("network", REMOVABLE["network"], second, "It waits.")
         trials = Trials(first, found("too few prefill instances").seen, (removed,), (), ())
         assert said in " ".join(verdict(trials))
-        told = io.StringIO()
-        Console(file=told, width=120).print(TrialsTable(trials))
-        for shown in (told.getvalue(), limits(trials)):
+        output = io.StringIO()
+        Console(file=output, width=120).print(TrialsTable(trials))
+        for shown in (output.getvalue(), limits(trials)):
             assert ("own window; worth and gain are over" in shown) == (said.endswith("as it is."))
 
 
@@ -267,10 +267,10 @@ def test_what_others_wrote_stays_text() -> None:
 
 
 def test_the_command_diagnoses_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    law = ("trace=synthetic", "trace.requests=60", "trace.arrivals.law=fixed", "trace.arrivals.rate=4")
+    arrivals = ("trace=synthetic", "trace.requests=60", "trace.arrivals.law=fixed", "trace.arrivals.rate=4")
     sizes = ("trace.input.law=fixed", "trace.input.mean=1000", "trace.output.law=fixed", "trace.output.mean=20")
     plant = PLANTS["slow link"]
-    config = replace(plant, words=(*plant.words, *law, *sizes)).config()
+    config = replace(plant, words=(*plant.words, *arrivals, *sizes)).config()
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(config, tmp_path / ".hydra" / "config.yaml")
     (tmp_path / "summary.json").write_text('{"goodput_rps": 123.0}')

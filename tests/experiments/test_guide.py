@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.data import text_of
-from experiments.guide.families import BY_NAME, FAMILIES, Family, short, told
+from experiments.guide.families import BY_NAME, FAMILIES, Family, described, short
 from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
 from experiments.guide.knobs import Knob, Setting
 from experiments.guide.limits import Front, Hold
@@ -58,10 +58,10 @@ def test_there_are_the_loads_that_are_asked_for() -> None:
 @pytest.mark.parametrize("name", presets())
 def test_a_preset_has_the_lengths_that_it_states(name: str) -> None:
     config = Configuration((f"+guide={name}", "policy=chunked")).config
-    for law in (config.trace.input, config.trace.output):
-        drawn = instantiate(law).quantile((np.arange(200_000) + 0.5) / 200_000)
-        assert drawn.mean() == pytest.approx(law.mean, rel=0.01)
-        assert drawn.std() / drawn.mean() == pytest.approx(law.cv, rel=0.03)
+    for lengths in (config.trace.input, config.trace.output):
+        drawn = instantiate(lengths).quantile((np.arange(200_000) + 0.5) / 200_000)
+        assert drawn.mean() == pytest.approx(lengths.mean, rel=0.01)
+        assert drawn.std() / drawn.mean() == pytest.approx(lengths.cv, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
 
 
 def test_settings_are_told() -> None:
-    assert told(CHUNKED) == "8 × TP 1, 512 tokens"
+    assert described(CHUNKED) == "8 × TP 1, 512 tokens"
     assert short(CHUNKED) == "512"
     assert short({**CHUNKED, "cluster.tp": 2}) == "512 TP2"
-    assert told(SPLIT) == "P:D 3:2, TP 2 and 1"
+    assert described(SPLIT) == "P:D 3:2, TP 2 and 1"
     assert short(SPLIT) == "3:2 TP2,1"
 
 

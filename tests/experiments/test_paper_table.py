@@ -1,4 +1,4 @@
-"""Tables from a store: which runs share a cell, what is told of them, how they are written, and how mistakes end."""
+"""Tables from a store: which runs share a cell, what is said of them, how they are written, and how mistakes end."""
 
 from __future__ import annotations
 
@@ -148,16 +148,16 @@ def test_a_class_of_requests_has_figures_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [
         ("p99_ttft_ms@bulk", "metric=p99_ttft_ms@bulk: no run has this class of requests; there are batch, chat"),
         ("p99_ttft_ms@", "metric=p99_ttft_ms@: no run has this class of requests; there are batch, chat"),
         ("ttft@batch", "metric=ttft@batch: did you mean p99_ttft_ms? there are p99_ttft_ms"),
     ],
 )
-def test_a_class_that_no_run_has_is_one_line(key: str, told: str) -> None:
+def test_a_class_that_no_run_has_is_one_line(key: str, message: str) -> None:
     own = {"p99_ttft_ms": 900.0}
-    assert refusal([of_classes(0, batch=own, chat=own)], f"metric={key}") == told
+    assert refusal([of_classes(0, batch=own, chat=own)], f"metric={key}") == message
 
 
 def test_runs_without_classes_say_so() -> None:
@@ -339,7 +339,7 @@ def test_the_table_says_what_replicates_are() -> None:
     ]
     shown = " ".join(text(records).split())
     assert (
-        "5 replicates (seed); mooncake: resampled in blocks of 60 s; reasoning: fresh samples of the twin; "
+        "5 replicates (seed); mooncake: resampled in blocks of 60 s; reasoning: fresh samples of the fitted trace; "
         "synthetic: fresh samples of the synthetic load." in shown
     )
     assert "mooncake (real, resample_s 60)" in shown
@@ -506,7 +506,7 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["policy=nonesuch"], ["policy=nonesuch", "ares, chunked, distserve"]),
         (["policy=ares", "engine.token_budget=7"], ["engine.token_budget=7", "2048"]),
@@ -522,9 +522,9 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
     ],
     ids=lambda words: " ".join(words),
 )
-def test_words_that_the_store_does_not_know_are_refused(words: list[str], told: list[str]) -> None:
+def test_words_that_the_store_does_not_know_are_refused(words: list[str], message: list[str]) -> None:
     line = refusal(THREE, *words)
-    assert all(word in line for word in told), line
+    assert all(word in line for word in message), line
 
 
 @pytest.mark.parametrize("words", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
@@ -574,21 +574,21 @@ def test_shares_are_in_per_cent() -> None:
 def test_the_table_says_in_what_else_than_the_policy_runs_differ() -> None:
     other = {"server.name": "none", "policy.routing": "round_robin"}
     runs = [record("chunked", config={"server.name": "vllm_v1"}), record("ares", config=other)]
-    told = "server (none; vllm_v1: chunked), router (round_robin; least_queued: chunked)"
-    assert f"Besides the policy, runs differ in {told}." in sheet(runs).notes
+    message = "server (none; vllm_v1: chunked), router (round_robin; least_queued: chunked)"
+    assert f"Besides the policy, runs differ in {message}." in sheet(runs).notes
     assert not any("Besides the policy" in note for note in sheet(runs, "rows=server.name", "columns=metric").notes)
 
 
 def test_twins_are_named_where_they_are() -> None:
-    twins = [record(trace="reasoning"), record("ares", trace="reasoning")]
-    mixed = [*twins, record(), record("ares")]
-    assert "fitted trace, not a recording" in text(twins)
-    assert "(fitted trace, not a recording)" in as_markdown(sheet(twins))
-    assert "(fitted trace, not a recording)" in as_latex(sheet(twins))
-    assert sheet(mixed).columns == ("reasoning (twin)", "synthetic")
+    fitted_traces = [record(trace="reasoning"), record("ares", trace="reasoning")]
+    mixed = [*fitted_traces, record(), record("ares")]
+    assert "fitted trace, not a recording" in text(fitted_traces)
+    assert "(fitted trace, not a recording)" in as_markdown(sheet(fitted_traces))
+    assert "(fitted trace, not a recording)" in as_latex(sheet(fitted_traces))
+    assert sheet(mixed).columns == ("reasoning (fitted)", "synthetic")
     assert "fitted trace" not in text(mixed)
     assert sheet(mixed, "rows=trace", "columns=policy").columns == ("ares", "chunked")
-    assert "reasoning (twin) " in text(mixed, "rows=trace", "columns=policy")
+    assert "reasoning (fitted) " in text(mixed, "rows=trace", "columns=policy")
     some = [record(trace="mooncake", source="real"), record("ares", trace="mooncake", source="twin"), *mixed[2:]]
     assert re.search(r"ares +8\.000 \(twin\) ", text(some))
 
@@ -682,7 +682,7 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["store=nonesuch"], ["nonesuch", "is no directory", "run.py -m"]),
         (["store=."], ["holds no runs"]),
@@ -694,7 +694,7 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
     words: list[str],
-    told: list[str],
+    message: list[str],
     store: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -705,7 +705,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not shown.out
     (line,) = shown.err.splitlines()
     assert line.startswith("error: ")
-    assert all(word in line for word in told), line
+    assert all(word in line for word in message), line
 
 
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:

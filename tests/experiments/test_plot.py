@@ -265,8 +265,8 @@ def test_the_command_says_in_what_else_than_the_policy_runs_differ(
         run_of(tmp_path / "3", "ares", server__name="none", **(alike | {"engine__token_budget": 512})),
     ]
     command.main(["bars", *map(str, places), f"out={tmp_path / 'p'}", "formats=svg"])
-    told = capsys.readouterr().out.splitlines()[-1]  # not what was swept over within a policy
-    assert told == "Besides the policy, runs differ in server (vllm_v1; none: ares)."
+    message = capsys.readouterr().out.splitlines()[-1]  # not what was swept over within a policy
+    assert message == "Besides the policy, runs differ in server (vllm_v1; none: ares)."
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def refusal(words: Sequence[str], out: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["pareta"], "did you mean pareto?"),
         (["cdf", "width=3"], "width=3: choose one of single, double"),
@@ -446,8 +446,8 @@ def refusal(words: Sequence[str], out: Path | None = None) -> str:
         (["cdf", "nowhere"], "nowhere: is no directory"),
     ],
 )
-def test_mistakes_of_words_are_one_line(words: list[str], told: str) -> None:
-    assert told in refusal(words)
+def test_mistakes_of_words_are_one_line(words: list[str], message: str) -> None:
+    assert message in refusal(words)
 
 
 SAID: Mapping[tuple[str, ...], str] = {

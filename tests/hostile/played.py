@@ -31,7 +31,7 @@ LIMIT_S = 20.0  # of processor time: the machine may be busy
 _PATIENCE = 6  # times as long on the clock
 LOADED = (  # of a run; none of them starts a thread
     *("framework.run.command", "framework.run.callback", "framework.cli.outside", "servelab.run_command"),
-    *("traces.load", "traces.fitted.twin", "traces.drawn.synthetic", "framework.report.run_table"),
+    *("traces.load", "traces.fitted.fitted_trace", "traces.drawn.synthetic", "framework.report.run_table"),
     *("framework.diagnosis.findings", "framework.report.why_table", "framework.timing.measured"),
     *("framework.timing.roofline", "framework.sizing.by_load", "framework.objective.goodput", "framework.run.store"),
     *("hydra._internal.core_plugins.basic_launcher", "hydra._internal.core_plugins.basic_sweeper"),

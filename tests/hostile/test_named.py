@@ -123,9 +123,9 @@ def test_two_processes_do_not_share_a_directory(what: str, own: list[str], tmp_p
     runs = [
         subprocess.Popen([*words, f"seed={seed}"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for seed in (0, 1)
     ]
-    told = [run.communicate()[1] for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 2], told
-    assert f"another {what} writes there now" in "".join(told)
+    errors = [run.communicate()[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], errors
+    assert f"another {what} writes there now" in "".join(errors)
     assert list((tmp_path / "same").rglob(".hydra/overrides.yaml")), "what the one made, the other has removed"
 
 

@@ -100,8 +100,10 @@ def benchmark(count: int = 60) -> dict[str, list[object]]:
 @pytest.fixture(params=warm.STARTS)
 def shell(checkout: Path, request: pytest.FixtureRequest) -> Callable[[str], Finished]:
     def run(line: str) -> Finished:
-        told = environment(checkout) | (warmed() if request.param else {})
-        return subprocess.run(line, shell=True, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
+        variables = environment(checkout) | (warmed() if request.param else {})
+        return subprocess.run(
+            line, shell=True, cwd=checkout, env=variables, capture_output=True, text=True, timeout=300
+        )
 
     return run
 
@@ -243,8 +245,8 @@ def test_a_script_runs(script: str, checkout: Path) -> None:
     shorter = script.replace("limit=2000", "limit=100")
     (checkout / "script.py").write_text(shorter)
     words = [str(warm.path() / "python"), "script.py"]
-    told = environment(checkout)
-    finished = subprocess.run(words, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
+    variables = environment(checkout)
+    finished = subprocess.run(words, cwd=checkout, env=variables, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
     assert "metric" in finished.stdout
 

@@ -271,7 +271,7 @@ def test_no_column_can_be_made_writable() -> None:
         (lambda view: view.remaining_tokens([60]), "no request has that number"),
         (lambda view: view.predictions.remaining([-1], [0]), "no request has that number"),
         (lambda view: view.predictions.remaining([0, 1], [0]), "one number for each"),
-        (lambda view: view.requests.kv_tokens([59]), "request 59 does not decode now: its KV tokens cannot be told"),
+        (lambda view: view.requests.kv_tokens([59]), "request 59 does not decode now: its KV tokens are not known"),
         (lambda view: view.instances.prefill_s(Request(0, view.requests), [0]), r"cached_tokens has shape \(1,\)"),
         (lambda view: view.instances.prefill_s(Request(0, view.requests), chunk_tokens=0), "1 token or more"),
     ],

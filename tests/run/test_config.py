@@ -114,11 +114,11 @@ def test_a_timing_source_times_steps(group: str, name: str) -> None:
     config = configured(f"timing={name}")
     anything = {"model": "llama3_8b", "gpu": "h100", "tp": 1}
     one = config.timing if "model" in config.timing else anything
-    for law in config.timing.get("laws", [one]):  # of what they name
-        config = configured(f"timing={name}", f"model={law['model']}", f"gpu={law['gpu']}")
+    for fit in config.timing.get("laws", [one]):  # of what they name
+        config = configured(f"timing={name}", f"model={fit['model']}", f"gpu={fit['gpu']}")
         timing, model, gpu = (instantiate(config[part], _convert_="all") for part in ("timing", "model", "gpu"))
         assert isinstance(timing.source, str)
-        assert isinstance(timing.row(model, gpu, Parallelism(law["tp"])), StepRow)
+        assert isinstance(timing.row(model, gpu, Parallelism(fit["tp"])), StepRow)
 
 
 @pytest.mark.parametrize("name", names("model"))

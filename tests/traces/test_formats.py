@@ -181,8 +181,8 @@ def test_lines_of_later_parts_are_counted_from_the_beginning(tmp_path: Path) -> 
 
 def test_images_count_as_tokens_of_the_prompt(tmp_path: Path) -> None:
     (tmp_path / "chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1.0,2.0\n600,0.5,1.0,Gamma,1.0,2.0\n")
-    law = {"text_tokens": "{0: 0.5, 50: 0.5}", "image_count": "{0: 0.5, 3: 0.5}", "image_tokens": "{400: 1.0}"}
-    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": law | {"output_tokens": "{20: 1.0}"}}))
+    lengths = {"text_tokens": "{0: 0.5, 50: 0.5}", "image_count": "{0: 0.5, 3: 0.5}", "image_tokens": "{400: 1.0}"}
+    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths | {"output_tokens": "{20: 1.0}"}}))
     drawn = draw_requests(read_clients(tmp_path), 0.0, 600, seed=0).frame
     assert set(drawn["input_tokens"].to_list()) == {1, 50, 1200, 1250}
     assert len(load(path=tmp_path).arrival_s) == 600  # all that the clients send

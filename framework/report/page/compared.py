@@ -166,7 +166,7 @@ def difference_table(found: Sequence[Difference]) -> Sheet:
     for one in found:
         it = one.paired
         ends = (it.mean - it.half_width, it.mean + it.half_width) if np.isfinite(it.half_width) else (None, None)
-        trusted = it.caveat or ("leaves out 0" if abs(it.mean) > it.half_width else "holds 0: no difference told")
+        trusted = it.caveat or ("leaves out 0" if abs(it.mean) > it.half_width else "holds 0: no difference found")
         values = [
             value if np.isfinite(value) else None for value in (it.mean, it.median, 100 * it.below, 100 * it.above)
         ]

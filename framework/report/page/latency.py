@@ -108,9 +108,9 @@ def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
     values = upto_s[places] * 1e3
     chart = _shares("Share of gaps up to each length", up_to(values), "TBT (ms)")
     chart.line(values, SHARES * 100, "s0")
-    told = np.minimum(np.searchsorted(shares, TOLD), len(upto_s) - 1)
+    shown_at = np.minimum(np.searchsorted(shares, TOLD), len(upto_s) - 1)
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(TOLD, upto_s[told], strict=True)
+        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(TOLD, upto_s[shown_at], strict=True)
     ]
     return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
 

@@ -31,7 +31,7 @@ class StepNote:
 
 
 @dataclass(frozen=True)
-class Untold:
+class Unreported:
     """What the summary depends on and no file tells; all but `token_s`, `accepted` and extrapolation is what the plain
     engine has noted.
 
@@ -84,7 +84,7 @@ class Run:
     slo: Slo
     alone: Alone
     edges: tuple[int, ...]
-    untold: Untold
+    unreported: Unreported
 
     @cached_property
     def pools(self) -> list[PoolSpec]:
@@ -108,7 +108,7 @@ class Run:
     @cached_property
     def run_s(self) -> float:
         """From the first request sent to the last answer of any kind."""
-        return lasting_s(self.requests, self.untold.end_s)
+        return lasting_s(self.requests, self.unreported.end_s)
 
 
 def lasting_s(rows: Sequence[Row], end_s: Sequence[float]) -> float:
