@@ -88,10 +88,10 @@ def described(settings: Mapping[str, Any]) -> str:
             ),
         )
         return f"P:D {pools[0][0]}:{pools[1][0]}, TP {pools[0][1]} and {pools[1][1]}"
-    told_of = f"{settings['cluster.instances']} × TP {settings['cluster.tp']}"
+    size = f"{settings['cluster.instances']} × TP {settings['cluster.tp']}"
     if "policy.prefill_percent" in settings:
-        return f"{told_of}, {settings['policy.prefill_percent']} % prefill"
-    return f"{told_of}, {settings['engine.token_budget']:,} tokens"
+        return f"{size}, {settings['policy.prefill_percent']} % prefill"
+    return f"{size}, {settings['engine.token_budget']:,} tokens"
 
 
 def short(settings: Mapping[str, Any]) -> str:

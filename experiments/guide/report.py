@@ -46,25 +46,25 @@ def headline(answer: Answer, replicates: int | None = None) -> str:
     """What was asked; `replicates`: fresh samples, those of the ranking if nothing is said."""
     settings = answer.settings
     limits = [("TTFT", settings["slo.ttft_s"], "s", 1), ("TPOT", settings["slo.tpot_s"], "ms", 1000)]
-    told_limits = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
+    limit_texts = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
     source = " fitted trace, not a recording" if answer.source == "twin" else ""
     return (
         f"{answer.plan.load}{source} on {answer.gpus} {settings['gpu.name']}, {settings['model.name']}; "
-        f"SLO {', '.join(told_limits) or 'none'}; {answer.plan.trials} trials a family, "
+        f"SLO {', '.join(limit_texts) or 'none'}; {answer.plan.trials} trials a family, "
         f"{replicates or answer.plan.replicates} fresh samples"
     )
 
 
 def unsettled(answer: Answer) -> str:
     """What the mark of an undecided rate means, and how many trials such a rate decided; nothing where none did."""
-    told_of = f"runs of {answer.plan.most_requests:,} requests could not tell to be sustained or not"
+    undecided = f"runs of {answer.plan.most_requests:,} requests could not tell to be sustained or not"
     said = []
     if has_unsettled(answer):
-        said.append(f"{UNSETTLED} rests on a rate that {told_of}, and so may be low: that counts as too much.")
+        said.append(f"{UNSETTLED} rests on a rate that {undecided}, and so may be low: that counts as too much.")
     lost = [(sum(not one.is_settled for one in tuned.trials), tuned) for tuned in answer.tuned]
     names = [f"{count} of {len(tuned.trials)} of {tuned.family.label}" for count, tuned in lost if count]
     if names:
-        said.append(f"Trials that rest on a rate that {told_of}: {', '.join(names)}.")
+        said.append(f"Trials that rest on a rate that {undecided}: {', '.join(names)}.")
     return " ".join(said)
 
 
@@ -146,8 +146,8 @@ def _ranking(answer: Answer) -> Table:
 def _below(behind: Difference | None, best: float) -> tuple[str, str, str]:
     if behind is None:
         return "", "", ""
-    told_p = "–" if math.isnan(behind.p) else f"{behind.p:.3f}"
-    return f"{100 * behind.mean / best:.1f}", number(100 * behind.half_width / best), told_p
+    p_value = "–" if math.isnan(behind.p) else f"{behind.p:.3f}"
+    return f"{100 * behind.mean / best:.1f}", number(100 * behind.half_width / best), p_value
 
 
 def _of_knob(knob: Knob, gpus: int) -> Iterator[str]:

@@ -104,7 +104,7 @@ def tuned(runs: Runs, family: Family, task: Task, begin: Trial | None = None) ->
         centre, best = None, start
         while best is not centre and len(trials.tried) < min(task.trials, len(pool)):
             centre = best
-            around = [centre, *_neighbours(space, feasible, centre.drawn)]
+            around = [centre, *_adjacent(space, feasible, centre.drawn)]
             best = trials.best_of(around[: _room(around, trials.tried, task.trials)]) or centre
         if len(trials.tried) >= min(task.trials, len(pool)):
             break
@@ -178,7 +178,7 @@ def _starts(
         yield max(left, key=lambda point: min(space.distance(point.drawn, other) for other in known))
 
 
-def _neighbours(space: Space, feasible: Feasibility, drawn: Drawn) -> Iterator[Point]:
+def _adjacent(space: Space, feasible: Feasibility, drawn: Drawn) -> Iterator[Point]:
     """The next configurations in each direction of each setting that can be launched."""
     here = space.point(drawn)
     for dimension in space.dimensions:

@@ -147,7 +147,9 @@ def groups(records: Sequence[Record], replicate: str, axis: Sequence[str], order
         return (first.index(name) if name in first else len(first), [rank(value) for value in one])
 
     return [
-        Group(_told(one, apart, list(found)), shown(one[0]), {at: tuple(found[one][at]) for at in _sorted(found[one])})
+        Group(
+            _label_of(one, apart, list(found)), shown(one[0]), {at: tuple(found[one][at]) for at in _sorted(found[one])}
+        )
         for one in sorted(found, key=place)
     ]
 
@@ -179,7 +181,7 @@ def _require_replicates(runs: Sequence[Record], replicate: str) -> None:
         )
 
 
-def _told(one: Label, keys: Sequence[str], every: Sequence[Label]) -> str:
+def _label_of(one: Label, keys: Sequence[str], every: Sequence[Label]) -> str:
     """The policy, and in which settings it differs from others of the same policy."""
     rivals = [other for other in every if other[0] == one[0]]
     words = [

@@ -236,10 +236,10 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
     first_s, limit_s = ready_s + prefill_s, np.where(later > 0, tpot_limit_s, np.inf) * np.maximum(later, 1)
     good = _within(first_s, ttft_limit_s) & _within(transfer_s + decode_s, limit_s)
     if setting.transfers and setting.engine.first_token in ("join", "recomputed"):
-        told_s = first_s + transfer_s
+        first_token_s = first_s + transfer_s
         if recomputed:
-            told_s += decodes.total_s(prompts, np.ones(len(later), np.int64), again_s)
-        good = _within(told_s, ttft_limit_s) & _within(decode_s, limit_s)
+            first_token_s += decodes.total_s(prompts, np.ones(len(later), np.int64), again_s)
+        good = _within(first_token_s, ttft_limit_s) & _within(decode_s, limit_s)
     if setting.engine.first_token == "decode":
         # Token 1 is stamped with the first decode after a transfer, if that is where token 2 comes from.
         second_s = decodes.total_s(prompts + 1, np.minimum(steps, 1), np.full(len(later), np.inf))

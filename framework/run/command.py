@@ -105,8 +105,8 @@ def _tell_of_cuts(result: Result) -> None:
 def _total(config: DictConfig, words: Sequence[str]) -> list[str]:
     """The setting that gives any cluster as many instances, where these words gave those of each pool."""
     pools = [config.cluster.get(name) for name in ("prefill", "decode")]
-    is_given = any(word.startswith("cluster.instances=") for word in words)
-    return [] if is_given or not all(isinstance(count, int) for count in pools) else [f"cluster.instances={sum(pools)}"]
+    given = any(word.startswith("cluster.instances=") for word in words)
+    return [] if given or not all(isinstance(count, int) for count in pools) else [f"cluster.instances={sum(pools)}"]
 
 
 def comparison_command(policy: str, words: Sequence[str], directories: Sequence[Path] = ()) -> str:

@@ -81,21 +81,21 @@ class Measured:
     """Step times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or one's own.
 
     With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
-    directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
-    or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was changed.
-    `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
-    runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's link
-    does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
+    directory of one's own profiles, which is searched first. A GPU without a profile gets those of its reference GPU
+    `neighbour`, or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was
+    changed. `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the
+    backend runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's
+    link does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
     tokens, relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where
     they are spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as
     two micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `server` is whose
     software runs the steps. `calibrated_as` names another GPU, whose fitted terms count instead of this one's.
     `outside_fit` is what becomes of fitted terms where the load of a run lies too far outside of those that they were
     fitted to (framework.timing.fit_domain): "kernels" leaves them out, so that kernels and the terms of the server
-    count, "keep" keeps them. `place` is where that load lies, None where it is not known.
-    `missing` is what becomes of a GPU on which nothing was measured and that has no neighbour: "refuse" raises
-    InputError, "roofline" gives the times of a plain `Roofline`. `source` names all rows that one object gave out; each
-    is read only once. Raises InputError for values that cannot be.
+    count, "keep" keeps them. `place` is where that load lies, None where it is not known. `missing` is what becomes of
+    a GPU on which nothing was measured and that has no reference GPU: "refuse" raises InputError, "roofline" gives the
+    times of a plain `Roofline`. `source` names all rows that one object gave out; each is read only once. Raises
+    InputError for values that cannot be.
     """
 
     backend: str = "vllm"

@@ -113,7 +113,7 @@ def test_a_part_that_every_run_has_is_not_left_out(group: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["chunked", "policy = chunked"])
-def test_how_a_setting_is_written_is_told(word: str) -> None:
+def test_how_a_setting_is_written_is_reported(word: str) -> None:
     with composing(), pytest.raises(HydraException) as refused:
         compose("config", overrides=[word])
     assert explain(refused.value) == f"{word}: a setting is written key=value, without spaces"

@@ -183,7 +183,9 @@ def test_the_script_runs_rows_of_either_layout(tmp_path: Path, rows: str, monkey
     assert found.is_same_work
 
 
-def test_a_short_row_is_made_and_one_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_row_is_made_and_one_that_is_missing_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_checkout(tmp_path, "experiments/bench/rows.py")
     monkeypatch.setattr(against, "ROOT", tmp_path)
     with against._measuring(tmp_path, "round-robin-4096") as measure:

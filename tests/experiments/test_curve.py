@@ -248,7 +248,7 @@ def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: py
     assert "token_budget" not in line
 
 
-def test_prompts_too_long_for_memory_are_told() -> None:
+def test_prompts_too_long_for_memory_are_reported() -> None:
     words = ["gpu=a10g", "engine.kv_fraction=0.7", "trace.input.mean=8000", "trace.input.cv=2"]
     assert typed("curve")([*SMALL, *words, "rates=1", "out=found"]) == 0
     whole, *parts = pl.read_csv("found/curve.csv").iter_rows(named=True)
@@ -292,7 +292,7 @@ def test_an_interrupt_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def test_refused_points_are_left_out_and_told() -> None:
+def test_refused_points_are_left_out_and_reported() -> None:
     series = Series("one", (), (1.0, 2.0))
     plan = Plan(RATE, (series,), (0,), (), 0.9, None)
     jobs = [Job(series, value, 0, ()) for value in series.values]

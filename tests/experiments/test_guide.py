@@ -89,7 +89,7 @@ def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
         assert {"policy.order=fcfs", "policy.queue=fcfs"} & set(family.fixed)
 
 
-def test_settings_are_told() -> None:
+def test_settings_are_reported() -> None:
     assert described(CHUNKED) == "8 × TP 1, 512 tokens"
     assert short(CHUNKED) == "512"
     assert short({**CHUNKED, "cluster.tp": 2}) == "512 TP2"

@@ -471,7 +471,7 @@ def test_an_undefined_figure_is_no_number() -> None:
     assert (line["n"], line["mean"]) == ("5", "")
 
 
-def test_latencies_of_less_than_all_requests_are_told() -> None:
+def test_latencies_of_less_than_all_requests_are_reported() -> None:
     records = [record(completed=80, rejected=20), record("ares")]
     assert "up to 20 % in chunked / synthetic" in " ".join(text(records, "metric=p99_ttft_ms").split())
     assert "rejected" not in text(records)

@@ -32,8 +32,9 @@ class StepNote:
 
 @dataclass(frozen=True)
 class Unreported:
-    """What the summary depends on and no file tells; all but `token_s`, `accepted` and extrapolation is what the plain
-    engine has noted.
+    """What the summary depends on and no file reports.
+
+    All but `token_s`, `accepted` and extrapolation is what the reference engine has noted.
 
     `token_s`: the times of each request's tokens. `accepted`: drafts. `sent`: which requests of the trace were sent.
     `end_s`: when each of them ended, in any way. `steps`: of each instance. `held`: of each instance, how many blocks

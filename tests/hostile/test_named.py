@@ -173,7 +173,7 @@ def test_a_text_of_any_kind_is_shown() -> None:
 # --- words that mean something else -----------------------------------------------------------------------------------
 
 
-def test_a_range_that_may_be_meant_as_steps_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_that_may_be_meant_as_steps_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(values(RATE, "20:80:20")) == 20
     assert "means 20 values from 20 to 80, 3.16 apart; 20:80:4 are 20 apart" in capsys.readouterr().err
     for plain in ("10:100:10", "1:8:8", "20:120:6", "1:4:3"):

@@ -187,7 +187,7 @@ def test_seconds_in_a_format_of_milliseconds_are_doubted(tmp_path: Path, capsys:
     assert stderr_of(capsys, file) == ""
 
 
-def test_a_key_given_twice_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_given_twice_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(MOONCAKE % 0 + '{"timestamp": 1000, "timestamp": 2000, "input_length": 1, "output_length": 1}\n')
     warn_once.cache_clear()
@@ -199,7 +199,7 @@ def test_a_key_given_twice_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "twice" not in capsys.readouterr().err
 
 
-def test_an_id_behind_two_others_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_id_behind_two_others_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     row = '{"timestamp": %d, "input_length": 1500, "output_length": 5, "hash_ids": [%d, %d, %d]}\n'
     file.write_text(row % (0, 1, 2, 3) + row % (1000, 1, 2, 4) + row % (2000, 5, 6, 7))

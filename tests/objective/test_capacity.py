@@ -213,7 +213,7 @@ def test_a_replicate_that_is_undecided_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert not Capacity(tolerance=0.1, replicates=2).measure(other).evaluation.summary["capacity_settled"]
 
 
-def test_attainment_that_rises_with_the_rate_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attainment_that_rises_with_the_rate_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searched(monkeypatch, lambda rate: 3.0 <= rate <= 5.0 or 5.3 <= rate < 5.6, 4.0)
     assert 4.95 < search.low_rps <= 5.0
     one = experiment(requests(regular(10)), ttft_within(1.0))

@@ -196,7 +196,7 @@ def test_runs_are_called_by_what_tells_them_apart() -> None:
     assert "distserve mooncake twin seed 1" in text
 
 
-def test_a_beginning_that_is_unlike_the_rest_is_told() -> None:
+def test_a_beginning_that_is_unlike_the_rest_is_reported() -> None:
     result = small_result()
     doubtful = replace(result, workload=replace(result.workload, caveat="unlike [all]"))
     evaluation = evaluate(doubtful, SLO)

@@ -59,7 +59,7 @@ def test_a_package_that_was_imported_before_gives_way(folder: Path) -> None:
     assert lines[0].count(str(folder)) == 1
 
 
-def test_a_folder_without_modules_is_not_told(folder: Path) -> None:
+def test_a_folder_without_modules_is_not_reported(folder: Path) -> None:
     for name in ROOMS:
         (folder / name / "__init__.py").rename(folder / name / "table.csv")
     assert output_of(folder, sys.executable, "-c", "import servelab; print(servelab.Policy.__name__)") == (

@@ -240,7 +240,7 @@ def test_file_round_trip(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["made.json"]
 
 
-def test_twin_mistakes_are_told(tmp_path: Path) -> None:
+def test_twin_mistakes_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"schema":"trace-twin/2"}')
     with pytest.raises(InputError, match=r"shipped: azure_code, azure_conv, mooncake, reasoning"):
         sample_fitted("moncake")
