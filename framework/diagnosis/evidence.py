@@ -108,7 +108,7 @@ def _interference(case: _Case) -> str:
         return "Prefills and decodes share instances."
     return (
         f"On each instance a prefill comes every {as_time(steps.stall_every_s)} and adds {as_time(steps.stall_s)} to a "
-        f"gap of {as_time(steps.step_s)} of those who decode beside it."
+        f"gap of {as_time(steps.step_s)} of those who decode with it."
     )
 
 

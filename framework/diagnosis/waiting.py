@@ -16,7 +16,7 @@ _FEW_WINDOWS = 400  # for what changes slowly
 _FULL = 0.8  # share of the KV memory that decodes read, from which admissions wait for it
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
-_IDLE = 0.5  # of the other instances, beside which a queue is one of routing
+_IDLE = 0.5  # of the other instances, with which a queue is one of routing
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ Neither pool can be loaded fully. Prompts wait for each other, and must keep the
 chance has it, and must fit. So the load of each counts as a share of what it may be. The rate has no part in the
 choice, for it loads both pools alike.
 
-Some policies let those that decode prefill too, beside others that only prefill. If a step full of prompts keeps the
+Some policies let those that decode prefill too, with others that only prefill. If a step full of prompts keeps the
 limit of TPOT, decodes can bear that, and whoever only prefills is one that cannot take what is left of either: then one
 is enough.
 """
