@@ -117,7 +117,7 @@ def decode_room(result: Result, begin_s: Floats, end_s: Floats) -> Room:
     kv, seats = [], []
     for pool in result.cluster.pools:
         own = table.filter(table["pool"] == pool.name)
-        most = pool.instances * (pool.max_batch or result.engine.max_batch)
+        most = pool.instances * result.engine.seats_of(pool)
         kv.append(_mean(own["decode_kv_share"].fill_null(0.0).to_numpy(), weight))
         seats.append(_mean(own["decoding"].to_numpy() / most, weight))
     fullest = int(np.argmax(kv))

@@ -200,7 +200,7 @@ def test_gpus_share_the_packing() -> None:
         (Attention, {"overlap": "much"}, "engine.attention.overlap"),
         (KvFormat, {"memory_share": 0}, "engine.kv_compression.memory_share must lie between 1e-06 and 1"),
         (KvFormat, {"copy_share": 1.1}, "engine.kv_compression.copy_share"),
-        (KvFormat, {"read_factor": 0}, "engine.kv_compression.read_factor must be a finite number above 0"),
+        (KvFormat, {"read_factor": 0}, "engine.kv_compression.read_factor must lie between 0.001 and 1000"),
         (KvFormat, {"prefill_factor": float("nan")}, "engine.kv_compression.prefill_factor"),
         (KvFormat, {"pack_bytes_s": 0}, "engine.kv_compression.pack_bytes_s"),
         (KvFormat, {"unpack_bytes_s": -1}, "engine.kv_compression.unpack_bytes_s"),

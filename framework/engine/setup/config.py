@@ -62,8 +62,8 @@ IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
 class EngineConfig:
     """How instances form steps and hold KV. Raises InputError for a value out of range."""
 
-    token_budget: int = 2048  # tokens of one step
-    max_batch: int = 256  # sequences on an instance at once
+    token_budget: int = 2048  # tokens of one step of a data-parallel rank; an instance has dp times as many
+    max_batch: int = 256  # sequences on a data-parallel rank at once; an instance has dp times as many
     block_tokens: int = 16  # tokens of a KV block
     preemption: Preemption = "recompute"  # what happens to a victim's KV
     recompute: Recompute = "there"  # where a preempted request that has emitted tokens is computed again and decodes on
@@ -150,6 +150,14 @@ class EngineConfig:
     def pulls(self) -> bool:
         """Whether instances fetch KV as they form steps."""
         return self.transfers == "pulled"
+
+    def budget_of(self, pool: PoolSpec) -> int:
+        """Tokens of a step of an instance, of all its data-parallel ranks."""
+        return pool.ranks * (pool.token_budget or self.token_budget)
+
+    def seats_of(self, pool: PoolSpec) -> int:
+        """Sequences on an instance at once, on all its data-parallel ranks."""
+        return pool.ranks * (pool.max_batch or self.max_batch)
 
     def largest_request(self, blocks: int) -> int:
         """Blocks that one request may have on an instance of so many, where it reserves none."""
