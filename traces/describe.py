@@ -52,10 +52,14 @@ def _number(value: float | None) -> str:
 def _label(name: str) -> str:
     if name.startswith("lru_hit_"):
         return f"hit ratio, LRU of {int(name.split('_')[2]):,} tokens"
-    words = {"ideal_hit_ratio": "hit ratio, no limit", "duration_s": "duration (s)", "rate_per_s": "rate (requests/s)"}
+    headings = {
+        "ideal_hit_ratio": "hit ratio, no limit",
+        "duration_s": "duration (s)",
+        "rate_per_s": "rate (requests/s)",
+    }
     if name.startswith("dispersion_"):
         return f"dispersion of counts, {name.removeprefix('dispersion_').removesuffix('s')} s"
-    return words.get(name, name.replace("_", " "))
+    return headings.get(name, name.replace("_", " "))
 
 
 def compare(trace: Trace, fitted: FittedTrace, seed: int = 0) -> Table:
@@ -86,18 +90,18 @@ def _fitted_of(trace: Trace, named: str) -> FittedTrace:
 
 
 @command(__doc__, operands="NAME|FILE", keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Words) -> None:
     """Print the figures of a known trace, of a trace file, or of a fitted trace's .json file."""
-    (what,), seed = words.operands, words.whole("seed", 0, least=0)
+    (what,), seed = arguments.operands, arguments.whole("seed", 0, least=0)
     if what.endswith(SUFFIX):
         fitted = load_fitted(what)
         shown = compare(fitted.sample(seed=seed), fitted, seed)
     else:
-        trace = read_trace(what, words.own.get("format"))
-        if "twin" not in words.own:
+        trace = read_trace(what, arguments.own.get("format"))
+        if "twin" not in arguments.own:
             shown = table(f"{trace.name} ({trace.source})", {trace.source: summarize(trace)})
         else:
-            shown = compare(trace, _fitted_of(trace, words.own["twin"]), seed)
+            shown = compare(trace, _fitted_of(trace, arguments.own["twin"]), seed)
     results_console().print(shown)
 
 

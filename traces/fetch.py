@@ -12,13 +12,13 @@ DOWNLOAD_S = 600.0
 
 
 @command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} if nothing is said"})
-def main(words: Words) -> None:
+def main(arguments: Words) -> None:
     """Print where the trace is, once it is there. Raises InputError when it cannot be had."""
-    if not words.operands:
+    if not arguments.operands:
         results_console().print(listing())
         return
-    (name,) = words.operands
-    print(catalogue.find(name) or catalogue.download(name, words.number("timeout", DOWNLOAD_S)))
+    (name,) = arguments.operands
+    print(catalogue.find(name) or catalogue.download(name, arguments.number("timeout", DOWNLOAD_S)))
 
 
 def listing() -> Table:

@@ -116,14 +116,14 @@ def _with_provenance(fitted: FittedTrace, trace: Trace, own: Mapping[str, str]) 
 
 
 @command(__doc__, operands="FILE", keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Words) -> None:
     """Fit and write the fitted trace of a file, of a folder of ServeGen clients, or of a known trace."""
-    (what,), format_name = words.operands, words.own.get("format")
+    (what,), format_name = arguments.operands, arguments.own.get("format")
     trace = read_trace(what, format_name)
     if trace.source == "twin":
         raise InputError(f"trace {trace.name}: the recording is not at hand, only a sample of its fitted trace")
-    fitted = _with_provenance(fit_trace(trace), trace, words.own)
-    out = words.path("out") or Path(f"{fitted.name}{SUFFIX}")
+    fitted = _with_provenance(fit_trace(trace), trace, arguments.own)
+    out = arguments.path("out") or Path(f"{fitted.name}{SUFFIX}")
     fitted.save(out)
     chosen = f" format={format_name}" if format_name else ""
     print(f"{out}: fitted trace of {len(trace)} requests, {out.stat().st_size / 1000:.0f} kB")

@@ -76,9 +76,9 @@ class _Command:
 
 
 @command(__doc__, operands="FILE ...", keys=_KEYS, settings=_GROUPS)
-def main(words: Words) -> None:
+def main(arguments: Words) -> None:
     """Run the command line. Raises InputError, or an error of Hydra's, for what cannot be."""
-    command = _understood(words)
+    command = _understood(arguments)
     deployment = _deployment(command.parts)
     observed = [
         observe(replace(read_benchmark(file), **known), command.by, command.seed)
@@ -172,21 +172,23 @@ def _note(observed: Sequence[Observed], deployment: Deployment, fitted: Fitted) 
     )
 
 
-def _understood(words: Words) -> _Command:
-    values = words.own
-    chosen = dict(override.split("=", 1) for override in words.settings)
+def _understood(arguments: Words) -> _Command:
+    values = arguments.own
+    chosen = dict(override.split("=", 1) for override in arguments.settings)
     chosen |= {key: values[name] for name, key in _SET.items() if name in values}
     server = _SERVERS.get(chosen.get("timing.backend", ""))
     defaults = _DEFAULTS | ({"server": server} if server is not None else {})
     parts = configured([f"{key}={value}" for key, value in (defaults | chosen).items()], _GROUPS)
     backend = parts["timing"].backend if isinstance(parts["timing"], Measured) else None
-    dry = words.truth("dry")
+    dry = arguments.truth("dry")
     if backend is None and not dry:
         raise InputError("only timing=measured keeps a calibration; add dry=true to see how far other step times are")
-    out = words.path("out") or cache_directory()
+    out = arguments.path("out") or cache_directory()
     known = _known({name: values[name] for name in _OF_A_RUN if name in values})
-    files = dict(_file(word, known) for word in words.operands)
-    return _Command(files, parts, backend, values.get("load"), words.whole("seed", 0, least=0), None if dry else out)
+    files = dict(_file(word, known) for word in arguments.operands)
+    return _Command(
+        files, parts, backend, values.get("load"), arguments.whole("seed", 0, least=0), None if dry else out
+    )
 
 
 def _file(word: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -64,9 +64,9 @@ def diagnose(result: Result, evaluation: Evaluation, slo: Slo) -> Diagnosis:
 def _signature(losses: Losses) -> str:
     finished = max(1, int((losses.cause != CAUSES.index("unserved")).sum()))
     shares = {"TTFT": losses.ttft_missed.sum() / finished, "TPOT": losses.tpot_missed.sum() / finished}
-    words = [f"{name} {'high' if share > _NORMAL else 'normal'}" for name, share in shares.items()]
+    parts = [f"{name} {'high' if share > _NORMAL else 'normal'}" for name, share in shares.items()]
     missed = [f"{100 * share:.1f} % miss {name}" for name, share in shares.items()]
-    return f"{', '.join(words)} ({', '.join(missed)})"
+    return f"{', '.join(parts)} ({', '.join(missed)})"
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ _LONG = 10  # requests of a batch, at least
 
 @dataclass(frozen=True)
 class Paired:
-    """Of `pairs` differences: the `mean`, half the width of its 95 % interval, NaN where there is none, the `median`,
-    the shares below and above 0; `caveat`: why the interval is none, or cannot be trusted, "" where it can.
+    """Statistics of `pairs` differences: `mean`, half the width of its 95 % interval (NaN: none), `median`, and the
+    shares below and above 0. `caveat`: why there is no interval, or why not to trust it; "" otherwise.
     """
 
     pairs: int

@@ -30,7 +30,7 @@ _SHAPE = (
 )
 _ROUTERS = ("policy.routing", "policy.placement")
 _OWN_ROUTER = "its own"  # of a policy whose source says how it routes
-_UNSEEN = "\0"  # what follows distinguishes values, and has no words
+_UNSEEN = "\0"  # what follows distinguishes values, and is not shown
 _MOST_ITEMS, _MOST_LABELS, _MOST_VALUES = 12, 3, 4
 
 
@@ -70,7 +70,7 @@ def unlike(arms: Sequence[Arm]) -> str | None:
 
 
 def _items(arm: Arm) -> dict[str, str]:
-    """What is compared, by its name: each in words."""
+    """What is compared, by its name: each as text."""
     settings = {
         name: value for name, value in arm.settings.items() if value is not None and not _is_left_out(name, arm)
     }
@@ -126,14 +126,14 @@ def _of_part(part: str, own: Sequence[tuple[str, Any]]) -> str:
 
 
 def _values_text(values: Mapping[str, list[str]]) -> str:
-    """The values in brackets, those of more arms first, and who has the others; who has them, where words are equal."""
+    """The values in brackets, those of more arms first, and who has the others; who has them, where texts are equal."""
     ordered = sorted(values, key=lambda value: -len(values[value]))
-    words = [value.partition(_UNSEEN)[0] for value in ordered]
-    if len(set(words) - {""}) < 2 and any(_UNSEEN in value for value in ordered):
+    shown = [value.partition(_UNSEEN)[0] for value in ordered]
+    if len(set(shown) - {""}) < 2 and any(_UNSEEN in value for value in ordered):
         return f" ({_labels([label for value in ordered[1:] for label in values[value]])})"
-    texts = [words[0]]
+    texts = [shown[0]]
     texts += [
-        f"{word}: {_labels(values[value])}" for word, value in zip(words[1:_MOST_VALUES], ordered[1:], strict=False)
+        f"{word}: {_labels(values[value])}" for word, value in zip(shown[1:_MOST_VALUES], ordered[1:], strict=False)
     ]
     texts += ["..."] if len(ordered) > _MOST_VALUES else []
     return f" ({'; '.join(texts)})"

@@ -292,11 +292,11 @@ def ended_runs(sweep: Path, since_ns: int = 0) -> list[Ended]:
 
 def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
     """(label, summary) of each. Labels name the overrides that differ."""
-    shared = set.intersection(*(set(run.words) for run in ended)) if len(ended) > 1 else set()
+    shared = set.intersection(*(set(run.arguments) for run in ended)) if len(ended) > 1 else set()
     traces = {(run.summary["trace"], run.summary["trace_source"]) for run in ended}
     runs = []
     for run in ended:
-        own = [word for word in run.words if word not in shared]
+        own = [word for word in run.arguments if word not in shared]
         if len(traces) > 1 and run.summary["trace_source"] == "twin":
             own.append("(fitted)")
         runs.append((" ".join(own) or str(run.summary["policy"]), run.summary))

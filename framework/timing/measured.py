@@ -54,7 +54,7 @@ class Entry:
         return None if self.fit is None else self.fit.calibration
 
     def described(self, calibrated: bool, place: Place | None = None, left_out: str = "") -> str:
-        """The GPU, the backend and its version, and what was done to the measurement, in words.
+        """The GPU, the backend and its version, and what was done to the measurement, as text.
 
         `place` is where the run's load lies, if it is known, and `left_out` why a fit does not count there.
         """
@@ -158,7 +158,7 @@ class Measured:
         return row
 
     def _left_out(self, fit: Fit | None) -> str:
-        """Why what was fitted does not count for the load of the run, in words; empty if it does."""
+        """Why what was fitted does not count for the load of the run, as text; empty if it does."""
         return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
 
     def estimates(self, gpu: Gpu) -> bool:
@@ -264,12 +264,12 @@ def placed(timing: Timing, place: Place) -> Timing:
 
 
 def _options(setup: Setup) -> str:
-    """A setup in the words of a command line."""
+    """A setup in the settings of a command line."""
     sizes = {name: getattr(setup.parallelism, name) for name in ("tp", "pp", "ep", "dp")}
-    words = [f"{name}={size}" for name, size in sizes.items() if name == "tp" or size > 1]
-    words += [f"dtype={setup.dtype}"]
-    words += [f"expert_dtype={setup.expert_dtype}"] if setup.expert_dtype != setup.dtype else []
-    return " ".join([*words, f"kv_dtype={setup.kv_dtype}"])
+    settings = [f"{name}={size}" for name, size in sizes.items() if name == "tp" or size > 1]
+    settings += [f"dtype={setup.dtype}"]
+    settings += [f"expert_dtype={setup.expert_dtype}"] if setup.expert_dtype != setup.dtype else []
+    return " ".join([*settings, f"kv_dtype={setup.kv_dtype}"])
 
 
 def _grouped(setups: Iterable[Setup]) -> str:

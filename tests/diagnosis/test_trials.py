@@ -45,7 +45,7 @@ def test_the_planted_cause_is_named_first_and_its_remedy_helps(name: str) -> Non
     plant, trials = PLANTS[name], found(name)
     assert [one.name for one in trials.removed][:1] == [plant.cause]
     assert trials.removed[0].trial.worth(trials.base) > 0
-    helped = [one.remedy.words for one in helping(trials)]
+    helped = [one.remedy.text for one in helping(trials)]
     assert [words for words in helped if words.startswith(plant.remedy)], helped
     said = " ".join(verdict(trials))
     assert REMOVABLE[plant.cause].title in said
@@ -59,7 +59,7 @@ def test_of_uneven_loads_nine_in_ten_are_named_first_and_mended() -> None:
         for seed in range(4):
             trials = replace(plant, workload=uneven(plant.workload, seed)).trials()
             named.append([one.name for one in trials.removed][:1] == [plant.cause])
-            mended.append(any(one.remedy.words.startswith(plant.remedy) for one in helping(trials)))
+            mended.append(any(one.remedy.text.startswith(plant.remedy) for one in helping(trials)))
     assert np.mean(named) >= 0.9
     assert np.mean(mended) >= 0.9
 
@@ -208,7 +208,7 @@ def test_remedies_are_settings_that_act_on_the_causes() -> None:
     config = plant.config()
     experiment = compose_on(config, plant.workload)
     chosen = remedies(flattened(config), experiment, ["prefill"])
-    words = [one.words for one in chosen]
+    words = [one.text for one in chosen]
     assert {"cluster.prefill=2", "cluster.prefill=2 cluster.decode=1", "engine.token_budget=1024"} <= set(words)
     assert not [one for one in words if one.startswith("engine.kv_")]
     assert len(words) == len(set(words))
@@ -222,7 +222,7 @@ def test_a_remedy_may_name_a_file_of_settings() -> None:
     assert changed.engine.kv_compression.memory_share == 0.5
     assert [pool.instances for pool in changed.cluster.pools] == [2, 2]
     assert config.cluster.prefill == 1
-    assert Remedy({"a.b": None, "c": 0.25, "d": True}, ()).words == "a.b=null c=0.25 d=true"
+    assert Remedy({"a.b": None, "c": 0.25, "d": True}, ()).text == "a.b=null c=0.25 d=true"
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def test_terminal_page_and_file_say_the_same() -> None:
         assert cause["without"] in page.text
         assert cause["goodput"] in values
     for one in helping(trials):
-        assert one.remedy.words in shown
-        assert one.remedy.words in page.text
+        assert one.remedy.text in shown
+        assert one.remedy.text in page.text
         assert one.trial.goodput in values
     assert "Routing limits goodput." in page.text
     assert max(map(len, shown.splitlines())) <= 120

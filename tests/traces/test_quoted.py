@@ -80,13 +80,13 @@ def test_a_mixture_draws_from_each_part_by_its_weight() -> None:
         ({"law": "cut_lognormal", "percentiles": {50: 5, "mode": 6}, "low": 1, "high": 9}, "'mode' is no percentile"),
         ({"law": "percentiles", "percentiles": {0: 5}, "low": 1, "high": 9}, "must lie between 0 and 100"),
         ({"law": "percentiles", "percentiles": {50: "x"}, "low": 1, "high": 9}, "percentile 50 is 'x'"),
-        ({"law": "percentiles", "percentiles": {50: 7, 90: 6}, "low": 1, "high": 9}, "its values must rise"),
+        ({"law": "percentiles", "percentiles": {50: 7, 90: 6}, "low": 1, "high": 9}, "values must rise"),
         (
             {"law": "percentiles", "mean": 8, "percentiles": {50: 5}, "low": 1, "high": 9},
             "the mean is from 3 to 7, not 8",
         ),
         ({"law": "mixture", "parts": [{"mean": 3}]}, "a part has mean; its keys are law"),
-        ({"law": "mixture", "parts": {"law": "fixed"}}, "parts must be a list of laws"),
+        ({"law": "mixture", "parts": {"law": "fixed"}}, "parts must be a list of distributions"),
         ({"law": "mixture", "parts": [{"law": "fixed", "mean": 3}], "weights": [1, 2]}, "a list of 1 numbers"),
     ],
 )

@@ -128,8 +128,8 @@ def _with_ids(rows: pl.DataFrame, sent: Sequence[Sent]) -> tuple[pl.DataFrame, i
         return rows, 0, ()
     sizes = {one.block_tokens for one in sent if one.hash_ids is not None}
     if len(sizes) > 1:
-        words = ", ".join(map(str, sorted(sizes)))
-        return rows, 0, (f"hash ids are left out: their blocks have {words} tokens, not one size",)
+        listed = ", ".join(map(str, sorted(sizes)))
+        return rows, 0, (f"hash ids are left out: their blocks have {listed} tokens, not one size",)
     size = sizes.pop()
     lists = pl.Series(
         "hash_ids", [None if one.hash_ids is None else list(one.hash_ids) for one in sent], pl.List(pl.Int64())

@@ -95,7 +95,7 @@ def _distribution(of_runs: Sequence[Quantity], runs: Sequence[Run]) -> str:
         chart.upright_limit(limit_s * first.per_s, f"{label} {limit_s * first.per_s:g} {first.unit}")
     rows = _percentiles(ordered)
     columns = ["percentile", *(f"{run.label} ({first.unit})" for run in runs)]
-    return figure(first.name, first.words, chart.svg(), _legend(runs), Sheet(columns, rows))
+    return figure(first.name, first.caption, chart.svg(), _legend(runs), Sheet(columns, rows))
 
 
 def _shares(title: str, ordered: Sequence[Floats], label: str) -> Chart:

@@ -30,7 +30,7 @@ class Quantity:
     """A latency: `values` (N,) in seconds, NaN where undefined; shown in `unit`, of which a second has `per_s`."""
 
     name: str
-    words: str
+    caption: str
     values: Floats
     unit: str
     per_s: float
@@ -81,7 +81,7 @@ def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None)
         [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) for one in groups.values())] for at in TOLD
     ]
     columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
-    return figure(quantity.name, quantity.words, chart.svg(), _legend(groups), Sheet(columns, rows))
+    return figure(quantity.name, quantity.caption, chart.svg(), _legend(groups), Sheet(columns, rows))
 
 
 def quantile(ordered: Floats, shares: Floats) -> Floats:

@@ -64,8 +64,8 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
 def _head(summary: Summary) -> str:
     fitted = ' <span class="mark">fitted trace, not a recording</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
-    words = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
-    lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, words))}"]
+    parts = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
+    lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, parts))}"]
     if "split" in summary:
         lines.append(split_line(summary["split"]))
     if summary["extrapolated"]:
@@ -173,7 +173,7 @@ def _parts(kind: str, parts: Mapping[str, Summary]) -> str:
 
 def _figures(summary: Summary) -> str:
     rows = [
-        [key, value, metric(key).words]
+        [key, value, metric(key).meaning]
         for key, value in summary.items()
         if key not in _SOURCE and (value is None or isinstance(value, (int, float, str)))
     ]

@@ -191,9 +191,9 @@ def _described(options: Options, origin: Mapping[str, str | int | float], outcom
 
 
 @command(__doc__, operands="[list]", keys=KEYS, settings=DIRECTORIES)
-def main(words: Words) -> None:
+def main(arguments: Words) -> None:
     """Run the command line. Raises InputError for what its user can fix."""
-    options = Options.parse(words)
+    options = Options.parse(arguments)
     if options.dry_run:
         print(describe(options.cases(), dry_run_gpu(options.gpu, options.config_dirs)))
         print(*unmeasured_parts(options.models), sep="\n")
