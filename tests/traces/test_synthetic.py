@@ -102,7 +102,7 @@ def test_bad_distributions(parameters, reason):
 
 
 @pytest.mark.parametrize(
-    ("law", "cv", "gap"),
+    ("name", "cv", "gap"),
     [("poisson", 9.0, stats.expon(scale=0.25)), ("gamma", 2.0, stats.gamma(0.25, scale=1.0))],
 )
 def test_arrivals(name, cv, gap):
