@@ -1,1 +1,0 @@
-"""How fast `simulate` is, beside others: `python -m experiments.bench`."""

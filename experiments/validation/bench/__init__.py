@@ -1,0 +1,1 @@
+"""How fast `simulate` is, beside others: `python -m experiments.validation.bench`."""
