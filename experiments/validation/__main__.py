@@ -1,10 +1,10 @@
 """How far servelab is right, and how fast. A checkout has these commands, a wheel does not.
 
     python -m experiments.validation bench       requests simulated per CPU second
-    python -m experiments.validation claims      what papers claim, beside what is simulated in their regimes
-    python -m experiments.validation fidelity    measured deployments beside their simulation
+    python -m experiments.validation claims      what papers claim, next to what is simulated in their regimes
+    python -m experiments.validation fidelity    measured deployments next to their simulation
     python -m experiments.validation optimum     the best of all configurations of a space, and how near searches come
-    python -m experiments.validation steps       step times beside layers measured on an H100 and an H200
+    python -m experiments.validation steps       step times next to layers measured on an H100 and an H200
     python -m experiments.validation textbook    effects that textbooks state, measured
     python -m experiments.validation twins       whether fitted traces tell what their recordings tell
 

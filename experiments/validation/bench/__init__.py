@@ -1,1 +1,1 @@
-"""How fast `simulate` is, beside others: `python -m experiments.validation.bench`."""
+"""How fast `simulate` is, compared with others: `python -m experiments.validation.bench`."""
