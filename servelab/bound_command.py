@@ -9,11 +9,11 @@ from __future__ import annotations
 from hydra import compose as compose_config
 
 from framework.cli.arguments import ANY, name_files
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 
 
 @command(__doc__, settings=ANY)
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print the bound and what limits it. Raises InputError for settings that cannot be."""
     from framework.cli.composition import composing
     from framework.cli.conf import CONF

@@ -11,11 +11,11 @@ import json
 import sys
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 
 
 @command(__doc__, operands="DIR")
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print the diagnosis. Raises InputError for what is no directory of a run."""
     from framework.cli.terminal import progress_bar, results_console, tell
     from framework.objective.goodput import Goodput

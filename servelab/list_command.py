@@ -19,7 +19,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.conf import CONF
 from framework.errors import InputError
 
@@ -29,7 +29,7 @@ Row = tuple[str, str]
 
 
 @command(__doc__, operands="[KIND]")
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print one list, or which there are. Raises InputError for a list that there is not."""
     if not arguments.operands:
         print(main.help("servelab list"))

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 
 
 @command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html if nothing is said"})
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Write the page. Raises InputError for what is no directory of a run."""
     from framework.cli.files import write_whole
     from framework.cli.terminal import tell

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.reading import parsed_yaml
 from framework.cli.safe_text import one_line
 from framework.errors import InputError, shown
@@ -83,7 +83,7 @@ _KEYS = {
 }
 
 
-def _read(arguments: Words) -> tuple[Trace, str]:
+def _read(arguments: Arguments) -> tuple[Trace, str]:
     (file,) = arguments.operands
     result = arguments.whole("result", 0, least=0) if "result" in arguments.own else None
     block = arguments.whole("block_tokens", 1) if "block_tokens" in arguments.own else None
@@ -96,7 +96,7 @@ def _read(arguments: Words) -> tuple[Trace, str]:
 
 
 @command(__doc__, operands="FILE", keys=_KEYS)
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print what is understood. Raises InputError for what cannot be read."""
     with contextlib.redirect_stderr(io.StringIO()):  # notes are shown below
         trace, name = _read(arguments)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from traces.fit import fit_trace, read_trace
 from traces.fitted.fitted_trace import SUFFIX, FittedTrace, load_fitted, shipped
@@ -90,7 +90,7 @@ def _fitted_of(trace: Trace, named: str) -> FittedTrace:
 
 
 @command(__doc__, operands="NAME|FILE", keys=_KEYS)
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print the figures of a known trace, of a trace file, or of a fitted trace's .json file."""
     (what,), seed = arguments.operands, arguments.whole("seed", 0, least=0)
     if what.endswith(SUFFIX):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from traces import catalogue
 
@@ -12,7 +12,7 @@ DOWNLOAD_S = 600.0
 
 
 @command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} if nothing is said"})
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print where the trace is, once it is there. Raises InputError when it cannot be had."""
     if not arguments.operands:
         results_console().print(listing())

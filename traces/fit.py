@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.errors import InputError
 from traces.catalogue import CATALOGUE, obtain
 from traces.drawn import servegen
@@ -116,7 +116,7 @@ def _with_provenance(fitted: FittedTrace, trace: Trace, own: Mapping[str, str]) 
 
 
 @command(__doc__, operands="FILE", keys=_KEYS)
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Fit and write the fitted trace of a file, of a folder of ServeGen clients, or of a known trace."""
     (what,), format_name = arguments.operands, arguments.own.get("format")
     trace = read_trace(what, format_name)

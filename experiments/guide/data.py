@@ -23,7 +23,7 @@ def content(answer: Answer) -> dict[str, Any]:
     """Rates are requests/s per GPU."""
     gpus = answer.gpus
     return {
-        "words": list(answer.plan.words),
+        "words": list(answer.plan.arguments),
         "load": answer.plan.load,
         "gpus": gpus,
         "model": answer.settings["model.name"],

@@ -27,7 +27,7 @@ class Family:
     knob_label: str
     unmoved_by: str = "cluster.link"  # settings that begin so change nothing here: no KV is copied
 
-    def words(self, overrides: Sequence[str]) -> tuple[str, ...]:
+    def arguments(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Its own settings, then those of `overrides` that make a difference to it."""
         return (*self.fixed, *(one for one in overrides if not self.unmoved_by or not one.startswith(self.unmoved_by)))
 

@@ -63,8 +63,8 @@ class Around:
     start_rps: float
     samples: Samples
 
-    def sampled(self, runs: Runs, words: Sequence[str]) -> Sampled | None:
-        return self.samples.searched(runs, (*self.family.words(self.overrides), *words), self.start_rps)
+    def sampled(self, runs: Runs, arguments: Sequence[str]) -> Sampled | None:
+        return self.samples.searched(runs, (*self.family.arguments(self.overrides), *arguments), self.start_rps)
 
 
 def values_around(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:

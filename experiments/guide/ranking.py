@@ -94,7 +94,7 @@ def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) ->
         best = one.best
         if best is None or best.worth <= 0:
             continue
-        job = (*one.family.words(task.overrides), *best.point.overrides)
+        job = (*one.family.arguments(task.overrides), *best.point.overrides)
         found = (
             samples.played(runs, job, task.worth) if task.start_rps is None else samples.searched(runs, job, best.worth)
         )

@@ -1,4 +1,4 @@
-"""The answer for people: words, and tables with them."""
+"""The answer for people: text, with tables."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def families_unlike(answer: Answer) -> str | None:
     given = {name for one in entrants for name in one.point.settings}
     arms = []
     for one in entrants:
-        words = (*answer.plan.shared, *one.family.words(one.point.overrides))
-        arms.append(Arm(one.family.label, Configuration(words).settings, given=given))
+        arguments = (*answer.plan.shared, *one.family.arguments(one.point.overrides))
+        arms.append(Arm(one.family.label, Configuration(arguments).settings, given=given))
     return unlike(arms)
 
 

@@ -134,7 +134,7 @@ class _Trials:
     def _try(self, points: Sequence[Point]) -> None:
         """Run points side by side; those of a race all begin at the same rate."""
         raced_rps = None if self._leader is None else float(self._leader.summary["capacity_high"])
-        shared = (*self._family.words(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
+        shared = (*self._family.arguments(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
         outcomes = self._runs.run([(*shared, *point.overrides) for point in points]) if points else []
         for point, one in zip(points, outcomes, strict=True):
             worth = -float("inf") if one.record is None else self._task.worth(one.record)

@@ -10,6 +10,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import (
     Entry,
     Looks,
@@ -25,7 +26,6 @@ from experiments.plot.frame import (
 from experiments.plot.quantities import LATENCIES, Latency, known
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import is_wide, scale_to
-from experiments.plot.words import Request
 from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import estimate
@@ -107,7 +107,7 @@ def _panel(
 ) -> None:
     ends_of = [one.quantiles(_ENDS) for own in found for one in own if len(one.values)]
     if not ends_of:
-        raise InputError(f"no request of these runs has a {what.words}")
+        raise InputError(f"no request of these runs has a {what.text}")
     low, high = float(min(one[0] for one in ends_of)), float(max(one[1] for one in ends_of))
     low, high = max(low, high * 1e-6), max([high, *(1.1 * limit for limit in limits if limit <= _FAR * high)])
     wide = is_wide(low, high)

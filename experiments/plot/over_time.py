@@ -11,11 +11,11 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, note_of, panels
 from experiments.plot.quantities import COLUMNS, Column, known
 from experiments.plot.source import Source, groups
 from experiments.plot.style import PLAIN, scale_to, variant_style
-from experiments.plot.words import Request
 from experiments.table.select import shown as worded
 from experiments.table.select import value_of
 from framework.errors import InputError

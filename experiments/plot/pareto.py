@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import (
     Entry,
     Looks,
@@ -26,7 +27,6 @@ from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.quantities import figure_metrics, level
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, legible, scale_to, series_style
-from experiments.plot.words import Request
 from experiments.table.select import value_of
 from framework.errors import InputError
 from framework.metrics.figures import direction

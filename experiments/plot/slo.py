@@ -9,6 +9,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import (
     Entry,
     Looks,
@@ -25,7 +26,6 @@ from experiments.plot.frame import (
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, hollow, is_wide, scale_to
-from experiments.plot.words import Request
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE, Metric

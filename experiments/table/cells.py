@@ -100,16 +100,16 @@ def read_baseline(text: str, selection: Selection) -> Baseline:
 
     Raises InputError where there are none.
     """
-    words = text.split(",")
+    texts = text.split(",")
     for in_columns, axis in ((False, selection.rows), (True, selection.columns)):
         fixed: dict[int, Any] = {}
-        for word in words:
+        for word in texts:
             for place in range(len(axis.keys)):
                 found = [one[place] for one in axis.labels if shown(one[place]) == word]
                 if found and place not in fixed:
                     fixed[place] = found[0]
                     break
-        if len(fixed) == len(words):
+        if len(fixed) == len(texts):
             return Baseline(text, in_columns, fixed)
     known = {shown(value) for axis in (selection.rows, selection.columns) for one in axis.labels for value in one}
     raise InputError(

@@ -60,7 +60,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class _Block:
-    """One section before it is words: the cell of each row at each of `across`."""
+    """One section before it is text: the cell of each row at each of `across`."""
 
     heading: str
     metrics: Sequence[Metric]
@@ -208,15 +208,15 @@ def _fitted_places(selection: Selection) -> _FittedPlaces:
 
 
 def _row_label(row: Label, is_fitted: bool) -> tuple[str, ...]:
-    words = [shown(value) for value in row]
-    return (*words[:-1], f"{words[-1]} {FITTED}") if is_fitted else tuple(words)
+    parts = [shown(value) for value in row]
+    return (*parts[:-1], f"{parts[-1]} {FITTED}") if is_fitted else tuple(parts)
 
 
 def _column_label(axis: Axis, column: Label, is_fitted: bool) -> str:
     """An option of a group says what it is, a number needs the name of its key."""
     named = zip(axis.keys, _short(axis.keys), column, strict=True)
-    words = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
-    return " ".join([", ".join(words), *([FITTED] if is_fitted else [])])
+    parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
+    return " ".join([", ".join(parts), *([FITTED] if is_fitted else [])])
 
 
 def _named(axis: Axis) -> str:

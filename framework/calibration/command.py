@@ -32,7 +32,7 @@ from framework.calibration.prior import calibration_of
 from framework.calibration.replay import Deployment, replay
 from framework.calibration.tables import Replayed, report
 from framework.cli.arguments import configured, split_arguments, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.policy.base import Decision, Policy, lay_out
@@ -76,7 +76,7 @@ class _Command:
 
 
 @command(__doc__, operands="FILE ...", keys=_KEYS, settings=_GROUPS)
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run the command line. Raises InputError, or an error of Hydra's, for what cannot be."""
     command = _understood(arguments)
     deployment = _deployment(command.parts)
@@ -172,7 +172,7 @@ def _note(observed: Sequence[Observed], deployment: Deployment, fitted: Fitted) 
     )
 
 
-def _understood(arguments: Words) -> _Command:
+def _understood(arguments: Arguments) -> _Command:
     values = arguments.own
     chosen = dict(override.split("=", 1) for override in arguments.settings)
     chosen |= {key: values[name] for name, key in _SET.items() if name in values}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from framework.cli.arguments import configured, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.report.step_figures import StepFigures, step_figures
@@ -57,7 +57,7 @@ def parse_step(prefill: str | None, decode: str | None) -> Step:
     return Step(chunks, whole("decode: batch", batch), whole("decode: context", context))
 
 
-def run(arguments: Words) -> StepFigures:
+def run(arguments: Arguments) -> StepFigures:
     """The figures that the command line asks for. Raises InputError, or an error of Hydra's, for what cannot be."""
     own, overrides = arguments.own, list(arguments.settings)
     step = parse_step(own.get("prefill"), own.get("decode"))
@@ -79,7 +79,7 @@ def _typed(model: Model, own: Mapping[str, str]) -> Model:
 
 
 @command(__doc__, keys=_KEYS, settings=_GROUPS)
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print one step, as a table or as JSON. Raises InputError for what the command line cannot mean."""
     figures = run(arguments)
     if arguments.truth("json"):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.errors import InputError
 from framework.run.run_key import is_of_this_code
 from framework.run.store import Record, Store
@@ -25,10 +25,10 @@ _KEYS = {
 
 
 @command(__doc__, keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Count, and perhaps remove, the records of other code."""
-    store = Store(words.path("store") or Path("results"))
-    is_asked = words.truth("remove")
+    store = Store(arguments.path("store") or Path("results"))
+    is_asked = arguments.truth("remove")
     records = store.read() if store.directory.is_dir() else []
     if not records:
         raise InputError(f"store={store.directory}: holds no runs")

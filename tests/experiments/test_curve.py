@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from experiments.curve import command as command
+from experiments.curve.arguments import Job, Plan, Series, read_plan
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, values
 from experiments.curve.figures import ALL, Curve, Line, saturation, tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
-from experiments.curve.words import Job, Plan, Series, read_plan
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.style import lay_out, legend_below, series_style, styled
 from framework.errors import InputError

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.table.cells import Figures
-from experiments.table.command import main, read_words, tabulate
+from experiments.table.command import main, read_request, tabulate
 from experiments.table.csv_file import as_csv
 from experiments.table.formats import as_latex, as_markdown, as_text
 from experiments.table.sheet import Sheet, lay_out, with_interval
@@ -91,11 +91,11 @@ THREE = [*series("chunked", CHUNKED), *series("ares", ARES), *series("distserve"
 
 
 def table(records: Sequence[Record], *words: str) -> Figures:
-    return tabulate(read_words(main.read(words)), records)
+    return tabulate(read_request(main.read(words)), records)
 
 
 def sheet(records: Sequence[Record], *words: str) -> Sheet:
-    request = read_words(main.read(words))
+    request = read_request(main.read(words))
     return lay_out(tabulate(request, records), request.filters)
 
 
@@ -530,7 +530,7 @@ def test_words_that_the_store_does_not_know_are_refused(words: list[str], messag
 @pytest.mark.parametrize("words", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
 def test_words_that_cannot_be_read_are_refused(words: list[str]) -> None:
     with pytest.raises(InputError, match=re.escape(words[-1])):
-        read_words(main.read(words))
+        read_request(main.read(words))
 
 
 # --- what is written --------------------------------------------------------------------------------------------------

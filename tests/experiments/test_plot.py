@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from experiments.plot import command
+from experiments.plot.arguments import read_request
 from experiments.plot.bars import bars
 from experiments.plot.cdf import cdf
 from experiments.plot.frame import Looks
@@ -31,7 +32,6 @@ from experiments.plot.pareto import pareto
 from experiments.plot.slo import SCALES, attained, slo
 from experiments.plot.source import groups, read_source
 from experiments.plot.style import legible, styled, variant_style
-from experiments.plot.words import read_words
 from experiments.table.select import kept
 from framework.errors import InputError
 from framework.run.job import perform
@@ -119,7 +119,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(*words: str) -> Figure:
     """The picture of a command line, laid out."""
-    request = read_words(command.main.read(words))
+    request = read_request(command.main.read(words))
     source = read_source(request.places)
     with styled():
         records = kept(source.records, request.filters)

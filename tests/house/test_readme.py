@@ -189,7 +189,7 @@ def test_the_example_admits_and_rejects(shell: Callable[[str], Finished]) -> Non
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_output_shown_is_that_of_today(name: str) -> None:
-    """Words are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
+    """Arguments are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
     shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(name), printed(name, **warmed())))
     assert [re.sub(r"\d.*", "0", word) for word in shown] == [re.sub(r"\d.*", "0", word) for word in found], (
         "run python -m tests.helpers.readme"

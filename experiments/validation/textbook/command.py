@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from rich import box
 from rich.table import Table
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.conf import CONF
 from framework.cli.terminal import results_console
 from framework.engine.setup.config import EngineConfig
@@ -215,9 +215,9 @@ def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
 
 
 @command(__doc__, keys={"requests": "of each run, 2000 if nothing is said"})
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Measure and print."""
-    requests = words.whole("requests", 2000)
+    requests = arguments.whole("requests", 2000)
     console = results_console()
     console.print("Seconds a token are affine in the batch: three points predict the fourth (a served 7B model)")
     console.print(fit_table(held_out()))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.arguments import configured, is_config_dir, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import progress_bar, results_console
 from framework.errors import InputError, require_choice
 from framework.system.gpu import Gpu
@@ -206,7 +206,7 @@ def _project_version() -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def parse(arguments: Words) -> Request:
+def parse(arguments: Arguments) -> Request:
     """The request of a command line. Raises InputError, or an error of Hydra's, for what cannot be."""
     own, overrides = arguments.own, arguments.settings
     models = _chosen("model", own, PLANS, overrides)
@@ -249,7 +249,7 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
 
 
 @command(__doc__, keys=_KEYS, settings=("model", "gpu"))
-def main(arguments: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Make what the command line asks for and print what came of it. Raises InputError if nothing could be made."""
     request = parse(arguments)
     with progress_bar("profiles") as progress:

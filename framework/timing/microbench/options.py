@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.arguments import config_dirs, configured, whole
-from framework.cli.command import Words
+from framework.cli.command import Arguments
 from framework.errors import InputError, require_choice, require_positive
 from framework.system.gpu import Gpu
 from framework.system.model import Model
@@ -68,7 +68,7 @@ class Options:
     arguments: tuple[str, ...]
 
     @classmethod
-    def parse(cls, arguments: Words) -> Options:
+    def parse(cls, arguments: Arguments) -> Options:
         """The options of a command line. Raises InputError, in one line, for what cannot be."""
         for word in arguments.operands:
             require_choice("the operand", word, ("list",))
