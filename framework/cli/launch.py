@@ -239,7 +239,7 @@ def _not_instantiated(error: InstantiationException) -> str | None:
         is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
         is_no_name = missing is None and str(error).startswith("Error locating")
         if is_misnamed or is_no_name:
-            return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); mend _target_"
+            return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); fix _target_"
         return None
     if isinstance(cause, ValueError) and _innermost_package(cause.__traceback__) == "hydra":
         return f"{where}._target_ must be the name of a class, got {_quoted(error)}"

@@ -85,7 +85,7 @@ class Copy:
 
 
 class BlockCache(Cache):
-    """The same where a block that is known already enters next to the other, behind which it is found."""
+    """As `Cache`, but a block whose name is known already enters too, behind the other."""
 
     def __init__(self, total: int, blocks_per_id: int) -> None:
         super().__init__(total, blocks_per_id)

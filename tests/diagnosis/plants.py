@@ -23,7 +23,7 @@ _AFFINE = (
 
 @dataclass(frozen=True)
 class Plant:
-    """`cause` is planted in the configuration of `words`; one of the remedies whose words begin so mends it."""
+    """`cause` is planted in the configuration of `words`; one of the remedies whose words begin so fixes it."""
 
     cause: str
     remedy: str

@@ -54,14 +54,14 @@ def test_the_planted_cause_is_named_first_and_its_remedy_helps(name: str) -> Non
 
 @pytest.mark.slow
 def test_of_uneven_loads_nine_in_ten_are_named_first_and_mended() -> None:
-    named, mended = [], []
+    named, fixed = [], []
     for plant in PLANTS.values():
         for seed in range(4):
             trials = replace(plant, workload=uneven(plant.workload, seed)).trials()
             named.append([one.name for one in trials.removed][:1] == [plant.cause])
-            mended.append(any(one.remedy.text.startswith(plant.remedy) for one in helping(trials)))
+            fixed.append(any(one.remedy.text.startswith(plant.remedy) for one in helping(trials)))
     assert np.mean(named) >= 0.9
-    assert np.mean(mended) >= 0.9
+    assert np.mean(fixed) >= 0.9
 
 
 def test_the_run_and_its_remedies_are_what_the_same_settings_come_to() -> None:

@@ -142,7 +142,7 @@ def _load(group: str, name: str, kind: type[Any], overrides: Sequence[str]) -> A
         raise InputError(f"{group}={name}: there is no {group} of that name; choose one of {known}")
     loaded = configured([f"{group}={name}", *overrides], [group])[group]
     if not isinstance(loaded, kind):
-        raise InputError(f"{group}={name}: makes no {kind.__name__}; mend its _target_")
+        raise InputError(f"{group}={name}: makes no {kind.__name__}; fix its _target_")
     return loaded
 
 
