@@ -107,7 +107,7 @@ def _cell(axes: Axes, place: tuple[int, int], cell: Cell, gpus: int) -> None:
     middle = place[0] + 0.5
     axes.text(middle, top + 0.2, cell.value.label, ha="center", va="center", fontsize=7, weight="bold")
     if cell.ranking is None:
-        axes.text(middle, top + 0.5, "nobody keeps the SLO", ha="center", va="center", fontsize=SMALL_PT)
+        axes.text(middle, top + 0.5, "no family keeps the SLO", ha="center", va="center", fontsize=SMALL_PT)
         return
     best = cell.ranking.best
     axes.text(middle, top + 0.49, short(best.point.settings), ha="center", va="center", fontsize=SMALL_PT)

@@ -62,7 +62,7 @@ class Slo:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no limit is in force, so that whoever finishes is good."""
+        """Whether no limit is in force, so that every finished request is good."""
         own = [getattr(self, name) for name in _LIMITS]
         of_classes = [limit for limits in (self.classes or {}).values() for limit in limits.values()]
         return self.slowdown is None and all(limit is None for limit in (*own, *of_classes))

@@ -13,7 +13,7 @@ class Cache:
         self.private: dict[int, int] = {}  # request -> blocks
         self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
         self.references: dict[int, int] = {}  # cached id -> requests that reference it
-        self.unreferenced: list[int] = []  # cached ids nobody references, oldest first
+        self.unreferenced: list[int] = []  # cached ids that no request references, oldest first
 
     @property
     def available(self) -> int:
@@ -91,7 +91,7 @@ class BlockCache(Cache):
         super().__init__(total, blocks_per_id)
         self.copies: dict[int, list[Copy]] = {}
         self.held_copies: dict[int, list[Copy]] = {}
-        self.idle: list[Copy] = []  # copies nobody references, oldest first
+        self.idle: list[Copy] = []  # copies that no request references, oldest first
 
     @property
     def evictable(self) -> int:

@@ -287,7 +287,7 @@ class Instance:
 
     @property
     def present_watermark(self) -> int:
-        """Blocks that whoever comes leaves available."""
+        """Blocks that admissions leave available."""
         spared = self.spec.spares_idle and not self.running and not self.prefilling and not self.deferred_frees
         return 0 if spared else self.watermark
 

@@ -25,7 +25,7 @@ class InOrder:
     chunks: list[Chunk] = field(default_factory=list)
 
     def go_through(self) -> bool:
-        """Those that decode and prefill take what they lack of the budget. True: nobody was preempted."""
+        """Those that decode and prefill take what they lack of the budget. True: no request was preempted."""
         s, i, gave_way = self.s, self.i, self.s.gave_way
         for r in sorted(i.running + i.prefilling, key=lambda r: r.admission):
             tokens = self.tokens_of(r)
