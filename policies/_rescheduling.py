@@ -41,9 +41,11 @@ class Pool(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What holds for a whole run: prompt tokens of all requests, and when each was moved last, -inf: never; KV tokens
-    that each decode instance has room for, less some, and bytes per second of its network; the settings; the weight of
-    each point of the horizon.
+    """What holds for a whole run.
+
+    Its arrays: prompt tokens of all requests; when each was moved last (-inf: never); KV tokens that each decode
+    instance has room for, less the headroom; bytes per second of its network; the settings; the weight of each point of
+    the horizon.
     """
 
     input_tokens: Integers

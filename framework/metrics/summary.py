@@ -62,12 +62,14 @@ def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
 def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     """One row a request, in trace order; times in seconds, null where undefined.
 
-    TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
-    one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
-    request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
-    TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `tenant`, `session_id` and `turn` are there
-    where the trace has them, `counted` where a warm-up or a cool-down leaves requests out of the figures, and
-    `reader_wait_s` where the SLO limits that (`framework.metrics.service.pacing`).
+    1. TTFT = first token - arrival. `ttft_ok` is false for a request without a first token.
+    2. TPOT = (last token - first token) / (tokens - 1), for finished requests of several tokens. `tpot_ok` is false
+       for a request that did not finish, and true for a finished one of a single token.
+    3. TBT are a finished request's gaps between tokens. E2E = last token - arrival.
+    4. `good`: finished and all limits kept.
+    5. Columns that depend on the run: `slo_class`, `priority`, `tenant`, `session_id` and `turn` if the trace has them;
+       `counted` if a warm-up or a cool-down leaves requests out of the figures; `reader_wait_s` if the SLO limits that
+       (`framework.metrics.service.pacing`).
     """
     return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
 
