@@ -51,18 +51,18 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(directory: Path, *words: str, unread: bool = False) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *arguments: str, unread: bool = False) -> subprocess.CompletedProcess[str]:
     """A run; `unread`: nobody reads its output, as behind a `| head -1` that has ended."""
     variables = environment(directory)
     variables["PATH"] = f"{warm.path()}:{variables['PATH']}"
-    words = ("python", str(ROOT / "run.py"), "trace=synthetic", "trace.limit=60", *words)
+    arguments = ("python", str(ROOT / "run.py"), "trace=synthetic", "trace.limit=60", *arguments)
     if not unread:
-        return subprocess.run(words, cwd=directory, env=variables, capture_output=True, text=True, timeout=300)
+        return subprocess.run(arguments, cwd=directory, env=variables, capture_output=True, text=True, timeout=300)
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes) as gone:
         return subprocess.run(
-            words, cwd=directory, env=variables, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=300
+            arguments, cwd=directory, env=variables, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=300
         )
 
 
@@ -270,7 +270,7 @@ class Needs(servelab.Disaggregated):
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         (["policy=./mistaken.py:InInit"], "policy InInit: __init__, mistaken.py:7: RuntimeError: broken; see "),
         (["policy=./mistaken.py:InPrepare"], "policy InPrepare: prepare, mistaken.py:12: AttributeError: 'Cluster'"),
@@ -283,9 +283,9 @@ class Needs(servelab.Disaggregated):
         ),
     ],
 )
-def test_what_it_raises_before_a_run_is_one_line_too(own: Path, words: list[str], line: str) -> None:
+def test_what_it_raises_before_a_run_is_one_line_too(own: Path, arguments: list[str], line: str) -> None:
     (own / "mistaken.py").write_text(MISTAKEN)
-    finished = run(own, *words)
+    finished = run(own, *arguments)
     assert finished.returncode == 2
     assert line in finished.stderr
     assert finished.stderr.count("\n") == 1
@@ -306,5 +306,5 @@ def test_its_defaults_are_settings(own: Path) -> None:
 
 
 def test_other_words_stay(own: Path) -> None:
-    words = ["policy=chunked,ares", "trace.path=mine.py:x", "-m"]
-    assert with_files(words) == words
+    arguments = ["policy=chunked,ares", "trace.path=mine.py:x", "-m"]
+    assert with_files(arguments) == arguments

@@ -66,10 +66,10 @@ def test_rows_with_fewer_replicates_draw_neither_lengths_nor_waits() -> None:
     for row in read_claims():
         if row.replicates is None:
             continue
-        words = " ".join((*row.settings, *row.arms["system"], *row.arms["baseline"]))
-        if "trace=mooncake" in words:
-            assert "trace.resample_s" not in words, row.name
-            assert "trace.poisson" not in words, row.name
+        settings = " ".join((*row.settings, *row.arms["system"], *row.arms["baseline"]))
+        if "trace=mooncake" in settings:
+            assert "trace.resample_s" not in settings, row.name
+            assert "trace.poisson" not in settings, row.name
         else:
-            assert words.count("law:") == words.count("law:fixed") == 2, row.name
-            assert "load=closed" in words or "trace.arrivals.rate=1e6" in words, row.name
+            assert settings.count("law:") == settings.count("law:fixed") == 2, row.name
+            assert "load=closed" in settings or "trace.arrivals.rate=1e6" in settings, row.name

@@ -109,8 +109,8 @@ def test_the_prompt_axis_scales_prefix_and_rest() -> None:
 
 def test_hits_keep_the_length_of_prompts() -> None:
     for hits, share in zip(axis("hits", SETTINGS, 1.0).values, (0, 0.25, 0.5, 0.75, 0.9), strict=True):
-        words = dict(word.split("=") for word in hits.overrides)
-        mean, prefix = float(words["trace.input.mean"]), int(words["trace.sessions.prefix_tokens"])
+        settings = dict(word.split("=") for word in hits.overrides)
+        mean, prefix = float(settings["trace.input.mean"]), int(settings["trace.sessions.prefix_tokens"])
         assert mean + prefix == pytest.approx(1156)
         assert prefix % 128 == 0
         assert abs(prefix - share * 1156) <= 64
@@ -166,8 +166,8 @@ class Hill:
         return Record("", {}, {}, {"capacity_high": 1.01 * found, "capacity_settled": found != 7.0}, found)
 
     def worth(self, job: Sequence[str]) -> float:
-        words = dict(word.split("=") for word in job)
-        return 9.0 - sum(abs(math.log2(int(words[name]) / wanted)) for name, wanted in self.top.items())
+        settings = dict(word.split("=") for word in job)
+        return 9.0 - sum(abs(math.log2(int(settings[name]) / wanted)) for name, wanted in self.top.items())
 
 
 @pytest.mark.parametrize("trials", [1, 7, 12])
@@ -382,7 +382,7 @@ def setting(value: float) -> Setting:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         ((), "give the load once, as preset=NAME (agents, batch"),
         (("preset=chat", "trace=azure_conv"), "give the load once"),
@@ -398,9 +398,9 @@ def setting(value: float) -> Setting:
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
-    here: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    here: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed("guide")(words) == 2
+    assert typed("guide")(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert said in line

@@ -90,26 +90,26 @@ DISTSERVE = (7.0, 8.11, 9.02, 9.89, 11.01)
 THREE = [*series("chunked", CHUNKED), *series("ares", ARES), *series("distserve", DISTSERVE)]
 
 
-def table(records: Sequence[Record], *words: str) -> Figures:
-    return tabulate(read_request(main.read(words)), records)
+def table(records: Sequence[Record], *arguments: str) -> Figures:
+    return tabulate(read_request(main.read(arguments)), records)
 
 
-def sheet(records: Sequence[Record], *words: str) -> Sheet:
-    request = read_request(main.read(words))
+def sheet(records: Sequence[Record], *arguments: str) -> Sheet:
+    request = read_request(main.read(arguments))
     return lay_out(tabulate(request, records), request.filters)
 
 
-def text(records: Sequence[Record], *words: str) -> str:
-    return as_text(sheet(records, *words), 100)
+def text(records: Sequence[Record], *arguments: str) -> str:
+    return as_text(sheet(records, *arguments), 100)
 
 
 def rows(found: Figures) -> list[dict[str, str]]:
     return list(csv.DictReader(as_csv(found).splitlines()))
 
 
-def refusal(records: Sequence[Record], *words: str) -> str:
+def refusal(records: Sequence[Record], *arguments: str) -> str:
     with pytest.raises(InputError) as caught:
-        table(records, *words)
+        table(records, *arguments)
     line = str(caught.value)
     assert "\n" not in line
     return line
@@ -222,11 +222,11 @@ def test_one_run_has_no_interval_and_no_test() -> None:
 
 def test_the_table_is_the_same_whatever_the_order_of_the_runs() -> None:
     records = [*THREE, *series("ares", ARES, trace="reasoning"), *series("chunked", CHUNKED, trace="reasoning")]
-    words = ("baseline=chunked", "metric=goodput_rps,p99_ttft_ms")
-    expected = (text(records, *words), as_csv(table(records, *words)))
+    arguments = ("baseline=chunked", "metric=goodput_rps,p99_ttft_ms")
+    expected = (text(records, *arguments), as_csv(table(records, *arguments)))
     for seed in range(5):
         mixed = random.Random(seed).sample(records, len(records))
-        assert (text(mixed, *words), as_csv(table(mixed, *words))) == expected
+        assert (text(mixed, *arguments), as_csv(table(mixed, *arguments))) == expected
 
 
 # --- the best ---------------------------------------------------------------------------------------------------------
@@ -300,11 +300,11 @@ def test_a_baseline_of_one_key_is_held_against_rows_that_share_the_others() -> N
         )
         for seed in SEEDS
     ]
-    words = ("rows=policy,engine.token_budget", "columns=metric")
-    cells = table(budgets, *words, "baseline=chunked").cells["goodput_rps"]
+    arguments = ("rows=policy,engine.token_budget", "columns=metric")
+    cells = table(budgets, *arguments, "baseline=chunked").cells["goodput_rps"]
     changes = {row: cell.difference.comparison.mean for (row, _), cell in cells.items() if cell.difference}
     assert changes == pytest.approx({("ares", 512): 3.0, ("ares", 2048): 6.0})
-    cells = table(budgets, *words, "baseline=chunked,512").cells["goodput_rps"]
+    cells = table(budgets, *arguments, "baseline=chunked,512").cells["goodput_rps"]
     changes = {row: cell.difference.comparison.mean for (row, _), cell in cells.items() if cell.difference}
     assert changes == pytest.approx({("chunked", 2048): 1.0, ("ares", 512): 3.0, ("ares", 2048): 7.0})
 
@@ -506,7 +506,7 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["policy=nonesuch"], ["policy=nonesuch", "ares, chunked, distserve"]),
         (["policy=ares", "engine.token_budget=7"], ["engine.token_budget=7", "2048"]),
@@ -520,17 +520,17 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
         (["rows=policy", "columns=policy"], ["policy", "twice"]),
         (["rows=seed"], ["replicate=seed"]),
     ],
-    ids=lambda words: " ".join(words),
+    ids=lambda arguments: " ".join(arguments),
 )
-def test_words_that_the_store_does_not_know_are_refused(words: list[str], message: list[str]) -> None:
-    line = refusal(THREE, *words)
+def test_words_that_the_store_does_not_know_are_refused(arguments: list[str], message: list[str]) -> None:
+    line = refusal(THREE, *arguments)
     assert all(word in line for word in message), line
 
 
-@pytest.mark.parametrize("words", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
-def test_words_that_cannot_be_read_are_refused(words: list[str]) -> None:
-    with pytest.raises(InputError, match=re.escape(words[-1])):
-        read_request(main.read(words))
+@pytest.mark.parametrize("arguments", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
+def test_words_that_cannot_be_read_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(InputError, match=re.escape(arguments[-1])):
+        read_request(main.read(arguments))
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
@@ -682,7 +682,7 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["store=nonesuch"], ["nonesuch", "is no directory", "run.py -m"]),
         (["store=."], ["holds no runs"]),
@@ -690,17 +690,17 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
         (["out=table"], ["out=table", "format="]),
         (["metric=p99_typo_ms"], ["p99_typo_ms", "p99_ttft_ms"]),
     ],
-    ids=lambda words: " ".join(words),
+    ids=lambda arguments: " ".join(arguments),
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    words: list[str],
+    arguments: list[str],
     message: list[str],
     store: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(store.parent)
-    assert typed("table")(words) == 2
+    assert typed("table")(arguments) == 2
     shown = capsys.readouterr()
     assert not shown.out
     (line,) = shown.err.splitlines()
