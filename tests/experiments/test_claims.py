@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,12 @@ COMMON = Common(
     fast_replicates=2,
     passes_within=1.2,
 )
+
+
+def first_of_each_system(names: Sequence[str]) -> list[Any]:
+    """The other rows are read with the slow tests."""
+    firsts = {name.partition("/")[0]: name for name in reversed(names)}.values()
+    return [pytest.param(name, marks=() if name in firsts else pytest.mark.slow) for name in names]
 
 
 def claim(**changes: Any) -> Claim:
@@ -261,7 +267,7 @@ def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest
         put_to_test([row], COMMON, True, tmp_path)
 
 
-@pytest.mark.parametrize("name", claim_names())
+@pytest.mark.parametrize("name", first_of_each_system(claim_names()))
 def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
     (row,), common = read_claims([name]), read_common()

@@ -378,7 +378,7 @@ def test_the_table_says_what_a_reader_must_know() -> None:
 
 
 def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
-    found = made(RATE, (0, 1), ("one", "other"), goodput_bound=18.0)
+    found = made(RATE, (0, 1), goodput_bound=18.0)
     first = draw(found, tmp_path / "first")
     assert [path.name for path in first] == [
         f"{name}.{kind}" for name in ("latency", "goodput", "buckets") for kind in ("png", "pdf", "svg")
