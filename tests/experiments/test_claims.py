@@ -12,6 +12,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from experiments.claims import run as running
 from experiments.claims.file import Claim, Common, claim_names, read_claims, read_common
 from experiments.claims.pages import system_pages
 from experiments.claims.rule import can_pass, has_sign, off_by, verdict
@@ -23,7 +24,7 @@ from experiments.tune.base import Configuration
 from framework.errors import InputError
 from framework.run.compose import fitting_parts
 from tests.helpers.composing import composing
-from tests.helpers.launcher import typed
+from tests.helpers.launcher import in_this_process, typed
 
 CONTENT: dict[str, Any] = {
     "system": "Quick",
@@ -48,6 +49,11 @@ COMMON = Common(
     fast_replicates=2,
     passes_within=1.2,
 )
+
+
+@pytest.fixture(autouse=True)
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "Sweep", in_this_process)
 
 
 def first_of_each_system(names: Sequence[str]) -> list[Any]:

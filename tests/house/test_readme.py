@@ -87,7 +87,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def benchmark(count: int = 60) -> dict[str, list[object]]:
+def benchmark(count: int = 30) -> dict[str, list[object]]:
     """Requests as a benchmark client would have measured them."""
     inputs, outputs = [500 + 20 * i for i in range(count)], [5 + i % 9 for i in range(count)]
     return {
