@@ -76,7 +76,7 @@ def resize(cluster: Cluster, prefill: int, decode: int, decode_role: Role, stop:
 
 
 def with_local_prefills(spec: ClusterSpec) -> ClusterSpec:
-    """The cluster with decode instances that can prefill too, in chunks beside their decodes."""
+    """The cluster with decode instances that can prefill too, in chunks with their decodes."""
     pools = [replace(p, role="mixed", batching="decode_first") if p.role == "decode" else p for p in spec.pools]
     return replace(spec, pools=tuple(pools))
 

@@ -207,7 +207,7 @@ class DynaServe(Aggregated):
     # the local scheduler
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """As many tokens of prompts beside the decodes as the limit allows."""
+        """As many tokens of prompts with the decodes as the limit allows."""
         there = cluster.instances
         most, running = int(self.largest_step[instance]), int(there.running[instance])
         if there.queued_tokens[instance] == 0:
@@ -267,7 +267,7 @@ def largest_chunk(
     most: int,
     limit_s: float,
 ) -> int:
-    """Tokens of prompts, from `least` to `most`, beside which a step of these decodes keeps the limit."""
+    """Tokens of prompts, from `least` to `most`, with which a step of these decodes keeps the limit."""
     while least < most:
         middle = (least + most) // 2
         if chunked_s(times, i, prompts, middle + 1, running, context, longest) > limit_s:

@@ -2,7 +2,7 @@
 
 Both phases join the shortest queue of their pool. Past a bound a request goes to a machine of the mixed pool, or
 borrows one of the other pool, which counts as mixed until it has no work of the other phase left. Prompts are batched
-whole, first come first served; a mixed machine runs them beside its decodes.
+whole, first come first served; a mixed machine runs them concurrently with its decodes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _ROOMS = {
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 _OTHER_NAMES = {"load_trace": "load", "__version__": "VERSION"}
-__all__ = sorted(_ROOM_OF)  # noqa: PLE0605 (the stub beside this file lists them for type checkers)
+__all__ = sorted(_ROOM_OF)  # noqa: PLE0605 (the stub next to this file lists them for type checkers)
 
 
 def __getattr__(name: str) -> Any:

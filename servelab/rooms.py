@@ -1,6 +1,6 @@
 """The packages of this installation come first, wherever Python was started.
 
-`policies` and `traces` are common names. A package of such a name beside a user's script, or in the working directory
+`policies` and `traces` are common names. A package of such a name next to a user's script, or in the working directory
 of a notebook, stands before this installation on sys.path. `come_first` lets imports find the installation's own. A
 random.py or a numpy.py there would take the place of the module that this installation needs: it does not either.
 """
@@ -71,7 +71,7 @@ def come_first() -> None:
     told = os.pathsep.join(hidden)
     if hidden and os.environ.get(_TOLD) != told:
         os.environ[_TOLD] = told
-        line = f"{', '.join(hidden)}: cannot be imported beside servelab, which has a package of that name; rename it"
+        line = f"{', '.join(hidden)}: cannot be imported with servelab, which has a package of that name; rename it"
         print(f"note: {line}", file=sys.stderr)
 
 

@@ -53,7 +53,7 @@ def _experiment(arguments: Mapping[str, Any]) -> Experiment:
 
 
 def _refuse_changes_of_a_workload(arguments: Mapping[str, Any]) -> None:
-    """Raise InputError for a setting of the trace beside a Workload, which would change nothing."""
+    """Raise InputError for a setting of the trace with a Workload, which would change nothing."""
     if isinstance(arguments.get("trace"), Workload):
         for name in arguments:
             if name in _OF_THE_TRACE or name.startswith("trace__"):

@@ -41,7 +41,7 @@ Names = Iterator[str]
 
 def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> Names:
     yield "preempted"
-    yield from _preempted_untold(s, r)
+    yield from _preempted_before_token(s, r)
     decodes = r in i.running
     swaps = s.options.preemption == "swap" and decodes
     if swaps:
@@ -53,12 +53,12 @@ def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -
     if waits_here:
         yield "preempted for a chunk's blocks"
     if i.prefill_step is not None:
-        yield "preempted beside a prefill step"
+        yield "preempted concurrent with a prefill step"
         if any(chunk[0] is r for chunk in i.prefill_step.chunks):
             yield "preempted with its chunk under way"
     if not swaps and not waits_here and not i.role & PREFILL:
-        yield "preempted and prefilled there" if s.stays_to_decode(r) else "preempted and prefilled elsewhere"
-    if not decodes and s.stays_to_decode(r):
+        yield "preempted and prefilled there" if s.recomputes_here(r) else "preempted and prefilled elsewhere"
+    if not decodes and s.recomputes_here(r):
         yield "preempted while it is computed again"
     if i.draining_role != i.next_role:
         yield "preempted while its instance changes role"
@@ -74,21 +74,21 @@ def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -
         yield "preempted request that waits behind others"
 
 
-def _preempted_untold(s: Simulation, r: Request) -> Names:
-    if s.options.first_token == "recomputed" and r.untold and r.emitted == 0:
+def _preempted_before_token(s: Simulation, r: Request) -> Names:
+    if s.options.first_token == "recomputed" and r.first_token_pending and r.emitted == 0:
         yield "preempted before its first token"
 
 
 def _give_way(s: Simulation, i: Instance, r: Request) -> Names:
-    if r in i.lingering:
+    if r in i.deferred_frees:
         yield "one that has ended gives way"
 
 
-def _let_go(s: Simulation, i: Instance) -> Names:
-    if i.lingering:
+def _free_deferred(s: Simulation, i: Instance) -> Names:
+    if i.deferred_frees:
         yield "KV of those that have ended while a step is formed"
         if i.step is not None:  # of decodes, which goes on
-            yield "ended with a prefill step beside decodes"
+            yield "ended with a prefill step concurrent with decodes"
 
 
 def _forget_last(s: Simulation, i: Instance, r: Request) -> Names:
@@ -98,7 +98,7 @@ def _forget_last(s: Simulation, i: Instance, r: Request) -> Names:
 
 
 def _victim(s: Simulation, i: Instance) -> Names:
-    there, by = i.running + i.prefilling + i.lingering, s.options.engine.victim
+    there, by = i.running + i.prefilling + i.deferred_frees, s.options.engine.victim
     if by == "fewest_tokens" and min(there, key=lambda r: r.emitted) is not max(there, key=lambda r: r.admission):
         yield "one of fewer tokens preempted instead of the last"
 
@@ -199,7 +199,7 @@ def _set_role(s: Simulation, i: Instance, role: int, plan: Any) -> Names:
 
 
 def _has_drained(s: Simulation, i: Instance) -> Names:
-    again = [r for r in [*(r for _, _, r in i.waiting), *i.prefilling] if s.stays_to_decode(r)]
+    again = [r for r in [*(r for _, _, r in i.waiting), *i.prefilling] if s.recomputes_here(r)]
     leaves = i.draining_role & ~i.next_role
     if again and leaves & DECODE and not (i.running or i.joining or i.incoming or i.reserved or i.swapped):
         yield "decodes there once it is computed again, before a role changes"
@@ -208,12 +208,12 @@ def _has_drained(s: Simulation, i: Instance) -> Names:
         yield "role changed with one that is computed again"
 
 
-def _complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> Names:
-    if s.stays_to_decode(r) and r.emitted + 1 < r.output_tokens:
+def _complete_prefill(s: Simulation, i: Instance, r: Request, concurrent: bool = False) -> Names:
+    if s.recomputes_here(r) and r.emitted + 1 < r.output_tokens:
         if "route_decode" in s.hooks.overrides or not i.role & DECODE:
             yield "decodes where it was computed again, unasked"
-        if beside:
-            yield "computed again beside decodes"
+        if concurrent:
+            yield "computed again concurrent with decodes"
         if i.spec.stages > 1:
             yield "computed again in a pipeline"
         if i.spec.ranks > 1:
@@ -270,7 +270,7 @@ def _shared_early(s: Simulation, i: Instance, r: Request, ids: list[int]) -> Nam
 
 def _register_copy(self: cache.BlockCache, request: int, id: int) -> Names:
     if id in self.references:
-        yield "known block enters beside another"
+        yield "known block enters next to another"
 
 
 def _take_copy(self: cache.BlockCache, request: int, blocks: int) -> Names:
@@ -286,7 +286,7 @@ def _with_loads_s(s: Simulation, i: Instance, duration_s: float) -> Names:
 
 
 def _arrive_with_kv(s: Simulation, r: Request) -> Names:
-    if r.withheld:
+    if r.first_token_recomputed:
         yield "sent without its token"
         if r.output_tokens == 1:
             yield "single token that comes from elsewhere"
@@ -295,7 +295,7 @@ def _arrive_with_kv(s: Simulation, r: Request) -> Names:
 
 
 def _schedule(s: Simulation, i: Instance) -> Names:
-    if s.options.first_token == "join" and any(r.untold and r.emitted == 1 for r in i.joining):
+    if s.options.first_token == "join" and any(r.first_token_pending and r.emitted == 1 for r in i.joining):
         yield "first token that comes with the KV"
 
 
@@ -313,13 +313,13 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
     if i.spec.stages > 1:
         yield "step of a pipeline"
         if chunks and decodes:
-            yield "pipelined chunks beside decodes"
+            yield "pipelined chunks concurrent with decodes"
         if not chunks and len(decodes) > i.spec.stages:
             yield "more decodes than stages"
         if not chunks and len(decodes) < i.spec.stages:
             yield "fewer decodes than stages"
     if i.prefill_step is not None:
-        yield "decodes beside a prefill step"
+        yield "decodes concurrent with a prefill step"
     if chunks and decodes:
         yield "chunks and decodes in one step"
         if s.options.attention_overlap > 0:
@@ -360,7 +360,7 @@ def _begin_together(s: Simulation, ranks: list[Instance]) -> Names:
     if len(set(ends)) > 1:
         yield "step that waits for another rank's"
     if 0 < len(ends) < len(ranks):
-        yield "rank without work beside others"
+        yield "rank without work with others"
     if not ends:
         yield "group that finds nothing to do"
 
@@ -467,9 +467,9 @@ def _prepare_next(s: Simulation, i: Instance, streamed: bool) -> Names:
     if i.inbox:
         yield "came while a step ran"
         if streamed:
-            yield "came while a prefill step ran beside decodes"
+            yield "came while a prefill step ran concurrent with decodes"
     if i.known < len(i.computed):
-        yield "prompt computed beside a step that was formed before"
+        yield "prompt computed concurrent with a step that was formed before"
     if (i.late_seats or i.late_blocks) and i.waiting:
         yield "room that came free a step late"
         if i.prefill_ended_s == s.now_s:
@@ -555,7 +555,7 @@ def _give_up(s: Simulation, r: Request) -> Names:
     yield "KV given up in a circle"
     if len(circles.find_circle(s)) > 2:
         yield "KV given up in a circle of three"
-    if r.withheld:
+    if r.first_token_recomputed:
         yield "KV given up in a circle without its token"
     assert r.destination is not None
     if s.gives_way(r.destination):
@@ -569,7 +569,7 @@ def _always(name: str) -> Callable[..., Iterable[str]]:
 PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "preempt": _preempt,
     "give_way": _give_way,
-    "let_go": _let_go,
+    "free_deferred": _free_deferred,
     "forget_last": _forget_last,
     "victim": _victim,
     "finds_room": _finds_room,
@@ -590,7 +590,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "arrive_with_kv": _arrive_with_kv,
     "schedule": _schedule,
     "start_step": _start_step,
-    "start_prefill_step": _always("prefill step beside decodes"),
+    "start_prefill_step": _always("prefill step concurrent with decodes"),
     "decode_elsewhere": _always("cut in its output"),
     "prefill_elsewhere": _always("cut in its prompt"),
     "turn_away": _always("turned away after its prefill"),
@@ -672,7 +672,7 @@ MECHANISMS = {
     "drafts": "step that verifies drafts",
     "ranks": "step with ranks",
     "pipeline": "step of a pipeline",
-    "beside": "prefill step beside decodes",
+    "concurrent": "prefill step concurrent with decodes",
     "overlap": "attentions that overlap",
     "tiles": "decodes in tiles",
     "schedule": "chunk by a schedule",
@@ -687,8 +687,8 @@ MECHANISMS = {
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
-EXCLUDED = frozenset({("ranks", "beside"), ("pipeline", "beside"), ("ranks", "pipeline")})
-EXCLUDED |= {("lockstep", "beside"), ("lockstep", "roles")}
+EXCLUDED = frozenset({("ranks", "concurrent"), ("pipeline", "concurrent"), ("ranks", "pipeline")})
+EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.

@@ -2,7 +2,7 @@
 
     python -m traces fetch [NAME]           download a public trace, or list what there is
     python -m traces check FILE             say how a file is read: format, unit, sessions, prefixes, doubts
-    python -m traces describe NAME|FILE     show what a trace looks like, alone or beside its twin
+    python -m traces describe NAME|FILE     show what a trace looks like, alone or with its twin
     python -m traces fit FILE               fit a twin to a trace
 
 Each has a --help of its own.

@@ -1,4 +1,4 @@
-"""What a trace looks like, alone or beside its twin: `python -m traces.describe NAME twin=own`."""
+"""What a trace looks like, alone or with its twin: `python -m traces.describe NAME twin=own`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _label(name: str) -> str:
 
 
 def compare(trace: Trace, twin: Twin, seed: int = 0) -> Table:
-    """A trace beside a sample of a twin, as long; for a trace that is itself a sample, the twin's published figures."""
+    """A trace next to an equally long sample of a twin; a sampled trace next to the twin's published figures."""
     recorded = trace.source != "twin"
     heading, figures = (trace.source, summarize(trace)) if recorded else ("published", twin.statistics)
     requests = len(trace) if recorded else twin.requests

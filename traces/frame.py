@@ -52,7 +52,7 @@ class Trace:
 
     `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled
     from a description fitted to a recording (`twin`), or drawn from distributions (`synthetic`); `sha256` is that of
-    the file they come from. `notes` is what a reader of results should know, and `caveat` what must be seen beside
+    the file they come from. `notes` is what a reader of results should know, and `caveat` what must be seen next to
     them. `clock` says how the file told the time.
     """
 

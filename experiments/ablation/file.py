@@ -14,7 +14,7 @@ from framework.errors import InputError
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper claims of a variant: shown beside the measured change of `metric` against each baseline."""
+    """What a paper claims of a variant: shown next to the measured change of `metric` against each baseline."""
 
     metric: str
     variant: str

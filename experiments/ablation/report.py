@@ -66,7 +66,7 @@ def as_table(outcome: Outcome) -> Table:
 
 
 def remarks(outcome: Outcome) -> Iterator[str]:
-    """What a reader must know next to the table, published figures beside the measured ones first."""
+    """What a reader must know next to the table, published figures next to the measured ones first."""
     ablation = outcome.ablation
     for claim in ablation.published:
         baselines = [name for name, variants in ablation.comparisons.items() if claim.variant in variants]

@@ -1,1 +1,1 @@
-"""How fast `simulate` is, beside others: `python -m experiments.bench`."""
+"""How fast `simulate` is, compared with others: `python -m experiments.bench`."""

@@ -221,8 +221,8 @@ def notes(compared: Sequence[Comparison], against: str, bar: float) -> Iterator[
             yield f"{one.row.title}: could not be compared ({one.failure})."
         elif not one.is_same_work:
             yield f"{one.row.title}: the results differ, so that the ratio compares different work."
-        if one.row.name in by_name and one.row.beside in by_name:
-            fewer = by_name[one.row.beside]
+        if one.row.name in by_name and one.row.compared_with in by_name:
+            fewer = by_name[one.row.compared_with]
             here, before = (ratio(more, less) for more, less in _sides(one, fewer))
             yield (
                 f"{one.row.title}: {here.median:.1f} times the CPU time of {fewer.row.instances[0]} instances here, "

@@ -129,7 +129,7 @@ def main(words: Words) -> int:
     options = read_options(words)
     if options.against:
         return _against(other.checkout(options.against), options)
-    return _beside_rivals(options)
+    return _with_rivals(options)
 
 
 def read_options(words: Words) -> Options:
@@ -153,7 +153,7 @@ def read_options(words: Words) -> Options:
     return options
 
 
-def _beside_rivals(options: Options) -> int:
+def _with_rivals(options: Options) -> int:
     peer_version = bench_peer.version(options.peer)
     first_runs: dict[str, float] = {}
     progress = Console(stderr=True)

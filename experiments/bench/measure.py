@@ -77,7 +77,7 @@ class Measured:
 
 
 def measure(row: Row, repeats: int, peer_python: Path) -> Measured:
-    """Replay the row from its trace to its files once, for memory; then `repeats` times beside its rivals."""
+    """Replay the row from its trace to its files once, for memory; then `repeats` times with its rivals."""
     _say("reading the trace")
     workload, parse_s = _timed(row.workload)
     setting = _setting(row)

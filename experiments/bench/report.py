@@ -1,4 +1,4 @@
-"""The benchmark's table, for the terminal, Markdown and programs, and what a reader must know beside it."""
+"""The benchmark's table, for the terminal, Markdown and programs, and what a reader must know next to it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def notes(entries: Sequence[Entry], peer_version: str | None) -> Iterator[str]:
     )
     by_name = {entry.row.name: entry for entry in entries}
     for entry in entries:
-        for note in (*_notes_of(entry, peer_version is not None), *_growth(entry, by_name.get(entry.row.beside))):
+        for note in (
+            *_notes_of(entry, peer_version is not None),
+            *_growth(entry, by_name.get(entry.row.compared_with)),
+        ):
             yield f"{entry.row.title}: {note}."
 
 
@@ -120,7 +123,7 @@ def _notes_of(entry: Entry, has_peer: bool) -> Iterator[str]:
 
 
 def _growth(entry: Entry, fewer: Entry | None) -> Iterator[str]:
-    """How much more CPU time a row takes than the one that it stands beside."""
+    """How much more CPU time a row takes than the one that it is compared with."""
     if entry.measured is None or fewer is None or fewer.measured is None:
         return
     times = statistics.median(entry.measured.simulate_s) / statistics.median(fewer.measured.simulate_s)
@@ -141,7 +144,7 @@ def _machine() -> str:
 
 def as_table(entries: Sequence[Entry]) -> Table:
     """The table for a terminal."""
-    table = Table(title="simulate() beside its rivals", title_justify="left")
+    table = Table(title="simulate() compared with its rivals", title_justify="left")
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "row" else "right", vertical="bottom")
     for entry in entries:

@@ -59,8 +59,8 @@ class Row:
     `instances` is (mixed,) or (prefill, decode). `routing` is the policy's choice of a prefill instance, by a name that
     the bare loop knows too. `timing`: of steps, the fixed coefficients but where table lookups are measured. `no_peer`,
     `no_bare`: why that rival does not run this row. `target_rps`: requests per CPU-second to reach. A slow row is
-    repeated no more than `most_repeats` times. `short`: requests that are made instead of read from a trace. `beside`:
-    the row that this one is to take at most `most_times` the CPU time of.
+    repeated no more than `most_repeats` times. `short`: requests that are made instead of read from a trace.
+    `compared_with`: the row that this one is to take at most `most_times` the CPU time of.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Row:
     target_rps: float | None = None
     most_repeats: int = 99
     short: Short | None = None
-    beside: str = ""
+    compared_with: str = ""
     most_times: float = 1.0
 
     def workload(self, limit: int | None = None) -> Workload:
@@ -270,7 +270,7 @@ _ROWS = (
         "round-robin-4096",
         "Short requests, round robin, 4,096",
         most_repeats=3,
-        beside="round-robin-8",
+        compared_with="round-robin-8",
         most_times=3.0,
     ),
     _short("least-loaded-8", "Short requests, least loaded, 8"),
@@ -278,7 +278,7 @@ _ROWS = (
         "least-loaded-4096",
         "Short requests, least loaded, 4,096",
         most_repeats=3,
-        beside="least-loaded-8",
+        compared_with="least-loaded-8",
         most_times=6.0,
     ),
 )

@@ -85,7 +85,7 @@ class Claim:
 class Common:
     """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
 
-    `replicates` are those that decide a row; what is shown beside it, and all of the fast mode, has `fast_replicates`.
+    `replicates` are those that decide a row; what is shown next to it, and all of the fast mode, has `fast_replicates`.
     `passes_within` is the factor by which a row may be off and still passes.
     """
 

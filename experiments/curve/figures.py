@@ -141,7 +141,7 @@ def tabulated(plan: Plan, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> C
 
 
 def _unlike(axis: Axis, done: Sequence[tuple[Job, Record]]) -> str | None:
-    """In what the series differ, by the first run of each, beside their words and the axis."""
+    """In what the series differ, by the first run of each, in addition to their words and the axis."""
     first = {job.series: record for job, record in reversed(done)}
     given = {axis.key, *(name for one in first for name in one.given)} - {"policy"}
     return unlike([Arm(one.label, first[one].config, given=given) for one in reversed(first)])

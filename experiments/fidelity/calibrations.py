@@ -1,4 +1,4 @@
-"""What the study fitted to all measured deployments, as calibrations that timing=measured finds beside its profiles."""
+"""What the study fitted to all measured deployments, as calibrations that timing=measured finds with its profiles."""
 
 from __future__ import annotations
 

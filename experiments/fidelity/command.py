@@ -1,4 +1,4 @@
-"""How far from silicon: measured deployments replayed by the simulator, beside the vendor's own predictor.
+"""How far from silicon: measured deployments replayed by the simulator, next to the vendor's own predictor.
 
     python -m experiments.fidelity                                # everything: half an hour of one process
     python -m experiments.fidelity kinds=dense backends=vllm
@@ -97,15 +97,15 @@ def main(words: Words) -> None:
         if kind in options.kinds and (rows := [row for row in known if (row.mode, row.kind) == (mode, kind)])
     ]
     ours = pl.concat(own(one) for one in studies)
-    beside = [both for one in studies if (both := shared(one)) is not None]
-    shown = [*overview(ours), *(sections(pl.concat(beside)) if beside else ())]
+    shared_rows = [both for one in studies if (both := shared(one)) is not None]
+    shown = [*overview(ours), *(sections(pl.concat(shared_rows)) if shared_rows else ())]
     tried = [one.beyond for one in studies if one.rows[0].mode == "agg" and len(one.beyond)]
     shown += [beyond(pl.concat(tried))] if tried else []
     for section in shown:
         console.print(as_table(section))
     for line in left_out(studies):
         console.print(line, style="dim")
-    comparison = pl.concat([ours, *(frame.filter(pl.col("predictor") == VENDOR) for frame in beside)])
+    comparison = pl.concat([ours, *(frame.filter(pl.col("predictor") == VENDOR) for frame in shared_rows)])
     paths = [write_errors(comparison, options.out), write_scores(shown, options.out)]
     paths += draw(comparison, options.out)
     found: Mapping[str, Calibration] = {}

@@ -142,7 +142,7 @@ _COLUMNS = (
 
 
 def _load(path: Path) -> pl.DataFrame:
-    """The csv with our own columns `key`, `concurrency`, `family`, `date`, `known` beside its own."""
+    """The csv with our own columns `key`, `concurrency`, `family`, `date`, `known` next to its own."""
     table = pl.read_csv(path, infer_schema_length=None)
     missing = [name for name in _COLUMNS if name not in table.columns]
     if missing:

@@ -135,9 +135,9 @@ def server(row: Row, client: Client) -> Deployment:
     gpu = gpu_of(row)
     kv_tokens = min(kv_capacity_tokens(model, pool.gpu, pool.parallelism, 1.0) for pool in pools)
     most = row.concurrency if apart else min(_most_sequences(row, kv_tokens), row.concurrency - client.spare)
+    tokens = client.token_budget or token_budget_of(row)
+    pools = tuple(_by_rank(pool, max(1, most), tokens) for pool in pools)
     engine = EngineConfig(
-        token_budget=client.token_budget or token_budget_of(row),
-        max_batch=max(1, most),
         first_token=_FIRST_TOKEN[row.backend],
         batching=_BATCHING[row.backend],
         asynchronous=software_of(row).asynchronous,
@@ -220,6 +220,12 @@ def _apart(row: Row, model: Model) -> tuple[PoolSpec, ...]:
         decode = replace(decode, max_batch=recipe.decode_seats)
     prefill, decode = (replace(pool, rank_choice="requests") for pool in (prefill, decode))
     return replace(prefill, batching="prefill_first"), replace(decode, batching="decode_first")
+
+
+def _by_rank(pool: PoolSpec, seats: int, tokens: int) -> PoolSpec:
+    """The pool, whose instances have so many seats and tokens in a step where it does not say how many, by rank."""
+    seats, tokens = pool.max_batch or seats, pool.token_budget or tokens
+    return replace(pool, max_batch=-(-seats // pool.ranks), token_budget=-(-tokens // pool.ranks))
 
 
 def _usable_bytes(backend: str, model: Model, gpu: Gpu, parallelism: Parallelism) -> float:

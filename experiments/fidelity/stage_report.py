@@ -1,4 +1,4 @@
-"""Stages in open loop beside closed loops, for people (terminal, picture) and for programs (CSV)."""
+"""Stages in open loop compared with closed loops, for people (terminal, picture) and for programs (CSV)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def write_stages(record: Record, folder: Path) -> list[Path]:
 
 
 def draw_stages(stages: pl.DataFrame, folder: Path) -> list[Path]:
-    """Draw the error of each stage by each fit, median TTFT beside mean TPOT; the paths."""
+    """Draw the error of each stage by each fit, median TTFT next to mean TPOT; the paths."""
     shown = with_errors(stages)
     names, fits = shown["stage"].unique(maintain_order=True), shown["fit"].unique(maintain_order=True)
     figure: Any = importlib.import_module("matplotlib.figure").Figure(figsize=(9.2, 3.6), layout="constrained")

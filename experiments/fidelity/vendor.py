@@ -3,7 +3,7 @@
     python -m experiments.fidelity.vendor        # in an environment with aiconfigurator; writes vendor.csv
 
 The predictor composes the tables that our profiles come from into a closed form, without a simulation. Its answers,
-for the package version in the file's header, lie beside this module, so that the study runs without it. It is asked
+for the package version in the file's header, lie next to this module, so that the study runs without it. It is asked
 about the fixed deployment of every row, at the nominal lengths, uncalibrated, with its default options; where it has
 no table of the measured version of a backend it uses its newest one.
 """
@@ -75,7 +75,7 @@ class Prediction:
 
 
 def stored_predictions(path: Path = STORED) -> Mapping[str, Prediction]:
-    """The predictions that lie beside this module, by key; InputError if the file cannot be read."""
+    """The predictions that lie next to this module, by key; InputError if the file cannot be read."""
     try:
         table = pl.read_csv(path, comment_prefix="#", schema_overrides=dict.fromkeys(("key", "failure"), pl.String))
     except (OSError, pl.exceptions.PolarsError) as error:

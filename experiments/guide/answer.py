@@ -1,4 +1,4 @@
-"""The whole answer: the ranking, then the parts that were asked for beside it."""
+"""The whole answer: the ranking, then the parts that were asked for in addition to it."""
 
 from __future__ import annotations
 

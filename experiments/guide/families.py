@@ -14,7 +14,7 @@ _PROMPTS = "engine.token_budget=8192"  # of a step that prefills alone
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture: `fixed` are its settings beside those that `space` (conf/space) searches.
+    """One architecture: `fixed` are its settings in addition to those that `space` (conf/space) searches.
 
     `knob`: what the space draws that is particular to it, a name in conf/space; `knob_label`: what that is called.
     """

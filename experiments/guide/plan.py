@@ -10,7 +10,7 @@ from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
 from framework.errors import InputError, require_choice
 
-PARTS = ("knobs", "batch", "map", "hits", "limits")  # beside the ranking, which is always there
+PARTS = ("knobs", "batch", "map", "hits", "limits")  # in addition to the ranking, which is always there
 AXES = ("load", "prompt", "output", "slo", "link", "hits")
 OWN = {
     "preset": "a load of conf/guide, in place of trace= and slo.*",
@@ -20,7 +20,7 @@ OWN = {
     "replicates": "fresh samples on which the best of each family are compared, 6 if nothing is said; at least 4",
     "cell_replicates": "the same of each cell of the map, 4 if nothing is said; at least 4",
     "seed": "of the first sample and of the searches, 0 if nothing is said",
-    "parts": f"of the answer beside the ranking: {','.join(PARTS)}, all if nothing is said, or none",
+    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all if nothing is said, or none",
     "axes": f"of the map: {','.join(AXES)}, all if nothing is said",
     "out": "directory of the results, outputs/guide/NAME if nothing is said",
 }
@@ -38,7 +38,7 @@ class Plan:
     """What is asked.
 
     `load`: the preset or the trace. `shared`: the settings of every run; `capacity`: those of a search for the highest
-    rate beside them.
+    rate with them.
     """
 
     load: str
@@ -73,7 +73,7 @@ def read_plan(words: Sequence[str]) -> Plan:
     chosen = dict(word.split("=", 1) for word in overrides)
     load = _load(own, chosen)
     if "objective" in chosen:
-        raise InputError("objective= is the guide's own: rates are searched, and runs at one rate beside them")
+        raise InputError("objective= is the guide's own: rates are searched, and runs at one rate with them")
     server = () if "server" in chosen else _SERVER
     preset = (f"+guide={own['preset']}",) if "preset" in own else ()
     return Plan(

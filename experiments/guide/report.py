@@ -1,4 +1,4 @@
-"""The answer for people: words, and tables beside them."""
+"""The answer for people: words, and tables with them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _verdict(answer: Answer) -> Iterator[Text]:
 
 
 def families_unlike(answer: Answer) -> str | None:
-    """In what families differ beside their policies and what each was tuned to."""
+    """In what families differ in addition to their policies and what each was tuned to."""
     entrants = answer.ranking.entrants
     given = {name for one in entrants for name in one.point.settings}
     arms = []

@@ -31,7 +31,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Samples:
-    """`count` samples beside that of `seed`, none of which a search has seen."""
+    """`count` samples in addition to that of `seed`, none of which a search has seen."""
 
     seed: int
     count: int

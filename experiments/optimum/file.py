@@ -1,4 +1,4 @@
-"""The scenarios of the study: scenarios.yaml beside this file."""
+"""The scenarios of the study: scenarios.yaml next to this file."""
 
 from __future__ import annotations
 

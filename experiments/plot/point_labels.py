@@ -1,4 +1,4 @@
-"""Texts beside points, where there is room and nobody takes them for those of other points."""
+"""Texts next to points, where there is room and nobody takes them for those of other points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from experiments.plot.style import GREY, SMALL_PT, width_pt
 
 Floats = NDArray[np.float64]
 Box = tuple[float, float, float, float]
-_BESIDE = ((-1, 1), (1, -1), (1, 1), (-1, -1), (0, 1), (0, -1))  # (right, up): off a rising line if there is room
+_OFFSETS = ((-1, 1), (1, -1), (1, 1), (-1, -1), (0, 1), (0, -1))  # (right, up): off a rising line if there is room
 _GAP_PT = 3.5  # between a point and its label
 _RADIUS_PT = 2.4  # of a marker
 _ONE_PT = 5.0  # points that are no farther apart are read as one
@@ -34,7 +34,7 @@ class PointLabel:
 
 
 def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel], reach: Sequence[float] = (1.0,)) -> None:
-    """Write those labels that find room beside their points, in a picture that is laid out.
+    """Write those labels that find room next to their points, in a picture that is laid out.
 
     A label without a text is a point that others keep off. Points that lie on each other and have the same text share
     one, in grey. No label is nearer to another point than to its own, unless a line leads to it. Places off the lines
@@ -58,7 +58,7 @@ def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel], reach
                 return False
             return far > 1 or _nearest(box, others) >= _nearest(box, own[None]) + 1.5 * _GAP_PT * scale
 
-        tried = [(right, up, far) for far in reach for right, up in _BESIDE]
+        tried = [(right, up, far) for far in reach for right, up in _OFFSETS]
         free = [(one, box) for one in tried if fits(box := _box(own, label.text, *one, scale), one[2])]
         if free:
             (right, up, far), box = min(free, key=lambda found: _nearest(found[1], drawn) == 0)

@@ -2,7 +2,7 @@
 
 The tables are of llama3_8b on one GPU, as `python -m framework.timing.microbench` writes them: `layer.steps.csv` has
 whole layers, `fa3` and `fa2` the attention of FlashAttention 3 (fa3-fwd 0.0.3) and of PyTorch, `streams.steps.csv` two
-streams on one GPU, `launch` launches. The JSON beside each names card, driver, versions, date and clocks. A layer here
+streams on one GPU, `launch` launches. The JSON next to each names card, driver, versions, date and clocks. A layer here
 is its matrix products and its attention. Its time, times the layers, stands against those parts of a step.
 """
 
@@ -25,7 +25,7 @@ MODEL = "llama3_8b"
 GPUS = ("h100", "h200")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KEYS = {
-    "gpu": "h100 or h200, whose tables lie beside this module; h100 if nothing is said",
+    "gpu": "h100 or h200, whose tables lie next to this module; h100 if nothing is said",
     "backend": "of the profile that is compared: vllm, trtllm or sglang; vllm if nothing is said",
 }
 _PARTS = ("gemm", "prefill_attention", "decode_attention")
@@ -75,9 +75,9 @@ def one_kernel(gpu: str) -> pl.DataFrame:
 
 
 def slowdowns(gpu: str) -> pl.DataFrame:
-    """How many times as long a layer takes on `percent` of the multiprocessors as on all: `alone`, or `beside` another.
+    """How many times as long a layer takes on `percent` of the SMs as on all: `alone`, or `concurrent` with another.
 
-    `ratio` is `beside` over `alone`: what the other stream costs beyond the multiprocessors that it has.
+    `ratio` is `concurrent` over `alone`: what the other stream costs beyond the multiprocessors that it has.
     """
     own = pl.when(stream="prefill")
     rows = _table(gpu, "streams.steps").select(*_WORK, "stream", "percent", "latency_us")
@@ -89,8 +89,8 @@ def slowdowns(gpu: str) -> pl.DataFrame:
     part = rows.filter(single).select(*by, "percent", part_us="latency_us").join(whole, on=by)
     part = part.with_columns(alone=pl.col("part_us") / pl.col("whole_us"))
     both = rows.filter(~single).select(*by, "percent", "latency_us").join(part, on=[*by, "percent"], how="right")
-    beside, ratio = pl.col("latency_us") / pl.col("whole_us"), pl.col("latency_us") / pl.col("part_us")
-    return both.with_columns(beside=beside, ratio=ratio)
+    concurrent, ratio = pl.col("latency_us") / pl.col("whole_us"), pl.col("latency_us") / pl.col("part_us")
+    return both.with_columns(concurrent=concurrent, ratio=ratio)
 
 
 def spread(name: str, ratios: pl.Series) -> str:
@@ -111,10 +111,10 @@ def _report(gpu: str, backend: str, layer_count: int) -> Iterator[str]:
     names = {"fa3": "FlashAttention 3", "fa2": "FlashAttention 2 (PyTorch)"}
     yield from (spread(names[name], mixed.filter(kind=name)["ratio"]) for name in names)
     yield "\ntwo streams: times as long as alone on all multiprocessors (median; least to most)"
-    yield f"{'':<10}{'percent':>8}{'alone':>22}{'beside the other':>24}"
+    yield f"{'':<10}{'percent':>8}{'alone':>22}{'with the other':>24}"
     found = slowdowns(gpu)
     for (stream, percent), rows in sorted(found.group_by("stream", "percent"), key=lambda pair: pair[0]):
-        yield f"{stream!s:<10}{percent!s:>8}{_range(rows['alone']):>22}{_range(rows['beside']):>24}"
+        yield f"{stream!s:<10}{percent!s:>8}{_range(rows['alone']):>22}{_range(rows['concurrent']):>24}"
     yield "\nlaunch of the smallest kernel, us"
     for row in _table(gpu, "launch.steps").iter_rows(named=True):
         yield f"{row['mode']:<10}{row['kernels']:>8}{row['latency_us']:>10.2f}"

@@ -1,4 +1,4 @@
-"""What a reader must know beside a table: where its figures come from, and what its marks mean."""
+"""What a reader must know next to a table: where its figures come from, and what its marks mean."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _study(own: Mapping[str, str], base: Configuration, space: Space, goals: Seq
 
 
 def _unusual(own: Mapping[str, str], base: Configuration) -> list[str]:
-    """What a study of other than the usual search is called by, beside what it searches."""
+    """What a study of other than the usual search is called by, in addition to what it searches."""
     parts = [base.choices["objective"]] if base.choices["objective"] != "goodput" else []
     parts += [own["sampler"]] if own.get("sampler", DEFAULT) != DEFAULT else []
     return parts + ([f"seed{own['seed']}"] if own.get("seed", "0") != "0" else [])

@@ -49,7 +49,7 @@ class Setting:
         if self.engine.preemption != "recompute":
             return False
         pools = [pool for pool in self.cluster.pools if pool.role != "prefill"]
-        seats = sum(pool.instances * (pool.max_batch or self.engine.max_batch) for pool in pools)
+        seats = sum(pool.instances * self.engine.seats_of(pool) for pool in pools)
         peaks = -np.sort(-self.peak_blocks)
         # Whoever holds memory of a decode instance has a seat in its pool or, leaving it, where it goes. On a mixed
         # instance a request may also wait for another to have room. Where KV is pulled it comes before there is a seat.
@@ -175,7 +175,7 @@ def make_pools(setting: Setting) -> list[Pool]:
         stages, ranks = spec.parallelism.pp, spec.parallelism.dp if spec.has_ranks else 1
         if drafts > 0 or stages > 1 or ranks > 1:
             row = rising(row)
-        batch = min(spec.max_batch or engine.max_batch, len(workload))
+        batch = min(engine.seats_of(spec), len(workload))
         extent = Extent(
             prompt_tokens=int(prompts.max(initial=1)),
             kv_tokens=blocks * engine.block_tokens + drafts * batch,
@@ -187,7 +187,7 @@ def make_pools(setting: Setting) -> list[Pool]:
             ranks=ranks,
         )
         batching = spec.batching or engine.batching
-        budget = (spec.token_budget or engine.token_budget) + stages - 1
+        budget = engine.budget_of(spec) + stages - 1
         whole = batching not in ("decode_first", "unified", "concurrent", "chunks_first")
         if ranks > 1 and not whole:  # where one rank has decodes beyond its share, others have all of theirs
             budget += batch

@@ -116,7 +116,7 @@ def _each_s(row: StepRow) -> float:
 def _times_on_ranks(row: StepRow, batches: Floats, contexts: Floats, ranks: int) -> tuple[Floats, Floats]:
     """The same where the slowest rank counts, from what is convex below each part: it is no less than the mean.
 
-    A rank's part is that of as many ranks like it, so that the grids go up to so many times the largest step. Beside
+    A rank's part is that of as many ranks like it, so that the grids go up to so many times the largest step. With
     chunks some ranks may have no decodes.
     """
     wide = _batches(row, ranks * float(batches[-1]), batches)

@@ -7,8 +7,8 @@ surface is laid through each predicted log time, and the estimate moves to the b
 scatter around a surface is the simulator's own; the measured time, one draw of the same kind, has it too.
 
 Best is the maximum of the posterior: residuals over their standard deviation, with a loss that outliers pull on only
-linearly (soft L1), and a normal prior for each parameter. Beside the scatter, residuals have a noise that is estimated
-from them. Standard errors come from the slopes of the surfaces and the prior, by the sandwich formula (White,
+linearly (soft L1), and a normal prior for each parameter. In addition to the scatter, residuals have a noise that is
+estimated from them. Standard errors come from the slopes of the surfaces and the prior, by the sandwich formula (White,
 "Maximum likelihood estimation of misspecified models", Econometrica 50(1), 1982): scatter is correlated among times.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.calibration.surfaces import Box, Surfaces, coefficients_of, noise_beside
+from framework.calibration.surfaces import Box, Surfaces, added_noise, coefficients_of
 from framework.errors import InputError, require_at_least, require_positive
 
 Floats = NDArray[np.float64]
@@ -80,8 +80,8 @@ class Fitted:
     by term whether the data told it, and not the prior. `idle` has the names of the terms that change nothing. `before`
     and `after` are predicted - measured log times at the prior's centres and at `values`, shape (M,). `scatter` is the
     standard deviation of each log time among simulations that hardly differ, shape (M,), and `noise` is the standard
-    deviation that residuals have beside it. `correlation` is that of the errors, shape (K, K). `evaluations` counts how
-    often the times were predicted.
+    deviation that residuals have in addition to it. `correlation` is that of the errors, shape (K, K). `evaluations`
+    counts how often the times were predicted.
     """
 
     values: Mapping[str, float]
@@ -209,7 +209,7 @@ class _Search:
         if len(self._active) == 0:
             residuals = self._simulator.residuals(z)
             scatter = np.zeros_like(residuals)
-            return _Estimate(z, np.eye(len(z)), scatter, noise_beside(residuals, scatter, self._weights, 0))
+            return _Estimate(z, np.eye(len(z)), scatter, added_noise(residuals, scatter, self._weights, 0))
         return self._settled(z)
 
     def _settled(self, z: Floats) -> _Estimate:

@@ -73,8 +73,8 @@ class Surfaces:
         return self._row(z) @ self.coefficients
 
     def noise(self, z: Floats, weights: Floats) -> float:
-        """The noise of the residuals at a point z of the box, as `noise_beside` has it."""
-        return noise_beside(self.residuals(z), self.scatter, weights, len(z))
+        """The noise of the residuals at a point z of the box, as `added_noise` has it."""
+        return added_noise(self.residuals(z), self.scatter, weights, len(z))
 
     def optimum(self, box: Box, weights: Floats, noise: float) -> Floats:
         """The best point of the box, shape (K,): Gauss-Newton steps, in which outliers are reweighted for the loss."""
@@ -140,7 +140,7 @@ def _design(away: Floats) -> Floats:
     return np.column_stack([np.ones(len(away)), away, *products])
 
 
-def noise_beside(residuals: Floats, scatter: Floats, weights: Floats, terms: int) -> float:
+def added_noise(residuals: Floats, scatter: Floats, weights: Floats, terms: int) -> float:
     """The noise that, with the scatter, gives residuals the variance of a unit normal, less what `terms` terms took.
 
     Arrays have shape (M,). Residuals beyond two standard deviations count as two (Huber's proposal 2, "Robust

@@ -3,7 +3,7 @@
 Options that name a file: `engine.attention=pod` is short for `engine/attention=pod`.
 
 Hydra tells groups of files (`/`) from settings (`.`). A group within a group is both: what is written as a setting, but
-with a name as its value, chooses the file of that name, so that settings of the file can still be given beside it.
+with a name as its value, chooses the file of that name, so that settings of the file can still be given with it.
 """
 
 from __future__ import annotations

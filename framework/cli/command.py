@@ -115,7 +115,7 @@ class Command:
         elif self.settings not in ((), DIRECTORIES, FILTERS):
             parts.append(f"Settings of a run: {', '.join(f'{group}=' for group in self.settings)}, as gpu.KEY=VALUE.")
         if self.settings not in ((), FILTERS):
-            parts.append("--config-dir DIR: YAMLs of your own, as DIR/gpu/NAME.yaml, beside those of conf/.")
+            parts.append("--config-dir DIR: YAMLs of your own, as DIR/gpu/NAME.yaml, in addition to those of conf/.")
         return "\n\n".join(parts)
 
     def _is_operand(self, word: str) -> bool:

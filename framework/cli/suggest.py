@@ -28,7 +28,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def instead_of(key: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-    """What there is instead of a setting that there is not: one that is like it, or those beside it.
+    """What there is instead of a setting that there is not: one that is like it, or those next to it.
 
     `choices`: the option that was chosen of each group, such as `engine/attention`.
     """
@@ -43,17 +43,17 @@ def instead_of(key: str, config: Mapping[str, Any], choices: Mapping[str, Any]) 
     elsewhere = [one for one in keys if one.rpartition(".")[2] == last][:3]
     if elsewhere:
         return f"; did you mean {' or '.join(elsewhere)}?"
-    beside = [
+    siblings = [
         one.rpartition(".")[2] for one in keys if one.rpartition(".")[0] == parent and not one.endswith("_target_")
     ]
     choice = choices.get(parent.replace(".", "/"))
-    if choice and not beside:
+    if choice and not siblings:
         return f"; {parent}={choice} has no settings"
-    if not beside or not parent:
+    if not siblings or not parent:
         return "; --cfg job shows them all"
-    more = ", ..." if len(beside) > _MOST else ""
+    more = ", ..." if len(siblings) > _MOST else ""
     chosen = f"{parent}={choice}" if choice else parent
-    return f"; {chosen} has {', '.join(beside[:_MOST])}{more}"
+    return f"; {chosen} has {', '.join(siblings[:_MOST])}{more}"
 
 
 def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

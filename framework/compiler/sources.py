@@ -12,7 +12,7 @@ from framework.compiler.source_facts import Stamp, facts, stamp_of
 
 
 def import_closure(source: Path, root: Path) -> set[Path]:
-    """`source` and every file below `root`, or beside `source`, that it imports, directly or through others."""
+    """`source` and every file below `root`, or next to `source`, that it imports, directly or through others."""
     found: set[Path] = set()
     pending = [source]
     while pending:

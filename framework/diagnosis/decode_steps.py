@@ -54,7 +54,7 @@ def decode_steps(result: Result, clock: DecodeClock) -> DecodeSteps:
     share = np.nan_to_num(_ratio(np.bincount(own, context_s, pools), np.bincount(own, lasting_s, pools)))
     step_s = _with_mixed(step_s, leaps, pool)
     rows = result.token_log[result.token_log["instance"] >= 0]
-    interference_s, growth = _beside(clock, rows, step_s[pool])
+    interference_s, growth = _interference(clock, rows, step_s[pool])
     decoded_on = np.where(result.requests["decode_instance"] >= 0, result.requests["decode_instance"], 0)
     steps, seconds = float(pure["steps"].sum()), float(lasting_s.sum())
     decodes = float((pure["batch"].astype(np.float64) * pure["steps"]).sum())
@@ -105,7 +105,7 @@ def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) ->
     return found
 
 
-def _beside(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
+def _interference(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
     """Of each row of the token log the seconds that prefills add to its decode steps; and how gaps grow (`growth`).
 
     `step_s` (M,): a decode step without prefills, for a request that has had few of them.

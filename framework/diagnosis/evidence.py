@@ -90,7 +90,7 @@ def _memory(case: _Case) -> str:
 
 def _seats(case: _Case) -> str:
     result = case.result
-    most = {pool.name: pool.max_batch or result.engine.max_batch for pool in result.cluster.pools}
+    most = {pool.name: result.engine.seats_of(pool) for pool in result.cluster.pools}
     rows = [row for row in case.pools("decode") if row["mean_batch"] is not None]
     batches = ", ".join(f"{row['pool']} {row['mean_batch']:.3g} of {most[str(row['pool'])]:,}" for row in rows)
     return f"Requests wait {as_time(case.mean_s('queue_s'))} on average, while steps decode so many: {batches}."
@@ -108,7 +108,7 @@ def _interference(case: _Case) -> str:
         return "Prefills and decodes share instances."
     return (
         f"On each instance a prefill comes every {as_time(steps.stall_every_s)} and adds {as_time(steps.stall_s)} to a "
-        f"gap of {as_time(steps.step_s)} of those who decode beside it."
+        f"gap of {as_time(steps.step_s)} of those who decode with it."
     )
 
 

@@ -212,7 +212,7 @@ _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
         "engine.max_batch, cluster.decode, cluster.instances",
     ),
     "routing": (
-        "Requests queue beside idle instances: routing",
+        "Requests queue while other instances are idle: routing",
         lambda waiting: (
             f"the instances that they wait at are {as_percent(waiting.busy)} busy, "
             f"the others {as_percent(waiting.others)}"

@@ -39,7 +39,7 @@ REMOVABLE: Mapping[str, Cause] = {
     "seats": Cause("The seats of batches limit goodput", "batches of any size", (changes.batch_is_endless,)),
     "network": Cause("The network limits goodput", "a free network", (changes.network_is_free,)),
     "interference": Cause(
-        "Prefills beside decodes limit goodput",
+        "Prefills concurrent with decodes limit goodput",
         "prefill and decode steps apart, each as fast as alone",
         (changes.phases_are_apart,),
     ),

@@ -16,7 +16,7 @@ _FEW_WINDOWS = 400  # for what changes slowly
 _FULL = 0.8  # share of the KV memory that decodes read, from which admissions wait for it
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
-_IDLE = 0.5  # of the other instances, beside which a queue is one of routing
+_IDLE = 0.5  # of the other instances, with which a queue is one of routing
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def decode_room(result: Result, begin_s: Floats, end_s: Floats) -> Room:
     kv, seats = [], []
     for pool in result.cluster.pools:
         own = table.filter(table["pool"] == pool.name)
-        most = pool.instances * (pool.max_batch or result.engine.max_batch)
+        most = pool.instances * result.engine.seats_of(pool)
         kv.append(_mean(own["decode_kv_share"].fill_null(0.0).to_numpy(), weight))
         seats.append(_mean(own["decoding"].to_numpy() / most, weight))
     fullest = int(np.argmax(kv))

@@ -28,11 +28,11 @@ from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.parallel.sm_sharing import may_prefill
 from framework.engine.requests.arrivals import arrive, finish_copy
-from framework.engine.requests.asynchronous import has_just_prefilled, let_go, look_around
+from framework.engine.requests.asynchronous import free_deferred, has_just_prefilled, look_around
 from framework.engine.roles.actions import tick
 from framework.engine.roles.changes import take_role
 from framework.engine.roles.circles import break_circle, fail_rest
-from framework.engine.steps.drafted_steps import count_plain
+from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.scheduler import schedule, schedule_prefills, send_prompts_ahead
 from framework.engine.steps.single_steps import finish_steps
 from framework.engine.steps.step import stamp_first_tokens
@@ -59,13 +59,13 @@ def _run(s: State, most_events: int) -> int:
         if s.error.status != 0:
             return int(s.error.status)
     for i in range(s.options.instances):
-        let_go(s, i)
+        free_deferred(s, i)
     return DONE
 
 
 @inner
 def _process(s: State, event: int, stop: int) -> None:
-    """Let an event come about, and of the ends of steps that follow as many as are up to event number `stop`."""
+    """Process an event, and the step ends that follow it, up to event number `stop`."""
     if event < 0:
         fail_rest(s)
     elif s.sim.kind == SCHEDULE:
@@ -86,9 +86,10 @@ def _process(s: State, event: int, stop: int) -> None:
 
 @inner
 def _due(s: State) -> int:
-    """The event that comes next, or that has waited until the totals as of the mark before it have been recorded.
+    """The next event.
 
-    Where it is past the mark, all that instances have done up to then is counted, and it waits.
+    If it is past a mark, instances count all that they have done up to the mark, and the event waits until the totals
+    are recorded.
     """
     if unlikely(s.sim.at_mark):
         s.sim.at_mark = False
@@ -97,8 +98,8 @@ def _due(s: State) -> int:
     if unlikely(s.sim.now_s > s.sim.mark_s) and event >= 0:
         s.sim.at_mark = True
         for i in range(s.options.instances):
-            if s.step[i].plain:
-                count_plain(s, i)
+            if s.step[i].fixed_depth:
+                count_fixed_depth(s, i)
     return int(event)
 
 
@@ -131,12 +132,10 @@ def _schedule(s: State, i: int) -> None:
 
 @inner
 def _begin_together(s: State, first: int, count: int) -> None:
-    """All ranks of a group have formed their steps: let these begin, and the KV of long prompts that they complete
-    leave layer by layer.
-    """
+    """All ranks of a group have formed their steps: start them, and send long prompts that they complete by layer."""
     end_together(s, first, count)
     for k in range(first, first + count):
-        if s.instances[k].busy and s.instances[k].unstamped > 0 and s.step[k].decodes > 0:
+        if s.instances[k].busy and s.instances[k].first_tokens_pending > 0 and s.step[k].decodes > 0:
             stamp_first_tokens(s, k, s.step[k].start_s + s.step[k].first_s)
     for k in range(first, first + count):
         if s.options.layerwise_tokens > 0 and s.instances[k].busy and s.step[k].prefill_tokens > 0:
@@ -145,7 +144,7 @@ def _begin_together(s: State, first: int, count: int) -> None:
 
 @inner
 def _log_is_full(s: State) -> bool:
-    """Whether one more event could write more rows than there is room for."""
+    """Whether one more event could write more rows than the logs have room for."""
     rows_of_an_event = 4 * s.options.most_running + 64
     return (
         s.sim.step_rows + 2 > s.options.step_log_rows or s.sim.token_rows + rows_of_an_event > s.options.token_log_rows

@@ -100,13 +100,13 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     best = bound_of(experiment)
     evaluation = judged(experiment, result)
     goodput_rps = evaluation.summary["goodput_rps"]
-    beside = {
+    added = {
         "goodput_bound": best.goodput,
         "share_of_bound": best.share(goodput_rps) if best.goodput > 0 else None,
         "bound_limit": best.limit,
     }
     split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
-    return replace(evaluation, summary=evaluation.summary | beside | split)
+    return replace(evaluation, summary=evaluation.summary | added | split)
 
 
 def bound_of(experiment: Experiment) -> Bound:

@@ -114,11 +114,11 @@ def arrive_with_kv(s: Simulation, r: Request) -> None:
         r.transferred = True
         if math.isnan(r.transfer_end_s):
             r.transfer_end_s = s.now_s
-            r.untold = r.emitted <= 1
+            r.first_token_pending = r.emitted <= 1
     r.source, r.destination, r.handing_over = None, None, False
     free_kv(s, source, r)
     source.leaving.remove(r)
-    r.withheld = False
+    r.first_token_recomputed = False
     start_transfers(s, source)
     s.wake(source)
     d.reserved.remove(r)

@@ -73,8 +73,8 @@ def give_up(s: Simulation, r: Request) -> None:
     assert d is not None
     d.incoming.remove(r)
     i.leaving.remove(r)
-    r.untold = r.untold or r.withheld
-    r.withheld, r.handing_over, r.source, r.destination = False, False, None, None
+    r.first_token_pending = r.first_token_pending or r.first_token_recomputed
+    r.first_token_recomputed, r.handing_over, r.source, r.destination = False, False, None, None
     s.preemptions += 1
     r.preemptions += 1
     free_kv(s, i, r)

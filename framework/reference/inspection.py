@@ -1,6 +1,6 @@
 """What a policy sees of the reference engine: columns that are written anew from its objects before each question.
 
-`REQUEST_COLUMNS` and `INSTANCE_COLUMNS` list the columns, one row each: name, type, and how a plain object tells the
+`REQUEST_COLUMNS` and `INSTANCE_COLUMNS` list the columns, one row each: name, type, and how an object gives the
 value. Of an instance they hold the totals that results report too. A new mechanism shows a policy something by a row
 here.
 """
@@ -84,7 +84,7 @@ def _destination(r: Request) -> int:
     return -1 if target is None else target.id
 
 
-class PlainInspection:
+class ReferenceInspection:
     """The ordinary objects of one run as `framework.policy.inspection.Inspection`; `tables`: as policies see them."""
 
     def __init__(self, simulation: Simulation, tables: StepTables, copy_bytes_per_token: float) -> None:

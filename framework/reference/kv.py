@@ -105,7 +105,7 @@ def make_room(s: Simulation, i: Instance) -> bool:
 
 def victim(s: Simulation, i: Instance) -> Request:
     """Who gives way: the last to be admitted, who would be the last of a queue, or who has the least done."""
-    there = i.running + i.prefilling + i.lingering
+    there = i.running + i.prefilling + i.deferred_frees
     if s.options.engine.victim == "fewest_tokens":
         return min(there, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
     if s.options.engine.victim == "least_urgent":
@@ -115,18 +115,18 @@ def victim(s: Simulation, i: Instance) -> Request:
 
 def give_way(s: Simulation, i: Instance, r: Request) -> None:
     """Preempt r; one that lingers on i is let go, and has nothing to compute again."""
-    if r not in i.lingering:
+    if r not in i.deferred_frees:
         preempt(s, i, r)
         return
-    i.lingering.remove(r)
-    s.let_go += 1
+    i.deferred_frees.remove(r)
+    s.freed_early += 1
     forget_last(s, i, r)
     free_kv(s, i, r)
 
 
-def let_go(s: Simulation, i: Instance) -> bool:
-    """The next step of i is formed: free the KV of those that linger. True: there are some."""
-    there, i.lingering = i.lingering, []
+def free_deferred(s: Simulation, i: Instance) -> bool:
+    """The next step of i is formed: free the KV of those that defer_free. True: there are some."""
+    there, i.deferred_frees = i.deferred_frees, []
     for r in there:
         free_kv(s, i, r)
     return bool(there)
@@ -173,7 +173,7 @@ def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) ->
         s.queue_number += 1
         r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
-    if waits_here or s.stays_to_decode(r):
+    if waits_here or s.recomputes_here(r):
         i.waiting.append(entry)
         return
     target = s.ask_route_prefill(r)

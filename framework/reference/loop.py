@@ -10,7 +10,7 @@ from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, RO
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
-from framework.reference.kv import let_go
+from framework.reference.kv import free_deferred
 from framework.reference.links import share_links
 from framework.reference.roles import set_role, take_role
 from framework.reference.simulation import FAR_OFF, Simulation
@@ -54,7 +54,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))
     for i in s.instances:
-        let_go(s, i)
+        free_deferred(s, i)
     return s
 
 

@@ -18,7 +18,7 @@ from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
-from framework.reference.inspection import PlainInspection
+from framework.reference.inspection import ReferenceInspection
 from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.reference.state import Instance, Request
 
@@ -29,7 +29,7 @@ _MODE_NAMES = {mode: name for name, mode in MODES.items()}
 class PolicyHooks(Hooks):
     """One policy bound to one run. Before each question all that it may look at is written anew."""
 
-    def __init__(self, policy: Policy, cluster: Cluster, inspection: PlainInspection) -> None:
+    def __init__(self, policy: Policy, cluster: Cluster, inspection: ReferenceInspection) -> None:
         if policy.tick_s is not None:
             require_tick(policy.name, policy.tick_s)
         self.policy = policy.name

@@ -29,7 +29,7 @@ def pull(s: Simulation, d: Instance) -> None:
 
 def may_join(i: Instance) -> bool:
     """Whether the KV of somebody has come to i who finds a seat there, and the watermark beside others."""
-    alone = not i.running and not i.prefilling and not i.lingering
+    alone = not i.running and not i.prefilling and not i.deferred_frees
     keeps = alone or i.cache.available >= i.watermark
     return bool(i.joining) and i.seats + i.late_seats < i.max_batch and keeps
 
@@ -45,8 +45,8 @@ def join(s: Simulation, i: Instance) -> Request:
         return r
     if i.spec.pulls:  # the room for what its first step stores: it grows like any other
         i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, kv_of_first_step(s, r, r.kv)))
-    if s.options.first_token == "join" and r.untold and r.emitted == 1:
-        r.first_token_s, r.token_s[0], r.untold = s.now_s, s.now_s, False
+    if s.options.first_token == "join" and r.first_token_pending and r.emitted == 1:
+        r.first_token_s, r.token_s[0], r.first_token_pending = s.now_s, s.now_s, False
     start_decoding(s, i, r)
     return r
 

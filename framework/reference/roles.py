@@ -24,8 +24,8 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
     s.wake(i)
     if not kept & PREFILL:
         i.take_in_arrivals()
-        leaving = [entry for entry in sorted(i.waiting) if not s.stays_to_decode(entry[2])]
-        i.waiting = [entry for entry in i.waiting if s.stays_to_decode(entry[2])]
+        leaving = [entry for entry in sorted(i.waiting) if not s.recomputes_here(entry[2])]
+        i.waiting = [entry for entry in i.waiting if s.recomputes_here(entry[2])]
         for entry in leaving:
             reroute(s, entry)
 
@@ -46,7 +46,7 @@ def has_drained(s: Simulation, i: Instance) -> bool:
     """No work left of the phases that it leaves; and if it goes off, no KV."""
     leaves = i.draining_role & ~i.next_role
     unfilled = [r for _, _, r in i.waiting] + i.prefilling
-    again = [r for r in unfilled if s.stays_to_decode(r)]
+    again = [r for r in unfilled if s.recomputes_here(r)]
     if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or i.coming or i.prefill_step):
         return False
     decodes = again + i.running + i.joining + i.computed + i.incoming + i.reserved + i.swapped

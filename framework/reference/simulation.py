@@ -115,7 +115,7 @@ class Simulation:
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
         self.marks: list[list[dict[str, float]]] = []  # ... and those of all that are past
         # Numbers given so far.
-        self.pushed = self.queue_number = self.admissions = self.preemptions = self.let_go = 0
+        self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -192,14 +192,14 @@ class Simulation:
         """Whether the peak KV of r could ever be admitted to i."""
         return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
 
-    def stays_to_decode(self, r: Request) -> bool:
+    def recomputes_here(self, r: Request) -> bool:
         """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
-        comes_again = self.options.first_token != "prefill" and r.untold
+        comes_again = self.options.first_token != "prefill" and r.first_token_pending
         return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again)
 
     def gives_way(self, i: Instance) -> bool:
         """Whether whoever comes to i with KV waits for those that were preempted there while they decoded."""
-        return any(self.stays_to_decode(r) for _, _, r in i.waiting)
+        return any(self.recomputes_here(r) for _, _, r in i.waiting)
 
     def give_admission_number(self, r: Request) -> None:
         """Of those that may be preempted, the one with the largest number is."""
@@ -242,7 +242,7 @@ class Simulation:
     @property
     def gave_way(self) -> int:
         """How many requests have given up their KV for others so far: preempted ones, and ended ones let go early."""
-        return self.preemptions + self.let_go
+        return self.preemptions + self.freed_early
 
     @property
     def finished(self) -> list[Request]:

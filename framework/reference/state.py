@@ -90,8 +90,8 @@ class Request:
     fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
     transferred: bool = False
     decoded: bool = False
-    withheld: bool = False  # its prompt's token is left to where it is sent
-    untold: bool = False  # it was sent to where it decodes, and its first token has not come to the client
+    first_token_recomputed: bool = False  # its prompt's token is left to where it is sent
+    first_token_pending: bool = False  # it was sent to where it decodes, and its first token has not come to the client
     prefill_instance: int = -1
     decode_instance: int = -1
     arrival_s: float = math.nan
@@ -114,12 +114,12 @@ class Request:
     def kv(self) -> int:
         if self.prefilled < self.prefill_until:
             return self.prefilled
-        return self.input_tokens + self.emitted - 1 + self.withheld
+        return self.input_tokens + self.emitted - 1 + self.first_token_recomputed
 
     @property
     def sent_kv(self) -> int:
         """Of a transfer: the KV tokens that come to the other instance."""
-        return self.kv - self.withheld
+        return self.kv - self.first_token_recomputed
 
     @property
     def goal(self) -> int:
@@ -139,7 +139,7 @@ class Request:
     @property
     def coming_kv(self) -> int:
         """Of a transfer: what a prompt whose prefill has not ended will have then."""
-        return (self.prefill_until if self.sent_ahead else self.kv) - self.withheld
+        return (self.prefill_until if self.sent_ahead else self.kv) - self.first_token_recomputed
 
 
 Chunk = tuple[Request, int, int]  # request, prefix, tokens
@@ -159,7 +159,7 @@ class Step:
     bubble_s: float = 0.0  # that the stages of a pipeline wait, in sum
     beyond: float = 0.0  # how far it lies past what was measured; at most 1: within
     micro_batches: int = 1  # that hold something
-    is_beside: bool = False  # a prefill step concurrent with the decodes
+    is_concurrent: bool = False  # a prefill step concurrent with the decodes
     attention_share: float = 0.0  # of a prefill step concurrent with the decodes: of its time alone on all SMs
     dropped: list[Request] = field(default_factory=list)  # preempted while it ran
 
@@ -191,7 +191,9 @@ class Instance:
         self.off_s = 0.0
         self.waiting: list[tuple[float, int, Request]] = []  # key, queue number
         self.inbox: list[tuple[float, int, Request]] = []  # came while a step ran that is formed asynchronously
-        self.lingering: list[Request] = []  # have ended with its last step; their KV stays until the next one is formed
+        self.deferred_frees: list[
+            Request
+        ] = []  # have ended with its last step; their KV stays until the next one is formed
         self.late_seats = self.late_blocks = 0  # came free at the end of its last step, too late for the next one
         self.prefilling: list[Request] = []
         self.running: list[Request] = []  # decoding, in running order
@@ -250,7 +252,7 @@ class Instance:
             tokens += r.kv
         for r in self.leaving:
             tokens += r.kv
-        for r in self.lingering:
+        for r in self.deferred_frees:
             tokens += r.kv
         for r in self.computed:
             tokens += r.kv
@@ -286,7 +288,7 @@ class Instance:
     @property
     def present_watermark(self) -> int:
         """Blocks that whoever comes leaves available."""
-        spared = self.spec.spares_idle and not self.running and not self.prefilling and not self.lingering
+        spared = self.spec.spares_idle and not self.running and not self.prefilling and not self.deferred_frees
         return 0 if spared else self.watermark
 
     @property
@@ -346,7 +348,7 @@ class Instance:
             here.clear()
         self.reserved.clear()
         self.leaving.clear()
-        self.lingering.clear()
+        self.deferred_frees.clear()
         for request in [*self.cache.private, *self.cache.held]:
             self.cache.free_kv(request)
 

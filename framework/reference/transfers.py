@@ -87,20 +87,20 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     if least is None or not asks_where_to_decode(s, i):
         return
     for r, prefix, tokens in chunks:
-        if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0 or s.stays_to_decode(r):
+        if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0 or s.recomputes_here(r):
             continue
         d = s.ask_route_decode(r)
         if isinstance(d, str):
             continue
-        withheld = s.options.first_token == "recomputed" and r.emitted == 0
-        kv = r.prefill_until - withheld
+        first_token_recomputed = s.options.first_token == "recomputed" and r.emitted == 0
+        kv = r.prefill_until - first_token_recomputed
         if d.spec.pulls and d is not i and s.fits(d, r):  # it fetches each layer once it is computed
-            r.source, r.destination, r.sent_ahead, r.withheld = i, d, True, withheld
+            r.source, r.destination, r.sent_ahead, r.first_token_recomputed = i, d, True, first_token_recomputed
             d.incoming.append(r)
             start_transfers(s, d)
         elif not d.spec.pulls and d is not i and not d.incoming and reserve(s, d, r, kv, kv):
             assert i.step is not None
-            r.source, r.destination, r.sent_ahead, r.withheld = i, d, True, withheld
+            r.source, r.destination, r.sent_ahead, r.first_token_recomputed = i, d, True, first_token_recomputed
             start_copy(s, r, i, d, lacking(s, d, r, kv), i.step.end_s)
 
 
@@ -110,7 +110,7 @@ def call_back(s: Simulation, r: Request) -> None:
         d, waits = r.destination, r in r.destination.incoming
         if not waits:
             withdraw_copy(s, r)
-        r.sent_ahead, r.withheld, r.source, r.destination = False, False, None, None
+        r.sent_ahead, r.first_token_recomputed, r.source, r.destination = False, False, None, None
         if waits:
             d.incoming.remove(r)
         else:

@@ -34,7 +34,7 @@ from framework.metrics.token_gaps import GapReducer
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
-from framework.replay.lookups import PlainEngine
+from framework.replay.lookups import InterpretedEngine
 from framework.replay.pages import give_back
 from framework.result import OUTCOME, Gaps, mark_of
 
@@ -58,7 +58,7 @@ class CompiledEngine:
         )
         self.inspection = MemoryInspection(self._memory)
         if numba_config.DISABLE_JIT:  # compiled rules are plain Python then, and ask as such
-            plain = PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
+            plain = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
             self.inspection.view = self.inspection.view._replace(engine=plain)
         reduced = setting.engine.log == "reduced"
         self._new_log: Callable[[Memory], _FullLog | _ReducedLog]

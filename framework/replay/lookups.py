@@ -1,7 +1,7 @@
 """What compiled rules ask of an engine in addition to the columns of their view: cached prefixes, step times, streams.
 
-Each function takes `view.engine` first. For the compiled engine that is where its memory begins, for the plain one, and
-without a compiler, a `PlainEngine`; a rule need not know which.
+Each function takes `view.engine` first. For the compiled engine that is the address of its memory. For the reference
+engine, and without a compiler, it is an `InterpretedEngine`. A rule need not know which.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from framework.timing.estimate import prefill_alone_s, step_alone_s
 from framework.timing.table import StepTables
 
 
-class PlainEngine(NamedTuple):
+class InterpretedEngine(NamedTuple):
     """An engine that answers in Python. `slowdowns`: as `Sharing.slowdowns` has them, shape (2, 101)."""
 
     inspection: Inspection
@@ -34,38 +34,38 @@ class PlainEngine(NamedTuple):
 def callable_with(engine: Any, function: Any) -> Callable[..., Any]:
     """A function made with `compiled`, for Python to call with `view.engine`: as machine code where that is memory."""
     python: Callable[..., Any] = getattr(function, "py_func", function)
-    return python if isinstance(engine, PlainEngine) else function
+    return python if isinstance(engine, InterpretedEngine) else function
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _plain_now_s(engine: PlainEngine) -> float:
+def _interpreted_now_s(engine: InterpretedEngine) -> float:
     return engine.inspection.now_s
 
 
-@either(_plain_now_s)
+@either(_interpreted_now_s)
 def now_s(engine: Any) -> float:
     """Time of the present event, seconds."""
     time_s: float = attach_at(engine).sim.now_s
     return time_s
 
 
-def _plain_instance(engine: PlainEngine, i: int) -> Any:
+def _interpreted_instance(engine: InterpretedEngine, i: int) -> Any:
     return engine.inspection.instances[i]
 
 
-@either(_plain_instance)
+@either(_interpreted_instance)
 def instance_of(engine: Any, i: int) -> Any:
     """The record of an instance, with the columns of `Instances`."""
     return attach_at(engine).instances[i]
 
 
-def _plain_request(engine: PlainEngine, r: int) -> Any:
+def _interpreted_request(engine: InterpretedEngine, r: int) -> Any:
     return engine.inspection.requests[r]
 
 
-@either(_plain_request)
+@either(_interpreted_request)
 def request_of(engine: Any, r: int) -> Any:
     """The record of a request, with the columns of `Requests`."""
     return attach_at(engine).requests[r]
@@ -74,11 +74,11 @@ def request_of(engine: Any, r: int) -> Any:
 # --- prefixes and step times ------------------------------------------------------------------------------------------
 
 
-def _plain_cached_tokens(engine: PlainEngine, i: int, r: int) -> int:
+def _interpreted_cached_tokens(engine: InterpretedEngine, i: int, r: int) -> int:
     return int(engine.inspection.cached_tokens(np.array([i]), r)[0])
 
 
-@either(_plain_cached_tokens)
+@either(_interpreted_cached_tokens)
 def cached_tokens(engine: Any, i: int, r: int) -> int:
     """Tokens of r's prompt that i has in its prefix cache and its stores."""
     s = attach_at(engine)
@@ -86,12 +86,12 @@ def cached_tokens(engine: Any, i: int, r: int) -> int:
     return tokens
 
 
-def _plain_prefill_s(engine: PlainEngine, i: int, cached: int, prompt: int, most: int) -> float:
+def _interpreted_prefill_s(engine: InterpretedEngine, i: int, cached: int, prompt: int, most: int) -> float:
     inst = engine.inspection.instances[i]
     return prefill_alone_s(engine.inspection.tables, inst["pool"], max(1, inst["stages"]), cached, prompt, most)
 
 
-@either(_plain_prefill_s)
+@either(_interpreted_prefill_s)
 def prefill_s(engine: Any, i: int, cached: int, prompt: int, most: int) -> float:
     """Seconds to prefill what a prompt lacks beyond `cached` tokens on i, alone, in steps of at most `most` tokens."""
     s = attach_at(engine)
@@ -100,12 +100,12 @@ def prefill_s(engine: Any, i: int, cached: int, prompt: int, most: int) -> float
     return time_s
 
 
-def _plain_step_s(engine: PlainEngine, i: int, prompt: int, decodes: int, context: int) -> float:
+def _interpreted_step_s(engine: InterpretedEngine, i: int, prompt: int, decodes: int, context: int) -> float:
     inst = engine.inspection.instances[i]
     return step_alone_s(engine.inspection.tables, inst["pool"], max(1, inst["stages"]), prompt, decodes, context)
 
 
-@either(_plain_step_s)
+@either(_interpreted_step_s)
 def step_s(engine: Any, i: int, prompt: int, decodes: int, context: int) -> float:
     """Seconds of one step of i: a whole prompt (0: none) and decodes that read so many tokens together."""
     s = attach_at(engine)
@@ -117,33 +117,33 @@ def step_s(engine: Any, i: int, prompt: int, decodes: int, context: int) -> floa
 # --- two streams on one instance --------------------------------------------------------------------------------------
 
 
-def _plain_streams_s(engine: PlainEngine, i: int) -> tuple[float, float]:
+def _interpreted_streams_s(engine: InterpretedEngine, i: int) -> tuple[float, float]:
     prefills_s, decodes_s = engine.inspection.stream_times_s(i)
     return float(prefills_s[WHOLE]), float(decodes_s[WHOLE])
 
 
-@either(_plain_streams_s)
+@either(_interpreted_streams_s)
 def streams_s(engine: Any, i: int) -> tuple[float, float]:
     """Seconds of i's next prefill step and decode step, each on all SMs, side by side; 0 where there is none."""
     return next_streams_s(attach_at(engine), i)
 
 
-def _plain_prefill_slowdown(engine: PlainEngine, percent: int) -> float:
+def _interpreted_prefill_slowdown(engine: InterpretedEngine, percent: int) -> float:
     return float(engine.slowdowns[0, percent])
 
 
-@either(_plain_prefill_slowdown)
+@either(_interpreted_prefill_slowdown)
 def prefill_slowdown(engine: Any, percent: int) -> float:
     """How many times as long a prefill step takes on so many percent of the SMs, inf on none."""
     factor: float = sm_sharing.prefill_slowdown(attach_at(engine), percent)
     return factor
 
 
-def _plain_decode_slowdown(engine: PlainEngine, percent: int) -> float:
+def _interpreted_decode_slowdown(engine: InterpretedEngine, percent: int) -> float:
     return float(engine.slowdowns[1, percent])
 
 
-@either(_plain_decode_slowdown)
+@either(_interpreted_decode_slowdown)
 def decode_slowdown(engine: Any, percent: int) -> float:
     """The same of a decode step."""
     factor: float = sm_sharing.decode_slowdown(attach_at(engine), percent)

@@ -12,19 +12,19 @@ from framework.engine.setup.config import Setting
 from framework.errors import InputError
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
-from framework.reference.inspection import PlainInspection
+from framework.reference.inspection import ReferenceInspection
 from framework.reference.loop import run
 from framework.reference.policy_hooks import PolicyHooks
 from framework.reference.setup import options, shown_tables, specs, step_time
 from framework.reference.simulation import Hooks, Simulation
 from framework.replay.contract import Progress, Replayed
-from framework.replay.lookups import PlainEngine
+from framework.replay.lookups import InterpretedEngine
 from framework.result import MARK, OUTCOME
 
 MOST_REQUESTS = 20_000
 
 _TIER = record(("capacity", "i8"), ("count", "i8"), ("hit_tokens", "i8"), ("loaded_bytes", "f8"))
-_BESIDE_OBJECTS = ("reason", "arrival_s", "predicted_tokens")  # columns that are no field of a request
+_IN_OBJECTS = ("reason", "arrival_s", "predicted_tokens")  # columns that are no field of a request
 
 
 class ReferenceEngine:
@@ -40,8 +40,8 @@ class ReferenceEngine:
         self._simulation = Simulation(setting.workload, specs(setting), what_holds, step_time(setting), Hooks())
         bytes_per_token = what_holds.copy_bytes_per_token
         assert bytes_per_token is not None
-        self.inspection = PlainInspection(self._simulation, shown_tables(setting), bytes_per_token)
-        plain = PlainEngine(self.inspection, setting.engine.sharing.slowdowns())
+        self.inspection = ReferenceInspection(self._simulation, shown_tables(setting), bytes_per_token)
+        plain = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
         self.inspection.view = self.inspection.view._replace(engine=plain)
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
@@ -76,7 +76,7 @@ def _mark(rows: list[dict[str, float]]) -> NDArray[np.void]:
 def _outcomes(s: Simulation, reasons: tuple[str, ...]) -> NDArray[np.void]:
     outcomes = np.zeros(len(s.requests), OUTCOME)
     for name in OUTCOME.names or ():
-        if name not in _BESIDE_OBJECTS:
+        if name not in _IN_OBJECTS:
             outcomes[name] = [getattr(r, name) for r in s.requests]
     outcomes["reason"] = [reasons.index(r.reason) for r in s.requests]
     outcomes["arrival_s"] = [r.arrival_s for r in s.requests]

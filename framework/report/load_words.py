@@ -60,7 +60,7 @@ def short_window(summary: Summary) -> str:
 
 
 def footnotes(summaries: Iterable[Summary]) -> list[str]:
-    """What the marks mean that stand beside these runs."""
+    """What the marks mean that stand next to these runs."""
     runs = list(summaries)
     states = {one.get("load_state") for one in runs}
     found = [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]

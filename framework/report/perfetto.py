@@ -63,13 +63,13 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
 def _names(result: Result) -> list[str]:
     """Processes in the order of the instances, each called by its pool and its number within it; then the requests."""
     names = [f"{pool.name} {number}" for pool in result.cluster.pools for number in range(pool.instances)]
-    beside = set(result.step_log["instance"][result.step_log["stream"] == 1].tolist())
+    concurrent = set(result.step_log["instance"][result.step_log["stream"] == 1].tolist())
     events: list[str] = []
     for instance, name in enumerate(names):
         events += _process(instance, f"{name} (instance {instance})")
         events.append(_thread(instance, steps_thread(result), "steps"))
-        if instance in beside:
-            events.append(_thread(instance, steps_thread(result) + 1, "prefills beside"))
+        if instance in concurrent:
+            events.append(_thread(instance, steps_thread(result) + 1, "concurrent prefills"))
     return [*events, *_process(process_of(result), "requests")]
 
 

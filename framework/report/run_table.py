@@ -47,8 +47,8 @@ _WIDE = 96  # columns that a full comparison needs
 
 def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     """What a run came to, for `rich.console.Console.print`."""
-    beside = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
-    parts: list[RenderableType] = [*_headline(evaluation.summary), Text(), beside, Text()]
+    columns = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
+    parts: list[RenderableType] = [*_headline(evaluation.summary), Text(), columns, Text()]
     for kind, key in (("class", "classes"), ("tenant", "tenants")):
         if key in evaluation.summary:
             parts += [*_parts(kind, key, evaluation.summary[key]), Text()]

@@ -19,7 +19,7 @@ from framework.timing.joint_attention import JOINT
 from framework.timing.measured import Measured
 from framework.timing.roofline import attainable_flops, ridge_flops_per_byte
 from framework.timing.step_row import StepRow, Timing
-from framework.timing.table import StepTables, beside_chunks_s, extrapolation, stack, step_s
+from framework.timing.table import StepTables, decode_with_chunks_s, extrapolation, stack, step_s
 
 _MS = 1e3
 
@@ -169,8 +169,8 @@ def _parts_ms(parts: Mapping[str, StepRow], row: StepRow, step: Step) -> Mapping
         kernel = {name: getattr(row, name) for name in ("decode_rows", "head_group", "decodes_at_once")}
         attention = replace(parts["prefill_attention"], **kernel)
         alone_s = found["decode_attention"] / _MS
-        beside_s = beside_chunks_s(stack([attention]), 0, step.batch, step.decode_context, alone_s)
-        found["decode_attention"] = _MS * beside_s
+        joint_s = decode_with_chunks_s(stack([attention]), 0, step.batch, step.decode_context, alone_s)
+        found["decode_attention"] = _MS * joint_s
     return found
 
 

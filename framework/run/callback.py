@@ -39,7 +39,7 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def clear_after_killed(sweep: Path) -> None:
-    """Remove the temporary files of runs of earlier sweeps beside this one that were killed an hour ago or earlier.
+    """Remove the temporary files of runs of earlier sweeps next to this one that were killed an hour ago or earlier.
 
     Where the sweeps of a day have a directory, as by default, those of other days are among them.
     """

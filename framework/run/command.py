@@ -115,8 +115,8 @@ def comparison_command(policy: str, words: Sequence[str], directories: Sequence[
     """
     here = Path.cwd()
     added = [path.relative_to(here) if path.is_relative_to(here) else path for path in directories]
-    beside = [word for path in added for word in ("--config-dir", str(path))]
+    config_dirs = [word for path in added for word in ("--config-dir", str(path))]
     shared = [word for word in words if not word.startswith(_OWN)]
     policies = dict.fromkeys((policy, *_RIVALS))
     chosen = f"policy={','.join(policies)}"
-    return f"beside others: {program()} -m {shlex.join([*beside, chosen, *shared])}"
+    return f"with others: {program()} -m {shlex.join([*config_dirs, chosen, *shared])}"

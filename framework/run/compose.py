@@ -127,7 +127,11 @@ def _require_speed(pool: PoolSpec, model: Model) -> None:
 
 
 def _require_links(cluster: ClusterSpec, engine: EngineConfig) -> None:
-    """InputError for copies and loads that last nearly for ever."""
+    """InputError for copies, loads and packing that last nearly for ever."""
+    for name in ("pack_bytes_s", "unpack_bytes_s"):
+        bytes_s = getattr(engine.kv_compression, name)
+        if bytes_s is not None:
+            require_at_least(f"engine.kv_compression.{name}", bytes_s, _LEAST_LINK_BYTES_S)
     link, fabric = cluster.link.bandwidth_bytes_s, cluster.link.fabric_bytes_s
     require_at_least("cluster: the bandwidth of links", min(link, fabric or link), _LEAST_LINK_BYTES_S)
     for tier in engine.prefix_stores.tiers.values():

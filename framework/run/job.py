@@ -143,6 +143,13 @@ def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
         limit = getattr(experiment.slo, name)
         if limit is not None and limit > _LONGEST_SLO_S:
             warn_once(f"WARNING: slo.{name} is {limit:g} s; is it meant in milliseconds? Nearly every request keeps it")
+    for pool in experiment.cluster.pools:
+        if pool.ranks > 1:
+            seats, tokens = experiment.engine.seats_of(pool), experiment.engine.budget_of(pool)
+            warn_once(
+                f"note: an instance of pool {pool.name} has {pool.ranks} data-parallel ranks; engine.max_batch and"
+                f" engine.token_budget are of each: {seats:,} seats and {tokens:,} tokens a step in all"
+            )
     return objective, experiment
 
 

@@ -10,7 +10,7 @@ Neither pool can be loaded fully. Prompts wait for each other, and must keep the
 chance has it, and must fit. So the load of each counts as a share of what it may be. The rate has no part in the
 choice, for it loads both pools alike.
 
-Some policies let those that decode prefill too, beside others that only prefill. If a step full of prompts keeps the
+Some policies let those that decode prefill too, with others that only prefill. If a step full of prompts keeps the
 limit of TPOT, decodes can bear that, and whoever only prefills is one that cannot take what is left of either: then one
 is enough.
 """
@@ -136,7 +136,7 @@ def _prefills(setting: Setting, pool: PoolSpec) -> _Prefills:
     at = ((np.arange(_LENGTHS) + 0.5) / _LENGTHS * len(prompts)).astype(np.int64)
     tables, share = _tables(setting, pool), _cached_share(setting, pool)
     lengths, counts = np.unique(prompts[at], return_counts=True)
-    most = min(pool.token_budget or setting.engine.token_budget, setting.engine.longest_chunk or 10**9)
+    most = min(setting.engine.budget_of(pool), setting.engine.longest_chunk or 10**9)
     seconds = [_prompt_s(tables, pool, int(share * length), int(length), most) for length in lengths]
     times_s = np.repeat(seconds, counts)
     mean_s, full = float(times_s.mean()), most / float(prompts.mean() * (1 - share))
@@ -197,7 +197,7 @@ class _Decodes:
         self._context = float((outputs * (inputs + outputs / 2)).sum() / outputs.sum())
         self.limit_s = _limit_s(setting, "tpot_s") * accepted  # of a step
         self._memory = max(int(setting.kv_blocks(pool) * setting.engine.block_tokens / self._context), 1)
-        self._seats = pool.max_batch or setting.engine.max_batch
+        self._seats = setting.engine.seats_of(pool)
 
     def strain(self, instances: int) -> float:
         """Seconds that such a pool takes for each request, over the share of its time that it may be busy."""

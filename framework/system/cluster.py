@@ -61,6 +61,7 @@ class PoolSpec:
 
     An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
     reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
+    `token_budget` and `max_batch` are those of one data-parallel rank, as servers count them.
     `rank_choice`: on which of the dp ranks of an instance a request is put: those with the least `kv` or the fewest
     `requests`, or each in turn; `even`: ranks are not distinguished, all have an equal share; `routed`: where the
     policy says, as each rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp
@@ -114,6 +115,11 @@ class PoolSpec:
     def has_ranks(self) -> bool:
         """Whether its instances have data-parallel ranks with requests of their own."""
         return self.rank_choice not in ("even", "routed") and self.parallelism.dp > 1
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks of one instance, which schedule their requests each; 1: it has none, or is one."""
+        return 1 if self.rank_choice == "routed" else self.parallelism.dp
 
     @property
     def group(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
-from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, host_s, uneven_s
+from framework.timing.table import StepTables, base_s, chunk_s, decode_s, decode_with_chunks_s, host_s, uneven_s
 
 
 class StepTimes(NamedTuple):
@@ -40,7 +40,7 @@ def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: 
         time_s += stages * chunk_s(tables, k, 0, prompt)
     if decodes > 0:
         decoding_s = decode_s(tables, k, decodes, context)[0]
-        time_s += beside_chunks_s(tables, k, decodes, context, decoding_s) if prompt > 0 else decoding_s
+        time_s += decode_with_chunks_s(tables, k, decodes, context, decoding_s) if prompt > 0 else decoding_s
     return time_s
 
 
@@ -64,7 +64,7 @@ def chunked_s(
     time_s = base_s(tables, k, tokens - left, decodes, decodes + chunks) + chunks_s
     if decodes > 0:
         decoding_s = decode_s(tables, k, decodes, context)[0] + uneven_s(tables, k, decodes, context, longest)
-        time_s += beside_chunks_s(tables, k, decodes, context, decoding_s)
+        time_s += decode_with_chunks_s(tables, k, decodes, context, decoding_s)
     return max(time_s, host_s(tables, k, tokens - left + decodes, decodes))
 
 

@@ -3,7 +3,7 @@
 FlashAttention 2 does: flash_attn_varlen_func takes all sequences of a step, and where any of them has a chunk, each
 decode takes up a whole tile of queries, most of which is empty. vLLM calls it so, on keys and values in bf16, on GPUs
 for which FlashAttention 3 and the kernels made for data-centre Blackwell do not exist: compute capabilities 8.0, 8.6,
-8.9 and 12.0 (vllm/v1/attention/backends/fa_utils.py chooses the version). Measured there, a chunk of 512 tokens beside
+8.9 and 12.0 (vllm/v1/attention/backends/fa_utils.py chooses the version). Measured there, a chunk of 512 tokens with
 128 decodes of 1,024 tokens: 23.5 ms on an RTX PRO 6000 and 49.4 ms on an RTX 4090, where the parts alone sum to 13.8
 and 20.7 ms. TensorRT-LLM and SGLang have kernels of their own for decodes, and so has multi-head latent attention.
 

@@ -5,8 +5,8 @@ Every term is a piece of work that can be named, in the order of its place:
 - the front end takes a request in: `request_s` for the way there and back (HTTP, process boundaries, the first token's
   way to the client), `token_s` for each prompt token (the tokenizer);
 - the host forms a step: `host_s` (scheduling, inputs, results of sampling, outputs) and `host_sequence_s` for each
-  decode. A synchronous server does that between steps, while the GPU waits; an asynchronous one beside the step that
-  runs. `host_by_tp` has both past one GPU, where reaching several processes costs more: that of the largest
+  decode. A synchronous server does that between steps, while the GPU waits; an asynchronous one concurrently with the
+  step that runs. `host_by_tp` has both past one GPU, where reaching several processes costs more: that of the largest
   tensor-parallel degree that is not above the instance's;
 - the host launches a step. Where CUDA graphs hold it that is part of `host_s`; a step of more than `graph_tokens`
   tokens is launched kernel by kernel, `eager_layer_s` a layer, and takes at least as long as that;

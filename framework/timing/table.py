@@ -10,7 +10,7 @@ A step costs, in seconds,
       all of it times waste(chunk) / waste(prefix + chunk), + masked_s * sum over chunks of chunk^2
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
-      in one kernel with chunks: what tiles of decode_rows rows take, of decodes that fill the GPU     `beside_chunks_s`
+      in one kernel with chunks: tiles of decode_rows rows, of decodes that fill the GPU          `decode_with_chunks_s`
 
 but no less than what the host needs, which runs concurrently with the kernels:
 
@@ -249,7 +249,7 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 
 @compiled
-def beside_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alone_s: float) -> float:
+def decode_with_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alone_s: float) -> float:
     """Seconds in pool k of decode attention in a step with chunks, where it takes `alone_s` in a step without them.
 
     `decodes` >= 1 sequences have the summed context `context`, in tokens. In one kernel with chunks each takes up a
@@ -264,9 +264,9 @@ def beside_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alon
     tiles_s = tiles_of_decodes_s(tables, k, decodes, context)
     first_s = tiles_s / row["head_group"]  # the heads that read from memory
     apart_s = max(alone_s, first_s) + (tiles_s - first_s)
-    beside_s: float = max(alone_s, tiles_s)
+    joint_s: float = max(alone_s, tiles_s)
     share: float = min(max(2.0 - row["decodes_at_once"] / decodes, 0.0), 1.0)
-    return beside_s + share * (apart_s - beside_s)
+    return joint_s + share * (apart_s - joint_s)
 
 
 @compiled
@@ -334,5 +334,5 @@ def step_s(
     if longest is not None:
         decoding_s += uneven_s(tables, k, decodes, context, longest)
     if decodes and chunks:
-        decoding_s = beside_chunks_s(tables, k, decodes, context, decoding_s)
+        decoding_s = decode_with_chunks_s(tables, k, decodes, context, decoding_s)
     return float(max(time_s + decoding_s, host_s(tables, k, sum(chunks) + decodes, decodes)))

@@ -18,7 +18,7 @@ from framework.policy import Decision, Plan, Policy
 from framework.policy.hooks import HOOK_NAMES, decode_plan
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster, Request
-from framework.replay.lookups import PlainEngine
+from framework.replay.lookups import InterpretedEngine
 from framework.result import Result
 from framework.workload import Workload
 
@@ -119,7 +119,7 @@ def _called_from_python(
     def call(subject: Any, cluster: Cluster) -> Any:
         params, view = np.asarray(policy.compiled_params, np.float64), cluster.view
         if not hasattr(rule, "py_func"):
-            view = view._replace(engine=PlainEngine(cluster._engine, Sharing().slowdowns()))
+            view = view._replace(engine=InterpretedEngine(cluster._engine, Sharing().slowdowns()))
         answer = int(rule(subject.id if isinstance(subject, Request) else subject, view, params, own_state))
         if hook == "batching":
             percent, token_budget, mode = decode_plan(answer)

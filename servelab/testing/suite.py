@@ -181,7 +181,7 @@ class PolicyConformance:
 
     @each_scenario
     def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:
-        """Also in one process after other runs: nothing may linger in a class or a module."""
+        """Also in one process after other runs: nothing may stay in a class or a module."""
         for title, cluster in self.usable_clusters().items():
             with _told(scenario, title):
                 first, second = (self.play(SCENARIOS[scenario], cluster) for _ in range(2))
@@ -199,11 +199,11 @@ class PolicyConformance:
                 return self.play(SCENARIOS[name], cluster)
 
             with _eager_thread_switches(), ThreadPoolExecutor(len(names)) as pool:
-                beside = list(pool.map(together, names))
-            for name, one, other in zip(names, alone, beside, strict=True):
+                concurrent = list(pool.map(together, names))
+            for name, one, other in zip(names, alone, concurrent, strict=True):
                 with _told(name, title):
                     difference = first_difference(one, other)
-                    assert difference is None, f"beside another run, in a thread, it is another: {difference}"
+                    assert difference is None, f"with another run, in a thread, it is another: {difference}"
 
     def test_a_used_policy_is_refused(self) -> None:
         """What a policy counts on `self` in one run must not reach the next one."""

@@ -190,7 +190,7 @@ def test_no_policy_beats_it_in_many_more_cases_where_something_is_scarce(seed: i
 
 
 def test_attentions_that_overlap_are_worth_what_they_hide() -> None:
-    """A prompt of 32 tokens in each step beside 32 decodes: both attentions take 1 s, and then either is free."""
+    """A prompt of 32 tokens in each step with 32 decodes: both attentions take 1 s, and then either is free."""
     row = StepRow(base_s=0.01, prefill_quadratic_s=1 / 32**2, per_context_token_s=1 / (32 * 48))
     workload, cluster = requests(400, 32, 33, 1e3), mixed(1, server("gpu", 4000))
     cluster = replace(cluster, pools=tuple(replace(pool, token_budget=64, max_batch=64) for pool in cluster.pools))

@@ -55,7 +55,7 @@ class Steps:
         return contexts[np.cumsum(contexts) <= self.kv_tokens]
 
     def prefill(self, decodes: int) -> tuple[int, bool]:
-        """Tokens of a step's chunks beside so many decodes, and whether they are one whole prompt beyond the budget."""
+        """Tokens of a step's chunks with so many decodes, and whether they are one whole prompt beyond the budget."""
         mixes = self.role == "mixed" and self.batching not in ("prefill_first", "static", "concurrent", "chunks_first")
         if self.role == "decode" or decodes >= self.batch or (decodes and (not mixes or self.rng.random() < 0.3)):
             return 0, False
@@ -112,10 +112,10 @@ def check_prompts(steps: Steps) -> None:
         while done < prompt:
             most = prompt - done if chunks.whole else min(prompt - done, int(chunks.budget))
             chunk = most if chunks.whole or rng.random() < 0.5 else int(rng.integers(1, most + 1))
-            beside = 0 if chunks.whole else int(rng.integers(0, int(chunks.budget) - chunk + 1))
+            decoding = 0 if chunks.whole else int(rng.integers(0, int(chunks.budget) - chunk + 1))
             attention_s += float(step.chunk_s(steps.tables, 0, done, chunk))
             done += chunk
-            time_s += float(step.base_s(steps.tables, 0, chunk + beside, 0, int(done == prompt)))
+            time_s += float(step.base_s(steps.tables, 0, chunk + decoding, 0, int(done == prompt)))
         least_s = float(of_prompts.prompt_s(np.array([cached]), np.array([prompt]))[0])
         assert least_s <= attention_s * NEAR
         assert float(of_prompts.upto_s(np.array(prompt)) - of_prompts.upto_s(np.array(cached))) <= attention_s * NEAR

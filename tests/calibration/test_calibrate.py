@@ -323,7 +323,7 @@ def test_measured_parts_are_calibrated_as_the_parts_are(tmp_path):
 
 
 def own_benchmark(tmp_path: Path, count: int) -> Path:
-    """A benchmark file of a server whose kernels are the made-up profile beside it."""
+    """A benchmark file of a server whose kernels are the made-up profile with it."""
     profiles = tmp_path / "profiles"
     put(profiles, "llama3_8b", "h100", "own", made_up(communication_s=np.zeros(4)))
     timing = calibrations_of(Measured(backend="own", profiles=str(profiles)))

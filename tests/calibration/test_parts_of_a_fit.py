@@ -17,7 +17,7 @@ from framework.calibration.fit import Groups, calibrate, observe
 from framework.calibration.optimise import Fitted, Floats, Term
 from framework.calibration.prior import prior
 from framework.calibration.replay import Deployment, Served, measured, replay, sent_again
-from framework.calibration.surfaces import Box, Surfaces, coefficients_of, noise_beside
+from framework.calibration.surfaces import Box, Surfaces, added_noise, coefficients_of
 from framework.engine.setup.config import EngineConfig
 from framework.policy import Policy
 from framework.system.cluster import mixed
@@ -201,7 +201,7 @@ def test_coefficients_of_a_quadratic_surface(terms: int, coefficients: int) -> N
 
 
 def test_a_surface_through_a_quadratic_function_is_that_function() -> None:
-    """Two residuals over two terms, without scatter; beside the points they are told all the same."""
+    """Two residuals over two terms, without scatter; with the points they are told all the same."""
 
     def plain(z: Floats) -> Floats:
         x, y = z
@@ -225,10 +225,10 @@ def test_the_scatter_of_a_surface_is_that_of_what_it_is_laid_through() -> None:
 
 
 @pytest.mark.parametrize(("scatter", "terms"), [(0.0, 0), (0.3, 0), (0.0, 200)])
-def test_the_noise_is_what_residuals_have_beside_the_scatter(scatter: float, terms: int) -> None:
+def test_the_noise_is_what_residuals_have_with_the_scatter(scatter: float, terms: int) -> None:
     """Of a unit normal law times 0.5; of 400 residuals 200 terms have taken half of the variance."""
     residuals = 0.5 * np.random.default_rng(2).standard_normal(400)
-    found = noise_beside(residuals, np.full(400, scatter), np.ones(400), terms)
+    found = added_noise(residuals, np.full(400, scatter), np.ones(400), terms)
     whole = 0.5 if terms == 0 else 0.5 * 2**0.5 * 1.05  # a cut law loses less of its variance
     assert found == pytest.approx(math.sqrt(whole**2 - scatter**2), rel=0.08)
 

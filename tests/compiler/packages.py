@@ -42,7 +42,7 @@ print(json.dumps({
 
 
 def write_project(root: Path) -> Path:
-    """Lay the project out at `root`, beside a copy of the decorators; its folder `framework`."""
+    """Lay the project out at `root`, with a copy of the decorators; its folder `framework`."""
     folder = root / "framework"
     (folder / "part").mkdir(parents=True)
     for file in (folder / "__init__.py", folder / "part" / "__init__.py"):
@@ -54,7 +54,7 @@ def write_project(root: Path) -> Path:
 
 
 def start(package: Path, code: str, **environment: str) -> subprocess.Popen[str]:
-    """A process in the project that runs some code; its cache is beside the project."""
+    """A process in the project that runs some code; its cache is with the project."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
     inherited.update({"XDG_CACHE_HOME": str(package.parent.parent / "cache"), "PYTHONDONTWRITEBYTECODE": "1"})
     return subprocess.Popen(

@@ -35,7 +35,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small project, and beside it the cache with its code."""
+    """A small project, and with it the cache with its code."""
     folder = tmp_path_factory.mktemp("ready")
     first = report(write_project(folder / "source"))
     assert (first["result"], first["hits"], first["untouched"]) == (20, 0, True)
@@ -45,13 +45,13 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compiled(ready: Path, tmp_path: Path) -> Path:
-    """The folder `framework` of a copy of that project, beside a copy of its cache."""
+    """The folder `framework` of a copy of that project, with a copy of its cache."""
     shutil.copytree(ready, tmp_path, dirs_exist_ok=True)
     return tmp_path / "source" / "framework"
 
 
 def code_of(package: Path) -> list[Path]:
-    """What the cache beside the project keeps of its compiled code."""
+    """What the cache with the project keeps of its compiled code."""
     return [file for file in (package.parent.parent / "cache").rglob("*.*") if file.is_file()]
 
 

@@ -119,10 +119,10 @@ def test_the_least_urgent_gives_way_though_it_has_ended() -> None:
     assert preemptions(one) == [0, 0]
 
 
-def test_the_watermark_holds_beside_one_that_has_ended() -> None:
-    """10 blocks, of which those that come beside others leave 3. The first one ends at 3 s with 6. The second needs 4
-    and would leave none beside it: nobody is admitted, and the step is empty. Then the instance idles, the second
-    leaves 6 without a watermark and the third leaves 5 beside it: both are computed at once.
+def test_the_watermark_holds_with_one_that_has_ended() -> None:
+    """10 blocks, of which those that come with others leave 3. The first one ends at 3 s with 6. The second needs 4
+    and would leave none with it: nobody is admitted, and the step is empty. Then the instance idles, the second
+    leaves 6 without a watermark and the third leaves 5 with it: both are computed at once.
     """
     one = few_blocks([(0, 4, 3), (0.5, 4, 1), (0.5, 1, 1)], kv_tokens=10, watermark=0.3, idle_watermark=False)
     assert times(one) == [[1, 2, 3], [4], [4]]
@@ -161,7 +161,7 @@ def test_prompts_are_read_token_by_token_all_at_once(implementation: Any) -> Non
 
 
 @IMPLEMENTATIONS
-def test_the_front_end_takes_in_one_after_another_and_reads_beside(implementation: Any) -> None:
+def test_the_front_end_takes_in_one_after_another_and_reads_with_it(implementation: Any) -> None:
     # taken in at 1/2 and 1, each prompt of 4 read a second later, at 1.5 and 2; steps from 1.5 to 2.5 and to 3.5
     row = StepRow(base_s=1.0, intake_s=0.5, intake_token_s=0.25)
     result = run([0.0, 0.0], [4, 4], [1, 1], row, implementation=implementation)

@@ -138,7 +138,7 @@ def test_chunks_shrink_as_a_prompt_goes_on(batching: str) -> None:
     one = scenario([(0, 8, 1)], batching=batching, chunk_schedule=ChunkSchedule((4, 2), 4))
     assert times(one) == [[3]]  # 4, 2, 2
     one = together([(0, 1, 6), (0, 8, 1)], batching=batching, chunk_schedule=ChunkSchedule((4, 2), 4))
-    assert times(one)[2] == [5]  # beside one other token 3, 3, 1, 1
+    assert times(one)[2] == [5]  # with one other token 3, 3, 1, 1
 
 
 def test_stages_are_spaced_evenly_in_multiples_of_32() -> None:

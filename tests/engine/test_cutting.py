@@ -155,7 +155,7 @@ def alike(row: StepRow) -> StepTimes:
 
 @pytest.mark.parametrize(("limit_s", "chunk"), [(6.0, 2), (12.0, 2), (15.0, 5), (99.0, 8)])
 def test_the_largest_chunk_within_a_limit(limit_s: float, chunk: int) -> None:
-    """Beside 5 decodes of a second each, 5 s for the step and a second for each token of a prompt."""
+    """With 5 decodes of a second each, 5 s for the step and a second for each token of a prompt."""
     times = alike(StepRow(base_s=5.0, per_sequence_s=1.0, per_prefill_token_s=1.0))
     assert largest_chunk(times, 0, np.array([[0], [100]]), 5, 50, 10, 2, 8, limit_s) == chunk
 
@@ -187,7 +187,7 @@ def test_the_pair_is_the_one_whose_busier_instance_is_least_busy() -> None:
 
 
 def test_steps_keep_the_limit_however_long_the_prefix() -> None:
-    """A chunk of c tokens after p takes ((p + c)^2 - p^2) / 100 s; decodes of other requests run beside it."""
+    """A chunk of c tokens after p takes ((p + c)^2 - p^2) / 100 s; decodes of other requests run with it."""
     policy = DynaServe(tbt_s=2.0, least_part=10**6, least_chunk=1)
     engine = EngineConfig(token_budget=64, block_tokens=1, watermark=0.0, kv_tokens=2000)
     spec = ClusterSpec((PoolSpec("all", "mixed", 1, GPU),), LinkSpec(2.0**60))

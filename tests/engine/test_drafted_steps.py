@@ -1,4 +1,4 @@
-"""Runs of plain drafted steps: entered, left by each door, and the same as steps that are events of their own."""
+"""Runs of fixed-depth drafted steps: entered, left by each door, and the same as steps that are events of their own."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Rows = Sequence[tuple[float, int, int]]  # arrival, prompt, output
 
 @dataclass
 class Seen:
-    """What `run` left at each of its returns: whether a plain run was under way, and how long."""
+    """What `run` left at each of its returns: whether a run of fixed depth was under way, and how long."""
 
-    plain: int = 0
+    fixed_depth: int = 0
     others: int = 0
 
     def note(self, memory: Any) -> None:
         stepping = memory.instances["busy"] & (memory.step["decodes"] > 0)
-        self.plain += int((stepping & memory.step["plain"]).sum())
-        self.others += int((stepping & ~memory.step["plain"]).sum())
+        self.fixed_depth += int((stepping & memory.step["fixed_depth"]).sum())
+        self.others += int((stepping & ~memory.step["fixed_depth"]).sum())
 
 
 def play(rows: Rows, row: StepRow = ROW, instances: int = 1, policy: Policy | None = None, **options: Any) -> Result:
@@ -115,7 +115,7 @@ TOGETHER: Rows = [(0.0, 40, 90), (0.0, 33, 200), (0.0, 50, 137)]
 )
 def test_runs_of_plain_steps(rows: Rows, settings: dict[str, Any], seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     result = both(rows, **settings)
-    assert seen.plain > 40
+    assert seen.fixed_depth > 40
     monkeypatch.undo()
     at_once = play(rows, **settings)
     assert at_once.step_log.tobytes() == result.step_log.tobytes()
@@ -151,9 +151,9 @@ def test_a_log_that_is_full_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=lambda settings: ", ".join(settings),
 )
-def test_steps_that_are_not_plain(settings: dict[str, Any], seen: Seen) -> None:
+def test_steps_that_are_not_of_fixed_depth(settings: dict[str, Any], seen: Seen) -> None:
     both(TOGETHER, **settings)
-    assert seen.plain == 0
+    assert seen.fixed_depth == 0
     assert seen.others > 40
 
 

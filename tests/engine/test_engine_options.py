@@ -70,7 +70,7 @@ def test_only_a_hybrid_step_gains(overlap: float, hybrid_s: float) -> None:
 
 
 @pytest.mark.parametrize(("rows", "decode_s"), [(1, 1.75), (2, 4.0)])
-def test_a_decode_beside_a_chunk_takes_up_a_tile(rows: int, decode_s: float) -> None:
+def test_a_decode_with_a_chunk_takes_up_a_tile(rows: int, decode_s: float) -> None:
     """The same with ((3 + rows)^2 - 3^2)/4 s of decode in the hybrid step; the last step has no chunk."""
     engine = EngineConfig(attention=Attention(decode_rows=rows))
     result = run(trace((0, 2, 3), (1, 2, 1)), "mixed", engine=engine)
@@ -92,13 +92,13 @@ def test_a_tile_costs_no_less_than_the_decode_alone() -> None:
     ("group", "at_once", "decode_s"),
     [
         (1.0, 1.0, 3.0),  # each head reads keys of its own
-        (4.0, float("inf"), 3.0),  # tiles of other heads run beside the one that reads
+        (4.0, float("inf"), 3.0),  # tiles of other heads run concurrently with the one that reads
         (4.0, 1.0, 2.0 + 2.25),  # nothing does: 2 s of reading, then three heads
         (4.0, 1.5, 0.5 * 3.0 + 0.5 * 4.25),
     ],
 )
 def test_tiles_of_the_first_head_wait_for_memory(group: float, at_once: float, decode_s: float) -> None:
-    """Beside a chunk of 2, a decode of 4 tokens whose tiles compute 2 * (0.5 + 4/4) = 3 s and which alone takes 2 s."""
+    """With a chunk of 2, a decode of 4 tokens whose tiles compute 2 * (0.5 + 4/4) = 3 s and which alone takes 2 s."""
     tiled = replace(ROW, decode_rows=2.0, tile_row_s=0.5, tile_pair_s=0.25)
     row = replace(tiled, head_group=group, decodes_at_once=at_once)
     result = run(trace((0, 3, 3), (1, 2, 1)), "mixed", engine=EngineConfig(), row=row)
@@ -200,7 +200,7 @@ def test_gpus_share_the_packing() -> None:
         (Attention, {"overlap": "much"}, "engine.attention.overlap"),
         (KvFormat, {"memory_share": 0}, "engine.kv_compression.memory_share must lie between 1e-06 and 1"),
         (KvFormat, {"copy_share": 1.1}, "engine.kv_compression.copy_share"),
-        (KvFormat, {"read_factor": 0}, "engine.kv_compression.read_factor must be a finite number above 0"),
+        (KvFormat, {"read_factor": 0}, "engine.kv_compression.read_factor must lie between 0.001 and 1000"),
         (KvFormat, {"prefill_factor": float("nan")}, "engine.kv_compression.prefill_factor"),
         (KvFormat, {"pack_bytes_s": 0}, "engine.kv_compression.pack_bytes_s"),
         (KvFormat, {"unpack_bytes_s": -1}, "engine.kv_compression.unpack_bytes_s"),
@@ -257,7 +257,7 @@ def test_both_spellings_are_one_configuration(config_directory: None) -> None:
     assert plain == flattened(compose_config("config", overrides=["engine/attention=pod"]))
 
 
-def test_a_parameter_can_be_tuned_beside_the_name(config_directory: None) -> None:
+def test_a_parameter_can_be_tuned_with_the_name(config_directory: None) -> None:
     words = name_files(["engine.attention.overlap=0.5", "engine.attention=pod"])
     config = compose_config("config", overrides=words, return_hydra_config=True)
     assert config.engine.attention.overlap == 0.5

@@ -1,4 +1,4 @@
-"""`engine.implementation`: each policy fares alike in the compiled engine and in the plain one; what is refused."""
+"""`engine.implementation`: each policy fares alike in the compiled engine and in the reference one; what is refused."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def play(policy: Policy, engine: EngineConfig, count: int = 24) -> Result:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_fares_alike_in_both(policy: str) -> None:
-    plain, compiled = (outcome(run_configured(policy, name)) for name in ("reference", "compiled"))
+    reference, compiled = (outcome(run_configured(policy, name)) for name in ("reference", "compiled"))
     tolerance = 1e-9 if policy in INEXACT else 0.0
-    assert not differences(plain, compiled, tolerance)
+    assert not differences(reference, compiled, tolerance)
 
 
 class InPython(Policy):
-    """Hooks of plain Python that look at requests and instances alike."""
+    """Hooks in Python that look at requests and instances alike."""
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         held = cluster.instances.kv_tokens + cluster.instances.queued_tokens
@@ -120,18 +120,18 @@ class ByRule(Policy):
 
 @pytest.mark.parametrize("policy", [InPython, ByRule, Ticking, Policy])
 def test_hooks_see_and_decide_the_same(policy: type[Policy]) -> None:
-    plain = play(policy(), REFERENCE)
-    assert outcome(plain) == outcome(play(policy(), COMPILED))
-    assert len(set(plain.requests["prefill_instance"].tolist()) - {-1}) == 2
+    reference = play(policy(), REFERENCE)
+    assert outcome(reference) == outcome(play(policy(), COMPILED))
+    assert len(set(reference.requests["prefill_instance"].tolist()) - {-1}) == 2
 
 
 def test_metrics_read_the_result_of_either() -> None:
-    plain, compiled = (evaluate(play(InPython(), engine), SLO) for engine in (REFERENCE, COMPILED))
-    assert plain.requests.equals(compiled.requests)
-    assert plain.summary["rejected"] > 0
+    reference, compiled = (evaluate(play(InPython(), engine), SLO) for engine in (REFERENCE, COMPILED))
+    assert reference.requests.equals(compiled.requests)
+    assert reference.summary["rejected"] > 0
     for name, value in compiled.summary.items():
         if isinstance(value, float):
-            assert plain.summary[name] == pytest.approx(value, rel=1e-9, nan_ok=True), name
+            assert reference.summary[name] == pytest.approx(value, rel=1e-9, nan_ok=True), name
 
 
 def test_what_a_policy_raises_comes_out_as_it_is() -> None:

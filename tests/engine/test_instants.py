@@ -71,7 +71,7 @@ def test_so_it_is_between_two_of_many_equal_steps(engine: EngineConfig) -> None:
 def test_a_turn_without_time_to_think_is_in_the_step_that_begins_when_the_turn_before_ends(
     engine: EngineConfig,
 ) -> None:
-    """The first turn ends at 2; the second, of 4 tokens, is in [2, 4] beside the decode of the other session."""
+    """The first turn ends at 2; the second, of 4 tokens, is in [2, 4] with the decode of the other session."""
     sessions = {"session_id": np.array([0, 1, 0]), "turn": np.array([0, 0, 1]), "previous": np.array([-1, -1, 0])}
     workload = trace((0.0, 2, 1), (0.0, 2, 3), (0.0, 4, 1), think_s=np.zeros(3), **sessions)
     assert token_times(play(engine, workload, mixed(1))) == [[2.0], [2.0, 4.0, 5.0], [4.0]]

@@ -59,7 +59,7 @@ def test_a_step_of_a_group_takes_as_long_as_its_longest() -> None:
 
 def test_who_comes_to_an_idle_rank_waits_for_the_boundary() -> None:
     """The first prompt takes 0 to 3 s. The second arrives at 1 s at the other rank, which has nothing to do, and begins
-    with the group at 3 s, beside a decode that reads 9 tokens: 1 + 0.25 * 18 = 5.5 s, where its own 4 tokens would
+    with the group at 3 s, with a decode that reads 9 tokens: 1 + 0.25 * 18 = 5.5 s, where its own 4 tokens would
     take 1 + 0.125 * 8 = 2 s.
     """
     one = scenario([(8, 2), (4, 1)], arrival_s=[0.0, 1.0])

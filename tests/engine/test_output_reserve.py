@@ -43,7 +43,7 @@ def test_chunks_come_before_decodes_one_prompt_being_cut() -> None:
 
 
 def test_a_step_of_chunks_has_the_whole_budget_whatever_decodes() -> None:
-    """4 tokens a step, and two decodes: a prompt of 8 takes two steps beside them, which wait."""
+    """4 tokens a step, and two decodes: a prompt of 8 takes two steps with them, which wait."""
     rows: Rows = [(0, 1, 3), (0, 1, 3), (0.5, 8, 1)]
     assert times(chunked(rows, budget=4)) == [[1, 4, 5], [1, 4, 5], [3]]
     decodes_first = scenario(rows, budget=4, batching="decode_first")
@@ -82,7 +82,7 @@ def test_a_queue_is_tried_again_one_step_after_room_came_free() -> None:
     assert times(one) == [[1, 2, 3, 4, 6, 7, 8, 9, 10, 11], [1, 2, 3], [5, 6, 7, 8, 9, 10]]
 
 
-def test_who_finds_no_room_beside_prompts_alone_is_tried_again_in_the_next_step() -> None:
+def test_who_finds_no_room_with_prompts_alone_is_tried_again_in_the_next_step() -> None:
     """19 blocks. At 0 s the second is not admitted: 13 - 3 - 10. Nobody decodes, so admission does not close. At 1 s
     the first decodes and has 2 blocks, and 14 - 3 are left against half of 9.
     """
@@ -91,7 +91,7 @@ def test_who_finds_no_room_beside_prompts_alone_is_tried_again_in_the_next_step(
 
 
 def test_a_seat_that_came_free_is_found_one_step_later() -> None:
-    """At 1 s the third finds no seat beside the two that decode. The first ends at 3 s, which opens admission for the
+    """At 1 s the third finds no seat with the two that decode. The first ends at 3 s, which opens admission for the
     schedule at 4 s; without a reserve the seat is found at once.
     """
     one = chunked([(0, 1, 3), (0, 1, 6), (0.5, 1, 2)], output_reserve=HALF, max_batch=2)

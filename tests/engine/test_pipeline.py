@@ -109,17 +109,17 @@ def test_the_slowest_need_not_have_most_tokens() -> None:
     assert times(scenario([(5, 1), (3, 1), (3, 1)], row))[0] == [2 * 0.25 * 25]
 
 
-def test_a_chunk_beside_decodes() -> None:
-    # 4 tokens decode beside a prompt of 8, for which a seat comes free, and half of the pipeline computes it; then both
+def test_a_chunk_with_decodes() -> None:
+    # 4 tokens decode with a prompt of 8, for which a seat comes free, and half of the pipeline computes it; then both
     # decode.
     row = StepRow(base_s=1.0, per_prefill_token_s=0.125, per_sequence_s=0.5, per_context_token_s=0.25)
     one = scenario([(4, 3), (4, 1), (8, 2)], row, max_batch=2)
     start = 1 + 2 * 4 * 0.125
-    beside = 1 + 2 * 8 * 0.125 + 0.5 + 0.25 * 5
+    joint = 1 + 2 * 8 * 0.125 + 0.5 + 0.25 * 5
     both = 1 + 2 * 0.5 + 0.25 * (6 + 9)
-    expected = [[start, start + beside, start + beside + both], [start], [start + beside, start + beside + both]]
+    expected = [[start, start + joint, start + joint + both], [start], [start + joint, start + joint + both]]
     assert times(one) == expected
-    # The two prompts of 4 kept both stages busy; the last one left one waiting, but for what decodes beside it take.
+    # The two prompts of 4 kept both stages busy; the last one left one waiting, but for what decodes with it take.
     assert bubble_s(one) == 2 * 8 * 0.125
 
 
@@ -132,7 +132,7 @@ def test_decodes_alone_take_what_they_take() -> None:
 
 
 def test_decodes_take_their_part_of_the_budget() -> None:
-    # 8 tokens: of each micro-batch 1 | 4, then 3 more beside the 1. From then on the first request decodes: 8 tokens
+    # 8 tokens: of each micro-batch 1 | 4, then 3 more with the 1. From then on the first request decodes: 8 tokens
     # less 1 leave 7, of which a micro-batch may have 4: the prompts of 6 have 2 and 3 left.
     one = scenario([(1, 9), (6, 1), (6, 1)], COMPUTE, budget=8)
     full, rest = 1 + 2 * 4 * 0.125, 1 + 2 * 3 * 0.125
@@ -167,8 +167,8 @@ def test_drafts_count_as_decodes() -> None:
     row = StepRow(base_s=1.0, per_prefill_token_s=0.125, per_sequence_s=0.5)
     drafts = Speculation(depth=1, acceptance=1.0, draft_cost=0.0)
     one = scenario([(4, 4), (4, 1), (8, 1)], row, speculation=drafts, max_batch=2)
-    start, beside = 1 + 2 * 4 * 0.125, 1 + 2 * 8 * 0.125 + 2 * 0.5
-    assert times(one)[0][:3] == [start, start + beside, start + beside]
+    start, joint = 1 + 2 * 4 * 0.125, 1 + 2 * 8 * 0.125 + 2 * 0.5
+    assert times(one)[0][:3] == [start, start + joint, start + joint]
 
 
 def test_energy_and_the_share_of_bubbles() -> None:

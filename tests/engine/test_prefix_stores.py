@@ -79,7 +79,7 @@ THRICE = ((0.0, [1, 2]), (100.0, [3, 4]), (200.0, [1, 2]))  # the second evicts 
 @pytest.mark.parametrize(
     ("bandwidth_bytes_s", "latency_s", "layer_wise", "expected_s"),
     [
-        (64.0, 0.5, True, 2.5),  # 128 bytes in 2 s after 0.5 s, beside 1 s for the last token
+        (64.0, 0.5, True, 2.5),  # 128 bytes in 2 s after 0.5 s, with 1 s for the last token
         (64.0, 0.5, False, 3.5),
         (256.0, 0.25, True, 1.0),  # 0.5 s and 0.25 s, hidden
         (256.0, 0.25, False, 1.75),
@@ -152,7 +152,7 @@ class FromFirst(InTurn):
 
 
 def test_a_prefix_is_sent_ahead_and_then_loaded() -> None:
-    """128 bytes at 64 bytes/s and half a second, then 128 bytes from the store at 32 bytes/s beside the last token."""
+    """128 bytes at 64 bytes/s and half a second, then 128 bytes from the store at 32 bytes/s with the last token."""
     twice = prompts((0.0, [1, 2]), (100.0, [1, 2]))
     result = play(twice, stored(Tier(bandwidth_bytes_s=32.0)), FromFirst(), ("mixed", "mixed"))
     assert ttft_s(result) == [9.0, 2.5 + 4.0]

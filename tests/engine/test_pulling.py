@@ -29,7 +29,7 @@ from tests.helpers.scenarios import MODEL
 WHOLE = Sharing(50, {1: 1.0, 100: 1.0}, {1: 1.0, 100: 1.0}, contention=False)
 
 
-class Beside(Apart):
+class Concurrent(Apart):
     """Request 1 is prefilled where the others decode."""
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
@@ -194,17 +194,19 @@ def test_where_it_decodes_is_asked_once(engine: str) -> None:
     assert result.requests["end_s"].tolist() == [1]
 
 
-# --- beside prefills --------------------------------------------------------------------------------------------------
+# --- with prefills --------------------------------------------------------------------------------------------------
 
 
 @ENGINES
-def test_who_is_computed_beside_decodes_keeps_its_seat(engine: str) -> None:
+def test_who_is_computed_with_decodes_keeps_its_seat(engine: str) -> None:
     """Of instance 1, which has two seats and two streams, request 0 has one from 2 s on. Request 1 is computed there by
     3.5 s, and keeps the other one, though it decodes from 5 s on, not from 4 s on. So request 2, which is computed by
     3.5 s, too, finds none before request 1 has ended, at 8 s, and is fetched for 1 s then.
     """
     rows = ((0, 4, 9), (2.5, 4, 4), (2.5, 4, 2))
-    result = play(engine, rows, seats=2, policy=Beside(), role="mixed", sharing=WHOLE, asynchronous=True, kv_tokens=40)
+    result = play(
+        engine, rows, seats=2, policy=Concurrent(), role="mixed", sharing=WHOLE, asynchronous=True, kv_tokens=40
+    )
     assert token_times(result) == [[3, 4, 5, 6, 7, 8, 9, 10, 11], [3.5, 6, 7, 8], [10, 11]]
 
 

@@ -60,13 +60,13 @@ def play(policy: Aggregated, workload: Workload, implementation: Any = "compiled
 
 
 def test_both_engines_tell_the_same_of_streams_where_requests_are_routed() -> None:
-    seen, plain = Looks(), Looks()
+    seen, reference = Looks(), Looks()
     play(seen, bursts(LOOKS))
-    play(plain, bursts(LOOKS), "reference")
-    assert len(seen.streams_s) == len(plain.streams_s) == LOOKS
-    differ = [not np.array_equal(one, other) for one, other in zip(seen.streams_s, plain.streams_s, strict=True)]
+    play(reference, bursts(LOOKS), "reference")
+    assert len(seen.streams_s) == len(reference.streams_s) == LOOKS
+    differ = [not np.array_equal(one, other) for one, other in zip(seen.streams_s, reference.streams_s, strict=True)]
     assert sum(differ) == 0, f"{sum(differ)} of {LOOKS} answers differ"
-    assert seen.lists == plain.lists
+    assert seen.lists == reference.lists
     assert any(ids[-1] != -1 for ids in seen.lists)
 
 

@@ -156,7 +156,7 @@ def test_a_plan_comes_with_the_role() -> None:
 
 
 def test_local_prefills_need_no_transfer() -> None:
-    """A mixed instance beside others: where route_decode answers the instance that prefilled, nothing moves."""
+    """A mixed instance with others: where route_decode answers the instance that prefilled, nothing moves."""
 
     class Here(Disaggregated):
         roles = ("prefill", "mixed")

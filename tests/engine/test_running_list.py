@@ -80,7 +80,7 @@ def test_a_prompt_may_be_admitted_for_its_first_chunk(order: str) -> None:
 
 @pytest.mark.parametrize("order", ["admission", "decodes_first"])
 def test_without_chunks_a_prompt_waits_until_the_budget_has_room_for_it(order: str) -> None:
-    """A budget of 4: beside a decode 3 are left, too few for 4. One of 9 is computed alone."""
+    """A budget of 4: with a decode 3 are left, too few for 4. One of 9 is computed alone."""
     rows: Rows = [(0, 2, 3), (0, 4, 1), (0, 9, 1), (0, 1, 1)]
     one = listed(rows, budget=4, chunked_prefill=False, step_order=order)
     assert times(one) == [[1, 2, 3], [4], [5], [6]]
@@ -89,7 +89,7 @@ def test_without_chunks_a_prompt_waits_until_the_budget_has_room_for_it(order: s
 
 
 def test_a_longest_chunk_makes_parts_where_there_are_no_chunks_otherwise() -> None:
-    """Parts of 3 in a budget of 4: the second prompt's first part, of 2 tokens, comes beside the last one of 2."""
+    """Parts of 3 in a budget of 4: the second prompt's first part, of 2 tokens, comes with the last one of 2."""
     one = listed([(0, 5, 1), (0, 2, 1)], budget=4, chunked_prefill=False, longest_chunk=3)
     assert times(one) == [[2], [2]]
     assert run_engine(one)[0].requests["start_s"].tolist() == [0, 1]
@@ -106,8 +106,8 @@ def test_a_chunk_schedule_needs_chunks() -> None:
 # --- the watermark ----------------------------------------------------------------------------------------------------
 
 
-def test_a_watermark_may_be_one_beside_others_alone() -> None:
-    """8 blocks, 2 of them behind the watermark. A prompt of 5 tokens beside one of 2 leaves 1: it waits for its end.
+def test_a_watermark_may_be_one_with_others_alone() -> None:
+    """8 blocks, 2 of them behind the watermark. A prompt of 5 tokens with one of 2 leaves 1: it waits for its end.
     One of 7 fits where nothing runs.
     """
     rows: Rows = [(0, 2, 4), (0, 5, 1), (0, 7, 1)]

@@ -144,13 +144,13 @@ def test_runs_as_both_engines_lay_them_out() -> None:
     for number in range(DRAWS):
         s = scenarios(Draw(5, number), number % 2 == 0)
         memory = allocate(s.workload, s.cluster, s.model, s.timing, s.engine, s.load, s.seed)
-        plain = s.simulation(Hooks())
-        _check_options(s, memory, plain.options, number)
-        _check_stores(s, memory, plain.options, number)
-        _check_instances(s, memory.instances, plain.instances, number)
+        reference = s.simulation(Hooks())
+        _check_options(s, memory, reference.options, number)
+        _check_stores(s, memory, reference.options, number)
+        _check_instances(s, memory.instances, reference.instances, number)
 
 
-def _check_options(s: Scenario, memory: Memory, plain: Options, number: int) -> None:
+def _check_options(s: Scenario, memory: Memory, reference: Options, number: int) -> None:
     kv, experts, cost = s.engine.kv_compression, s.model.experts, s.engine.speculation.draft_cost
     expected = {
         "kv_bytes_per_token": float(definitions.kv_bytes(s.model)) * kv.memory_share,
@@ -159,33 +159,33 @@ def _check_options(s: Scenario, memory: Memory, plain: Options, number: int) -> 
         "chosen_share": 0.0 if experts is None else experts.per_token / experts.count,
     }
     check([(memory.options[0][name], value) for name, value in expected.items()], number)
-    check([(getattr(plain, name), value) for name, value in expected.items()], number)
+    check([(getattr(reference, name), value) for name, value in expected.items()], number)
     cost = 1 / s.model.layers if cost is None else cost
-    check([(memory.options[0]["draft_cost"], cost), (plain.drafts.cost, cost)], number)
+    check([(memory.options[0]["draft_cost"], cost), (reference.drafts.cost, cost)], number)
     at, sharing = int(memory.options[0]["slowdown_at"]), s.engine.sharing
     for percent in (1, 50, number % 100 + 1):
         prefill, decode = (
             definitions.slowdown(p, percent) for p in (sharing.prefill_slowdown, sharing.decode_slowdown)
         )
-        check([(plain.prefill_slowdown[percent], prefill), (plain.decode_slowdown[percent], decode)], number)
+        check([(reference.prefill_slowdown[percent], prefill), (reference.decode_slowdown[percent], decode)], number)
         compiled = memory.timing_data[[at + percent, at + 101 + percent]]
         check(zip(compiled, (prefill, decode), strict=True), number)
 
 
-def _check_stores(s: Scenario, memory: Memory, plain: Options, number: int) -> None:
+def _check_stores(s: Scenario, memory: Memory, reference: Options, number: int) -> None:
     most, per_token = len({*s.workload.hash_ids.tolist()}), definitions.kv_bytes(s.model)
     tiers = list(s.engine.prefix_stores.tiers.values())
     for k, tier in enumerate(tiers):
         kept = per_token * Fraction(s.engine.kv_compression.memory_share)
         blocks = definitions.tier_blocks(tier.capacity_tokens, tier.capacity_bytes, kept, s.workload.hash_block_tokens)
         assert {*memory.tiers["capacity"][k :: len(tiers)].tolist()} == {min(blocks, most)}, number
-        assert min(plain.tiers[k].blocks, most) == min(blocks, most), number
+        assert min(reference.tiers[k].blocks, most) == min(blocks, most), number
 
 
-def _check_instances(s: Scenario, compiled: NDArray[np.void], plain: Sequence[Instance], number: int) -> None:
+def _check_instances(s: Scenario, compiled: NDArray[np.void], reference: Sequence[Instance], number: int) -> None:
     kv, engine = s.engine.kv_compression, s.engine
     pools = [pool for pool in s.cluster.pools for _ in range(pool.instances)]
-    for pool, ours, theirs in zip(pools, compiled, plain, strict=True):
+    for pool, ours, theirs in zip(pools, compiled, reference, strict=True):
         split, gpu = pool.parallelism, pool.gpu
         tokens = definitions.capacity_tokens(s.model, gpu, split, engine.kv_fraction, kv.memory_share)
         total = (engine.kv_tokens or tokens) // engine.block_tokens

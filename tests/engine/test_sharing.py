@@ -76,14 +76,14 @@ def test_an_arrival_is_prefilled_while_others_decode_and_joins_at_their_boundary
     # decodes from the boundary at 10 on.
     assert token_times(result) == [[4.0, 5.5, 7.0, 8.5, 10.0, 11.5], [9.0, 11.5, 13.0]]
     assert step_times(result)[0][3] == (7.0, 8.5, 1, 0, 7)
-    beside = result.step_log[result.step_log["stream"] == 1]
-    assert [(row["start_s"], row["first_s"], row["prefill_tokens"]) for row in beside] == [(0, 4, 4), (5, 4, 4)]
+    joint = result.step_log[result.step_log["stream"] == 1]
+    assert [(row["start_s"], row["first_s"], row["prefill_tokens"]) for row in joint] == [(0, 4, 4), (5, 4, 4)]
     assert result.instances["busy_s"][0] == 13.0  # the time in both streams at once counts once
     assert result.instances["prefill_tokens"][0] == 8
     assert result.steps == 2 + 6
 
 
-def test_chunks_of_a_long_prompt_follow_each_other_beside_decodes() -> None:
+def test_chunks_of_a_long_prompt_follow_each_other_with_decodes() -> None:
     result = play([(0, 4, 9), (4, 8, 1)], token_budget=4)
     # From 4 on two chunks of 4 tokens, 2 * 2 s each; decodes do not wait for them.
     assert token_times(result)[1] == [12.0]
@@ -93,16 +93,16 @@ def test_chunks_of_a_long_prompt_follow_each_other_beside_decodes() -> None:
 def test_memory_traffic_of_a_prefill_slows_decode_attention() -> None:
     sharing = replace(HALVES, contention=True)
     timing = Affine(base_s=1.0, per_prefill_token_s=0.25, prefill_quadratic_s=0.125)
-    alone, beside = (play([(0, 4, 6), (5, 4, 1)], one, timing=timing) for one in (HALVES, sharing))
+    alone, joint = (play([(0, 4, 6), (5, 4, 1)], one, timing=timing) for one in (HALVES, sharing))
     each, weights, bandwidth = MODEL.kv_bytes_per_token, MODEL.weight_bytes, 1e12
-    # Request 0 prefills 4 tokens in (1 + 1 + 16 / 8) * 2 s and decodes from 8 on beside the prefill of request 1, which
+    # Request 0 prefills 4 tokens in (1 + 1 + 16 / 8) * 2 s and decodes from 8 on with the prefill of request 1, which
     # began at 8, too: half of its time is attention.
     d, a = 5 * each, 4 * each
     share = 0.5 * d / (d + a) + 0.5 * d / (d + weights)
     expected = 1.5 * (1 / share - 1) * d / bandwidth
-    gained = token_times(beside)[0][1] - token_times(alone)[0][1]
+    gained = token_times(joint)[0][1] - token_times(alone)[0][1]
     assert gained == pytest.approx(expected, rel=1e-6)
-    assert token_times(beside)[1] == token_times(alone)[1]
+    assert token_times(joint)[1] == token_times(alone)[1]
 
 
 def test_a_prefill_under_way_may_be_preempted_for_decodes() -> None:
@@ -273,7 +273,7 @@ def test_log_and_timeline_tell_the_streams_apart() -> None:
     events = json.loads(gzip.decompress(packed.getvalue()))["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {threads[event["tid"]] for event in slices if event["name"] == "prefill"} == {"prefills beside"}
+    assert {threads[event["tid"]] for event in slices if event["name"] == "prefill"} == {"concurrent prefills"}
     assert {threads[event["tid"]] for event in slices if event["name"] == "decode"} == {"steps"}
     batches = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == "batch"]
     assert batches == [1, 2, 1, 0]

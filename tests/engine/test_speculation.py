@@ -99,7 +99,7 @@ def test_drafts_pass_the_model_and_the_kv_is_read_once() -> None:
 
 def test_verified_tokens_count_against_the_budget() -> None:
     result = run(Speculation(3, 0.0, draft_cost=0.0), [9, 9, 2], prompts=5, token_budget=8, batching="decode_first")
-    # Chunks of 5 and 3 tokens; beside the first decode, which verifies 4, the other 2 and 2 of the third prompt; beside
+    # Chunks of 5 and 3 tokens; with the first decode, which verifies 4, the other 2 and 2 of the third prompt; with
     # two that has to wait, for the first to end at 9.
     assert result.requests["start_s"].tolist() == [0.0, 0.0, 1.0]
     assert result.requests["first_token_s"].tolist() == [1.0, 2.0, 10.0]

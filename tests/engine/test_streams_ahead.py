@@ -1,4 +1,4 @@
-"""Prefills beside decodes, the next step of either formed while the present one runs, by hand in both engines.
+"""Prefills concurrent with decodes, the next step of either formed while the present one runs, by hand in both engines.
 
 A prefill of t tokens takes 1 + t / 4 s, a decode step 1 s; neither stream slows the other down.
 """
@@ -68,10 +68,10 @@ def test_an_empty_prefill_step_is_not_waited_for(engine: str) -> None:
         (4, [6, 7]),  # nothing decodes at 5 s
     ],
 )
-def test_what_is_computed_beside_a_step_decodes_in_the_second_after_it(
+def test_what_is_computed_with_a_step_decodes_in_the_second_after_it(
     engine: str, output: int, later: list[int]
 ) -> None:
-    """Request 1 is computed by 4.5 s, beside the decode step from 4 to 5 s."""
+    """Request 1 is computed by 4.5 s, with the decode step from 4 to 5 s."""
     rows = ((0, 4, output), (2.5, 4, 3))
     assert token_times(play(engine, rows))[1] == [4.5, *later]
     assert token_times(play(engine, rows, asynchronous=False))[1] == [4.5, 6, 7]
@@ -100,7 +100,7 @@ def test_room_that_came_free_counts_at_once_where_no_prefill_step_runs(engine: s
 
 @ENGINES
 def test_what_ends_with_a_prefill_step_frees_its_blocks_then(engine: str) -> None:
-    """Request 1 ends at 4.5 s. Beside it, of 12 blocks, request 0 has 6 at 4 s and 7 at 5 s: none is short."""
+    """Request 1 ends at 4.5 s. With it, of 12 blocks, request 0 has 6 at 4 s and 7 at 5 s: none is short."""
     result = play(engine, ((0, 4, 8), (2.5, 4, 1)), kv_tokens=12)
     assert token_times(result) == [[2, 3, 4, 5, 6, 7, 8, 9], [4.5]]
     blocks_s = 4 * 2 + sum(range(5, 12)) + 4 * 2  # request 0 while it prefills and decodes; request 1 for 2 s

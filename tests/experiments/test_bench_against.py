@@ -237,7 +237,7 @@ def test_user_mistakes_end_with_code_2(arguments: list[str], words: str, capsys:
 def test_short_rows_are_the_same_requests_on_more_instances() -> None:
     for name in ("round-robin", "least-loaded"):
         fewer, more = ROWS[f"{name}-8"], ROWS[f"{name}-4096"]
-        assert more.beside == fewer.name
+        assert more.compared_with == fewer.name
         assert (sum(fewer.instances), sum(more.instances)) == (8, 4096)
         one, other = fewer.workload(50), more.workload(50)
         assert len(one) == 50

@@ -32,7 +32,7 @@ def percentiles(quoted: Mapping[str, Any]) -> Mapping[float, float]:
 
 
 def parts(law: Law, quoted: Any) -> list[tuple[Law, Mapping[str, Any]]]:
-    """The law beside its figures; each part of a mixture beside those of its own data set."""
+    """The law with its figures; each part of a mixture with those of its own data set."""
     return list(zip(law.laws(), quoted, strict=True)) if isinstance(quoted, Sequence) else [(law, quoted)]
 
 

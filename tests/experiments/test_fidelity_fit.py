@@ -148,7 +148,7 @@ def test_what_kernels_hide_is_found_where_it_shows() -> None:
 
 
 def served_in(server_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replays by a server that takes so long for a request, half of it to the first token, beside what it waits."""
+    """Replays by a server that takes so long for a request, half of it to the first token, with what it waits."""
 
     def answer(sent: Sent, deployment: object, terms: Calibration) -> Served:
         each = np.full(len(sent.workload), 1.0)

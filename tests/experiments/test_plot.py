@@ -146,14 +146,14 @@ PICTURES = {
 }
 
 
-def words_of(name: str, runs: Path, store: Path) -> list[str]:
+def arguments_of(name: str, runs: Path, store: Path) -> list[str]:
     places = {"RUNS": every(runs), "STORE": [str(store)]}
     return [one for word in PICTURES[name] for one in places.get(word, [word])]
 
 
 @pytest.fixture(params=PICTURES, scope="module")
 def picture(request: pytest.FixtureRequest, runs: Path, store: Path) -> Figure:
-    return made(*words_of(request.param, runs, store))
+    return made(*arguments_of(request.param, runs, store))
 
 
 # --- how they look ----------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ SLOW = pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(names: list[str], runs: Path, store: Path, tmp_path: Path) -> None:
     for name in names:
         for again in ("first", "second"):
-            words = words_of(name, runs, store)
+            words = arguments_of(name, runs, store)
             command.main([*words, f"out={tmp_path / again / name}", "formats=pdf,png,svg", "dpi=40"])
     made = sorted((tmp_path / "first").iterdir())
     assert len(made) == 3 * len(names)

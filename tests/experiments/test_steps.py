@@ -34,9 +34,9 @@ def test_shipped_profiles_are_near_what_was_measured(gpu: str) -> None:
 def test_parts_of_the_multiprocessors_slow_both_streams(gpu: str) -> None:
     found = slowdowns(gpu)
     assert found.filter(percent=100)["alone"].unique().to_list() == [1.0]
-    beside = found.filter(pl.col("percent") < 100).drop_nulls("beside")
-    assert len(beside) == 2 * 3 * 16
-    assert (beside["ratio"] > 1).all()
+    concurrent = found.filter(pl.col("percent") < 100).drop_nulls("concurrent")
+    assert len(concurrent) == 2 * 3 * 16
+    assert (concurrent["ratio"] > 1).all()
     medians = one_kernel(gpu).group_by("kind").agg(pl.col("ratio").median())
     assert dict(medians.iter_rows())["fa3"] == pytest.approx(1.0, abs=0.05)
 

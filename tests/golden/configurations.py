@@ -54,6 +54,7 @@ _TWO = "cluster=mixed cluster.instances=2 "
 _APART = "cluster=disaggregated cluster.prefill=2 cluster.decode=2 "
 _CHUNKED = "policy=chunked policy.routing=least_queued " + _TWO + _REQUESTS
 _DISTSERVE = "policy=distserve policy.routing=least_queued " + _APART + _REQUESTS
+_OF_FOUR = "cluster.dp=4 engine.token_budget=512 engine.max_batch=64 "  # of each rank
 _SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
 _CLIENTS = "load=closed load.duration_s=null load.backoff_s=0 "  # the whole trace is sent
 _CACHED = (
@@ -128,14 +129,14 @@ _POLICIES = {
     ),
     "deepseek": Golden(
         "policy=deepseek model=llama3_8b gpu=h100 cluster.prefill=2 cluster.prefill_dp=4 cluster.prefill_ep=1 "
-        "cluster.decode=2 cluster.decode_dp=4 cluster.decode_ep=1 engine.token_budget=4096 engine.max_batch=256 "
+        "cluster.decode=2 cluster.decode_dp=4 cluster.decode_ep=1 engine.token_budget=1024 engine.max_batch=64 "
         "engine.kv_tokens=16384 policy.attention_tokens=512 output.steps=true " + _SESSIONS,
         positive=("speculation_acceptance", "loaded_bytes_disk"),
         steps=("depth = 1",),
     ),
     "deepseek_pulled": Golden(
         "policy=deepseek model=llama3_8b gpu=h100 cluster.prefill=2 cluster.prefill_dp=4 cluster.prefill_ep=1 "
-        "cluster.decode=2 cluster.decode_dp=4 cluster.decode_ep=1 engine.token_budget=4096 engine.max_batch=256 "
+        "cluster.decode=2 cluster.decode_dp=4 cluster.decode_ep=1 engine.token_budget=1024 engine.max_batch=64 "
         "engine.kv_tokens=16384 policy.attention_tokens=512 engine.transfers=pulled engine.first_token=recomputed "
         + _SESSIONS,
         positive=("speculation_acceptance", "loaded_bytes_disk"),
@@ -309,8 +310,8 @@ _MECHANISMS = {
     ),
     "attention_overlaps": Golden(_CHUNKED + "engine.attention.overlap=0.75", unlike="chunked"),
     "attention_in_tiles": Golden(_CHUNKED + "+engine.attention.decode_rows=64", unlike="chunked"),
-    "ranks_kv": Golden(_CHUNKED + "cluster.dp=4 cluster.rank_choice=kv"),
-    "ranks_requests": Golden(_CHUNKED + "cluster.dp=4 cluster.rank_choice=requests", unlike="ranks_kv"),
+    "ranks_kv": Golden(_CHUNKED + _OF_FOUR + "cluster.rank_choice=kv"),
+    "ranks_requests": Golden(_CHUNKED + _OF_FOUR + "cluster.rank_choice=requests", unlike="ranks_kv"),
     "ranks_routed": Golden(
         _CHUNKED + "cluster.dp=4 cluster.rank_choice=routed policy.routing=least_waiting output.steps=true",
         positive=("bubble_share",),
@@ -324,7 +325,10 @@ _MECHANISMS = {
         requests=("decode_instance = 4 AND transfer_s > 0",),
         unlike="ranks_in_turn",
     ),
-    "ranks_in_turn": Golden(_DISTSERVE + "cluster.dp=2 cluster.rank_choice=round_robin", unlike="distserve"),
+    "ranks_in_turn": Golden(
+        _DISTSERVE + "cluster.dp=2 cluster.rank_choice=round_robin engine.token_budget=1024 engine.max_batch=128",
+        unlike="distserve",
+    ),
     "pipeline": Golden(
         "policy=continuous policy.routing=round_robin " + _TWO + _REQUESTS + "cluster.pp=4", positive=("bubble_share",)
     ),
@@ -436,7 +440,9 @@ SAME_MACHINE = {
     "h200_uncalibrated": Golden(_MEASURED + "gpu=h200 timing.calibrated=false engine/attention=varlen", unlike="h100"),
     "a100": Golden(_MEASURED + "gpu=a100 model=llama3_70b cluster.tp=4", unlike="h100"),
     "b200_experts": Golden(
-        _MEASURED + "gpu=b200 model=gpt_oss_120b cluster.ep=2 cluster.dp=2 timing.expert_load=1.25", unlike="h100"
+        _MEASURED + "gpu=b200 model=gpt_oss_120b cluster.ep=2 cluster.dp=2 timing.expert_load=1.25 "
+        "engine.token_budget=1024 engine.max_batch=128",
+        unlike="h100",
     ),
     "l40s": Golden(_MEASURED + "gpu=l40s engine/attention=pod", unlike="h100"),
     "rtx_pro_6000": Golden(_MEASURED + "gpu=rtx_pro_6000 cluster.tp=2", unlike="l40s"),

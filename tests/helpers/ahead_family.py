@@ -1,4 +1,4 @@
-"""A family of random runs in which prefills run beside decodes, and the next step of either is formed meanwhile."""
+"""A family of random runs: prefills run concurrently with decodes, and the next step of either is formed meanwhile."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def doubled(draw: Draw) -> Scenario:
 
 
 def shared(draw: Draw, exact: bool = True) -> Scenario:
-    """Prefills run beside decodes on all instances, most of the time, in little memory."""
+    """Prefills run concurrently with decodes on all instances, most of the time, in little memory."""
     scenario = scenarios(draw, exact)
     pools = [
         replace(pool, batching=draw.one([None, None, "unified"]), instances=1, reserve_tokens=None)
@@ -266,7 +266,7 @@ def shared(draw: Draw, exact: bool = True) -> Scenario:
 
 
 def slow_prefills(draw: Draw, scenario: Scenario) -> Scenario:
-    """Many that decode for long in too little memory, beside prefills that take as long as many of their steps."""
+    """Many that decode for long in too little memory, with prefills that take as long as many of their steps."""
     engine = replace(
         scenario.engine,
         block_tokens=draw.one([1, 2, 4]),

@@ -65,7 +65,7 @@ COMPILED_ADMIT = _admit
 COMPILED_PARAMS = (float(_CROWDED_TOKENS), float(_REFUSED_EACH))
 
 
-class PlainRules:
+class InterpretedRules:
     """The same for the reference engine. Keeps what the rules keep in `state`."""
 
     def __init__(self) -> None:

@@ -126,7 +126,7 @@ def kv_bytes(model: Model, tp: int = 1, pp: int = 1) -> Fraction:
 
 
 def capacity_tokens(model: Model, gpu: Gpu, split: Parallelism, kv_fraction: float, memory_share: float = 1.0) -> int:
-    """Each dp group holds what one of its GPUs has room for beside its weights."""
+    """Each dp group holds what one of its GPUs has room for with its weights."""
     shared, routed = weight_bytes(model)
     own = shared / (split.tp * split.pp) + routed / (split.tp * split.dp * split.pp)
     room = Fraction(gpu.memory_bytes) * Fraction(kv_fraction) - own

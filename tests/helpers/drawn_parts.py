@@ -52,7 +52,7 @@ def _surface(draw: Draw) -> Surface:
 
 
 def counts_at(draw: Draw, table: Curve | Surface | None, axis: str = "batches") -> int:
-    """A whole number: 0, 1, at a knot of the table or beside it, between knots, or beyond the last one."""
+    """A whole number: 0, 1, at a knot of the table or with it, between knots, or beyond the last one."""
     knots = (1.0, 99.0) if table is None else table.knots if isinstance(table, Curve) else getattr(table, axis)
     near = math.ceil(draw.one(knots)) + draw.integer(-1, 1)
     far = math.ceil(knots[-1] * draw.real(1.0, 5.0)) + 1

@@ -16,7 +16,7 @@ def ending(draw: Draw) -> Scenario:
     """Outputs of few lengths, and blocks of few tokens: somebody lacks a block just when others end."""
     scenario = early(draw)
     workload, block_tokens, sizes = scenario.workload, scenario.engine.block_tokens, [128, 136]
-    if draw.chance(0.8):  # short outputs beside long ones: who came last ends while others grow
+    if draw.chance(0.8):  # short outputs with long ones: who came last ends while others grow
         workload, block_tokens, sizes = bursts(draw, 6, 24), draw.one([1, 1, 1, 2]), [40, 44, 48]
         lengths = [*draw.integers(2, 6, 2), *draw.integers(20, 30, 1)]
         workload = replace(workload, output_tokens=np.array([draw.one(lengths) for _ in range(len(workload))]))

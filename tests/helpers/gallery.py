@@ -105,7 +105,7 @@ def packed(picture: Image.Image) -> bytes:
 
 
 def draw(prefix: str = "") -> None:
-    """Run every command in a directory of its own, and put the pictures beside the page."""
+    """Run every command in a directory of its own, and put the pictures with the page."""
     PLACE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         told = environment(Path(home))

@@ -59,7 +59,7 @@ def migrating(draw: Draw) -> Scenario:
 
 
 def streams(draw: Draw) -> Scenario:
-    """Instances change roles and modes in the midst of prefill steps, beside decodes or not."""
+    """Instances change roles and modes in the midst of prefill steps, with decodes or not."""
     scenario = slow_prefills(draw, shared(draw))
     engine = replace(
         scenario.engine,
@@ -212,7 +212,7 @@ def ranked(draw: Draw) -> Scenario:
 
 
 def rationed(draw: Draw) -> Scenario:
-    """Short requests use up what their rank has of the token budget, beside long ones of another rank: who comes waits
+    """Short requests use up what their rank has of the token budget, with long ones of another rank: who comes waits
     until it is the other that holds less.
     """
     scenario = ranked(draw)

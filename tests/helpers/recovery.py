@@ -16,7 +16,7 @@ Step = tuple[float, float, int, int, int]  # start, end, decodes, prefill tokens
 
 
 def step_times(result: Result) -> dict[int, list[Step]]:
-    """The steps of each instance in order of their ends: a prefill step may end within a leap of the decodes beside."""
+    """The steps of each instance in order of their ends: a prefill step may end within a leap of the decodes with."""
     steps: dict[int, list[Step]] = defaultdict(list)
     decode_steps: dict[int, int] = defaultdict(int)
     names = ("instance", "batch", "step0", "start_s", "first_s", "increment_s", "steps", "context", "prefill_tokens")

@@ -15,11 +15,11 @@ from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBud
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
-from framework.reference.inspection import INSTANCE_COLUMNS, PlainInspection
+from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
 from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
 from framework.reference.state import FINISHED, Instance, Request
-from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, PlainRules
+from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ class Rules:
     moves: int = 0  # migrations asked for at each tick
     budgets: bool = False  # ticks also set token budgets
     roles: int = 0  # changes of role asked for at each tick
-    shares: bool = True  # plans may let prefills run beside decodes
+    shares: bool = True  # plans may let prefills run concurrently with decodes
 
     @property
     def predicts(self) -> bool:
@@ -353,9 +353,9 @@ def prefills_in_simulation(s: Simulation, r: Request, cached: list[int]) -> list
     return _inspected(s).prefill_times_s(np.arange(len(cached)), r.id, np.array(cached), piece(r.id)).tolist()
 
 
-def _inspected(s: Simulation) -> PlainInspection:
+def _inspected(s: Simulation) -> ReferenceInspection:
     """The reference's second statement of these times."""
-    seen = PlainInspection.__new__(PlainInspection)  # all but the times are columns, which a look does without
+    seen = ReferenceInspection.__new__(ReferenceInspection)  # all but the times are columns, which a look does without
     seen._s = s
     return seen
 
@@ -365,7 +365,7 @@ class RuledHooks(Hooks):
 
     def __init__(self, ruler: Ruler) -> None:
         self.ruler = ruler
-        self.compiled = PlainRules()
+        self.compiled = InterpretedRules()
         self.predicted: dict[int, tuple[int, float]] = {}  # request -> stride, remaining tokens
         self.overrides = ruler.rules.overridden
         self.tick_s = ruler.rules.tick_s or None
@@ -437,7 +437,7 @@ def least_waiting(look: Look, able: list[int]) -> int:
     """The framework's default where ranks are instances, written a second time."""
     waiting = [sum(look.columns[name][i] for name in ("queued", "incoming", "swapped")) for i in able]
     running = [look.columns["running"][i] + look.columns["prefilling"][i] for i in able]
-    return min((4 * ahead + beside, i) for ahead, beside, i in zip(waiting, running, able, strict=True))[1]
+    return min((4 * ahead + running_too, i) for ahead, running_too, i in zip(waiting, running, able, strict=True))[1]
 
 
 # the compiled engine

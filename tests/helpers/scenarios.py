@@ -58,7 +58,7 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """What cannot be with prefills beside decodes is kept from them; every order needs what it goes by."""
+        """What cannot be with prefills concurrent with decodes is kept from them; every order needs what it goes by."""
         object.__setattr__(self, "workload", within_context(self.workload, self.model.max_context))
         try:
             self.load.window(self.workload)
@@ -227,7 +227,7 @@ def pools(draw: Draw, name: str, role: Role, exact: bool, block_tokens: int, mod
         name=name + str(draw.integer(0, 9)),
         peak_flops={"bf16": 1e12},
         memory_bytes=_memory_bytes(model, split, tokens),
-        bandwidth_bytes_s=1e12 if exact else 2e4,  # so little that a prefill beside decodes is felt
+        bandwidth_bytes_s=1e12 if exact else 2e4,  # so little that a prefill with decodes is felt
         link_bytes_s=1e9,
         pcie_bytes_s=2.0 ** draw.integer(10, 18) if exact else draw.real(1e3, 2e5),
         nic_bytes_s=1e9,

@@ -64,6 +64,8 @@ def test_a_yaml_that_holds_no_settings_is_one_line(text: str, said: str, tmp_pat
         (("output=x",), "output must be settings, as output.steps=true"),
         (("engine._target_={}",), "engine._target_ must be the name of a class, got {}"),
         (("policy._target_=../..",), "policy._target_ must be the name of a class, got ../.."),
+        (("engine.kv_compression.read_factor=1e-320",), "engine.kv_compression.read_factor"),
+        (("engine.kv_compression.pack_bytes_s=1e-320",), "engine.kv_compression.pack_bytes_s"),
         (("=1",), "=1: a setting is written key=value"),
     ],
 )

@@ -84,9 +84,9 @@ def test_all_of_them_run_in_an_empty_directory(tmp_path: Path, monkeypatch: pyte
         assert "Traceback" not in finished.stderr
         told.append(finished.stdout)
     assert "box scaled from h200" in told[2]
-    assert "beside others: servelab -m --config-dir own policy=" in told[2]
+    assert "with others: servelab -m --config-dir own policy=" in told[2]
     assert "timing measured (box, torch 2.9.0; server vllm_v1)" in told[7]
     assert re.search(r"note: never tested: closed loops", told[8])
-    beside = next(line for line in told[2].splitlines() if line.startswith("beside others: "))
-    again = shell(beside.removeprefix("beside others: ").replace("servelab", "python -m servelab", 1), tmp_path)
+    line = next(line for line in told[2].splitlines() if line.startswith("with others: "))
+    again = shell(line.removeprefix("with others: ").replace("servelab", "python -m servelab", 1), tmp_path)
     assert again.returncode == 0, again.stderr

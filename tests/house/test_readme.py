@@ -51,7 +51,7 @@ TEXT = "\n".join(page.read_text() for page in PAGES)
 SCRIPTS = [block for block in blocks("python") if "import servelab" in block]
 _LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 
-# Stands for run.py in the reader's checkout: finds the files that the README has them write beside the project's own.
+# Stands for run.py in the reader's checkout: finds the files that the README has them write with the project's own.
 RUN = """
 import runpy, sys
 from pathlib import Path

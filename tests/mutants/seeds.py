@@ -102,14 +102,14 @@ MUTANTS = (
     Mutant(
         "KV of one that has ended is free while the next step is formed",
         "requests/lifecycle.py",
-        "        linger(s, i, r)\n",
+        "        defer_free(s, i, r)\n",
         "        free_kv(s, i, r)\n        s.instances[i].frees_memory = True\n",
     ),
     Mutant(
         "KV of one that has ended stays where nobody waits",
         "steps/scheduler.py",
-        "came_free = unlikely(s.options.asynchronous) and let_go(s, i)",
-        "came_free = unlikely(s.options.asynchronous) and inst.waiting_root >= 0 and let_go(s, i)",
+        "came_free = unlikely(s.options.asynchronous) and free_deferred(s, i)",
+        "came_free = unlikely(s.options.asynchronous) and inst.waiting_root >= 0 and free_deferred(s, i)",
     ),
     Mutant(
         "of those that have ended the first gives way",
@@ -130,9 +130,9 @@ MUTANTS = (
         "        remove_running(s, i, r)\n",
     ),
     Mutant(
-        "the watermark is spared beside one that has ended",
+        "the watermark is spared with one that has ended",
         "memory/kv_blocks.py",
-        "inst.running + inst.prefilling == 0 and inst.lingering_head < 0:",
+        "inst.running + inst.prefilling == 0 and inst.deferred_head < 0:",
         "inst.running + inst.prefilling == 0:",
     ),
     Mutant(
@@ -299,34 +299,34 @@ MUTANTS = (
         "min(kv + accepted + step.depth, last) - room",
     ),
     Mutant(
-        "a run of plain steps goes on past a step that ends at the same time",
+        "a run of fixed-depth steps goes on past a step that ends at the same time",
         "steps/drafted_steps.py",
-        "if now_s >= first_time_beside(s, STEP_END, i):",
+        "if now_s >= first_time_of_others(s, STEP_END, i):",
         "if False:",
     ),
     Mutant(
-        "a run of plain steps goes on past an arrival",
+        "a run of fixed-depth steps goes on past an arrival",
         "steps/drafted_steps.py",
         "if end_s >= others_s or ",
         "if ",
     ),
     Mutant(
-        "plain steps take a block too few for the next one",
+        "fixed-depth steps take a block too few for the next one",
         "steps/drafted_steps.py",
         "min(1 + depth, left - accepted) > room",
         "min(depth, left - accepted) > room",
     ),
     Mutant(
-        "plain steps go on past a knot of the step times",
+        "fixed-depth steps go on past a knot of the step times",
         "steps/drafted_steps.py",
         "or context >= step.line_to",
         "or False",
     ),
     Mutant(
-        "the last step of a run of plain ones is not counted",
+        "the last step of a run of fixed-depth ones is not counted",
         "steps/drafted_steps.py",
-        "steps = inst.decode_steps - step.plain_from",
-        "steps = inst.decode_steps - step.plain_from - 1",
+        "steps = inst.decode_steps - step.fixed_from",
+        "steps = inst.decode_steps - step.fixed_from - 1",
     ),
     Mutant(
         "draws that are made ahead begin a token late",
@@ -751,7 +751,7 @@ MUTANTS = (
         "    complete_prefill_step(s, i)\n",
     ),
     Mutant(
-        "decodes beside a prefill step go at full speed",
+        "decodes concurrent with a prefill step go at full speed",
         "durations/duration.py",
         "decode_slowdown(s, WHOLE - s.instances[i].prefill_percent)",
         "1.0",
@@ -839,8 +839,8 @@ MUTANTS = (
     Mutant(
         "attentions overlap by the longer one",
         "durations/duration.py",
-        "s.options.attention_overlap * min(chunks_s, beside_s)",
-        "s.options.attention_overlap * max(chunks_s, beside_s)",
+        "s.options.attention_overlap * min(chunks_s, joint_s)",
+        "s.options.attention_overlap * max(chunks_s, joint_s)",
     ),
     Mutant(
         "a tick comes after an arrival of its time",
@@ -887,7 +887,7 @@ MUTANTS = (
         "inst.queued_tokens > again",
     ),
     Mutant(
-        "a prefill stream begins beside a step with chunks",
+        "a prefill stream begins concurrent with a step with chunks",
         "parallel/sm_sharing.py",
         "    return not inst.busy or s.step[i].prefill_tokens == 0\n",
         "    return True\n",
@@ -953,13 +953,13 @@ MUTANTS = (
     Mutant(
         "what is preempted where nobody prefills is routed",
         "requests/preemption.py",
-        "if not waits_here and not goes_on_there(s, r):",
+        "if not waits_here and not recomputes_here(s, r):",
         "if not waits_here:",
     ),
     Mutant(
         "it is asked where what was computed again decodes",
         "steps/step_end.py",
-        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.unstamped)):",
+        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending)):",
         "elif False:",
     ),
     Mutant(
@@ -984,7 +984,7 @@ MUTANTS = (
     Mutant(
         "what is computed again is queued elsewhere by a change of role",
         "roles/changes.py",
-        "        if goes_on_there(s, r):\n",
+        "        if recomputes_here(s, r):\n",
         "        if False:\n",
     ),
     Mutant(
@@ -996,7 +996,7 @@ MUTANTS = (
     Mutant(
         "an instance leaves decode with one that is being computed again",
         "roles/inventory.py",
-        "        if goes_on_there(s, r):\n",
+        "        if recomputes_here(s, r):\n",
         "        if False:\n",
     ),
     Mutant(
@@ -1008,7 +1008,7 @@ MUTANTS = (
     Mutant(
         "what is computed again is sent layer by layer",
         "steps/scheduler.py",
-        "        if unlikely(goes_on_there(s, r)):\n            continue\n",
+        "        if unlikely(recomputes_here(s, r)):\n            continue\n",
         "",
     ),
     Mutant(
@@ -1216,7 +1216,7 @@ MUTANTS = (
         "        continue\n",
     ),
     Mutant(
-        "prefills that take no time hide the decodes beside them",
+        "prefills that take no time hide the decodes with them",
         "setup/inspect.py",
         "        if prefill_s > 0.0:\n            decode_s",
         "        if tokens > 0:\n            decode_s",
@@ -1248,7 +1248,7 @@ MUTANTS = (
     Mutant(
         "who is preempted before its first token is routed anew",
         "requests/lifecycle.py",
-        "(s.requests[r].emitted > 0 or s.requests[r].unstamped)",
+        "(s.requests[r].emitted > 0 or s.requests[r].first_token_pending)",
         "s.requests[r].emitted > 0",
     ),
     Mutant(
@@ -1260,7 +1260,7 @@ MUTANTS = (
     Mutant(
         "a first token that comes with the KV waits for a step",
         "steps/pulling.py",
-        "if unlikely(q.unstamped) and s.options.first_token == TOKEN_AT_JOIN:",
+        "if unlikely(q.first_token_pending) and s.options.first_token == TOKEN_AT_JOIN:",
         "if False:",
     ),
     Mutant(
@@ -1290,7 +1290,7 @@ MUTANTS = (
     Mutant(
         "a single token that is computed elsewhere ends in the order of admission",
         "steps/step_end.py",
-        " and not _may_go_untold(s, i, r):",
+        " and not _may_leave_before_token(s, i, r):",
         ":",
     ),
     # --- circles of held KV ---
@@ -1351,7 +1351,7 @@ MUTANTS = (
     Mutant(
         "who gives way without a token has one",
         "roles/circles.py",
-        "    q.unstamped |= sent < q.kv\n",
+        "    q.first_token_pending |= sent < q.kv\n",
         "",
     ),
     Mutant(
@@ -1410,7 +1410,7 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "what is computed beside a step is in the next one",
+        "what is computed concurrent with a step is in the next one",
         "requests/asynchronous.py",
         "    if not inst.busy and not inst.between:\n",
         "    if not inst.between:\n",
@@ -1434,19 +1434,19 @@ MUTANTS = (
         "unlikely(may_prefill(s, i))",
     ),
     Mutant(
-        "who ends with a prefill step lingers for the decodes",
+        "who ends with a prefill step has a deferred free for the decodes",
         "steps/scheduler.py",
-        "    if unlikely(s.options.asynchronous) and let_go(s, i):\n",
-        "    if False and let_go(s, i):\n",
+        "    if unlikely(s.options.asynchronous) and free_deferred(s, i):\n",
+        "    if False and free_deferred(s, i):\n",
     ),
     Mutant(
-        "a prefill step beside decodes has no host",
+        "a prefill step concurrent with decodes has no host",
         "parallel/sm_sharing.py",
         "max(alone_s, host_s(tables, inst.pool, tokens, 0))",
         "alone_s",
     ),
     Mutant(
-        "who is computed beside decodes has no seat where KV is pulled",
+        "who is computed concurrent with decodes has no seat where KV is pulled",
         "memory/kv_blocks.py",
         "return here + inst.computed if unlikely",
         "return here if unlikely",

@@ -1,6 +1,6 @@
 """vLLM's prefill and decode servers under affine step times, without a GPU: a run as JSON in, token times out.
 
-Runs beside `vllm_scheduler.py`, in an environment that has vLLM (0.24.0). Each server is a scheduler of vLLM with the
+Runs with `vllm_scheduler.py`, in an environment that has vLLM (0.24.0). Each server is a scheduler of vLLM with the
 scheduler's side of its NIXL connector, which decides what is held, fetched and freed. What the workers would do is
 counted: each fetch waits until the sender's and the receiver's side of the network are free, and lasts what its blocks
 take. A server takes notice of the ends of copies when a step of it ends or, idle, at once; whatever is due at one time

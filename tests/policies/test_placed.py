@@ -1,4 +1,4 @@
-"""What compiled placement remembers, beside a plain model of it."""
+"""What compiled placement remembers, with a plain model of it."""
 
 from __future__ import annotations
 

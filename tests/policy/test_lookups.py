@@ -14,7 +14,7 @@ from framework.policy import Aggregated, Plan, decision
 from framework.policy.hooks import decode_plan
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.replay import lookups
-from framework.replay.lookups import PlainEngine, as_plan, callable_with
+from framework.replay.lookups import InterpretedEngine, as_plan, callable_with
 from framework.simulate import simulate
 from servelab.testing.recording import digest
 from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS, TIMING
@@ -50,7 +50,7 @@ class Looking(Aggregated):
     def prepare(self, cluster: Cluster) -> None:
         self.engine = cluster.view.engine
         self.looked = callable_with(self.engine, looked)
-        self.in_python = PlainEngine(cluster._engine, SHARING.slowdowns())
+        self.in_python = InterpretedEngine(cluster._engine, SHARING.slowdowns())
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         for i in range(len(cluster.instances)):

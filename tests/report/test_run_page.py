@@ -276,7 +276,7 @@ def test_a_browser_shows_it_without_a_bar_to_scroll_aside(tmp_path: Path, width:
 
 @pytest.mark.slow
 def test_a_million_requests_make_a_page_in_seconds(tmp_path: Path) -> None:
-    """At most 10 s beside the run on a machine of its own; twice that where others compute too."""
+    """At most 10 s with the run on a machine of its own; twice that where others compute too."""
     many = ("trace.requests=1000000", "trace.limit=1000000", "trace.arrivals.rate=110", "cluster.instances=16")
     measured = perform(
         configured("policy=chunked", "trace=synthetic", *many, "slo.ttft_s=0.1", "slo.tpot_s=0.02"), tmp_path

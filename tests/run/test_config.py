@@ -244,7 +244,7 @@ def test_an_efficiency_of_nearly_nothing_is_refused() -> None:
         compose(configured(*SMALL, "timing=roofline", "timing.mfu=1e-30"))
 
 
-SHIPPED = {  # a user's own files beside these may leave defaults out, or change them
+SHIPPED = {  # a user's own files with these may leave defaults out, or change them
     "policy": ("ares", "chunked", "continuous", "distserve"),
     "predictor": ("bucket", "empirical", "lognormal", "none", "oracle"),
 }

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an empty environment into which the wheel was installed, beside what it needs."""
+    """The Python of an empty environment into which the wheel was installed, with what it needs."""
     place = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip"]
     build = [*pip, "wheel", str(ROOT), "--no-deps", "--quiet", "-w", str(place)]

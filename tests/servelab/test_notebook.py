@@ -1,4 +1,4 @@
-"""The notebook from a table to a figure, beside folders with the names of servelab's own packages."""
+"""The notebook from a table to a figure, with folders with the names of servelab's own packages."""
 
 from __future__ import annotations
 

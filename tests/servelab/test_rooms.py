@@ -1,4 +1,4 @@
-"""Folders with the names of servelab's own packages beside a user's script, and in the working directory."""
+"""Folders with the names of servelab's own packages with a user's script, and in the working directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SWEEP = ("-m", *RUN, "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs
 
 @pytest.fixture
 def folder(folder: Path) -> Path:
-    """That folder, with a script beside its packages."""
+    """That folder, with a script with its packages."""
     (folder / "script.py").write_text(SCRIPT)
     return folder
 
@@ -38,7 +38,7 @@ def run(folder: Path, *words: str, path: str | None = str(ROOT)) -> subprocess.C
 def told(folder: Path, *words: str, path: str | None = str(ROOT)) -> tuple[str, list[str]]:
     """What a command that ends well prints in `folder`, and the lines in which it says what it hides."""
     finished = run(folder, *words, path=path)
-    return finished.stdout, [line for line in finished.stderr.splitlines() if "beside servelab" in line]
+    return finished.stdout, [line for line in finished.stderr.splitlines() if "with servelab" in line]
 
 
 def test_a_script_finds_the_packages_of_servelab(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`servelab.testing` from a user's own folder, beside folders with the names of servelab's packages."""
+"""`servelab.testing` from a user's own folder, with folders with the names of servelab's packages."""
 
 from __future__ import annotations
 

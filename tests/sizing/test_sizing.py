@@ -1,4 +1,4 @@
-"""The split that a load asks for, worked out by hand, and beside every other split of the same instances."""
+"""The split that a load asks for, worked out by hand, and with every other split of the same instances."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A profile and what was fitted beside it, to closed loops."""
+    """A profile and what was fitted with it, to closed loops."""
     put(tmp_path, "llama3_8b", "h100", "own", made_up())
     write_calibrations(calibration_path(tmp_path, "h100", "own"), [Fit(Calibration(request_s=0.5), domain=CLOSED)])
     return tmp_path

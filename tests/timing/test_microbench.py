@@ -332,8 +332,8 @@ def test_the_loader_of_kernel_tables_takes_it(tmp_path: Path) -> None:
     assert set(kernels.tables) == {
         *("gemm", "prefill_attention", "decode_attention", "uneven_decode", "all_reduce", "elementwise")
     }
-    beside = sum(case.operation not in OPERATIONS for case in cases)
-    assert sum(table.height for table in kernels.tables.values()) == len(cases) - beside
+    extra = sum(case.operation not in OPERATIONS for case in cases)
+    assert sum(table.height for table in kernels.tables.values()) == len(cases) - extra
     origin = kernels.provenance
     assert (origin.gpu, origin.backend, origin.version, origin.licence) == ("h200", "torch", "2.9.0+cu128", "CC0-1.0")
     gemm = kernels.table("gemm").filter(pl.col("m") == 1024, pl.col("n") == 6144).row(0, named=True)

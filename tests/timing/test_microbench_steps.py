@@ -18,7 +18,7 @@ from framework.timing.microbench.cases import LAUNCH, LAYER, MIXED, STREAMS, Cas
 from framework.timing.microbench.device import UnsupportedError
 from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.steps import step_cases
-from framework.timing.microbench.streams import Beside, Launches, Parts
+from framework.timing.microbench.streams import Concurrent, Launches, Parts
 from tests.helpers.parts import load
 
 LLAMA: Model = load("model", "llama3_8b")
@@ -50,9 +50,9 @@ def test_streams_have_the_measured_layer_first() -> None:
         assert sum(part.size("decodes") for part in case.parts) == case.size("decodes")
         assert len(case.parts) == 1 + (case.size("tokens") > 0 < case.size("decodes"))
     assert {case.size("percent") for case in of(STREAMS) if case.round == 2} == {100}
-    beside = {case.size("percent") for case in of(STREAMS) if len(case.parts) == 2}
+    joint = {case.size("percent") for case in of(STREAMS) if len(case.parts) == 2}
     alone = {case.size("percent") for case in of(STREAMS) if len(case.parts) == 1}
-    assert beside < alone
+    assert joint < alone
 
 
 def test_models_without_such_layers_have_launches_alone() -> None:
@@ -175,18 +175,18 @@ def captured(torch: TwoClocks, seconds: float, slow: float = 1.0) -> CapturedGra
 def test_a_stream_is_timed_while_the_other_runs(torch: TwoClocks, other_s: float) -> None:
     """It takes as long as it is slowed down, and the other one runs until after its end, however short it is."""
     measured, other = captured(torch, 1e-3, slow=4.0), captured(torch, other_s)
-    beside = Beside(torch, measured, other)
+    joint = Concurrent(torch, measured, other)
     for _ in range(3):
         before = other.stream.now
-        assert beside.sample() == pytest.approx(4e-3)
+        assert joint.sample() == pytest.approx(4e-3)
         assert before < measured.stream.now < other.stream.now
-    assert beside.kernel == "kernel"
+    assert joint.kernel == "kernel"
 
 
 def test_a_stream_that_cannot_be_kept_busy_is_unsupported(torch: TwoClocks) -> None:
-    beside = Beside(torch, captured(torch, 1.0), captured(torch, 1e-3, slow=1e-6))
+    joint = Concurrent(torch, captured(torch, 1.0), captured(torch, 1e-3, slow=1e-6))
     with pytest.raises(UnsupportedError, match="the other stream ends"):
-        beside.sample()
+        joint.sample()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def seconds(server: Server, prefill_tokens: int, decodes: int, kernels: StepRow 
 
 
 def test_a_synchronous_server_adds_the_work_of_its_host() -> None:
-    # kernels 5 s, 1 s beside them, 4 s of the host and half a second for each of four decodes
+    # kernels 5 s, 1 s with them, 4 s of the host and half a second for each of four decodes
     assert seconds(WORK, 0, 4) == 5.0 + 1.0 + 4.0 + 4 * 0.5
 
 
@@ -41,7 +41,7 @@ def test_an_asynchronous_server_hides_the_work_of_its_host_behind_longer_kernels
 
 
 def test_steps_that_no_graph_holds_are_launched_layer_by_layer() -> None:
-    # ten layers of 2 s each to launch, where a step has over 8 tokens, beside its kernels; the host's 4 s come before
+    # ten layers of 2 s each to launch, where a step has over 8 tokens, with its kernels; the host's 4 s come before
     quick = StepRow(base_s=0.25)
     launched = Server("s", asynchronous=True, host_s=4.0, eager_layer_s=2.0, graph_tokens=8)
     assert seconds(launched, 8, 0, quick) == 4.0

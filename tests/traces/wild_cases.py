@@ -140,7 +140,7 @@ TABLES = (
         columns("when", "usage.in", "usage.out", "ms"), SPLIT_ROWS,
     ),
     Case(
-        "arrow-file", "AIPerf, documentation of Arrow IPC files beside Parquet", parquet(SPLIT, "write_ipc"),
+        "arrow-file", "AIPerf, documentation of Arrow IPC files next to Parquet", parquet(SPLIT, "write_ipc"),
         columns("when", "usage.in", "usage.out", "ms"), SPLIT_ROWS,
     ),
     Case(
@@ -350,7 +350,7 @@ CLIENTS = (
         {}, ((0.0, 550, 193),), note="1 of 2 requests failed",
     ),
     Case(
-        "aiperf-overlap", "ai-dynamo/aiperf, sessions whose sub-agents run beside their parent",
+        "aiperf-overlap", "ai-dynamo/aiperf, sessions whose sub-agents run next to their parent",
         lines(
             aiperf(0, 4, (100, 10), x_correlation_id="p", turn_index=0),
             aiperf(1, 2, (50, 5), x_correlation_id="p", turn_index=1),

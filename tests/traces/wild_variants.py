@@ -168,7 +168,7 @@ VALUES = (
          "t,i,o,s,d\n0,10,4,a,1\n1,9,9,b,-3\n1.5,11,4,c,1\n",
          columns("t", "i", "o", session_id="s", duration_s="d") | {"bad_records": 0.4}, TWO, think_s=(0.0, 0.0),
          note="first: line 3: d is negative, or before the arrival"),
-    Case("cached-columns", "Anthropic's usage in a table: cached tokens beside input_tokens",
+    Case("cached-columns", "Anthropic's usage in a table: cached tokens next to input_tokens",
          "t,input_tokens,cache_read,cache_write,o\n0,5,5,,4\n1.5,1,0,10,4\n",
          columns("t", "input_tokens + cache_read + cache_write", "o"), TWO),
     Case("priorities", "vllm-project/vllm, the smaller priority is served first",
@@ -185,7 +185,7 @@ TOOLS = (
     Case("aiperf-server-counts", "ai-dynamo/aiperf, docs/reference: usage fields of the server",
          lines(aiperf(0, 1, (1, 1)) | {"metrics": {"usage_prompt_tokens": {"value": 10},
                                                    "usage_completion_tokens": {"value": 4}}}), {}, ((0.0, 10, 4),)),
-    Case("aiperf-reasoning", "ai-dynamo/aiperf: reasoning tokens beside output_token_count",
+    Case("aiperf-reasoning", "ai-dynamo/aiperf: reasoning tokens next to output_token_count",
          lines(aiperf(0, 1, (1, 1)) | {"metrics": {"input_sequence_length": {"value": 10}, "output_token_count":
                                                    {"value": 3}, "reasoning_token_count": {"value": 1}}}),
          {}, ((0.0, 10, 4),)),
@@ -220,7 +220,7 @@ TOOLS = (
     Case("guidellm-failed", "vllm-project/guidellm, a run of which nothing came back",
          json.dumps({"benchmarks": [{"requests": {"successful": [], "errored": [{}], "incomplete": None}}]}),
          refused="no request has finished (1 of 1 requests failed"),
-    Case("guidellm-old", "neuralmagic/guidellm 0.2, start_time beside the tokens",
+    Case("guidellm-old", "neuralmagic/guidellm 0.2, start_time next to the tokens",
          json.dumps({"benchmarks": [{"requests": {"successful": [
              {"prompt_tokens": 10 + k, "output_tokens": 4, "start_time": 7 + 1.5 * k} for k in range(2)]}}]}), {}, TWO),
     Case("vllm-first-a-summary", "vllm-project/vllm, --append-result to a result that was not detailed",

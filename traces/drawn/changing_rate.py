@@ -69,9 +69,9 @@ class ChangingRate:
         after_s = time_s - ramp_s
         straight = self.rate * ramp_s + 0.5 * steepness * ramp_s**2 + self.end_rate * after_s
         # by parts: the integral of (rate + steepness t) cos(...) over the ramp
-        beside = (self.rate + steepness * ramp_s) * self._waves(ramp_s) - steepness * self._waves_of_waves(ramp_s)
-        beside += self.end_rate * (self._waves(time_s) - self._waves(ramp_s))
-        return straight + self.swing * beside
+        waves = (self.rate + steepness * ramp_s) * self._waves(ramp_s) - steepness * self._waves_of_waves(ramp_s)
+        waves += self.end_rate * (self._waves(time_s) - self._waves(ramp_s))
+        return straight + self.swing * waves
 
     def _waves(self, time_s: Floats) -> Floats:
         """The integral of cos(2 pi (t - peak_s) / period_s) from 0 on."""

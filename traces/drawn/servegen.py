@@ -51,7 +51,7 @@ Pdf = tuple[NDArray[np.int64], NDArray[np.float64]]  # values, probabilities
 @dataclass(frozen=True)
 class TokenLaw:
     """Independent distributions of prompt and output lengths from `start_s` on. `media`: of how many images (or the
-    like) a request has beside its text, and of the tokens of one.
+    like) a request has in addition to its text, and of the tokens of one.
     """
 
     start_s: float

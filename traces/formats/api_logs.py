@@ -17,15 +17,15 @@ from traces.parsing.left_out import Left
 
 _USAGE = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
 _CREATED = ("created", "created_at", "timestamp")
-# What Anthropic counts beside its input_tokens: prompts that were read from its cache, or written there.
-_BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")
+# What Anthropic counts in addition to its input_tokens: prompts that were read from its cache, or written there.
+_CACHED_KEYS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def read_openai(path: Path, how: How) -> Trace:
     """Responses of an OpenAI-compatible API, one a line, also as its Batch API has them: created (s since 1970), usage.
 
     `usage` has prompt_tokens and completion_tokens (chat completions), or input_tokens and output_tokens (responses).
-    Cached prompt tokens are part of these, as OpenAI and vLLM count them. Anthropic counts them beside its
+    Cached prompt tokens are part of these, as OpenAI and vLLM count them. Anthropic counts them in addition to its
     input_tokens: there the prompt is the sum, and so it is wherever more tokens are cached than the prompt would have.
     A line of a log of Claude Code has the response as `message`.
     """
@@ -54,7 +54,7 @@ def _sent(where: str, row: Any, ticks_per_s: float) -> Sent | Left:
     if not isinstance(usage, dict):
         raise InputError(f"{where}: usage is {json.dumps(usage)[:40]}, must be an object")
     tokens = [value_at(usage, new, old) for new, old in _USAGE]
-    prompt, cached = number_of(tokens[0]), sum(number_of(usage.get(key)) or 0 for key in _BESIDE)
+    prompt, cached = number_of(tokens[0]), sum(number_of(usage.get(key)) or 0 for key in _CACHED_KEYS)
     if prompt is not None and ("prompt_tokens" not in usage or cached > prompt):
         tokens[0] = prompt + cached
     if tokens[1] is None and prompt is not None and number_of(usage.get("total_tokens")) == prompt:

@@ -79,7 +79,7 @@ def table_of(path: Path, wanted: Sequence[str]) -> Table:
 
 
 def _unfolded(table: Table, wanted: Sequence[str]) -> Table:
-    """Each object of a list as a row of its own, with what stands beside the list, where a place reaches into one."""
+    """Each object of a list as a row of its own, with what stands next to the list, where a place reaches into one."""
     firsts = dict.fromkeys(place.split(".")[0] for place in wanted if "." in place and place not in table.frame.columns)
     lists = [name for name in firsts if _holds_objects(table.frame.schema.get(name))]
     if len(lists) != 1:

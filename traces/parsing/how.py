@@ -1,4 +1,4 @@
-"""How a file is to be read: what a user may say about it beside its format."""
+"""How a file is to be read: what a user may say about it in addition to its format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that share links: each is under way at once, at its max-min fair share of sender, receiver and fabric.
+"""Link sharing: all copies flow concurrently, each at its max-min fair share of sender, receiver and fabric.
 
 Copies between the same two instances have the same rate: together they are a channel, which counts the bytes that each
 of them has been sent since it opened. A channel's copies are in the order in which they end, and only the first one's
@@ -106,7 +106,7 @@ def _count_sent(s: State, c: int) -> None:
 
 @inner
 def _change(s: State, c: int, flows: int) -> None:
-    """A channel has so many copies more: the rates on its links are to be set anew."""
+    """Add `flows` copies to a channel: the rates on its links are to be set anew."""
     channel = s.channels[c]
     channel.flows += flows
     channel.changed = True
@@ -178,7 +178,7 @@ def _reach_all(s: State) -> int:
 
 @inner
 def _fill(s: State, count: int) -> None:
-    """Progressive filling: the link that has least for each of its copies gives each that much, and so on."""
+    """Progressive filling: the link with the least bandwidth for each of its copies fixes their rates; repeat."""
     at, fabric = s.options.reached_links_at, 2 * s.options.instances
     for k in range(count):
         link = s.links[s.lists[at + k]]

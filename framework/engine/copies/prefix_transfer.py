@@ -13,8 +13,9 @@ from framework.engine.memory.state import State
 
 @inner
 def reserve_for(s: State, i: int, r: int, tokens: int, kv: int, kept: int) -> bool:
-    """Reserve a seat and blocks for `tokens` tokens of r on i, of which `kv` come from elsewhere; False if there is no
-    room, `kept` blocks being left. Of the latter those that i has cached are referenced.
+    """Reserve a seat and blocks for `tokens` tokens of r on i, and reference those of the `kv` sent ones that i caches.
+
+    False: there is no room that leaves `kept` blocks available.
     """
     inst, q = s.instances[i], s.requests[r]
     run = _cached_run(s, i, r, kv)
@@ -50,7 +51,7 @@ def tokens_to_copy(s: State, r: int, kv: int) -> int:
 
 @inner
 def release(s: State, i: int, r: int, tokens: int) -> None:
-    """Give back what `reserve_for` reserved and referenced, but for the seat."""
+    """Give back what `reserve_for` reserved and referenced, except the seat."""
     q = s.requests[r]
     free(s, i, blocks_of(s, i, tokens) - q.shared_there * s.options.hash_blocks)
     for j in range(q.shared_there - 1, -1, -1):
@@ -60,7 +61,7 @@ def release(s: State, i: int, r: int, tokens: int) -> None:
 
 @inner
 def settle_prefix(s: State, i: int, r: int) -> None:
-    """r's KV has come to i: what it shares there is its own prefix now, and its other trace blocks enter the cache."""
+    """r's KV has come to i: the shared blocks become its prefix there, and its other trace blocks enter the cache."""
     q = s.requests[r]
     if s.options.hash_blocks == 0:
         return

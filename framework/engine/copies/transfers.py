@@ -1,4 +1,4 @@
-"""KV on the move from prefill to decode instances: who waits for room, what a copy costs, what its end brings."""
+"""Transfers of KV from prefill to decode instances: waiting for room, the cost of a copy, its end."""
 
 from __future__ import annotations
 
@@ -83,8 +83,10 @@ def start_transfers(s: State, i: int) -> None:
 
 @inner
 def sent_kv(s: State, r: int) -> int:
-    """KV tokens of r, held, that come to where it goes: but for the last of a prompt whose token is emitted there. Of a
-    prompt that is being computed those that it will have.
+    """KV tokens of r, held, that are copied to its destination.
+
+    The last token of a prompt is left out if the destination emits token 1. A prompt that is being computed counts the
+    tokens that it will have.
     """
     q = s.requests[r]
     if unlikely(q.state == PREFILLING):
@@ -117,7 +119,7 @@ def kv_of_first_step(s: State, r: int, kv: int) -> int:
 
 @inner
 def free_ahead(s: State, i: int, r: int) -> None:
-    """Give back the room for what r's first step on i stores: it grows like any other."""
+    """Give back the room for what r's first step on i stores: it grows like any other request."""
     kv = s.requests[r].kv
     free(s, i, blocks_of(s, i, kv_of_first_step(s, r, kv)) - blocks_of(s, i, kv))
 
@@ -142,7 +144,7 @@ def arrive_with_kv(s: State, r: int) -> None:
         q.migrations += 1
     elif q.transfer_end_s != q.transfer_end_s:
         q.transfer_end_s = sim.now_s
-        q.unstamped = s.options.first_token != TOKEN_AT_PREFILL and q.emitted <= 1
+        q.first_token_pending = s.options.first_token != TOKEN_AT_PREFILL and q.emitted <= 1
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1
@@ -190,8 +192,9 @@ def join(s: State, i: int, r: int) -> None:
 
 @inner
 def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
-    """Begin to copy r's KV, all of it computed at `computed_s`, layer by layer, unless there is no room now; or let the
-    target do so, where that fetches it.
+    """Begin to copy r's KV layer by layer if there is room now; its last layer is computed at `computed_s`.
+
+    A target that pulls KV fetches it instead.
     """
     q, dst = s.requests[r], s.instances[target]
     if unlikely(s.options.pulls):
@@ -219,8 +222,9 @@ def start_copy_by_layer(s: State, r: int, target: int, tokens: int, computed_s: 
 
 @inner
 def call_back(s: State, r: int) -> None:
-    """r's prompt is computed, and its KV shall not go where it was on its way: withdraw the copy, and give back what it
-    had reserved; or let it wait for that no more.
+    """r's prompt is computed, and its KV does not go to its destination after all.
+
+    Withdraw the copy and give back what it reserved, or take r out of the incoming list.
     """
     q = s.requests[r]
     target = q.destination

@@ -48,7 +48,7 @@ class Attention:
         return replace(row, decode_rows=float(self.decode_rows))
 
     def chosen(self, rows: Iterable[StepRow]) -> str:
-        """What was chosen for the user, in words that follow the source of the times; "" where nothing was."""
+        """What was chosen for the user, as text that follows the source of the times; "" if nothing was."""
         if self.decode_rows is not None or not any(row.decode_rows for row in rows):
             return ""
         return JOINT

@@ -1,4 +1,4 @@
-"""Which drafts are right: draws of the run's seed, the request and the token, made many at a time.
+"""Accepted drafts: draws from the run's seed, the request and the token, made many at a time.
 
 Draft t of a request is the token of that index, from 0. Its draw is the same in whatever step, on whatever instance
 and after whatever preemption it comes, so draws may be made ahead.

@@ -16,10 +16,10 @@ from framework.engine.parallel.sm_sharing import WHOLE, contention_s, decode_slo
 from framework.timing.table import (
     StepTables,
     base_s,
-    beside_chunks_s,
     chunk_s,
     decode_limit,
     decode_s,
+    decode_with_chunks_s,
     extrapolation,
     host_s,
     uneven_s,
@@ -30,7 +30,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @inner
 def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
-    """Seconds of the step that has been formed, by how much each further one takes longer, and for how many that holds.
+    """Seconds of the step just formed, seconds by which each further one is longer, and the steps for which that holds.
 
     The step has `decodes` running requests (all or none) and the chunks that are noted in the prefilling order.
     """
@@ -106,13 +106,13 @@ def look_ahead(s: State, i: int, context: int) -> None:
 
 @inner
 def _slowdown(s: State, i: int) -> float:
-    """How many times as long i's decodes take on their part of the SMs as on all."""
+    """Slowdown of i's decodes on their part of the SMs, relative to all of them."""
     return decode_slowdown(s, WHOLE - s.instances[i].prefill_percent)
 
 
 @inner
 def _decode_attention(s: State, i: int, decodes: int) -> tuple[float, float, int]:
-    """Seconds of the decodes' attention, by how much each token of context makes it longer, and for how many steps."""
+    """Seconds of the decodes' attention, of each further token of context, and the steps for which that holds."""
     if decodes == 0:
         return 0.0, 0.0, _NEVER
     inst, step = s.instances[i], s.step[i]
@@ -160,8 +160,8 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
             step.longest_prompt = max(step.longest_prompt, q.prefilled + chunk)
     if decodes == 0:
         return time_s
-    beside_s = beside_chunks_s(tables, inst.pool, decodes, step.context, decode_attention_s)
-    return time_s + beside_s - s.options.attention_overlap * min(chunks_s, beside_s)
+    joint_s = decode_with_chunks_s(tables, inst.pool, decodes, step.context, decode_attention_s)
+    return time_s + joint_s - s.options.attention_overlap * min(chunks_s, joint_s)
 
 
 @inner

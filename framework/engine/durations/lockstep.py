@@ -1,4 +1,4 @@
-"""Ranks that step together: instances of their own, with queue, seats, KV and budget, whose steps are of one length.
+"""Ranks in lockstep: instances with their own queue, seats, KV and budget, whose steps last equally long.
 
 The ranks of a group follow each other. All of them form their steps at one time, one after the other, and these end
 together, when the longest does. A rank that finds nothing to do waits for that end too.
@@ -29,7 +29,7 @@ def rank_in_step(s: State, i: int) -> int:
 
 @inner
 def end_together(s: State, first: int, count: int) -> None:
-    """Let the steps that the ranks of a group have formed be as long as the longest, and leap as far as all can."""
+    """Extend the steps of a group's ranks to the longest of them, and leap as far as all ranks can."""
     first_s, increment_s = -1.0, 0.0
     for k in range(first, first + count):
         step = s.step[k]
@@ -55,7 +55,7 @@ def _steps_together(s: State, first: int, count: int, first_s: float, increment_
     """Steps until a rank has a decision to take, or another one becomes the slowest, which begins with `first_s`."""
     steps = _NEVER
     for k in range(first, first + count):
-        if s.instances[k].changed:  # it schedules anew at the next boundary, whether or not it is in a step
+        if s.instances[k].changed:  # it schedules anew at the next boundary, in a step or not
             return 1
         if s.instances[k].busy:
             step = s.step[k]

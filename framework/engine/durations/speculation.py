@@ -1,10 +1,8 @@
-"""Speculative decoding: how many tokens a step drafts for each decode, how many of them it accepts, what that takes.
+"""Speculative decoding: tokens drafted for each decode of a step, tokens accepted, and their cost.
 
 Y. Leviathan et al., "Fast inference from transformers via speculative decoding", arXiv 2211.17192. Draft number t of a
 request (the token of that index, from 0) is right or wrong by a draw of its own: of the run's seed, the request and t.
 So it does not depend on how steps are formed, where the request decodes or how often it is preempted.
-
-Options of speculative decoding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a policy may rely on at every question: counts and lists agree. Asserted where the engine is plain Python."""
+"""Counts and lists agree at every question to a policy. Checked where the engine runs as plain Python."""
 
 from __future__ import annotations
 

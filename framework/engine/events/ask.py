@@ -28,7 +28,7 @@ if numba_config.DISABLE_JIT:
         raise AssertionError("there is no machine code to call")
 
     def keep_seen(seen: Any) -> int:
-        """Nothing is kept: hooks are called through closures that hold what they are handed."""
+        """Keep nothing: hooks are closures that hold their arguments."""
         return 0
 
 else:
@@ -65,7 +65,7 @@ def is_asked(s: State, hook: int) -> bool:
 
 @inner
 def bring_up_to_date(s: State, hook: int) -> None:
-    """Before a hook is asked: where it may look at what changes within a leap, make all records show it."""
+    """Before a hook is asked that may look at what changes within a leap, bring all records up to date."""
     if s.hooks[hook].looks:
         catch_up(s)
 
@@ -113,8 +113,9 @@ def ask_route(s: State, hook: int, r: int) -> int:
 
 @inner
 def least_kv(s: State) -> int:
-    """Of the instances that decode the one where the fewest KV tokens are held or on their way, as the rule of that
-    name answers. In a leap KV only grows: who had more when it was last brought up to date is not asked anew.
+    """The decode instance with the fewest KV tokens held or on their way, as the rule of that name answers.
+
+    KV only grows within a leap, so an instance that had more at its last update need not be brought up to date.
     """
     best, least = -1, 0
     for i in range(s.options.instances):

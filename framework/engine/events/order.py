@@ -18,7 +18,7 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 
 @inner
 def next_event(s: State) -> int:
-    """Advance the clock to the next event and tell which it is: its id; -1 if only ticks and role changes are left.
+    """Advance the clock to the next event and return its id; -1 if only ticks and role changes are left.
 
     Ties go to the lower kind, then to the lower id: an instance schedules only where nothing else is due at that time.
     """
@@ -151,8 +151,9 @@ def wake(s: State, i: int) -> None:
 
 @inner
 def stores_gained(s: State) -> None:
-    """Stores of prefixes have gained blocks: of a prompt that waits less may have to be computed, so that it may fit
-    the next step of its instance where it did not.
+    """Stores of prefixes have gained blocks: end leaps of instances where a waiting prompt may now fit the next step.
+
+    Such a prompt may have fewer tokens left to compute.
     """
     for k in range(s.sim.leaping):
         i = s.lists[s.options.leaping_at + k]
@@ -163,7 +164,7 @@ def stores_gained(s: State) -> None:
 
 @inner
 def await_turn(s: State, i: int) -> None:
-    """Let i schedule once all events of this time have been processed: those that wait for that, in order of number."""
+    """Let i schedule once all events of this time are processed; waiting instances take turns in order of number."""
     sim, size = s.sim, s.options.instances
     if s.instances[i].woken:
         return
@@ -192,7 +193,7 @@ def take_turn(s: State, i: int) -> None:
 
 @inner
 def drop_turn(s: State, i: int) -> None:
-    """i, if it waits to schedule, does so now, before its turn."""
+    """Drop the turn of i, which schedules now, if it has one."""
     if not s.instances[i].woken:
         return
     sim, size, at = s.sim, s.options.instances, s.options.woken_at

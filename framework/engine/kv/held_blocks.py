@@ -1,7 +1,7 @@
-"""The list of each request that tells which cached blocks it references: 1 + node by block, 0: none.
+"""The list of the cached blocks that each request references: 1 + node by block, 0: none.
 
-A request has one while it may reference any, as long as the next power of two from its number of blocks. One that is
-given back is the next that a request of such a length gets, so that lists take memory as requests hold KV at once.
+A request has a list while it may reference any block. The length is the next power of two of its number of blocks. A
+list that is given back goes to the next request of that length, so memory follows the requests that hold KV at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests that wait for room on an instance while another holds their KV: the list of each instance, and who holds."""
+"""Requests that wait for room on an instance while another one holds their KV: one list per destination."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wait_for_room(s: State, i: int, r: int) -> None:
 
 @inner
 def wait_no_more(s: State, i: int, before: int) -> int:
-    """Take the request behind `before`, -1: the first, out of the list of those that wait for room on i."""
+    """Take the request behind `before` (-1: the first) out of the incoming list of i."""
     inst = s.instances[i]
     r = inst.incoming_head if before < 0 else s.requests[before].next
     following = s.requests[r].next

@@ -33,7 +33,7 @@ class KvFormat:
         for name in ("memory_share", "copy_share"):
             require_number(f"engine.kv_compression.{name}", getattr(self, name), 1e-6, 1)
         for name in ("read_factor", "prefill_factor"):
-            require_positive(f"engine.kv_compression.{name}", getattr(self, name))
+            require_number(f"engine.kv_compression.{name}", getattr(self, name), 1e-3, 1e3)
         for name in ("pack_bytes_s", "unpack_bytes_s"):
             if getattr(self, name) is not None:
                 require_positive(f"engine.kv_compression.{name}", getattr(self, name))

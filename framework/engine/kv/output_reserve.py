@@ -1,10 +1,8 @@
-"""Room that admissions leave for the output that is still to come, by a share of it that follows what happens.
+"""The output reserve: room that admissions leave for output that is still to come.
 
-An engine does not know how long an output will be, only how long it may be at most. Of that a share is kept free: it
-falls with each decode step, and is set anew, from what has been emitted, where memory was short after all. L. Zheng et
-al., arXiv 2312.07104, in whose server it is the new token ratio.
-
-Options of the reserve.
+An engine does not know how long an output will be, only how long it may be at most. It keeps a share of that maximum
+free. The share falls with each decode step. A preemption sets it anew, from the tokens emitted so far. L. Zheng et al.,
+arXiv 2312.07104: the new token ratio of that server.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ def keeps_reserve(s: State, i: int, r: int, left_blocks: int) -> bool:
 
 @inner
 def close_admission(s: State, i: int) -> None:
-    """A head found no seat or room on i: where there is a reserve and anything decodes, none is looked at for now."""
+    """A head found no seat or room on i: with a reserve, admission closes while anything decodes."""
     inst = s.instances[i]
     inst.closed = s.options.reserves and inst.reserve_blocks == 0 and inst.running > 0
 
@@ -136,8 +134,9 @@ def _ratio(s: State, i: int) -> float:
 
 @inner
 def settle_reserve(s: State, i: int, chunks_alone: bool) -> bool:
-    """i has scheduled, a step of chunks alone or not: what that tells of the ratio, and whether i may admit again;
-    whether i is to schedule anew.
+    """i has scheduled, a step of chunks alone or not: set the ratio, and open admission where that is due.
+
+    Returns whether i is to schedule anew.
     """
     inst = s.instances[i]
     if inst.running + inst.prefilling == 0:
@@ -154,7 +153,7 @@ def settle_reserve(s: State, i: int, chunks_alone: bool) -> bool:
 
 @inner
 def _measure(s: State, i: int) -> None:
-    """Set the ratio by what those that decode on i have emitted; it falls from the end of the coming step on."""
+    """Set the ratio by what the decodes of i have emitted; it falls from the end of the coming step on."""
     inst = s.instances[i]
     tokens, most = 0, 1
     for j in range(inst.running):

@@ -13,7 +13,7 @@ from framework.engine.kv.prefix_tiers import tier_of
 from framework.engine.memory.kv_blocks import note_use
 from framework.engine.memory.state import State
 
-_MARK = 1 << 40  # of a cached block, beside its references
+_MARK = 1 << 40  # of a cached block, added to its references
 
 
 @inner
@@ -86,8 +86,10 @@ def reference(s: State, i: int, node: int) -> None:
 
 @inner
 def register_prefix(s: State, i: int, r: int, tokens: int) -> None:
-    """Enter into i's cache the blocks of r that its first `tokens` tokens fill. One that is known already stays private
-    or, where blocks are shared from their allocation on, enters next to the other, behind which it is found.
+    """Enter into i's cache the blocks of r that its first `tokens` tokens fill.
+
+    A block whose name is cached already stays private. With `engine.prefix_unit=engine` it enters too, behind the
+    other.
     """
     q = s.requests[r]
     if s.options.hash_blocks == 0:
@@ -177,8 +179,9 @@ def unmark_prefix(s: State, i: int, r: int) -> None:
 
 @inner
 def _add_mark(s: State, i: int, r: int, mark: int) -> int:
-    """Add that to the references of the cached blocks that r references on i, where they have no such mark yet, or have
-    one if it is taken away; the engine blocks of these.
+    """Add `mark` to the references of the cached blocks that r references on i; returns their engine blocks.
+
+    A positive mark skips blocks that have it, a negative one skips blocks that do not.
     """
     q, refs_at = s.requests[r], s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
     blocks = 0
@@ -192,8 +195,9 @@ def _add_mark(s: State, i: int, r: int, mark: int) -> int:
 
 @inner
 def insert(s: State, i: int, key: int) -> int:
-    """A new cached block with one reference, behind those of the same name; its node. There is always one left: nodes
-    cover the whole KV memory.
+    """The node of a new cached block with one reference, behind those of the same name.
+
+    A node is always left: nodes cover the whole KV memory.
     """
     inst = s.instances[i]
     at = inst.cache_at

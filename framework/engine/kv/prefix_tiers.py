@@ -1,8 +1,6 @@
-"""Options of the stores that keep prefixes below GPU memory.
+"""Stores of prefix blocks below GPU memory: options, and the list of each store from the least recently used block on.
 
-Stores of prefix blocks below GPU memory: each a list of names of blocks, from the least recently used on.
-
-Names run from 0 to `store_keys`. Memory of a list, from `at`: older | younger, by name.
+Block names run from 0 to `store_keys`. Memory of a list, from `at`: older | younger, by name.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ class PrefixStores:
 # --- the compiled part: lists of blocks -------------------------------------------------------------------------------
 
 
-ABSENT = -2  # in place of the older neighbour; -1: there is none
+ABSENT = -2  # in place of the next older block; -1: there is none
 
 
 @inner
@@ -89,7 +87,7 @@ def tier_of(s: State, i: int, key: int) -> int:
 
 @inner
 def keep(s: State, i: int, tier: int, key: int) -> None:
-    """Enter a block into a store as its youngest, or make it that; the oldest leaves where there is no room."""
+    """Make a block the youngest of a store, new or not; the oldest leaves if there is no room."""
     store = s.tiers[s.tiers[i * s.options.tiers + tier].home]
     if store.capacity == 0:
         return
@@ -128,7 +126,7 @@ def _unlink(s: State, row: int, key: int) -> None:
 
 @inner
 def keep_prefix(s: State, i: int, r: int) -> None:
-    """A chunk of r has ended on i: all its blocks so far are the youngest of each store, the first one most of all."""
+    """A chunk of r has ended on i: make all its blocks so far the youngest of each store, the first block last."""
     q = s.requests[r]
     for k in range(s.options.tiers):
         for j in range(q.registered - 1, -1, -1):

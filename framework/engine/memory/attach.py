@@ -54,13 +54,13 @@ def attach(m: Memory, seen: int) -> State:
 
 if numba_config.DISABLE_JIT:
 
-    def words_of(memory: Memory) -> Any:
+    def addresses_of(memory: Memory) -> Any:
         """What `attach_at` takes: the memory itself."""
         return memory
 
-    def attach_at(words: Any) -> State:
-        """The state of a run of which `words_of` has told."""
-        return attach(words, 0)
+    def attach_at(addresses: Any) -> State:
+        """The state of a run of which `addresses_of` has told."""
+        return attach(addresses, 0)
 
 else:
     _KINDS = [RecordPointer if k < _RECORDS else Pointer for k in range(len(Memory._fields))]
@@ -69,11 +69,11 @@ else:
     _kinds = [kind(_of(array.dtype)) for kind, array in zip(_KINDS, _sample, strict=True)]
     _state_at = fields_at(Fields("State", dict(zip(State._fields, [*_kinds, numba.types.int64], strict=True))))
 
-    def words_of(memory: Memory) -> Any:
+    def addresses_of(memory: Memory) -> Any:
         """Where each array of the memory begins, which must live on, and 0 for `seen`: shape (20,)."""
         return np.array([*(array.ctypes.data for array in memory), 0], np.int64)
 
     @inner
-    def attach_at(words: Any) -> State:
-        """The state of a run of which `words_of` has told."""
-        return _state_at(words)
+    def attach_at(addresses: Any) -> State:
+        """The state of a run of which `addresses_of` has told."""
+        return _state_at(addresses)

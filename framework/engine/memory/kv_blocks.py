@@ -1,4 +1,4 @@
-"""Counting KV memory: how many blocks tokens take, how many an instance has left, and what it holds over time."""
+"""Counts of KV memory: the blocks that tokens take, the blocks left on an instance, and their integral over time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from framework.engine.memory.state import State
 
 @inner
 def blocks_for(s: State, tokens: int) -> int:
-    """Blocks that hold so many tokens."""
+    """Blocks that hold `tokens` tokens."""
     return (tokens + s.options.block_tokens - 1) // s.options.block_tokens
 
 
 @inner
 def blocks_of(s: State, i: int, tokens: int) -> int:
-    """Blocks that a request of so many KV tokens has on i: those that hold them, or the instance's reservation."""
+    """Blocks that a request of `tokens` KV tokens has on i: those that hold them, or the instance's reservation."""
     reserved = s.instances[i].reserve_blocks
     return reserved if reserved > 0 else blocks_for(s, tokens)
 
@@ -36,24 +36,26 @@ def available(s: State, i: int) -> int:
 
 @inner
 def watermark_of(s: State, i: int) -> int:
-    """Blocks that whoever comes to i leaves available."""
+    """Blocks that admissions to i leave available."""
     inst = s.instances[i]
-    if unlikely(s.options.spares_idle) and inst.running + inst.prefilling == 0 and inst.lingering_head < 0:
+    if unlikely(s.options.spares_idle) and inst.running + inst.prefilling == 0 and inst.deferred_head < 0:
         return 0
     return inst.watermark
 
 
 @inner
 def note_use(s: State, i: int, blocks: int, time_s: float) -> None:
-    """From `time_s` on, so many more blocks are in use: what is in use is 0 at both ends of a run, so that the sum of
-    -blocks * time over all changes is the integral of blocks in use over time.
+    """Count `blocks` more blocks in use from `time_s` on.
+
+    Nothing is in use at both ends of a run, so the sum of -blocks * time over all changes is the integral of blocks in
+    use over time.
     """
     s.instances[i].kv_block_s -= blocks * time_s
 
 
 @inner
 def add_kv_tokens(s: State, i: int, tokens: int, time_s: float) -> None:
-    """From `time_s` on, so many more KV tokens are held on i; their integral over time is kept as that of blocks is."""
+    """Count `tokens` more KV tokens held on i from `time_s` on; their integral is kept as that of blocks."""
     note_tokens(s, i, tokens, tokens * time_s)
 
 
@@ -74,7 +76,7 @@ def seats(s: State, i: int) -> int:
 
 @inner
 def has_room(s: State, i: int, blocks: int) -> bool:
-    """Whether KV of `blocks` blocks and its request may come to i: those that were preempted there come first."""
+    """Whether a request with KV of `blocks` blocks may come to i: requests that i preempted go first."""
     inst = s.instances[i]
     if unlikely(inst.recompute_tokens > 0):
         return False

@@ -139,7 +139,7 @@ def copy_withdraw(s: State, r: int) -> None:
 
 @inner
 def copy_move(s: State, r: int, time_s: float) -> None:
-    """The end of r's copy, announced before, comes at another time."""
+    """Move the announced end of r's copy to another time."""
     s.requests[r].event_s = time_s
     _sift_up(s, s.options.heap_at, s.requests[r].heap_index)
     _sift_down(s, s.options.heap_at, s.sim.heap_size, s.requests[r].heap_index)
@@ -192,9 +192,9 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
 
 @inner
 def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
-    """The same where i has been the first and mostly falls behind others; who is the first then, and when it is due.
+    """As `set_time`, for an i that was first and mostly falls behind others; returns the new first and its time.
 
-    By branches, which are predicted where instances follow each other in turn: what comes next need not wait for
+    It branches. Instances that take turns make the branches predictable, so what comes next need not wait for
     `time_s`.
     """
     leaves = s.options.tree_leaves
@@ -224,8 +224,8 @@ def first_due(s: State, kind: int) -> int:
 
 
 @inner
-def first_time_beside(s: State, kind: int, i: int) -> float:
-    """The time of the first event of that kind of all other instances than i."""
+def first_time_of_others(s: State, kind: int, i: int) -> float:
+    """Time of the first event of that kind on instances other than i."""
     leaves = s.options.tree_leaves
     times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
     node, first_s = leaves + i, np.inf
@@ -237,7 +237,7 @@ def first_time_beside(s: State, kind: int, i: int) -> float:
 
 @inner
 def load_changed(s: State, i: int) -> None:
-    """What instance i has queued or runs has changed, or whether it prefills."""
+    """Note a change in what instance i has queued or runs, or in whether it prefills."""
     if unlikely(s.options.keeps_loads) and not s.instances[i].touched:
         s.instances[i].touched = True
         s.lists[s.options.touched_at + s.sim.touched] = i
@@ -246,7 +246,7 @@ def load_changed(s: State, i: int) -> None:
 
 @inner
 def least_queued(s: State) -> int:
-    """Of the instances that prefill the one where fewest tokens lack it; among equals, where fewest requests decode."""
+    """The prefill instance with the fewest tokens to prefill; ties go to the fewest decoding requests."""
     while s.sim.touched > 0:
         s.sim.touched -= 1
         i = s.lists[s.options.touched_at + s.sim.touched]

@@ -1,4 +1,4 @@
-"""What is known of a request and of an instance, the two large records of the engine's memory, and of what is logged.
+"""The records of a request and of an instance, and the rows of the logs.
 
 Each field says its unit and meaning. Times are seconds, `_s`; times of events count from the start of the trace. `_at`
 is an offset into `State.lists`, `_head` and `_tail` are the ends of a list of requests that are linked by `next`. A
@@ -33,7 +33,7 @@ REQUEST = record(
     ("opens", "b1"),  # 1: it is the first of its session
     ("taken_in", "b1"),  # 1: it has passed the front end
     ("caches", "b1"),  # 1: its KV on its present instance was computed there, so that its blocks enter the cache
-    ("unstamped", "b1"),  # 1: its first token is stamped at the end of its next decode step
+    ("first_token_pending", "b1"),  # 1: its first token is stamped at the end of its next decode step
     ("waits", "b1"),  # 1: it decodes, and the step that is being formed has no tokens left for it
     ("slo_class", "u2"),  # number of its class of SLOs, in sorted order of their names
     # 64 more: how far it is.
@@ -45,7 +45,7 @@ REQUEST = record(
     ("join_step", "i8"),  # decode_steps of its instance when it began to decode there
     ("admission", "i8"),  # number of its admission: the largest is preempted first
     ("previous_token_s", "f8"),  # time of the last token before its present stay on an instance
-    # 64 more: what results tell of it, in their order; NaN or -1 where it has not happened.
+    # 64 more: what results report of it, in their order; NaN or -1 where it has not happened.
     ("arrival_s", "f8"),  # time at which the scheduler first sees it; NaN before
     ("start_s", "f8"),  # time of its first admission
     ("prefill_end_s", "f8"),  # time at which its prompt was computed
@@ -90,7 +90,7 @@ INSTANCE = record(
     ("max_batch", "i8"),  # requests that it may hold at once
     ("bandwidth_bytes_s", "f8"),  # of its network, in each direction
     ("host_bytes_s", "f8"),  # between its GPUs and the memory of its hosts
-    ("memory_bytes_s", "f8"),  # of all its GPUs; inf: decodes do not feel a prefill beside them
+    ("memory_bytes_s", "f8"),  # of all its GPUs; inf: a concurrent prefill does not slow decodes
     ("unpack_s", "f8"),  # seconds to unpack each token of KV that arrives from another instance
     # Role: sets of the phases PREFILL and DECODE.
     ("role", "i1"),  # phases that it takes new work of
@@ -104,7 +104,7 @@ INSTANCE = record(
     # How it forms steps.
     ("mode", "i1"),  # batching mode
     ("token_budget", "i8"),  # tokens of one step
-    ("prefill_percent", "i8"),  # percent of the SMs for prefills, where these run beside decodes
+    ("prefill_percent", "i8"),  # percent of the SMs for prefills that run concurrently with decodes
     ("chunk_sizes_at", "i8"),  # sizes of its chunk schedule, in tokens
     ("chunk_stages", "i8"),  # number of these sizes, 0: there is no schedule
     ("stage_tokens", "i8"),  # prompt tokens for which one size holds
@@ -136,13 +136,13 @@ INSTANCE = record(
     ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
     ("incoming", "i8"),  # on their way here, or waiting to be sent here
     ("holding", "i8"),  # with KV here, waiting for room elsewhere
-    ("unstamped", "i8"),  # running ones whose first token is not stamped
+    ("first_tokens_pending", "i8"),  # running requests whose first token is pending
     # The lists of these.
     ("waiting_root", "i4"),  # first of the waiting queue, a pairing heap
     ("inbox_head", "i4"),  # those that have come since its last step was formed, where scheduling is asynchronous
     ("inbox_tail", "i4"),
-    ("lingering_head", "i4"),  # those that ended with its last step, and whose KV is still there
-    ("lingering_tail", "i4"),
+    ("deferred_head", "i4"),  # requests with a deferred free: ended with its last step, KV still there
+    ("deferred_tail", "i4"),
     ("joining_head", "i4"),
     ("joining_tail", "i4"),
     ("computed_head", "i4"),
@@ -183,7 +183,7 @@ INSTANCE = record(
     ("cache_young", "i8"),  # most recently used one
     # Data-parallel ranks and pipeline stages.
     ("ranks", "i8"),  # ranks that are distinguished, 0: all are taken to be alike
-    ("ranks_at", "i8"),  # words of each rank, see parallel/data_parallel.py
+    ("ranks_at", "i8"),  # entries of each rank, see parallel/data_parallel.py
     ("rank_choice", "i1"),  # rule by which a rank is chosen
     ("next_rank", "i8"),  # rank that comes next where they are taken in turn
     ("group", "i8"),  # instances that step together with it, 0: it steps alone
@@ -226,7 +226,7 @@ STEP_LOG = record(
     ("batch", "i4"),  # requests that decoded
     ("prefill_tokens", "i4"),
     ("depth", "i4"),  # tokens drafted for each decode
-    ("stream", "i4"),  # 1: a prefill step beside the decodes
+    ("stream", "i4"),  # 1: a prefill step concurrent with the decodes
 )
 
 # A row of the token log: the decode steps of an instance that gave a request its tokens. With instance -1 the row is a

@@ -20,7 +20,7 @@ from framework.engine.memory.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_L
 STEP = record(
     ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
     ("repeats", "b1"),  # 1: a single step, and the next one is the same but for contexts and drafts if nothing happens
-    ("plain", "b1"),  # 1: it repeats, and is one of a run of plain drafted steps
+    ("fixed_depth", "b1"),  # 1: it repeats, and is one of a run of fixed-depth drafted steps
     ("start_s", "f8"),  # time at which it started
     ("first_s", "f8"),  # seconds of its first step
     ("increment_s", "f8"),  # seconds by which each further step takes longer
@@ -47,11 +47,11 @@ STEP = record(
     ("measured_context", "f8"),  # ... and the context from which on these do
     ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known ...
     ("ahead_increment_s", "f8"),  # ... and its `increment_s`
-    # Where it is plain: when that run began, ...
-    ("plain_from", "i8"),  # `decode_steps`, ...
-    ("plain_kv", "i8"),  # `decode_kv` ...
+    # Where it is one: when that run began, ...
+    ("fixed_from", "i8"),  # `decode_steps`, ...
+    ("fixed_kv", "i8"),  # `decode_kv` ...
     (
-        "plain_context",
+        "fixed_context",
         "f8",
     ),  # ... and `context_tokens` of its instance, whose other counts wait for the end of the run.
     # Its attention takes line_s + line_slope_s * (context - line_knot) s, in addition to what each token adds.
@@ -131,9 +131,12 @@ OPTIONS = record(
     ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
     ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
     ("preemption", "i8"),  # RECOMPUTE or SWAP
-    ("recomputes_there", "b1"),  # 1: what has emitted tokens is computed again where it was preempted, 0: as routed
-    ("least_urgent", "b1"),  # 1: whoever would be the last of a queue is preempted, 0: who was admitted last
-    ("fewest_tokens", "b1"),  # 1: whoever has emitted the fewest tokens is preempted
+    (
+        "recomputes_there",
+        "b1",
+    ),  # 1: requests with emitted tokens are recomputed where they were preempted, 0: as routed
+    ("least_urgent", "b1"),  # 1: the request that would be last in a queue is preempted, 0: the one admitted last
+    ("fewest_tokens", "b1"),  # 1: the request with the fewest emitted tokens is preempted
     ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key, 0: before all others
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
     ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
@@ -165,7 +168,7 @@ OPTIONS = record(
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes
     ("attention_overlap", "f8"),  # share of the shorter attention that the longer one hides
     # Transfers.
-    ("latency_s", "f8"),  # seconds of a transfer beside its bytes
+    ("latency_s", "f8"),  # seconds of a transfer in addition to its bytes
     ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none do
     ("layer_share", "f8"),  # share of one layer in a token's KV
     ("shares_links", "b1"),  # 1: copies share links, 0: they wait for each other
@@ -232,7 +235,7 @@ SIM = record(
     ("change_s", "f8"),  # the earliest time at which a change of role takes effect, inf: none is known
     ("changing", "i8"),  # whose that is
     ("role_changes", "i8"),  # how often any instance's role has changed
-    ("prefill_end_s", "f8"),  # the earliest end of a prefill step beside decodes, inf: there is none
+    ("prefill_end_s", "f8"),  # the earliest end of a prefill step concurrent with decodes, inf: there is none
     ("prefill_end_of", "i8"),  # whose that is
     ("woken", "i8"),  # instances in the ring of woken ones
     ("woken_first", "i8"),  # where that ring begins
@@ -249,7 +252,7 @@ SIM = record(
     ("step_rows", "i8"),  # rows of the step log that are written
     ("token_rows", "i8"),  # rows of the token log that are written
     ("mark_s", "f8"),  # the next time as of which the totals of instances are asked for, inf: none
-    ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they have been told
+    ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they are recorded
 )
 
 # Why the loop came back, where a hook is to blame.
@@ -270,13 +273,13 @@ HOOK = record(
 # A tier of prefix blocks as one instance reads it: row `instance * tiers + tier`.
 TIER = record(
     ("home", "i8"),  # the row that keeps the list of its blocks; that of a shared tier is instance 0's
-    ("at", "i8"),  # where that list lies: older | younger neighbour, by name
+    ("at", "i8"),  # where that list lies: next older | next younger block, by name
     ("capacity", "i8"),  # trace blocks that it has room for
     ("count", "i8"),  # trace blocks in it
     ("old", "i8"),  # least recently used block, -1: none
     ("young", "i8"),  # most recently used block
     ("bandwidth_bytes_s", "f8"),
-    ("latency_s", "f8"),  # seconds of a load beside its bytes
+    ("latency_s", "f8"),  # seconds of a load in addition to its bytes
     ("hit_tokens", "i8"),  # prompt tokens loaded from it by first admissions
     ("loaded_bytes", "f8"),  # bytes loaded from it
 )
@@ -294,7 +297,7 @@ ACTION = record(
 
 
 class Memory(NamedTuple):
-    """The arrays of one run. `step` and `lists` tell of true output lengths: no hook gets them."""
+    """The arrays of one run. `step` and `lists` hold true output lengths: no hook gets them."""
 
     options: NDArray[np.void]  # (1,) OPTIONS
     sim: NDArray[np.void]  # (1,) SIM

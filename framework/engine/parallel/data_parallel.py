@@ -13,7 +13,7 @@ import numpy as np
 from framework.codes import CHUNKS_FIRST, DECODE_FIRST, RANK_IN_TURN, RANK_OF_LEAST_REQUESTS, UNIFIED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.memory.state import State
-from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s, decode_s, uneven_s
+from framework.timing.table import StepTables, base_s, chunk_s, decode_s, decode_with_chunks_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
 # Of each rank, in `State.lists` at `ranks_at`: decoding requests and the sum of their offsets, prefilling ones and the
@@ -23,7 +23,7 @@ DECODES, OFFSETS, PREFILLS, TARGETS, LEFT, LARGEST, RANK_WORDS = range(7)
 
 @inner
 def choose_rank(s: State, i: int) -> int:
-    """Where the next request that comes to i goes, by the rule of its pool; the first among equals."""
+    """The rank of the next request that comes to i, by the rule of its pool; ties go to the first."""
     inst = s.instances[i]
     if inst.rank_choice == RANK_IN_TURN:
         return int(inst.next_rank)
@@ -65,7 +65,7 @@ def steps_of_choice(s: State, i: int) -> int:
     best = choose_rank(s, i)
     decodes = s.lists[inst.ranks_at + best * RANK_WORDS + DECODES]
     has_tokens = decodes < inst.token_budget // inst.ranks
-    if has_tokens and inst.chunk_stages == 0 and not s.options.unchunked:  # it waits for something else
+    if has_tokens and inst.chunk_stages == 0 and not s.options.unchunked:  # the head waits for something else
         return int(_NEVER)
     steps = _NEVER
     for k in range(inst.ranks):
@@ -229,7 +229,7 @@ def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -
             longest = s.lists[at + LARGEST] + inst.decode_steps + 1 + step.depth
             value_s += uneven_s(tables, inst.pool, batch, context, longest)
         if chunk_tokens > 0:
-            value_s = beside_chunks_s(tables, inst.pool, batch, context, value_s)
+            value_s = decode_with_chunks_s(tables, inst.pool, batch, context, value_s)
     first_s += chunks_s + value_s
     if chunk_tokens > 0 and running > 0:
         first_s -= s.options.attention_overlap * min(chunks_s, value_s)

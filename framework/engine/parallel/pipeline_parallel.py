@@ -1,4 +1,4 @@
-"""Micro-batches of an instance of several pipeline stages: what each holds of a step, and what the slowest costs all.
+"""Micro-batches of an instance with pipeline stages: what each holds of a step, and how the slowest sets the duration.
 
 With S stages a step is one round of S micro-batches, none of which may start again before it has left the last stage.
 Stages are alike, so the round lasts as long as its slowest micro-batch takes through all of them (a cyclic flow shop
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.memory.state import State
-from framework.timing.table import StepTables, base_s, beside_chunks_s, chunk_s
+from framework.timing.table import StepTables, base_s, chunk_s, decode_with_chunks_s
 
 
 @inner
 def begin_step(s: State, i: int) -> None:
-    """Nothing is dealt out yet."""
+    """Begin a step: no chunk has a micro-batch yet."""
     if unlikely(s.instances[i].stages > 0):
         _clear(s, i)
 
@@ -71,11 +71,11 @@ def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> 
     _note_micro_batches(s, i)
     slowest, sum_s, filled = 0.0, 0.0, 0
     tables = StepTables(s.timing_rows, s.timing_data)
-    beside_s = beside_chunks_s(tables, inst.pool, decodes, context, decode_s) if decodes > 0 else 0.0
+    joint_s = decode_with_chunks_s(tables, inst.pool, decodes, context, decode_s) if decodes > 0 else 0.0
     for m in range(inst.stages):
         if decodes == 0 and s.lists[inst.loads_at + m] == 0:
             continue
-        attention_s = beside_s if s.lists[inst.loads_at + m] > 0 else decode_s
+        attention_s = joint_s if s.lists[inst.loads_at + m] > 0 else decode_s
         time_s, sampled = _like_micro_batch(s, i, m, decodes, attention_s)
         sum_s += time_s
         filled += 1

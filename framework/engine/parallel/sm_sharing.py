@@ -1,10 +1,7 @@
-"""How two streams of one instance, one that prefills and one that decodes, share its GPUs.
+"""SM sharing: a prefill stream and a decode stream of one instance run concurrently on its GPUs.
 
-The prefill stream of an instance that decodes in another one: its step concurrent with the decodes, and what they feel
-of it.
-
-The decode stream is what an instance otherwise has, with its leaps. A prefill step is never part of a leap: chunks are
-noted in `State.lists` as always, and its end is an event of its own. Contention for memory bandwidth: Nexus, arXiv
+The decode stream is what every instance has, with its leaps. A prefill step is never part of a leap: its chunks are
+noted in `State.lists`, and its end is an event of its own. Contention for memory bandwidth follows Nexus, arXiv
 2507.06608, which models decode attention alone as contended.
 """
 
@@ -116,20 +113,20 @@ def contention_s(s: State, i: int, context: int) -> float:
     """Seconds longer that i's decodes take to read `context` KV tokens because of a concurrent prefill step."""
     if not streaming(s, i):
         return 0.0
-    return contention_beside_s(s, i, context, s.prefill_step[i].attention_share, s.prefill_step[i].kv_tokens)
+    return contention_with_s(s, i, context, s.prefill_step[i].attention_share, s.prefill_step[i].kv_tokens)
 
 
 @inner
-def contention_beside_s(s: State, i: int, context: int, attention_share: float, kv_tokens: int) -> float:
-    """The same with a step that spends `attention_share` of its time on attention, over `kv_tokens`.
+def contention_with_s(s: State, i: int, context: int, attention_share: float, kv_tokens: int) -> float:
+    """As `contention_s`, with a prefill step that spends `attention_share` of its time on attention over `kv_tokens`.
 
-    The rest goes to layers that read the weights. In both the decodes have their part of the bandwidth, by the bytes
-    that the two read.
+    The rest of its time goes to layers that read the weights. In each of the two phases the bandwidth is divided in
+    proportion to the bytes that the streams read.
     """
     read_bytes = context * s.options.kv_bytes_per_token
-    beside_attention = read_bytes / (read_bytes + kv_tokens * s.options.kv_bytes_per_token)
-    beside_layers = read_bytes / (read_bytes + s.options.weight_bytes)
-    share = attention_share * beside_attention + (1.0 - attention_share) * beside_layers
+    with_attention = read_bytes / (read_bytes + kv_tokens * s.options.kv_bytes_per_token)
+    with_layers = read_bytes / (read_bytes + s.options.weight_bytes)
+    share = attention_share * with_attention + (1.0 - attention_share) * with_layers
     longer_s: float = (1.0 / share - 1.0) * (read_bytes / s.instances[i].memory_bytes_s)
     return longer_s
 

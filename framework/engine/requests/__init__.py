@@ -1,1 +1,1 @@
-"""One request: arrival, queue, preemption, pause, end."""
+"""One request: arrival, queue, preemption, pause and end."""

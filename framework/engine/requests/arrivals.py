@@ -1,4 +1,4 @@
-"""What arrives: requests, with their way through the front end to a waiting queue, and what copies bring."""
+"""Arrivals: requests, from the front end to a waiting queue, and what copies bring."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _is_admitted(s: State, r: int) -> bool:
 
 @inner
 def route(s: State, r: int) -> None:
-    """Queue r, which may be served, where the policy says, once a prefix that it wants there has come."""
+    """Route r, which may be served, and queue it there; with `fetch_prefix`, once its prefix has come."""
     i = ask_route(s, ROUTE_PREFILL, r)
     if i < 0:
         return
@@ -119,7 +119,7 @@ def _queue(s: State, i: int, r: int) -> None:
 
 @inner
 def _fetches(s: State, i: int, r: int) -> bool:
-    """Ask where to copy a longer prefix of r from; whether r waits for that copy, or the run stops."""
+    """Ask from where to copy a longer prefix of r; True: r waits for that copy, or the run stops."""
     source = ask(s, FETCH_PREFIX, r)
     if source == -1:
         return False
@@ -148,7 +148,7 @@ def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
 
 @inner
 def _end_fetch(s: State, r: int) -> None:
-    """The prefix of r has come to its instance: r is queued there, or routed anew if that prefills no more."""
+    """The prefix of r has come to its instance: queue r there, or route it anew if i does not prefill any more."""
     i = _keep_fetched(s, r)
     if s.instances[i].role & PREFILL:
         _queue(s, i, r)

@@ -1,12 +1,14 @@
 """Asynchronous scheduling: a step is formed while the one before it runs, from what was known when that one started.
 
-Two things are known a step later than where steps are formed between each other: requests that came while a step ran,
-which wait in the inbox of their instance until the next step has been formed, and which requests ended with that step.
-These linger: they keep their KV until the next step has been formed, or until they give way like those that run; and
-nobody is admitted to their seats. An instance without a step under way knows all at once.
+The scheduler learns two things one step later than a synchronous one:
 
-Of an instance with two streams each has its next step formed while its present one runs. The queue is the prefill
-stream's, and so is the inbox; what that stream has computed is known to the decodes a step later.
+1. Requests that arrive while a step runs. They wait in the inbox of their instance until the next step is formed.
+2. Requests that end with that step. Their free is deferred: they keep their KV until the next step is formed, or until
+   they are preempted as running requests are. No request is admitted to their seats.
+
+An instance without a step under way learns both at once. An instance with two streams forms the next step of each
+stream while the present one runs. The prefill stream has the queue and the inbox. The decodes learn one step later
+which prompts that stream has computed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def put_in_inbox(s: State, i: int, r: int) -> None:
 
 @inner
 def take_in(s: State, i: int) -> None:
-    """Put those in i's inbox into its queue, in the order in which they came."""
+    """Put those in i's inbox into its queue, in order of arrival."""
     inst = s.instances[i]
     while inst.inbox_head >= 0:
         r = inst.inbox_head
@@ -45,62 +47,64 @@ def take_in(s: State, i: int) -> None:
 
 @inner
 def note_late(s: State, i: int, free_blocks: int, taken_seats: int) -> None:
-    """A step of i has ended, with so many blocks free and seats taken before requests did: what came free is late."""
+    """Note blocks and seats that this step of i freed as late; `free_blocks`, `taken_seats`: before requests ended."""
     inst = s.instances[i]
     inst.late_blocks = max(0, available(s, i) - free_blocks)
     inst.late_seats = max(0, taken_seats - seats(s, i))
 
 
 @inner
-def linger(s: State, i: int, r: int) -> None:
-    """r has ended with a step of i: its KV stays there until the next one has been formed."""
+def defer_free(s: State, i: int, r: int) -> None:
+    """r has ended with a step of i: keep its KV until the next step is formed."""
     inst = s.instances[i]
-    inst.lingering_head = append(s, inst.lingering_head, inst.lingering_tail, r)
-    inst.lingering_tail = r
+    inst.deferred_head = append(s, inst.deferred_head, inst.deferred_tail, r)
+    inst.deferred_tail = r
 
 
 @inner
-def let_go(s: State, i: int) -> bool:
-    """Free the KV of those that linger on i; whether there are any."""
+def free_deferred(s: State, i: int) -> bool:
+    """Free the KV whose free is deferred on i; whether there is any."""
     inst = s.instances[i]
-    if inst.lingering_head < 0:
+    if inst.deferred_head < 0:
         return False
-    while inst.lingering_head >= 0:
-        r = inst.lingering_head
-        inst.lingering_head = s.requests[r].next
+    while inst.deferred_head >= 0:
+        r = inst.deferred_head
+        inst.deferred_head = s.requests[r].next
         free_kv(s, i, r)
     return True
 
 
 @inner
-def let_go_early(s: State, i: int, r: int) -> None:
-    """Free the KV of r, which lingers on i, while the next step is being formed."""
+def free_deferred_early(s: State, i: int, r: int) -> None:
+    """Free the deferred KV of r on i while the next step is being formed."""
     inst = s.instances[i]
-    other, head, tail = inst.lingering_head, -1, -1
+    other, head, tail = inst.deferred_head, -1, -1
     while other >= 0:
         following = s.requests[other].next
         if other != r:
             head = append(s, head, tail, other)
             tail = other
         other = following
-    inst.lingering_head, inst.lingering_tail = head, tail
+    inst.deferred_head, inst.deferred_tail = head, tail
     forget_last(s, i, r)
     free_kv(s, i, r)
 
 
 @inner
 def forget_last(s: State, i: int, r: int) -> None:
-    """While i's next step is formed it is not known which token the last one gave r, if r decoded in it: the token
-    whose KV that step stored is the last that is known, and no cache has it yet.
+    """Leave the last token of r out of what the prefix cache learns.
+
+    The scheduler does not know yet which token r got in the step of i that still runs, so the KV that this step stores
+    must not enter the prefix cache.
     """
     if unlikely(s.options.asynchronous) and s.requests[r].join_step < s.instances[i].decode_steps:
         s.requests[r].accepted += 1
 
 
 @inner
-def last_lingering(s: State, i: int) -> int:
-    """Of those that linger on i the one that was admitted last, -1: there are none."""
-    r, last = s.instances[i].lingering_head, -1
+def last_deferred(s: State, i: int) -> int:
+    """The request with a deferred free on i that was admitted last; -1: there is none."""
+    r, last = s.instances[i].deferred_head, -1
     while r >= 0:
         if last < 0 or s.requests[r].admission > s.requests[last].admission:
             last = r
@@ -110,10 +114,9 @@ def last_lingering(s: State, i: int) -> int:
 
 @inner
 def prepare_next(s: State, i: int, streamed: bool) -> None:
-    """i's step has been formed: the next one may hold those that came meanwhile, and count on what came free late.
+    """i's step has been formed: let the next one use the inbox, and the blocks and seats that came free late.
 
-    `streamed`: it was formed while a prefill step ran concurrently with it, whose next one knows of none of those that
-    have come.
+    `streamed`: this step was formed while a prefill step ran. The next prefill step does not use the inbox then.
     """
     inst = s.instances[i]
     came = inst.inbox_head >= 0 and not streamed
@@ -134,7 +137,7 @@ def prepare_next(s: State, i: int, streamed: bool) -> None:
 
 @inner
 def look_around(s: State, i: int) -> None:
-    """i is about to schedule: each stream of it that has been idle knows who has come by now."""
+    """i is about to schedule: each of its idle streams learns which requests have come."""
     inst = s.instances[i]
     if not inst.busy and not inst.between:
         inst.computed_known = inst.computed
@@ -151,7 +154,7 @@ def has_just_prefilled(s: State, i: int) -> bool:
 
 @inner
 def _note_known(s: State, i: int) -> None:
-    """If a prefill step of i has begun, the next one is formed now: on more room than there is now it cannot count."""
+    """If a prefill step of i has begun, the next one is formed now: it cannot count on more room than there is now."""
     stream = s.prefill_step[i]
     stream.ended_s = _NEVER
     if unlikely(streaming(s, i)):

@@ -12,7 +12,7 @@ from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.queues import append, load_changed, queue_push, turn_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
-from framework.engine.requests.asynchronous import linger, put_in_inbox
+from framework.engine.requests.asynchronous import defer_free, put_in_inbox
 
 NEVER = np.iinfo(np.int64).max
 
@@ -26,7 +26,7 @@ def _phase(s: State, offset: int) -> int:
 
 @inner
 def start_prefilling(s: State, i: int, r: int) -> None:
-    """Append r, of whose prompt a part is there, to the prefilling order of i; a chunk of it is yet to be formed."""
+    """Append r, part of whose prompt is computed, to the prefilling order of i; it has no chunk yet."""
     inst = s.instances[i]
     s.requests[r].state = PREFILLING
     s.requests[r].caches = True
@@ -39,7 +39,7 @@ def start_prefilling(s: State, i: int, r: int) -> None:
 
 @inner
 def go_on_prefilling(s: State, i: int, r: int) -> None:
-    """Put r, taken out of i's prefilling order a moment ago, back to its place there: that of its admission."""
+    """Put r, just taken out of i's prefilling order, back to its place there, by its admission."""
     inst = s.instances[i]
     j = inst.prefilling
     while j > 0 and s.requests[s.lists[inst.prefilling_at + j - 1]].admission > s.requests[r].admission:
@@ -85,8 +85,8 @@ def take_part(s: State, i: int, j: int, kv: int) -> None:
     if unlikely(inst.ranks > 0):
         count_decode(s, i, r, 1)
     step.next_finish = min(step.next_finish, finish)
-    if q.unstamped:
-        inst.unstamped += 1
+    if q.first_token_pending:
+        inst.first_tokens_pending += 1
 
 
 @inner
@@ -98,7 +98,7 @@ def stop_decoding(s: State, i: int, r: int) -> None:
 
 @inner
 def sit_out(s: State, i: int, r: int) -> None:
-    """At a boundary: r decodes no more, or not in the next steps of i; write down what it decoded here."""
+    """At a boundary: record what r decoded here; it stops decoding, or pauses for the next steps of i."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim
     q.kv = q.offset + inst.decode_steps
     if inst.decode_steps > q.join_step:
@@ -117,8 +117,8 @@ def sit_out(s: State, i: int, r: int) -> None:
         s.lists[inst.growth_at + _phase(s, q.offset)] -= 1
     if unlikely(inst.ranks > 0):
         count_decode(s, i, r, -1)
-    if q.unstamped:
-        inst.unstamped -= 1
+    if q.first_token_pending:
+        inst.first_tokens_pending -= 1
 
 
 @inner
@@ -210,7 +210,7 @@ def finish_decodes_before(s: State, i: int, admission: int) -> None:
 
 @inner
 def _stop_at_split(s: State, i: int, r: int) -> None:
-    """r has decoded up to its cut: its KV stays on i until it is known where it goes on."""
+    """r has decoded up to its split: its KV stays on i until it is routed."""
     q, inst = s.requests[r], s.instances[i]
     if q.migration != NOT_MIGRATING:
         cancel_migration(s, r)
@@ -222,11 +222,11 @@ def _stop_at_split(s: State, i: int, r: int) -> None:
 
 @inner
 def end_with_kv(s: State, i: int, r: int) -> None:
-    """Free the KV of r, which has emitted its last token on i, or let it linger, and end r."""
+    """End r, which has emitted its last token on i; free its KV now or, with asynchronous scheduling, deferred."""
     if s.requests[r].migration != NOT_MIGRATING:
         cancel_migration(s, r)
     if unlikely(s.options.asynchronous):
-        linger(s, i, r)
+        defer_free(s, i, r)
     else:
         free_kv(s, i, r)
         s.instances[i].frees_memory = True
@@ -256,8 +256,9 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
 
 @inner
 def _next_s(s: State, r: int, state: int) -> float:
-    """When r arrives, which follows a request that has just ended so: its client thinks first, and stays away for a
-    while if it was turned away; once the load is over it does neither.
+    """When r arrives that follows a request which has just ended in this state.
+
+    Its client thinks first. It backs off if the request was rejected or failed. It does neither once the load is over.
     """
     if unlikely(state == UNSENT):
         return s.sim.now_s
@@ -267,7 +268,7 @@ def _next_s(s: State, r: int, state: int) -> float:
 
 @inner
 def enter_queue(s: State, i: int, r: int) -> None:
-    """Let r, its key and queue number set, wait at i to have all it has so far prefilled."""
+    """Queue r, its key and queue number set, at i; all tokens that it has so far are to be prefilled."""
     _count_waiting(s, i, r)
     if unlikely(s.options.asynchronous):
         put_in_inbox(s, i, r)
@@ -289,7 +290,7 @@ def _count_waiting(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_again(s: State, i: int, r: int) -> None:
-    """Let r, preempted, wait at i before all others, at its old place among them, or behind those of its key."""
+    """Queue r, preempted, at i: before all others, at its old place, or behind those of its key."""
     q = s.requests[r]
     q.instance = i
     q.state = WAITING
@@ -300,13 +301,13 @@ def queue_again(s: State, i: int, r: int) -> None:
         q.key = -np.inf
         q.queue_number = -s.sim.preemptions
     _count_waiting(s, i, r)
-    if unlikely(goes_on_there(s, r)):
+    if unlikely(recomputes_here(s, r)):
         s.instances[i].recompute_tokens += q.prefill_until
     queue_push(s, i, r)
     wake(s, i)
 
 
 @inner
-def goes_on_there(s: State, r: int) -> bool:
-    """Whether r, which waits or prefills, has decoded where it is, or was about to, and is computed again there."""
-    return bool(s.options.recomputes_there and (s.requests[r].emitted > 0 or s.requests[r].unstamped))
+def recomputes_here(s: State, r: int) -> bool:
+    """Whether r, which waits or prefills, is recomputed where it decoded, or was about to."""
+    return bool(s.options.recomputes_there and (s.requests[r].emitted > 0 or s.requests[r].first_token_pending))

@@ -1,6 +1,6 @@
-"""Decodes that a step has no tokens for: they keep their KV and their place, and go on with a later step.
+"""Pausing: decodes for which a step has no tokens left keep their KV and seat, and decode in a later step.
 
-While the step runs they are the last of the running order; at its end they take part again.
+While the step runs they stand last in the running order. They take part again at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from framework.engine.requests.lifecycle import NEVER, sit_out, take_part
 
 @inner
 def pause_rest(s: State, i: int) -> None:
-    """Of i's running order, let those sit out the step being formed that it has no tokens for."""
+    """Pause the running requests of i for which the step being formed has no tokens left."""
     inst, step = s.instances[i], s.step[i]
     kept = aside = 0
     step.next_finish = NEVER
@@ -40,7 +40,7 @@ def pause_rest(s: State, i: int) -> None:
 
 @inner
 def paused_kv(s: State, i: int) -> int:
-    """KV tokens of the decodes that sit out i's step."""
+    """KV tokens of the paused decodes of i."""
     inst = s.instances[i]
     kv = 0
     if unlikely(inst.paused > 0):
@@ -51,7 +51,7 @@ def paused_kv(s: State, i: int) -> int:
 
 @inner
 def resume(s: State, i: int) -> None:
-    """i's step is over: those that sat it out take part again."""
+    """i's step is over: paused decodes take part again."""
     inst = s.instances[i]
     if unlikely(inst.paused > 0):
         for j in range(inst.running - inst.paused, inst.running):

@@ -1,4 +1,4 @@
-"""Preemption: who gives way for KV blocks, what a preempted request loses, and how swapped ones come back."""
+"""Preemption: which request gives up its KV blocks, what it loses, and how swapped requests come back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_o
 from framework.engine.memory.queues import append, is_before
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
-from framework.engine.requests.asynchronous import forget_last, last_lingering, let_go_early
+from framework.engine.requests.asynchronous import forget_last, free_deferred_early, last_deferred
 from framework.engine.requests.lifecycle import (
     end_request,
-    goes_on_there,
     queue_again,
+    recomputes_here,
     remove_prefilling,
     remove_running,
     start_decoding,
@@ -26,9 +26,7 @@ from framework.policy.hooks import ROUTE_PREFILL
 
 @inner
 def preemption_victim(s: State, i: int) -> int:
-    """The request of i that was admitted last, is the least urgent, or has the least done: one that runs, prefills or
-    lingers.
-    """
+    """The request of i to preempt next, by `engine.victim`: it decodes, prefills or has a deferred free."""
     inst = s.instances[i]
     if unlikely(s.options.least_urgent):
         return _least_urgent(s, i)
@@ -43,13 +41,13 @@ def preemption_victim(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:
             chosen, latest = r, s.requests[r].admission
-    r = last_lingering(s, i)
+    r = last_deferred(s, i)
     return r if r >= 0 and s.requests[r].admission > latest else chosen
 
 
 @inner
 def _least_urgent(s: State, i: int) -> int:
-    """The running, prefilling or lingering request of i that would be the last of a queue."""
+    """The request of i, decoding, prefilling or with a deferred free, that would be last in a queue."""
     inst = s.instances[i]
     chosen = -1
     for j in range(inst.running):
@@ -60,7 +58,7 @@ def _least_urgent(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         if chosen < 0 or is_before(s, chosen, r):
             chosen = r
-    r = inst.lingering_head
+    r = inst.deferred_head
     while r >= 0:
         if chosen < 0 or is_before(s, chosen, r):
             chosen = r
@@ -70,8 +68,9 @@ def _least_urgent(s: State, i: int) -> int:
 
 @inner
 def _of_fewest_tokens(s: State, i: int) -> int:
-    """The running, prefilling or lingering request of i that has emitted the fewest tokens, of these the one with the
-    longest prompt, of these the one that was admitted last.
+    """The request of i, decoding, prefilling or with a deferred free, that has emitted the fewest tokens.
+
+    Ties go to the longest prompt, then to the last admission.
     """
     inst = s.instances[i]
     chosen, fewest = -1, 0
@@ -84,7 +83,7 @@ def _of_fewest_tokens(s: State, i: int) -> int:
             emitted = s.requests[r].emitted
         if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
             chosen, fewest = r, emitted
-    r = inst.lingering_head
+    r = inst.deferred_head
     while r >= 0:
         emitted = s.requests[r].emitted
         if chosen < 0 or emitted < fewest or (emitted == fewest and _is_longer(s, r, chosen)):
@@ -102,10 +101,10 @@ def _is_longer(s: State, a: int, b: int) -> bool:
 
 @inner
 def preempt(s: State, i: int, r: int) -> None:
-    """Drop or swap out r's KV; what it has emitted stays emitted. One that lingers is let go."""
+    """Preempt r: drop or swap out its KV; emitted tokens are kept. A deferred free happens at once."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim
     if unlikely(q.state == FINISHED):
-        let_go_early(s, i, r)
+        free_deferred_early(s, i, r)
         return
     inst.changed = True
     prefills = q.state == PREFILLING
@@ -131,12 +130,10 @@ def preempt(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_preempted(s: State, i: int, r: int, waits_here: bool) -> None:
-    """r, its KV dropped, waits on i again: where `waits_here`, or it is computed there as it has emitted tokens. Else
-    it is routed anew.
-    """
+    """Queue r, its KV dropped, on i again if `waits_here` or if it is recomputed there; else route it anew."""
     q = s.requests[r]
     target = i
-    if not waits_here and not goes_on_there(s, r):
+    if not waits_here and not recomputes_here(s, r):
         q.state = WAITING
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:

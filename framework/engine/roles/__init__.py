@@ -1,1 +1,1 @@
-"""One instance: its role, what it drops when that changes, the actions of a tick, circles of held KV."""
+"""Roles of instances: changes, what an instance drops, the actions of a tick, circles of held KV."""

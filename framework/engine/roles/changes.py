@@ -1,7 +1,7 @@
-"""Roles that change while a run goes on: an instance drains of the phases it leaves, then takes up the new ones.
+"""Changes of role during a run: an instance drains the phases that it leaves, then takes up the new ones.
 
-`role` holds the phases that an instance takes new work of, `draining_role` those that it may still have work of, and
-`next_role` those that it shall have. Where the last two differ a change is under way.
+`role`: the phases of which an instance takes new work. `draining_role`: the phases of which it may still have work.
+`next_role`: its phases after the change. A change is under way while the last two differ.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
 from framework.engine.memory.state import State
 from framework.engine.requests.asynchronous import take_in
-from framework.engine.requests.lifecycle import end_request, enter_queue, goes_on_there
+from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
 from framework.engine.roles.inventory import is_drained
 from framework.policy.hooks import ROUTE_PREFILL
 
 
 @inner
 def set_role(s: State, i: int, action: Any) -> None:
-    """Begin to change i's role; ignored if that is its next role, or if nobody would be left for one of the phases."""
+    """Begin to change i's role; ignored if that is its next role, or if a phase would have no instance left."""
     inst = s.instances[i]
     if action.role == inst.next_role or not _served(s, i, inst.draining_role & action.role):
         return
@@ -80,7 +80,7 @@ def _announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def _reroute_queue(s: State, i: int) -> None:
-    """Queue elsewhere, in order, those in i's queue, but not those that go on decoding on i."""
+    """Route the requests of i's queue anew, in order, except those that are recomputed on i."""
     at = s.options.asked_at
     leaving, k = _take_out_movers(s, i), 0
     while k < leaving and s.error.status == 0:
@@ -90,12 +90,12 @@ def _reroute_queue(s: State, i: int) -> None:
 
 @inner
 def _take_out_movers(s: State, i: int) -> int:
-    """Move those that decode elsewhere from i's queue to the list at `asked_at`, in order; how many there are."""
+    """Move those that are routed anew from i's queue to the list at `asked_at`, in order; how many there are."""
     inst, at = s.instances[i], s.options.asked_at
     leaving, first, last = 0, -1, -1
     while inst.waiting_root >= 0:
         r = queue_pop(s, i)
-        if goes_on_there(s, r):
+        if recomputes_here(s, r):
             first = append(s, first, last, r)
             last = r
         else:
@@ -113,7 +113,7 @@ def _take_out_movers(s: State, i: int) -> int:
 
 @inner
 def _reroute(s: State, r: int) -> None:
-    """Queue r, taken out of a queue, its key and number kept, where `route_prefill` says now."""
+    """Route r, taken out of a queue, anew; it keeps its key and queue number."""
     target = ask_route(s, ROUTE_PREFILL, r)
     if target < 0:
         return
@@ -126,7 +126,7 @@ def _reroute(s: State, r: int) -> None:
 
 @inner
 def take_role(s: State, i: int) -> None:
-    """The time has come at which i's change takes effect."""
+    """i's change takes effect now."""
     _take_effect(s, i)
     wake(s, i)
 

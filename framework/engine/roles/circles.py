@@ -1,4 +1,4 @@
-"""KV that requests hold while each waits for the other's room: who gives way, and what is left where nothing can."""
+"""Deadlock of held KV: requests that hold KV on each other's destinations. One is preempted; stalled runs end here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from framework.engine.roles.inventory import drop_all
 
 @inner
 def break_circle(s: State) -> bool:
-    """Where nothing more is due at this time: preempt the last of those in a circle; whether there is one."""
+    """If nothing more is due now, preempt the last-admitted request of a circle; whether there is one."""
     if not nothing_is_due(s):
         return False
     s.sim.kind = SCHEDULE  # all that ends now has ended, and all that begins has begun
@@ -56,7 +56,7 @@ def break_circle(s: State) -> bool:
 
 @inner
 def _find_circle(s: State) -> bool:
-    """Mark the blocked instances from which no held request can go but to another of them; whether there are any."""
+    """Mark the largest set of blocked instances whose held requests all go to one another; whether there is any."""
     _count_held(s)
     found = False
     for i in range(s.options.instances):
@@ -68,7 +68,7 @@ def _find_circle(s: State) -> bool:
 
 @inner
 def _shrink(s: State) -> bool:
-    """Unmark instances as long as KV that one of them holds waits for one that is not marked; whether any is left."""
+    """Unmark instances that hold KV for an unmarked one, until none does; whether any is left."""
     changes = True
     while changes:
         changes, left = False, False
@@ -114,7 +114,7 @@ def _unmark_held(s: State) -> None:
 
 @inner
 def _is_blocked(s: State, i: int) -> bool:
-    """Whether what is held on i alone leaves no room for the first that waits for it, or bars it for ever."""
+    """Whether the KV held on i alone denies room to the head of its incoming list for ever."""
     inst = s.instances[i]
     r = inst.incoming_head
     if r < 0 or inst.holding == 0 or s.requests[r].state == PREFILLING:
@@ -132,8 +132,9 @@ def _is_blocked(s: State, i: int) -> bool:
 
 @inner
 def _lacks(s: State, i: int, r: int, tokens: int, known: int) -> bool:
-    """Whether so many tokens of r have no room on i beside what is held there; of the first `known` it shares what
-    those that are held have of them.
+    """Whether `tokens` tokens of r lack room on i, given the KV that is held there.
+
+    r shares those blocks of its first `known` tokens that held requests reference.
     """
     q, inst = s.requests[r], s.instances[i]
     shared = 0
@@ -147,14 +148,14 @@ def _lacks(s: State, i: int, r: int, tokens: int, known: int) -> bool:
 
 @inner
 def _give_up(s: State, r: int, target: int) -> None:
-    """Drop the KV of r, which is held and waits for room on the target no more, and compute it again there."""
+    """Drop the held KV of r, which waits for room on the target, and queue r to be recomputed."""
     q, dst = s.requests[r], s.instances[target]
     source, sent = q.instance, sent_kv(s, r)
     dst.incoming -= 1
     dst.incoming_kv_tokens -= sent
     dst.queued_tokens -= q.prefill_until - q.prefilled
     load_changed(s, target)
-    q.unstamped |= sent < q.kv
+    q.first_token_pending |= sent < q.kv
     q.preemptions += 1
     s.sim.preemptions += 1
     catch_up_one(s, source)
@@ -172,8 +173,9 @@ def _give_up(s: State, r: int, target: int) -> None:
 
 @inner
 def fail_rest(s: State) -> None:
-    """Nothing can happen any more: whoever has not ended fails, and what they held is free. STUCK where no plan of the
-    policy holds a request back.
+    """No event is left: fail the requests that have not ended and free what they hold.
+
+    The run ends as STUCK if no plan of the policy withholds one of them.
     """
     _find_withheld(s)
     for r in range(s.options.requests):
@@ -196,7 +198,7 @@ def fail_rest(s: State) -> None:
 
 @inner
 def _find_withheld(s: State) -> None:
-    """Mark the instances whose plans let no prompt be computed, and those with KV that waits for one that is marked."""
+    """Mark the instances whose plans compute no prompt, and those that hold KV for a marked one."""
     for i in range(s.options.instances):
         inst = s.instances[i]
         inst.marked = inst.mode == DECODE_ONLY or inst.token_budget < inst.ranks

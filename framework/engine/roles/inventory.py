@@ -1,8 +1,10 @@
-"""All that an instance holds or expects, in one place: what a change of role waits for, and what is lost with it.
+"""All that an instance holds or expects: what a change of role waits for, and what a failed instance would lose.
 
-Requests of instance i wait in its queue, prefill, run, join at its next boundary, are swapped out, or have just come to
-their splits. Others are on their way here (they wait for room, or a copy is under way), or from here (their KV stays
-until the copy has ended). A migration has a seat and blocks at its target while its request still runs elsewhere.
+1. Its own requests wait in its queue, prefill, decode, join at its next boundary, are swapped out, or have just reached
+   their splits.
+2. Others are on their way to it: they wait for room, or a copy is under way.
+3. Others are on their way from it: their KV stays until the copy has ended.
+4. A migration has a seat and blocks at its target while its request still decodes at its source.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import queue_pop
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import streaming
-from framework.engine.requests.asynchronous import let_go, take_in
-from framework.engine.requests.lifecycle import goes_on_there, remove_prefilling, remove_running
+from framework.engine.requests.asynchronous import free_deferred, take_in
+from framework.engine.requests.lifecycle import recomputes_here, remove_prefilling, remove_running
 from framework.engine.requests.pausing import resume
 
 
 @inner
 def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
-    """Whether i has no work left of these phases, that on its way here included, and no KV where it may keep none."""
+    """Whether i has no work of these phases, on its way or here, and no KV if `keeps_no_kv`."""
     inst = s.instances[i]
     again = _tokens_again(s, i)
     if phases & PREFILL and (inst.queued_tokens > again or streaming(s, i)):
@@ -39,12 +41,12 @@ def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
 
 @inner
 def _tokens_again(s: State, i: int) -> int:
-    """Tokens that lack prefill of requests which go on decoding on i after it."""
+    """Tokens still to be prefilled of requests that are recomputed on i."""
     inst = s.instances[i]
     tokens = inst.recompute_tokens
     for j in range(inst.prefilling):
         r = s.lists[inst.prefilling_at + j]
-        if goes_on_there(s, r):
+        if recomputes_here(s, r):
             tokens += s.requests[r].prefill_until - s.requests[r].prefilled
     return tokens
 
@@ -53,8 +55,8 @@ def _tokens_again(s: State, i: int) -> int:
 def drop_all(s: State, i: int) -> None:
     """Take off i all requests that it holds or expects; what they hold anywhere is free again.
 
-    A step under way is lost. The states of the requests stay as they are: what becomes of them, and of the end of that
-    step, is for the caller to say.
+    A step under way is lost. The states of the requests stay as they are: the caller decides what becomes of them and
+    of the end of that step.
     """
     catch_up_one(s, i)
     if s.instances[i].busy and s.step[i].decodes > 0 and s.step[i].grown > s.step[i].done:
@@ -123,9 +125,9 @@ def _drop_incoming(s: State, i: int, j: int) -> None:
 
 @inner
 def _drop_own(s: State, i: int) -> None:
-    """Those that wait, prefill, run, join, are swapped out, linger, or are at their splits."""
+    """Those that wait, prefill, decode, join, are swapped out, have a deferred free, or are at their splits."""
     inst = s.instances[i]
-    let_go(s, i)
+    free_deferred(s, i)
     take_in(s, i)
     while inst.waiting_root >= 0:
         r = queue_pop(s, i)

@@ -245,8 +245,8 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         mine = instances[pool_of == k]
         mine["role"] = mine["draining_role"] = mine["next_role"] = ROLES[pool.role]
         mine["mode"] = MODES[pool.batching or engine.batching]
-        mine["token_budget"] = pool.token_budget or engine.token_budget
-        mine["max_batch"] = pool.max_batch or engine.max_batch
+        mine["token_budget"] = engine.budget_of(pool)
+        mine["max_batch"] = engine.seats_of(pool)
         mine["total_blocks"] = mine["free_blocks"] = blocks
         mine["watermark"] = math.floor(engine.watermark * blocks)
         if pool.reserve_tokens is not None:
@@ -281,8 +281,8 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
         "split_tail",
         "inbox_head",
         "inbox_tail",
-        "lingering_head",
-        "lingering_tail",
+        "deferred_head",
+        "deferred_tail",
         "swapped_head",
         "swapped_tail",
         "cache_free",

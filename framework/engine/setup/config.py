@@ -62,12 +62,12 @@ IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
 class EngineConfig:
     """How instances form steps and hold KV. Raises InputError for a value out of range."""
 
-    token_budget: int = 2048  # tokens of one step
-    max_batch: int = 256  # sequences on an instance at once
+    token_budget: int = 2048  # tokens of one step of a data-parallel rank; an instance has dp times as many
+    max_batch: int = 256  # sequences on a data-parallel rank at once; an instance has dp times as many
     block_tokens: int = 16  # tokens of a KV block
     preemption: Preemption = "recompute"  # what happens to a victim's KV
     recompute: Recompute = "there"  # where a preempted request that has emitted tokens is computed again and decodes on
-    victim: Victim = "latest"  # admitted last, last of a queue, or with the fewest emitted tokens
+    victim: Victim = "latest"  # preempted first: admitted last, last of a queue, or with the fewest emitted tokens
     requeue: Requeue = "first"  # a victim goes before all others of a queue, or behind those of its key
     prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: where requests have prefixes (`on`)
     prefix_unit: PrefixUnit = "trace"  # whole computed blocks of the trace, or KV blocks from their allocation on
@@ -75,7 +75,7 @@ class EngineConfig:
     idle_watermark: bool = True  # also where nothing runs
     kv_fraction: float = 0.9  # of GPU memory, for weights and KV together
     kv_tokens: int | None = None  # KV tokens of an instance, instead of those that fit
-    batching: Batching = "decode_first"  # what goes first in a step
+    batching: Batching = "decode_first"  # which work a step takes first: one of the batching modes of SEMANTICS.md
     step_order: StepOrder = "decodes_first"  # of running requests in a unified step
     longest_chunk: int | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
     chunked_prefill: bool = True  # False: a prompt is admitted only if the rest of the budget holds all of it
@@ -151,6 +151,14 @@ class EngineConfig:
         """Whether instances fetch KV as they form steps."""
         return self.transfers == "pulled"
 
+    def budget_of(self, pool: PoolSpec) -> int:
+        """Tokens of a step of an instance, of all its data-parallel ranks."""
+        return pool.ranks * (pool.token_budget or self.token_budget)
+
+    def seats_of(self, pool: PoolSpec) -> int:
+        """Sequences on an instance at once, on all its data-parallel ranks."""
+        return pool.ranks * (pool.max_batch or self.max_batch)
+
     def largest_request(self, blocks: int) -> int:
         """Blocks that one request may have on an instance of so many, where it reserves none."""
         return blocks - math.floor(self.watermark * blocks) if self.idle_watermark else blocks
@@ -192,12 +200,12 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
     shared = shares_gpus or any((pool.batching or engine.batching) == "concurrent" for pool in pools)
     if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
         raise InputError(
-            "prefills beside decodes (batching concurrent) and ranks with requests of their own do not go together;"
+            "concurrent prefills (batching concurrent) and ranks with requests of their own do not go together;"
             " set cluster.rank_choice=even"
         )
     if shared and any(pool.parallelism.pp > 1 for pool in pools):
         raise InputError(
-            "prefills beside decodes (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
+            "concurrent prefills (batching concurrent) and pipeline stages do not go together; set cluster.pp=1"
         )
     if not engine.chunked_prefill and any(pool.chunk_schedule is not None for pool in pools):
         raise InputError("a chunk schedule needs engine.chunked_prefill=true")

@@ -1,4 +1,4 @@
-"""What a policy's view, and the log, ask of the compiled engine's memory in passing."""
+"""Reads of the compiled engine's memory during a run: for a policy's view, and for the log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from framework.codes import DECODING, PAUSED
 from framework.compiler.decorators import compiled, inner
 from framework.engine.durations.speculation import choose_depth, decode_step_s
 from framework.engine.kv.prefix_cache import matched_blocks
-from framework.engine.memory.attach import attach_at, words_of
+from framework.engine.memory.attach import addresses_of, attach_at
 from framework.engine.memory.state import Memory, State
-from framework.engine.parallel.sm_sharing import WHOLE, contention_beside_s, decode_slowdown, prefill_slowdown
+from framework.engine.parallel.sm_sharing import WHOLE, contention_with_s, decode_slowdown, prefill_slowdown
 from framework.policy.inspection import View, require_decoding
 from framework.timing.estimate import prefill_alone_s
 from framework.timing.table import StepTables, base_s, chunk_s
@@ -28,8 +28,8 @@ class MemoryInspection:
     def __init__(self, memory: Memory) -> None:
         self.requests = memory.requests
         self.instances = memory.instances
-        self._words = words_of(memory)
-        self.view = View(memory.options, memory.sim, memory.requests, memory.instances, self._words)
+        self._addresses = addresses_of(memory)
+        self.view = View(memory.options, memory.sim, memory.requests, memory.instances, self._addresses)
         self.tables = StepTables(memory.timing_rows, memory.timing_data)
         self.block_tokens = int(memory.options["block_tokens"][0])
         self.copy_bytes_per_token = float(memory.options["copy_bytes_per_token"][0])
@@ -60,17 +60,17 @@ class MemoryInspection:
         return self._prefilling[i, : self.instances["prefilling"][i]].copy()
 
     def queued(self, i: int) -> Integers:
-        waiting, count = _waiting(self._words, i, self._residents)
+        waiting, count = _waiting(self._addresses, i, self._residents)
         ids = self._residents[0, :count].copy()
         queue = self.requests[ids[:waiting]]
         ids[:waiting] = ids[np.lexsort((queue["queue_number"], queue["key"]))]
         return ids
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
-        return _decoding_on(self._words, self._running, ids)
+        return _decoding_on(self._addresses, self._running, ids)
 
     def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        found = self._residents[:, : _residents(self._words, ids, self._residents)].copy()
+        found = self._residents[:, : _residents(self._addresses, ids, self._residents)].copy()
         return found[0], found[1], found[2] != 0
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
@@ -78,7 +78,7 @@ class MemoryInspection:
 
     def generated(self, ids: Integers) -> Integers:
         tokens = np.empty(len(ids), np.int64)
-        _generated_tokens(self._words, ids, tokens)
+        _generated_tokens(self._addresses, ids, tokens)
         return tokens
 
     def kv_tokens(self, ids: Integers) -> Integers:
@@ -88,28 +88,28 @@ class MemoryInspection:
         return np.where(states == PAUSED, self.requests["kv"][ids], counted)
 
     def cached_tokens(self, ids: Integers, r: int) -> Integers:
-        return _cached_tokens(self._words, ids, r)
+        return _cached_tokens(self._addresses, ids, r)
 
     def prefill_times_s(self, ids: Integers, r: int, cached: Integers, most: int) -> Floats:
-        return _prefill_times_s(self._words, ids, r, cached, most)
+        return _prefill_times_s(self._addresses, ids, r, cached, most)
 
     def step_times_s(self, ids: Integers) -> Floats:
         times_s = np.empty(len(ids))
-        _step_times_s(self._words, ids, times_s)
+        _step_times_s(self._addresses, ids, times_s)
         return times_s
 
     def stream_times_s(self, i: int) -> tuple[Floats, Floats]:
-        return _stream_times_s(self._words, i)
+        return _stream_times_s(self._addresses, i)
 
     def oldest_open_step(self) -> Integers:
         """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
-        return _oldest_open_step(self._words, self._running)
+        return _oldest_open_step(self._addresses, self._running)
 
 
 @compiled
-def _cached_tokens(words: Any, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+def _cached_tokens(addresses: Any, instances: NDArray[np.int64], r: int) -> NDArray[np.int64]:
     """Tokens of r's prompt in the prefix cache, or a store, of each of these instances."""
-    s = attach_at(words)
+    s = attach_at(addresses)
     tokens = np.empty(len(instances), np.int64)
     for j in range(len(instances)):
         run = matched_blocks(s, instances[j], r, s.requests[r].input_tokens)
@@ -119,12 +119,12 @@ def _cached_tokens(words: Any, instances: NDArray[np.int64], r: int) -> NDArray[
 
 @compiled
 def _prefill_times_s(
-    words: Any, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
+    addresses: Any, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
 ) -> NDArray[np.float64]:
     """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
     most `most` tokens, of which it has one micro-batch.
     """
-    s = attach_at(words)
+    s = attach_at(addresses)
     tables, prompt = StepTables(s.timing_rows, s.timing_data), s.requests[r].input_tokens
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
@@ -134,9 +134,9 @@ def _prefill_times_s(
 
 
 @compiled
-def _step_times_s(words: Any, instances: NDArray[np.int64], times_s: NDArray[np.float64]) -> None:
+def _step_times_s(addresses: Any, instances: NDArray[np.int64], times_s: NDArray[np.float64]) -> None:
     """Write the seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
-    s = attach_at(words)
+    s = attach_at(addresses)
     for j in range(len(instances)):
         times_s[j] = 0.0
         if s.instances[instances[j]].running > 0:
@@ -169,14 +169,14 @@ def next_streams_s(s: State, i: int) -> tuple[float, float]:
     if inst.running > 0:
         decode_s = decode_step_s(s, i, choose_depth(s, i))
         if prefill_s > 0.0:
-            decode_s += contention_beside_s(s, i, inst.decode_kv + inst.running, attention_s / prefill_s, read)
+            decode_s += contention_with_s(s, i, inst.decode_kv + inst.running, attention_s / prefill_s, read)
     return prefill_s, decode_s
 
 
 @compiled
-def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _stream_times_s(addresses: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The same by the percent of the SMs that each stream has, shape (101,)."""
-    s = attach_at(words)
+    s = attach_at(addresses)
     prefill_s, decode_s = next_streams_s(s, i)
     prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
     for percent in range(WHOLE + 1):
@@ -189,10 +189,10 @@ def _stream_times_s(words: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np
 
 @compiled
 def _decoding_on(
-    words: Any, running: NDArray[np.int64], instances: NDArray[np.int64]
+    addresses: Any, running: NDArray[np.int64], instances: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Requests that decode on these instances, and the position of each one's instance among them."""
-    s = attach_at(words)
+    s = attach_at(addresses)
     count = 0
     for i in instances:
         count += s.instances[i].running
@@ -207,11 +207,11 @@ def _decoding_on(
 
 
 @compiled
-def _residents(words: Any, instances: NDArray[np.int64], found: NDArray[np.int64]) -> int:
+def _residents(addresses: Any, instances: NDArray[np.int64], found: NDArray[np.int64]) -> int:
     """Write requests that decode on these instances, or are on their way there, into the rows of `found`: numbers,
     positions, and which stay; how many there are.
     """
-    s = attach_at(words)
+    s = attach_at(addresses)
     ids, positions, stays = found[0], found[1], found[2]
     position = np.full(s.options.instances, -1)
     for j in range(len(instances)):
@@ -265,11 +265,11 @@ def _add_coming(
 
 
 @compiled
-def _waiting(words: Any, i: int, found: NDArray[np.int64]) -> tuple[int, int]:
+def _waiting(addresses: Any, i: int, found: NDArray[np.int64]) -> tuple[int, int]:
     """Write the requests of i's queue, in no order, into the first row of `found`, then those of its inbox, in order;
     how many are in the queue, and how many there are.
     """
-    s = attach_at(words)
+    s = attach_at(addresses)
     ids, count, k = found[0], 0, 0
     if s.instances[i].waiting_root >= 0:
         ids[0] = s.instances[i].waiting_root
@@ -290,9 +290,9 @@ def _waiting(words: Any, i: int, found: NDArray[np.int64]) -> tuple[int, int]:
 
 
 @compiled
-def _generated_tokens(words: Any, ids: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
+def _generated_tokens(addresses: Any, ids: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
     """Write the tokens that requests have emitted."""
-    s = attach_at(words)
+    s = attach_at(addresses)
     for k in range(len(ids)):
         r = ids[k]
         if r < 0 or r >= s.options.requests:
@@ -304,9 +304,9 @@ def _generated_tokens(words: Any, ids: NDArray[np.int64], tokens: NDArray[np.int
 
 
 @compiled
-def _oldest_open_step(words: Any, running: NDArray[np.int64]) -> NDArray[np.int64]:
+def _oldest_open_step(addresses: Any, running: NDArray[np.int64]) -> NDArray[np.int64]:
     """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
-    s = attach_at(words)
+    s = attach_at(addresses)
     oldest = np.empty(s.options.instances, np.int64)
     for i in range(s.options.instances):
         oldest[i] = s.instances[i].decode_steps - s.step[i].done

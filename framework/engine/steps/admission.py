@@ -17,13 +17,13 @@ from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_o
 from framework.engine.memory.queues import load_changed, queue_pop
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_prefill, put_on_rank
-from framework.engine.requests.lifecycle import goes_on_there
+from framework.engine.requests.lifecycle import recomputes_here
 from framework.engine.steps.chunks import largest_chunk, note_chunk, unbroken_chunk
 
 
 @inner
 def admit_chunk(s: State, i: int, left: int) -> int:
-    """Admit the first of i's queue for a chunk of at most `left` tokens; the chunk's tokens, 0 if nobody came in."""
+    """Admit the first of i's queue for a chunk of at most `left` tokens; the chunk's tokens, 0: none was admitted."""
     if not _is_open(s, i):
         return 0
     r = s.instances[i].waiting_root
@@ -50,7 +50,7 @@ def admit_prompt(s: State, i: int, left: int) -> int:
 
 @inner
 def _is_open(s: State, i: int) -> bool:
-    """Whether somebody waits at i whom its decodes and its preempted requests let in."""
+    """Whether a request waits at i and admission is open: by its decodes, swapped and preempted requests."""
     inst = s.instances[i]
     if inst.waiting_root < 0 or inst.preempted or inst.swapped > 0:
         return False
@@ -93,12 +93,12 @@ def _kv_tokens(s: State, i: int, matched: int, chunk: int) -> int:
 
 @inner
 def _admit(s: State, i: int, matched: int, chunk: int) -> int:
-    """Let the first of i's queue, who has room, prefill, with a chunk of so many tokens in this step."""
+    """Admit the first of i's queue, which has room, with a chunk of `chunk` tokens in this step."""
     inst, sim = s.instances[i], s.sim
     kv = _kv_tokens(s, i, matched, chunk)
     r = queue_pop(s, i)
     inst.closed = False
-    if unlikely(inst.recompute_tokens > 0) and goes_on_there(s, r):
+    if unlikely(inst.recompute_tokens > 0) and recomputes_here(s, r):
         inst.recompute_tokens -= s.requests[r].prefill_until
     shared = cached_among(s, i, r, matched) * s.options.hash_blocks
     reference_prefix(s, i, r, matched)

@@ -25,7 +25,7 @@ def largest_chunk(s: State, i: int, done: int, left: int) -> int:
 
 @inner
 def unbroken_chunk(s: State, i: int, tokens: int, left: int) -> int:
-    """The first chunk of a prompt that lacks so many tokens, where `left` are left of its budget; 0: not in this step.
+    """The first chunk of a prompt with `tokens` tokens to compute and `left` left of its budget; 0: not in this step.
 
     It is cut for the longest chunk alone, and may exceed a budget of which nothing is spent.
     """

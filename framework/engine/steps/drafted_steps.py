@@ -1,9 +1,11 @@
-"""Runs of plain drafted steps: those of single steps (`single_steps`) that cost no more than their arithmetic.
+"""Runs of fixed-depth drafted steps: the single steps (`single_steps`) that cost no more than their arithmetic.
 
-A step is plain if it drafts a fixed number of tokens and nothing else makes it another than the last. Its time is then
-a line in its context between two knots of the step times, whose coefficients are noted; a request needs at most one
-block more or less; and the order of the ends of steps is followed by branches, which the processor predicts, so that it
-begins with the next step while the time of this one is still being computed.
+A step is one of these if it drafts a fixed number of tokens and differs from the last one in its context alone.
+
+1. Its time is linear in its context between two knots of the step times, whose coefficients are noted.
+2. A request needs at most one block more or less.
+3. Branches follow the order of step ends. The processor predicts them, so it begins with the next step while the time
+   of this one is still being computed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from framework.engine.durations.draws import MOST_AT_ONCE, right_of_few
 from framework.engine.durations.duration import look_ahead
 from framework.engine.durations.leap import end_leap
 from framework.engine.kv.kv_cache import allocate
-from framework.engine.memory.queues import first_time_beside, move_time
+from framework.engine.memory.queues import first_time_of_others, move_time
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import count_busy, streaming
 from framework.engine.steps.step import write_row
@@ -26,10 +28,10 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @inner
-def note_plain(s: State, i: int) -> None:
-    """Note whether the steps of i, which repeat, are plain."""
+def note_fixed_depth(s: State, i: int) -> None:
+    """Note whether the steps of i, which repeat, are fixed-depth drafted steps."""
     inst, step, block = s.instances[i], s.step[i], s.options.block_tokens
-    step.plain = False
+    step.fixed_depth = False
     if not s.options.speculates or s.options.adaptive_depth or s.options.chosen_share > 0.0:
         return
     if inst.mode == CONCURRENT or streaming(s, i) or inst.reserve_blocks > 0 or block & (block - 1) != 0:
@@ -39,27 +41,27 @@ def note_plain(s: State, i: int) -> None:
     for j in range(step.decodes):
         if s.requests[s.lists[inst.running_at + j]].split > 0:
             return
-    step.plain = True
-    step.plain_from = inst.decode_steps
-    step.plain_kv = inst.decode_kv
-    step.plain_context = inst.context_tokens
+    step.fixed_depth = True
+    step.fixed_from = inst.decode_steps
+    step.fixed_kv = inst.decode_kv
+    step.fixed_context = inst.context_tokens
     _note_line(s, i, step.context)
 
 
 @inner
-def count_plain(s: State, i: int) -> None:
-    """The plain steps of i are over: add up what follows from how many there were."""
+def count_fixed_depth(s: State, i: int) -> None:
+    """The run of fixed-depth steps of i is over: add the totals that follow from their number."""
     sim, inst, step = s.sim, s.instances[i], s.step[i]
-    steps = inst.decode_steps - step.plain_from
-    emitted = inst.decode_kv - step.plain_kv
+    steps = inst.decode_steps - step.fixed_from
+    emitted = inst.decode_kv - step.fixed_kv
     inst.steps += steps
     inst.weight_passes += steps
     inst.decode_tokens += emitted
     inst.accepted_tokens += emitted - steps * step.decodes
     inst.drafted_tokens += steps * step.decodes * step.depth
-    inst.decode_pairs += (inst.context_tokens - step.plain_context) * (1 + step.depth)
+    inst.decode_pairs += (inst.context_tokens - step.fixed_context) * (1 + step.depth)
     sim.steps += steps
-    step.plain = False
+    step.fixed_depth = False
 
 
 @inner
@@ -72,20 +74,21 @@ def _note_line(s: State, i: int, context: int) -> None:
 
 
 @inner
-def pass_plain_steps(s: State, i: int, others_s: float, stop: int) -> int:
-    """Let plain steps end and start again, from that of i on; whose step has ended and is none, or is not followed at
-    once, -1: nobody's.
+def pass_fixed_depth_steps(s: State, i: int, others_s: float, stop: int) -> int:
+    """Let fixed-depth steps end and start again, from that of i on.
+
+    Returns the instance whose step ended and is of another kind or not followed at once; -1: none.
 
     `others_s`: time of the next event that is not the end of a step.
     """
     sim = s.sim
     now_s = sim.now_s
-    while s.step[i].plain and not s.instances[i].changed:
-        if now_s >= first_time_beside(s, STEP_END, i):
+    while s.step[i].fixed_depth and not s.instances[i].changed:
+        if now_s >= first_time_of_others(s, STEP_END, i):
             break
         growth = _end(s, i, now_s)
         if growth < 0:
-            count_plain(s, i)
+            count_fixed_depth(s, i)
             s.instances[i].busy = False
             end_leap(s, i)
             break

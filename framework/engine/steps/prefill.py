@@ -101,7 +101,7 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
 
 @inner
 def _extend(s: State, i: int, r: int, tokens: int) -> bool:
-    """Blocks for r's first `tokens` tokens, whoever prefills last giving way; False if that was r itself."""
+    """Allocate blocks for r's first `tokens` tokens; the last of the prefilling order gives way. False: that was r."""
     inst, q = s.instances[i], s.requests[r]
     if tokens <= q.kv:
         return True

@@ -1,6 +1,6 @@
-"""KV that instances fetch as they form steps: its copy begins then, and the request has no seat before it joins.
+"""Pulled KV: an instance fetches KV as it forms its steps, and the request has no seat before it joins.
 
-Who comes with KV joins where the step has a seat and tokens left for it, behind those that run already.
+A request with fetched KV joins behind the running ones if the step has a seat and tokens left for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from framework.engine.steps.step import stamp_first_token
 
 @inner
 def pull(s: State, i: int) -> None:
-    """Fetch the KV of those that wait for i and find room, in order, beside what its prompts still need; of a prompt
-    that is being computed each layer once it is there.
+    """Fetch the KV of requests that wait for i, in order, while there is room in addition to what its prompts need.
+
+    A prompt that is still being computed is fetched layer by layer.
     """
     inst = s.instances[i]
     kept = _blocks_to_come(s, i)
@@ -58,17 +59,17 @@ def let_join(s: State, i: int) -> None:
 
 @inner
 def may_join(s: State, i: int) -> bool:
-    """Whether the KV of somebody has come to i who finds a seat there, and the watermark beside others."""
+    """Whether a request with fetched KV may join i: it finds a seat and, unless i is idle, the watermark."""
     inst = s.instances[i]
     if inst.joining_head < 0 or seats(s, i) + inst.late_seats >= inst.max_batch:
         return False
-    alone = inst.running + inst.prefilling == 0 and inst.lingering_head < 0
+    alone = inst.running + inst.prefilling == 0 and inst.deferred_head < 0
     return alone or available(s, i) >= inst.watermark
 
 
 @inner
 def join_first(s: State, i: int) -> int:
-    """Let the first whose KV has come to i decode there, or go on with its prefill; who that is."""
+    """Let the first request with fetched KV decode on i, or continue its prefill; returns it."""
     inst, sim = s.instances[i], s.sim
     r = inst.joining_head
     q = s.requests[r]
@@ -83,7 +84,7 @@ def join_first(s: State, i: int) -> int:
         return r
     if unlikely(s.options.pulls):
         free_ahead(s, i, r)
-    if unlikely(q.unstamped) and s.options.first_token == TOKEN_AT_JOIN:
+    if unlikely(q.first_token_pending) and s.options.first_token == TOKEN_AT_JOIN:
         stamp_first_token(s, r, sim.now_s)
     start_decoding(s, i, r, q.kv)
     return r

@@ -1,6 +1,6 @@
-"""Steps formed in order of admission: those that decode and those that prefill are one list.
+"""Steps formed in order of admission: decoding and prefilling requests are one list.
 
-Each takes what it lacks of the tokens that are left, and whoever finds no blocks takes those of the last of the list.
+Each request takes what it needs of the tokens that are left. One that finds no blocks preempts the last of the list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_o
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import choose_rank, left_on, open_budget, spend
 from framework.engine.parallel.pipeline_parallel import begin_step, load_after, share
-from framework.engine.requests.asynchronous import last_lingering
+from framework.engine.requests.asynchronous import last_deferred
 from framework.engine.requests.pausing import pause_rest
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
 from framework.engine.steps.admission import admit_chunk
@@ -80,7 +80,7 @@ def _go_through(s: State, i: int) -> int:
 
 @inner
 def _leave_rest(s: State, i: int) -> int:
-    """Whoever comes behind one that gave way has no part in the step; how many of these decode."""
+    """Leave those behind a preempted request out of the step; how many of these decode."""
     inst, step = s.instances[i], s.step[i]
     for j in range(step.next_decode, inst.running):
         s.requests[s.lists[inst.running_at + j]].waits = True
@@ -91,7 +91,7 @@ def _leave_rest(s: State, i: int) -> int:
 
 @inner
 def _go_on_as_before(s: State, i: int) -> tuple[int, int]:
-    """No step is formed: nobody sits anything out."""
+    """No step is formed: no request is paused."""
     inst = s.instances[i]
     for j in range(inst.running):
         s.requests[s.lists[inst.running_at + j]].waits = False
@@ -126,8 +126,9 @@ def _decodes_come_first(s: State, i: int) -> bool:
 
 @inner
 def _decode_is_next(s: State, i: int, a: int, b: int) -> bool:
-    """Whether number a of i's running order was admitted before number b of its prefilling order; one that there is
-    comes before one that there is not.
+    """Whether number a of i's running order was admitted before number b of its prefilling order.
+
+    An index past the end comes last.
     """
     inst = s.instances[i]
     if a >= inst.running or b >= inst.prefilling:
@@ -141,7 +142,7 @@ def _decode_is_next(s: State, i: int, a: int, b: int) -> bool:
 
 @inner
 def _left_of_all(s: State, i: int, rank: int) -> int:
-    """What the step that is being formed, or that rank of it, has left of its budget."""
+    """Tokens left of the budget of the step being formed, or of its rank."""
     inst, step = s.instances[i], s.step[i]
     if unlikely(inst.ranks > 0):
         return left_on(s, i, rank)
@@ -220,27 +221,27 @@ def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
 
 @inner
 def _last(s: State, i: int) -> int:
-    """Whoever on i was admitted last, of those that linger too."""
+    """The request of i that was admitted last, those with a deferred free included."""
     inst = s.instances[i]
     a, b = inst.running - 1, inst.prefilling - 1
     if b < 0 or (a >= 0 and not _decode_is_next(s, i, a, b)):
         last = s.lists[inst.running_at + a]
     else:
         last = s.lists[inst.prefilling_at + b]
-    ended = last_lingering(s, i)
+    ended = last_deferred(s, i)
     return ended if ended >= 0 and s.requests[ended].admission > s.requests[last].admission else last
 
 
 @inner
 def _take_back(s: State, i: int, r: int) -> None:
-    """r, which has been gone through already and is to be preempted, has no part in the step after all."""
+    """Take r, which had its turn and is to be preempted, out of the step."""
     inst, step, q = s.instances[i], s.step[i], s.requests[r]
     if q.state == PREFILLING:
         _take_chunk_back(s, i, r)
         return
     if not q.waits:
         _count_decode(s, i, r, -1)
-        if s.options.shares_early and q.caches:  # what its token would have filled, if it is known
+        if s.options.shares_early and q.caches:  # the block that its token would have filled, if that is known
             register_prefix(s, i, r, q.offset + inst.decode_steps + (0 if s.options.asynchronous else 1))
         free(s, i, growth_of(s, i, r))
     q.waits = False
@@ -286,7 +287,7 @@ def _swap_in(s: State, i: int) -> int:
 
 @inner
 def _let_join(s: State, i: int) -> None:
-    """Those whose KV has been fetched join as far as they may, and there are tokens."""
+    """Let requests with fetched KV join while they may and tokens are left."""
     inst = s.instances[i]
     while not inst.preempted and may_join(s, i) and _has_tokens(s, i):
         r = join_first(s, i)

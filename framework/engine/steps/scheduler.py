@@ -28,8 +28,8 @@ from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step, streaming
-from framework.engine.requests.asynchronous import let_go, make_known, prepare_next
-from framework.engine.requests.lifecycle import goes_on_there, remove_running
+from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_next
+from framework.engine.requests.lifecycle import recomputes_here, remove_running
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
 from framework.engine.roles.changes import proceed
 from framework.engine.steps.prefill import form_batch, form_chunks, form_whole_prompts
@@ -55,7 +55,7 @@ def schedule(s: State, i: int) -> None:
     decodes, prefill_tokens = _form(s, i)
     if inst.waiting_root < 0:
         inst.admission_opens = -1
-    came_free = unlikely(s.options.asynchronous) and let_go(s, i)
+    came_free = unlikely(s.options.asynchronous) and free_deferred(s, i)
     if decodes + prefill_tokens > 0:
         start_step(s, i, decodes, prefill_tokens)
         if unlikely(s.options.layerwise_tokens > 0) and prefill_tokens > 0 and inst.group == 0:
@@ -74,17 +74,17 @@ def _form(s: State, i: int) -> tuple[int, int]:
     """What i's next step holds, by its mode: decodes, and prefill tokens."""
     inst, step = s.instances[i], s.step[i]
     prefill_tokens, decodes = 0, 0
-    beside = inst.mode == CONCURRENT or streaming(s, i)
-    in_order = unlikely(s.options.by_admission) and inst.mode == UNIFIED and not beside
+    concurrent = inst.mode == CONCURRENT or streaming(s, i)
+    in_order = unlikely(s.options.by_admission) and inst.mode == UNIFIED and not concurrent
     if unlikely(s.options.pulls) and not in_order:
         let_join(s, i)
-    if not unlikely(beside):
+    if not unlikely(concurrent):
         prefill_tokens = _form_prompts_first(s, i)
     if unlikely(in_order):
         decodes, prefill_tokens = form_in_order(s, i)
     elif prefill_tokens == 0:
         decodes = _form_decodes(s, i)
-        if unlikely(beside):
+        if unlikely(concurrent):
             _form_stream(s, i)
         elif inst.mode == DECODE_FIRST or inst.mode == UNIFIED:
             prefill_tokens = form_chunks(s, i, inst.token_budget - decodes * (1 + step.depth))
@@ -119,7 +119,7 @@ def send_prompts_ahead(s: State, i: int) -> None:
     for j in range(inst.prefilling):
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
-        if unlikely(goes_on_there(s, r)):
+        if unlikely(recomputes_here(s, r)):
             continue
         computes_it = q.prefilled + s.lists[inst.chunk_at + j] == q.prefill_until and q.split == 0
         if computes_it and q.prefill_until >= s.options.layerwise_tokens:
@@ -146,7 +146,7 @@ def schedule_prefills(s: State, i: int) -> None:
         _form_stream(s, i)
         if inst.waiting_root < 0:
             inst.admission_opens = -1
-    if unlikely(s.options.asynchronous) and let_go(s, i):
+    if unlikely(s.options.asynchronous) and free_deferred(s, i):
         start_transfers(s, i)
     _look_ahead(s, i, barred, False)
     if unlikely(s.options.asynchronous):
@@ -155,7 +155,7 @@ def schedule_prefills(s: State, i: int) -> None:
 
 @inner
 def _look_ahead(s: State, i: int, barred: bool, chunks_alone: bool) -> None:
-    """What the forming of a step of i, of chunks alone or not, leaves for others, and for the step after it.
+    """After a step of i is formed, of chunks alone or not: start transfers, settle the reserve, wake i if that is due.
 
     `barred`: before it nothing could be sent to i, as requests waited that were preempted there while they decoded.
     """

@@ -1,9 +1,9 @@
 """Runs of single steps: decode steps that end and start again with nothing between them, each a row of the log.
 
-Where a step takes another time than the one before it by no law that `leap` knows (it drafts tokens, or a prefill step
-runs concurrently with it) there is no leap. But if no event of any other kind is due before or at its end, no other
-step ends at that time, and neither the end nor the start decides anything, then its end and its instance's turn to
-schedule are the next two events, and all that they do is done here.
+There is no leap if the durations of successive steps follow no line that `leap` knows: the steps draft tokens, or a
+prefill step runs concurrently. The end of such a step and its instance's turn to schedule are still processed together
+here, if they are the next two events: no event of another kind is due up to that end, no other step ends at that time,
+and neither event takes a decision.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from framework.engine.durations.speculation import blocks_of_next_step, choose_d
 from framework.engine.events.order import next_arrival
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.memory.kv_blocks import add_kv_tokens, available
-from framework.engine.memory.queues import first_due, first_time_beside, set_time, time_of
+from framework.engine.memory.queues import first_due, first_time_of_others, set_time, time_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.pipeline_parallel import count_reads
 from framework.engine.parallel.sm_sharing import count_busy, streaming
-from framework.engine.steps.drafted_steps import note_plain, pass_plain_steps
+from framework.engine.steps.drafted_steps import note_fixed_depth, pass_fixed_depth_steps
 from framework.engine.steps.step import write_row
 from framework.engine.steps.step_end import finish_step
 
 
 @inner
 def finish_steps(s: State, i: int, stop: int) -> None:
-    """The step of i has ended: process that, and all that comes up to the next event that is not one of a run of single
-    steps, up to `stop` events in all.
-    """
+    """Process the end of i's step and the run of single steps that follows, up to `stop` events in all."""
     if unlikely(s.options.speculates or s.sim.prefill_end_s < np.inf) and s.sim.woken == 0:
         i = _pass_single_steps(s, i, stop)
     if i >= 0:
@@ -40,15 +38,16 @@ def finish_steps(s: State, i: int, stop: int) -> None:
 
 @inner
 def _pass_single_steps(s: State, i: int, stop: int) -> int:
-    """Let steps end and start again, from that of i on; whose step has ended and is not followed at once,
-    -1: nobody's.
+    """Let steps end and start again, from that of i on.
+
+    Returns the instance whose step ended and is not followed at once; -1: none.
     """
     sim = s.sim
     others_s = _next_other_s(s)
-    while sim.now_s < min(others_s, first_time_beside(s, STEP_END, i)) and _repeats(s, i):
-        if s.step[i].plain:
-            i = pass_plain_steps(s, i, others_s, stop)
-            if i < 0 or s.step[i].plain or not s.instances[i].busy:
+    while sim.now_s < min(others_s, first_time_of_others(s, STEP_END, i)) and _repeats(s, i):
+        if s.step[i].fixed_depth:
+            i = pass_fixed_depth_steps(s, i, others_s, stop)
+            if i < 0 or s.step[i].fixed_depth or not s.instances[i].busy:
                 break
             continue
         growth = 0 if s.options.speculates else _growth_without_drafts(s, i)
@@ -117,13 +116,18 @@ def _may_repeat(s: State, i: int) -> bool:
         return False
     if inst.computed > 0 or (s.options.pulls and inst.incoming_head >= 0):
         return False
-    if inst.switching or inst.joining_head >= 0 or inst.draining_role != inst.next_role or inst.unstamped > 0:
+    if (
+        inst.switching
+        or inst.joining_head >= 0
+        or inst.draining_role != inst.next_role
+        or inst.first_tokens_pending > 0
+    ):
         return False
     if not streaming(s, i) and (not s.options.speculates or inst.waiting_root >= 0 or inst.prefilling > 0):
         return False
     note_even_parts(s, i)
     step.repeats = True
-    note_plain(s, i)
+    note_fixed_depth(s, i)
     return True
 
 

@@ -38,7 +38,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
     inst.busy = True
     begin_leap(s, i, steps)
-    if inst.unstamped > 0 and decodes > 0 and inst.group == 0:  # of a group not before all ends are known
+    if inst.first_tokens_pending > 0 and decodes > 0 and inst.group == 0:  # of a group not before all ends are known
         stamp_first_tokens(s, i, step.start_s + step.first_s)
 
 
@@ -55,16 +55,16 @@ def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
     inst = s.instances[i]
     for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
-        if q.unstamped:
+        if q.first_token_pending:
             stamp_first_token(s, s.lists[inst.running_at + j], time_s)
-    inst.unstamped = 0
+    inst.first_tokens_pending = 0
 
 
 @inner
 def stamp_first_token(s: State, r: int, time_s: float) -> None:
     """Token 1 of r, which was sent to where it decodes, reaches its client at that time."""
     q = s.requests[r]
-    q.unstamped = False
+    q.first_token_pending = False
     q.first_token_s = time_s
     q.previous_token_s = time_s
 

@@ -1,7 +1,7 @@
-"""The end of a step: tokens are emitted, requests finish, or go on here or elsewhere.
+"""The end of a step: tokens are emitted, requests finish, or continue here or elsewhere.
 
-A request that is split at a token is routed again there: a split within the prompt hands over what is prefilled, and
-the rest is prefilled behind it; one in the output hands over a decoding request.
+A request that is split at a token is routed again there. A split in the prompt hands over what is prefilled; the rest
+is prefilled at the destination. A split in the output hands over a decoding request.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from framework.engine.requests.lifecycle import (
     finish_decodes,
     finish_decodes_before,
     go_on_prefilling,
-    goes_on_there,
+    recomputes_here,
     start_decoding,
 )
 from framework.engine.requests.pausing import resume
-from framework.engine.steps.drafted_steps import count_plain
+from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.step import complete_step
 from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 
@@ -43,8 +43,8 @@ def finish_step(s: State, i: int) -> None:
     inst = s.instances[i]
     prefilled = s.step[i].prefill_tokens > 0
     if inst.busy:  # else a run of single steps has counted it
-        if unlikely(s.step[i].plain):
-            count_plain(s, i)
+        if unlikely(s.step[i].fixed_depth):
+            count_fixed_depth(s, i)
         complete_step(s, i)
         if unlikely(s.options.speculates):
             emit_accepted(s, i)
@@ -106,8 +106,9 @@ def _add_chunks(s: State, i: int) -> None:
 
 @inner
 def _end_in_order(s: State, i: int) -> None:
-    """End requests of which this step's chunk gave the last token, in chunk order, and before each of them the decodes
-    that were admitted before it and end too.
+    """End the requests whose last token this step's chunk gave, in chunk order.
+
+    Before each of them, end the finished decodes that were admitted before it.
     """
     for k in range(_take_out_ending(s, i)):
         r = s.lists[s.options.leaving_at + k]
@@ -117,7 +118,7 @@ def _end_in_order(s: State, i: int) -> None:
 
 @inner
 def _take_out_ending(s: State, i: int) -> int:
-    """Move those of which this step's chunk gave the last token from i's prefilling order to the list at `leaving_at`;
+    """Move the requests whose last token this step's chunk gave from i's prefilling order to the list at `leaving_at`;
     how many there are.
     """
     inst = s.instances[i]
@@ -126,7 +127,7 @@ def _take_out_ending(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
         computed = q.prefilled == q.prefill_until and q.split != q.prefill_until
-        if computed and q.emitted + 1 == s.lists[s.options.output_at + r] and not _may_go_untold(s, i, r):
+        if computed and q.emitted + 1 == s.lists[s.options.output_at + r] and not _may_leave_before_token(s, i, r):
             _set_aside(s, i, r, leaving)
             leaving += 1
         else:
@@ -161,31 +162,31 @@ def _set_aside(s: State, i: int, r: int, number: int) -> None:
 
 
 @inner
-def _end_prefill(s: State, i: int, r: int, beside: bool) -> None:
+def _end_prefill(s: State, i: int, r: int, concurrent: bool) -> None:
     """r, taken out of i's prefilling order, has all of its prompt computed."""
     q = s.requests[r]
     q.kv = q.prefill_until
     q.state = PREFILLED  # its KV is counted by `kv` from here on
     if unlikely(s.options.first_token == TOKEN_RECOMPUTED) and q.emitted == 0:
-        _decode_before_token(s, i, r, beside)
+        _decode_before_token(s, i, r, concurrent)
         return
     _emit_from_prefill(s, r)
-    _decode_somewhere(s, i, r, beside)
+    _decode_somewhere(s, i, r, concurrent)
 
 
 @inner
-def _complete_prefills(s: State, i: int, beside: bool) -> None:
-    """Requests whose prompt is computed emit a token, in chunk order, and decode here or elsewhere; of those that are
-    split here the rest is prefilled elsewhere.
+def _complete_prefills(s: State, i: int, concurrent: bool) -> None:
+    """Let requests whose prompt is computed emit a token, in chunk order, and decode here or elsewhere.
 
-    `beside`: decodes go on here meanwhile, which they join at a boundary.
+    The rest of a prompt that is split here is prefilled elsewhere. `concurrent`: decodes run here at the same time, and
+    the requests join them at a boundary.
     """
     for k in range(_take_out_computed(s, i)):
         r = s.lists[s.options.leaving_at + k]
         if unlikely(s.requests[r].split == s.requests[r].prefill_until):
             _prefill_elsewhere(s, i, r)
         else:
-            _end_prefill(s, i, r, beside)
+            _end_prefill(s, i, r, concurrent)
 
 
 @inner
@@ -204,7 +205,7 @@ def _emit_from_prefill(s: State, r: int) -> None:
         row.accepted = 0
         sim.token_rows += 1
     q.previous_token_s = sim.now_s
-    q.unstamped = False
+    q.first_token_pending = False
     q.emitted += 1
 
 
@@ -216,8 +217,8 @@ def _note_prefill_end(s: State, r: int) -> None:
 
 
 @inner
-def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
-    """r, its prompt computed on i, finishes, or decodes where its KV is sent already, or where the policy says."""
+def _decode_somewhere(s: State, i: int, r: int, concurrent: bool) -> None:
+    """r, its prompt computed on i, finishes, or decodes where its KV is already sent, or where the policy says."""
     q = s.requests[r]
     if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
         target = q.destination
@@ -232,13 +233,14 @@ def _decode_somewhere(s: State, i: int, r: int, beside: bool) -> None:
         return
     if target == i:
         target = _decode_instance(s, i, r, q.emitted)
-    _go_on(s, i, r, target, beside)
+    _go_on(s, i, r, target, concurrent)
 
 
 @inner
 def _end_with_prompt(s: State, i: int, r: int) -> None:
-    """End r, whose last token came with its prompt. It has never been among the decodes of a synchronous server, so
-    that admission opens at once.
+    """End r, whose last token came with its prompt.
+
+    It was never among the decodes of a synchronous server, so admission opens at once.
     """
     inst = s.instances[i]
     freed = inst.freed
@@ -250,16 +252,16 @@ def _end_with_prompt(s: State, i: int, r: int) -> None:
 
 
 @inner
-def _may_go_untold(s: State, i: int, r: int) -> bool:
-    """Whether r, whose prompt is computed on i, may go elsewhere without a token."""
-    if s.options.first_token != TOKEN_RECOMPUTED or s.requests[r].emitted > 0 or goes_on_there(s, r):
+def _may_leave_before_token(s: State, i: int, r: int) -> bool:
+    """Whether r, whose prompt is computed on i, may leave before it emits token 1."""
+    if s.options.first_token != TOKEN_RECOMPUTED or s.requests[r].emitted > 0 or recomputes_here(s, r):
         return False
     return bool(s.instances[i].role & DECODE == 0 or s.options.asks_local_decode)
 
 
 @inner
-def _decode_before_token(s: State, i: int, r: int, beside: bool) -> None:
-    """r, its prompt computed on i, emits and goes on here, or goes without a token to where that is computed anew."""
+def _decode_before_token(s: State, i: int, r: int, concurrent: bool) -> None:
+    """r, its prompt computed on i, emits and decodes here, or leaves before token 1, which its destination computes."""
     q = s.requests[r]
     _note_prefill_end(s, r)
     if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
@@ -275,18 +277,18 @@ def _decode_before_token(s: State, i: int, r: int, beside: bool) -> None:
         if s.lists[s.options.output_at + r] == 1:
             _end_with_prompt(s, i, r)
             return
-    _go_on(s, i, r, target, beside)
+    _go_on(s, i, r, target, concurrent)
 
 
 @inner
-def _go_on(s: State, i: int, r: int, target: int, beside: bool) -> None:
+def _go_on(s: State, i: int, r: int, target: int, concurrent: bool) -> None:
     """r, its prompt computed on i, decodes at the target, or is refused."""
     q = s.requests[r]
     if unlikely(target <= REFUSED):
         _refuse(s, i, r, REFUSED - target)
     elif target < 0:
         return
-    elif target == i and beside:
+    elif target == i and concurrent:
         await_decodes(s, i, r)
     elif target == i:
         start_decoding(s, i, r, q.kv)
@@ -296,13 +298,14 @@ def _go_on(s: State, i: int, r: int, target: int, beside: bool) -> None:
 
 @inner
 def _decode_instance(s: State, i: int, r: int, emitted: int) -> int:
-    """Where r, with so many tokens by its prefill, decodes: here, if that needs no question, else where the policy
-    says; as `ask_route` answers."""
+    """Where r, with `emitted` tokens after its prefill, decodes: here if no question is due, else as `ask_route`."""
     q = s.requests[r]
     at_split = unlikely(q.split > 0) and q.split - q.input_tokens <= emitted < s.lists[s.options.output_at + r]
     if at_split:
         q.split = 0
-    elif unlikely(s.options.recomputes_there and (emitted > 1 or q.unstamped)):  # it decoded here before, or was to
+    elif unlikely(
+        s.options.recomputes_there and (emitted > 1 or q.first_token_pending)
+    ):  # it decoded here before, or was to
         return i
     if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
         return ask_route(s, ROUTE_DECODE, r)

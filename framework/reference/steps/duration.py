@@ -110,7 +110,7 @@ def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list
     if decodes:
         decode_s += s.timing.decode_s(pool, batch, context)
         decode_s += s.timing.uneven_s(pool, batch, context, max(r.input_tokens + r.emitted + depth for r in decodes))
-        decode_s = beside_chunks_s(s, pool, batch, context, decode_s) if chunks else decode_s
+        decode_s = decode_with_chunks_s(s, pool, batch, context, decode_s) if chunks else decode_s
     return duration + attentions_s(s, prefill_s, decode_s, bool(chunks and decodes))
 
 
@@ -121,15 +121,15 @@ def attentions_s(s: Simulation, prefill_s: float, decode_s: float, both: bool) -
     return max(prefill_s, decode_s) + (1 - s.options.attention_overlap) * min(prefill_s, decode_s)
 
 
-def beside_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s: float) -> float:
+def decode_with_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s: float) -> float:
     """Attention of decodes in a step with chunks, where one kernel has the tiles of both."""
     rows, group, at_once = s.timing.joint_kernel(pool)
     if rows == 0:
         return decode_s
     tiles_s = s.timing.tiles_s(pool, batch, context)
-    beside = max(decode_s, tiles_s)
+    joint = max(decode_s, tiles_s)
     apart = max(decode_s, tiles_s / group) + (tiles_s - tiles_s / group)
-    return beside + min(max(2 - at_once / batch, 0), 1) * (apart - beside)
+    return joint + min(max(2 - at_once / batch, 0), 1) * (apart - joint)
 
 
 def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
@@ -145,7 +145,7 @@ def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunk
         longest = max(r.input_tokens + r.emitted + depth for r in decodes)
         decode_s += s.timing.decode_s(pool, len(decodes), context)
         decode_s += s.timing.uneven_s(pool, len(decodes), context, longest)
-        decode_s = beside_chunks_s(s, pool, len(decodes), context, decode_s) if chunks else decode_s
+        decode_s = decode_with_chunks_s(s, pool, len(decodes), context, decode_s) if chunks else decode_s
     attention_s = attentions_s(s, prefill_s, decode_s, bool(chunks and decodes))
     return s.timing.base_s(pool, tokens, batch, batch + copies * emitting, batch - len(decodes)) + attention_s
 
@@ -164,15 +164,15 @@ def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     if i.step is None:
         i.counted_s = s.now_s
     beyond = beyond_measured(s, i, [], chunks, max(prefix + tokens for _, prefix, tokens in chunks))
-    i.prefill_step = Step(s.now_s, end, i.mode, [], chunks, 0, beyond=beyond, is_beside=True, attention_share=share)
+    i.prefill_step = Step(s.now_s, end, i.mode, [], chunks, 0, beyond=beyond, is_concurrent=True, attention_share=share)
     s.push(end, PREFILL_STEP_END, i.id)
 
 
-def contention_s(s: Simulation, i: Instance, beside: Step, context: int) -> float:
+def contention_s(s: Simulation, i: Instance, prefill: Step, context: int) -> float:
     """How much longer decodes read their context because of a prefill step."""
     each = s.options.kv_bytes_per_token
     read = context * each
-    of_attention = read / (read + sum(prefix + tokens for _, prefix, tokens in beside.chunks) * each)
+    of_attention = read / (read + sum(prefix + tokens for _, prefix, tokens in prefill.chunks) * each)
     of_layers = read / (read + s.options.weight_bytes)
-    share = beside.attention_share * of_attention + (1 - beside.attention_share) * of_layers
+    share = prefill.attention_share * of_attention + (1 - prefill.attention_share) * of_layers
     return (1 / share - 1) * (read / i.spec.memory_bytes_s)

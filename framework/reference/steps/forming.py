@@ -68,8 +68,8 @@ def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[C
         cached = s.hash_tokens * len(matched_prefix(s, i, r))
         tokens = first_chunk(s, i, r, cached, spent[rank], chunks)
         covered = cached + tokens if i.mode == "unified" else r.goal
-        beside = bool(i.running or i.prefilling)
-        room = covered if beside and s.options.engine.admission_room == "chunk" else None
+        occupied = bool(i.running or i.prefilling)
+        room = covered if occupied and s.options.engine.admission_room == "chunk" else None
         if tokens <= 0 or not finds_room(s, i, room):
             break
         admit(s, i, covered)

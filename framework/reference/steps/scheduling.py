@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from framework.reference.kv import let_go
+from framework.reference.kv import free_deferred
 from framework.reference.pulling import join, join_computed, may_join, pull
 from framework.reference.reserve import settle_reserve
 from framework.reference.roles import follow_plan, has_drained, proceed
@@ -59,7 +59,7 @@ def schedule(s: Simulation, i: Instance) -> None:
     decodes, chunks = form_in_order(s, i) if in_order else form_and_pull(s, i)
     if not i.waiting:
         i.admission_opens = -1
-    came_free = let_go(s, i)
+    came_free = free_deferred(s, i)
     if decodes or chunks:
         start_step(s, i, decodes, chunks)
         if len(i.group) == 1:
@@ -130,7 +130,7 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
             form_stream(s, i, barred=False)
         if not i.waiting:
             i.admission_opens = -1
-    if let_go(s, i):
+    if free_deferred(s, i):
         start_transfers(s, i)
     if barred and not i.spec.pulls:
         start_transfers(s, i)

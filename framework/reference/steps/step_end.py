@@ -75,7 +75,7 @@ def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
     """
     found = False
     computed = [r for r, _, _ in step.chunks if r.prefilled == r.prefill_until != r.split]
-    ending = [r for r in computed if r.emitted + 1 == r.output_tokens and not may_go_untold(s, i, r)]
+    ending = [r for r in computed if r.emitted + 1 == r.output_tokens and not may_leave_before_token(s, i, r)]
     set_aside(i, ending)
     for r in ending:
         for other in step.decodes:
@@ -93,7 +93,7 @@ def set_aside(i: Instance, leaving: list[Request]) -> None:
     i.prefilled += leaving
 
 
-def complete_prefills(s: Simulation, i: Instance, computed: list[Request], beside: bool = False) -> bool:
+def complete_prefills(s: Simulation, i: Instance, computed: list[Request], concurrent: bool = False) -> bool:
     """Prefills have ended, in chunk order. True: a seat or KV was freed."""
     set_aside(i, computed)
     found = False
@@ -101,7 +101,7 @@ def complete_prefills(s: Simulation, i: Instance, computed: list[Request], besid
         if r.prefilled == r.split:
             found = prefill_elsewhere(s, i, r) or found
         else:
-            found = complete_prefill(s, i, r, beside) or found
+            found = complete_prefill(s, i, r, concurrent) or found
     return found
 
 
@@ -116,7 +116,7 @@ def finish_prefill_step(s: Simulation, i: Instance) -> None:
         r.prefilled += tokens
         register_prefix(s, i, r, r.prefilled)
     computed = [r for r, _, _ in chunks if r.prefilled == r.prefill_until]
-    frees_memory = complete_prefills(s, i, computed, beside=True)
+    frees_memory = complete_prefills(s, i, computed, concurrent=True)
     if s.options.asynchronous:
         seats, available = i.known_room
         i.late_seats = max(i.late_seats, seats - i.seats)
@@ -137,7 +137,7 @@ def expert_reads(unchosen: float, tokens: int, micro_batches: int) -> float:
 
 def count_step(s: Simulation, i: Instance, step: Step) -> None:
     """Write a step that has ended to the step log and add it to the totals."""
-    decodes, step0, stream = len(step.decodes), int(i.totals["decode_steps"]), int(step.is_beside)
+    decodes, step0, stream = len(step.decodes), int(i.totals["decode_steps"]), int(step.is_concurrent)
     prefill_tokens = step.prefill_tokens
     i.steps.append((step.start_s, step.end_s, decodes, prefill_tokens, step.context))
     duration_s = step.end_s - step.start_s
@@ -185,7 +185,7 @@ def emit(s: Simulation, r: Request) -> None:
     r.emitted += 1
     r.token_s.append(s.now_s)
     if r.emitted == 1:
-        r.first_token_s, r.untold = s.now_s, False
+        r.first_token_s, r.first_token_pending = s.now_s, False
         note_prefill_end(s, r)
 
 
@@ -199,7 +199,7 @@ def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
     """r has emitted all its tokens on i. True: its KV was freed; else it lingers."""
     i.changed = True
     if s.options.asynchronous:
-        i.lingering.append(r)
+        i.deferred_frees.append(r)
     else:
         free_kv(s, i, r)
     cancel_migration(s, r)
@@ -219,15 +219,15 @@ def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
     return freed
 
 
-def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = False) -> bool:
+def complete_prefill(s: Simulation, i: Instance, r: Request, concurrent: bool = False) -> bool:
     """A prefill has ended: emit, then finish, stay or leave. True: its seat or its KV was freed.
 
-    `beside`: decodes here are a stream of their own, which r joins at a boundary.
+    `concurrent`: decodes here are a stream of their own, which r joins at a boundary.
     """
     i.prefilled.remove(r)
-    stays = s.stays_to_decode(r)
+    stays = s.recomputes_here(r)
     if s.options.first_token == "recomputed" and r.emitted == 0:
-        return complete_untold(s, i, r, beside)
+        return complete_before_token(s, i, r, concurrent)
     if r.emitted > 0:
         s.token_log.append((0, 0, s.now_s - r.token_s[-1], r.id, -1, 0))
     emit(s, r)
@@ -255,7 +255,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
             return turn_away(s, i, r, FAILED, "kv")
     if d is i:
         i.leaving.remove(r)
-        if beside:
+        if concurrent:
             i.computed.append(r)
         else:
             start_decoding(s, i, r)
@@ -266,13 +266,13 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, beside: bool = Fals
     return d is not i
 
 
-def may_go_untold(s: Simulation, i: Instance, r: Request) -> bool:
+def may_leave_before_token(s: Simulation, i: Instance, r: Request) -> bool:
     """Whether r, the prompt of which is computed on i, may go elsewhere without a token."""
-    first = s.options.first_token == "recomputed" and r.emitted == 0 and not s.stays_to_decode(r)
+    first = s.options.first_token == "recomputed" and r.emitted == 0 and not s.recomputes_here(r)
     return first and asks_where_to_decode(s, i)
 
 
-def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> bool:
+def complete_before_token(s: Simulation, i: Instance, r: Request, concurrent: bool) -> bool:
     """A first prefill has ended: emit and stay, or go without a token to where that is computed. True: a seat was."""
     note_prefill_end(s, r)
     i.leaving.append(r)
@@ -286,8 +286,8 @@ def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> boo
     d, at_split = i, r.output_tokens > 1 and r.input_tokens < r.split <= r.input_tokens + 1
     if at_split:
         r.split = 0
-    r.withheld = True
-    if at_split or may_go_untold(s, i, r):
+    r.first_token_recomputed = True
+    if at_split or may_leave_before_token(s, i, r):
         answer = s.ask_route_decode(r)
         if isinstance(answer, str):
             return turn_away(s, i, r, REJECTED, answer)
@@ -299,12 +299,12 @@ def complete_untold(s: Simulation, i: Instance, r: Request, beside: bool) -> boo
         d.incoming.append(r)
         start_transfers(s, d)
         return True
-    r.withheld = False
+    r.first_token_recomputed = False
     i.leaving.remove(r)
     emit(s, r)
     if r.emitted == r.output_tokens:
         return end_with_prompt(s, i, r)
-    if beside:
+    if concurrent:
         i.computed.append(r)
     else:
         start_decoding(s, i, r)

@@ -85,7 +85,7 @@ class Chart:
     def svg(self) -> str:
         return (
             f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{text(self.title)}">'
-            f"{self._axis_below()}{self._axis_beside()}{''.join(self._parts)}</svg>"
+            f"{self._axis_below()}{self._axis_at_left()}{''.join(self._parts)}</svg>"
         )
 
     def _across(self, values: Floats) -> Floats:
@@ -110,7 +110,7 @@ class Chart:
         label = f'<text class="label" x="{middle}" y="{base + 31}" text-anchor="middle">{text(self.x_label)}</text>'
         return "".join([*parts, label])
 
-    def _axis_beside(self) -> str:
+    def _axis_at_left(self) -> str:
         ticks = self.y.ticks
         parts = [
             f'<path class="gridline" d="M{_LEFT} {up:.1f}H{WIDTH - _RIGHT}"/>'

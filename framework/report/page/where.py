@@ -21,7 +21,7 @@ _NAMES = {
     "transfer_s": "transfer",
     "join_s": "wait to join decodes",
     "decode_s": "decode",
-    "beside_prefill_s": "decode beside prefills",
+    "beside_prefill_s": "decode concurrent with prefills",
     "stalled_s": "stalled by prefills",
     "displaced_s": "preempted or moving",
 }

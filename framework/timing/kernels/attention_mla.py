@@ -20,7 +20,7 @@ from framework.timing.curves import FloatArray
 from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 
-_SHORT = 16.0  # tokens: attention among so few costs nothing beside the projections
+_SHORT = 16.0  # tokens: attention among so few costs nothing compared with the projections
 _BETWEEN = 4  # two norms, rotary embedding, writing the cache
 _FOUR_BITS = ("nvfp4", "mxfp4", "int4")
 

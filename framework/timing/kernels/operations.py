@@ -27,7 +27,7 @@ _COPY_BANDWIDTH = 0.8
 # many bytes again are taken to lie in the way.
 _CACHE_SHARED = 2.0
 LAUNCH_S = 3e-6
-# Tokens choose experts unevenly, more evenly where routers were trained beside a shared expert (DeepSeek-V3).
+# Tokens choose experts unevenly, more evenly where routers were trained with a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 _NETWORK_S = 15e-6  # of a round between nodes; estimate

@@ -88,7 +88,7 @@ class StepCost:
         return time_s
 
     def experts_s(self, tokens: FloatArray) -> FloatArray:
-        """Seconds of the experts over the tokens of a step; few tokens pass the shared ones beside the routed ones."""
+        """Seconds of the experts over the tokens of a step; shared and routed experts overlap for few tokens."""
         if self.model.experts is None:
             return np.zeros(np.shape(tokens))
         time_s = self._expert_layer().seconds(self._in_flight(tokens))

@@ -25,7 +25,7 @@ from framework.timing.microbench.cases import LAUNCH, LAYER, STREAMS, Case
 from framework.timing.microbench.device import REASON_LETTERS, OutOfMemoryError, Timed, UnsupportedError
 from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.options import ATTENTION
-from framework.timing.microbench.streams import Beside, Launches, Parts
+from framework.timing.microbench.streams import Concurrent, Launches, Parts
 
 _L2_BYTES = 64 * 2**20  # where torch does not state it
 _CACHES = 3  # sizes of L2 between two uses of the same weights
@@ -101,7 +101,7 @@ class CudaDevice:
             for part, stream in zip(case.parts, streams, strict=False)
         ]
         graphs[0].kernel = f"{graphs[0].kernel}, {had}"
-        return graphs[0] if len(graphs) == 1 else Beside(self._torch, graphs[0], graphs[1])
+        return graphs[0] if len(graphs) == 1 else Concurrent(self._torch, graphs[0], graphs[1])
 
     def _calls(self, case: Case) -> Calls:
         if case.operation == LAYER:
@@ -163,7 +163,7 @@ def load_torch() -> ModuleType:
         torch = import_module("torch")
     except ImportError as error:
         raise InputError(
-            f"the micro-benchmark needs PyTorch with CUDA ({error}): install it beside this project on a machine with"
+            f"the micro-benchmark needs PyTorch with CUDA ({error}): install it with this project on a machine with"
             " a GPU (pytorch.org), or add list to see what would be measured"
         ) from None
     if not torch.cuda.is_available():

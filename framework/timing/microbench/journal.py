@@ -77,7 +77,7 @@ class Table:
         self._journal.flush()
 
     def finish(self) -> list[Path]:
-        """Write the table and what belongs beside it, remove the journal, and return the files that were written."""
+        """Write the table and what belongs next to it, remove the journal, and return the files that were written."""
         self._journal.close()
         rows = [self._rows[identity] for identity in sorted(self._rows, key=_order)]
         parts = {

@@ -36,7 +36,7 @@ KEYS = {
     "out": "the table, measured.csv if nothing is said",
     "minutes": "stop after that long, the least useful cases last; when all are measured if nothing is said",
     "dtypes": "of the weights, most useful first; the models' own, then fp8, if nothing is said",
-    "ops": f"only these operations: {' '.join(OPERATIONS)}; the last four are written beside the table",
+    "ops": f"only these operations: {' '.join(OPERATIONS)}; the last four are written next to the table",
     "attention": "flash_attn_interface (version 3), flashinfer, flash_attn (version 2), fa3_fwd_interface (version 3 "
     "without pages) or torch; auto, if nothing is said, takes the first that is installed",
     "gpu": "the name in conf/gpu; from the device's name if nothing is said",

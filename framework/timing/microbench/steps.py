@@ -109,8 +109,10 @@ def _attention(model: Model, tp: int, work: Work) -> Case:
     decodes = [(1, work.context - 1)] * work.decodes
     if not work.tokens:
         return layer.case("decode_attention", (work.decodes, work.context), 0, decodes)
-    operation, beside = (MIXED, (work.decodes, work.context)) if decodes else ("prefill_attention", ())
-    return layer.case(operation, (1, work.tokens, work.prefix, *beside), 0, [(work.tokens, work.prefix), *decodes])
+    operation, decode_shape = (MIXED, (work.decodes, work.context)) if decodes else ("prefill_attention", ())
+    return layer.case(
+        operation, (1, work.tokens, work.prefix, *decode_shape), 0, [(work.tokens, work.prefix), *decodes]
+    )
 
 
 def _stream(model: Model, tp: int, works: tuple[Work, ...], name: str, percent: int) -> Case:

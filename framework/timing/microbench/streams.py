@@ -59,7 +59,7 @@ class Parts:
         return self._torch.cuda.ExternalStream(int(stream))
 
 
-class Beside:
+class Concurrent:
     """A graph timed while another stream replays its own without a pause, from before the graph until after it."""
 
     def __init__(self, torch: Any, measured: CapturedGraph, other: CapturedGraph) -> None:

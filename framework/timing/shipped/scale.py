@@ -140,7 +140,7 @@ class _Ratios:
         return self._ratio(flops, moved * DTYPE_BYTES[_ATTENTION_DTYPE], _ATTENTION_DTYPE)
 
     def tile_pair_s(self, time_s: float) -> float:
-        """What a row of a tile takes for each key: products, and beside them what is not done by tensor cores.
+        """What a row of a tile takes for each key: products, and in addition what is not done by tensor cores.
 
         The warps of a tile do one after the other. Where the measured GPU reaches less of its tensor peak, its clock is
         what is lower, so that all of it is slower.
