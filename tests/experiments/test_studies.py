@@ -167,9 +167,9 @@ def test_a_study_leaves_its_best_and_is_not_run_again(
 
 
 def test_more_trials_go_on_from_those_that_there_are(tune: Tune, name: str) -> None:
-    succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=4", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=4", f"name={name}-whole"))
+    succeeded(tune(*SEARCH, "trials=1", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=3", f"name={name}-whole"))
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 
@@ -411,10 +411,10 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(name: str) -> None:
 
 
 def test_a_trial_that_was_begun_by_a_process_that_died_at_once_changes_nothing(name: str, tune: Tune) -> None:
-    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
     optuna.load_study(study_name=name, storage=open_storage(f"studies/{name}.journal")).ask()  # it said nothing more
-    succeeded(tune(*SEARCH, "trials=6", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=6", f"name={name}-whole"))
+    succeeded(tune(*SEARCH, "trials=4", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=4", f"name={name}-whole"))
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 

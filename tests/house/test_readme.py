@@ -6,14 +6,17 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from framework.run.compose import fitting_parts
 from tests.conftest import ROOT
 from tests.helpers import warm
+from tests.helpers.composing import configured
 from tests.helpers.readme import (
     CLAIMS,
     PAGES,
@@ -45,7 +48,9 @@ APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH)
 QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
 _GUIDES = [line for line in QUICK if "experiments.guide" in line]
 _SWEEPS = [line for line in QUICK if "run.py -m policy=" in line and line.endswith("seed=0,1")]
-_ALIKE = [*_GUIDES[1:], *_SWEEPS[1:]]  # shortened, these differ from the first by values alone
+_SET = [line for line in QUICK if re.fullmatch(r"python run\.py( '?[\w.]+=(?!.*\.py:|FILE|my_)[^ ]+)+", line)]
+_COMPOSED = [line for line in _SET if not re.search("report=|diagnose=|load=|objective=", line)][1:]
+_ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED]  # shortened, these differ from the first by values alone
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = "\n".join(page.read_text() for page in PAGES)
 SCRIPTS = [block for block in blocks("python") if "import servelab" in block]
@@ -122,7 +127,7 @@ def shortened(line: str) -> str:
         return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=50"
     if "experiments.guide" in line:
         asked = re.sub(r" (axes|parts|gpus|trials)=[^ ]*", "", line)
-        return f"{asked} gpus=2 parts=none trials=1 replicates=2 trace.limit=30 {_COARSE}"
+        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=30 {_COARSE}"
     if "experiments.ablation" in line:
         return f"{line} replicates=2 trace.requests=50"
     if "seed=range" in line:
@@ -146,6 +151,12 @@ def test_command_runs(shell: Callable[[str], Finished], line: str) -> None:
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip()
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("line", _COMPOSED)
+def test_settings_of_a_command_make_a_run(line: str) -> None:
+    """Those of runs that the slow tests make."""
+    assert fitting_parts(configured(*shlex.split(line)[2:]))["policy"].name
 
 
 def test_a_profile_is_made_or_it_says_what_is_missing(shell: Callable[[str], Finished]) -> None:

@@ -130,7 +130,9 @@ def compare(family: str, seed: int, exact: bool, directory: Path) -> None:
     assert not wrong, f"{family} {seed}:\n" + "\n".join(wrong)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(one, marks=pytest.mark.slow) if k % 2 else one for k, one in enumerate(FAMILIES)]
+)
 def test_a_reduced_log_leaves_the_same_but_for_percentiles(family: str, tmp_path: Path) -> None:
     draw = Draw(100 + list(FAMILIES).index(family), _SEEDS)
     scenario = under_other_loads(draw, with_prices(draw, drawn(family, _FIRST + _SEEDS)), True)
